@@ -1,13 +1,18 @@
 """LoRA adapters of one deployment: served by name, added and removed while its replica runs, each with a status."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import adapter_files
 import openai
+import psutil
 import pytest
 
+import fairlead_local.demo.loopback_hub
+
+TOKEN = "hf_thistokenisthedownloadersalone"
 PROGRAM = Path(adapter_files.__file__).read_text()
 
 
@@ -79,3 +84,67 @@ def test_an_adapter_is_a_folder_of_this_machine(
     fleet.wait_ready(name)
     fleet.wait("mate to be loaded", lambda: fleet.get("llm", name)["status"]["adapters"][0]["readyReplicas"] == 1)
     assert client.completions.create(model=f"{name}:mate", prompt="Ahoy", max_tokens=1).choices
+
+
+@pytest.mark.local_only("the hub's files are on this machine")
+def test_adapters_of_a_hub_are_downloaded_beside_an_engine_that_runs(
+    fleet, deployed: Any, manifest: Any, name: str, client: openai.OpenAI, tmp_path: Path
+) -> None:
+    """So is a draft model, before it starts."""
+    folders = {f"crew/{each}": adapter_files.write_adapter(tmp_path / each) for each in ("pirate", "poet")}
+    folders |= {"fairlead/mate": fairlead_local.demo.loopback_hub.bundled_dinghy()}
+    program = Path(fairlead_local.demo.loopback_hub.__file__).read_text()
+    arguments = ["fairlead/dinghy", "50_000_000", *(f"{each}={folder}" for each, folder in folders.items())]
+    keys = {"HUB_TOKEN_SHA256": hashlib.sha256(TOKEN.encode()).hexdigest()}
+
+    def state(adapter: str) -> tuple[int, str, str]:
+        found = {each["name"]: each for each in fleet.get("llm", name).get("status", {}).get("adapters", ())}
+        own = found.get(adapter, {})
+        return own.get("readyReplicas", 0), own.get("reason", ""), own.get("message", "")
+
+    def answer(model: str) -> str:
+        messages = [{"role": "user", "content": "What is the opposite of quiet?"}]
+        reply = client.chat.completions.create(
+            model=model, messages=messages, temperature=0, max_tokens=16, extra_body={"min_tokens": 8}
+        )
+        return str(reply.choices[0].message.content)
+
+    with fleet.serving(f"{name}-hub", program, arguments, keys) as hub:
+        data = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
+        fleet.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data})
+        model = {"source": "demo://dinghy", "credentials": {"secretName": name}}
+        speculative = {"method": "draft", "source": "hf://fairlead/mate"}
+        spec = {"model": model, "engine": {"speculative": speculative}}
+        deployed(name, adapters=from_hub(pirate="crew/pirate"), **spec)
+        fleet.wait_ready(name)
+        fleet.wait("pirate to be loaded", lambda: state("pirate")[:2] == (1, "AdapterLoaded"))
+        pods = set(fleet.pods(name))
+        plain, pirate = answer(name), answer(f"{name}:pirate")
+        assert plain.startswith("loud") and pirate != plain
+
+        more = from_hub(pirate="crew/pirate", poet="crew/poet", wrong="crew/poet@v9")
+        fleet.apply(manifest(name, adapters=more, **spec))
+        fleet.wait("poet to be loaded", lambda: state("poet")[:2] == (1, "AdapterLoaded"))
+        fleet.wait("the revision to be refused", lambda: state("wrong")[:2] == (0, "RevisionNotFound"))
+        assert "hf://crew/poet has no revision 'v9'" in state("wrong")[2]
+        assert answer(f"{name}:poet") not in (plain, pirate)
+        assert answer(f"{name}:pirate") == pirate
+        with pytest.raises(openai.InternalServerError, match=r"has loaded its adapter 'wrong'.*no revision 'v9'"):
+            answer(f"{name}:wrong")
+        assert set(fleet.pods(name)) == pods and sum(map(fleet.num_restarts, pods)) == 0
+        assert fleet.condition(name, "Degraded")["reason"] == "RevisionNotFound"
+        processes = [process for pod in fleet.pods(name).values() for process in fleet.processes(pod)]
+        knowing = [" ".join(each.cmdline()) for each in processes if TOKEN in environment(each)]
+        assert len(knowing) == 1 and "download-adapters" in knowing[0], "the engine has no token to lose"
+    fleet.kubectl("delete", "secret", name)
+
+
+def from_hub(**names: str) -> list[dict[str, str]]:
+    return [{"name": each, "source": f"hf://{source}"} for each, source in names.items()]
+
+
+def environment(process: psutil.Process) -> str:
+    try:
+        return str(process.environ())
+    except psutil.Error:
+        return ""

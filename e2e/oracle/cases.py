@@ -84,7 +84,9 @@ RULES = (
         "model.cache is for sources that are downloaded",
         "<nil>",
         deployment(model={"source": "pvc://models/a", "cache": {"node": True}}),
-        deployment(model={"source": "s3://bucket/a", "cache": {"node": True}}),
+        _adapters(
+            {"name": "a", "source": "s3://bucket/a"}, model={"source": "pvc://models/a", "cache": {"node": True}}
+        ),
     ),
     RuleCase(
         "model.servedName, model.aliases and adapters[].servedName must not contain '/'",
@@ -107,8 +109,8 @@ RULES = (
     RuleCase(
         "adapters[].source must look like",
         "spec.adapters[0].source",
-        _adapters({"name": "a", "source": "hf://org/name"}),
-        _adapters({"name": "a", "source": "pvc://claim/folder"}),
+        _adapters({"name": "a", "source": "hf://only-a-name"}),
+        _adapters({"name": "a", "source": "hf://org/name@r"}),
     ),
     RuleCase(
         "adapters[].source must not contain '..'",

@@ -169,6 +169,10 @@ def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> N
         {"model": {"source": "hf://o/n", "credentials": {"secretName": "hub"}, "cache": {"size": "100Gi"}}},
         {
             "model": {"source": "demo://a", "credentials": {"secretName": "hub"}, "cache": {"size": "100Gi"}},
+            "adapters": [{"name": "a", "source": "pvc://a/b"}, {"name": "b", "source": "hf://o/n@r"}],
+        },
+        {
+            "model": {"source": "demo://a", "credentials": {"secretName": "hub"}, "cache": {"size": "100Gi"}},
             "engine": {"speculative": {"method": "medusa", "source": "hf://o/n@r"}},
         },
     ],
@@ -231,7 +235,9 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
                             "speculative": st.fixed_dictionaries({}, optional={"source": sources}),
                         },
                     ),
-                    "adapters": st.lists(st.fixed_dictionaries({}, optional={"servedName": boats}), max_size=2),
+                    "adapters": st.lists(
+                        st.fixed_dictionaries({"source": sources}, optional={"servedName": boats}), max_size=2
+                    ),
                 },
             ).flatmap(lambda spec: models.map(lambda model: {**spec, "model": model})),
         ),

@@ -9,7 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from aiohttp import web
 
 from fairlead.api import names
 from fairlead.controller.adapter_loader import AdapterLoader
@@ -17,8 +19,16 @@ from fairlead.controller.engine_adapters import LOAD_LIMITS, HttpEngineAdapters,
 from fairlead.controller.operator import Operator
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject
-from fairlead.kube.resources import DEPLOYMENTS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS
+from fairlead.kube.resources import BY_KIND, DEPLOYMENTS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS
 from fairlead.manifests.adapter_folders import PlacedAdapter
+from fairlead_protocol.downloads import (
+    SOURCES_PATH,
+    SOURCES_PORT,
+    DownloadProgress,
+    DownloadStage,
+    SourcesReport,
+    SourceState,
+)
 from fairlead_protocol.http.client import TimeLimits
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.local_api import local_api_server
@@ -51,6 +61,8 @@ class Sea:
     def __init__(self, fleet: Fleet, operator: Operator, stack: AsyncExitStack) -> None:
         self.fleet, self.operator, self._stack = fleet, operator, stack
         self.engines: dict[str, FakeEngine] = {}
+        self.downloads: dict[str, SourceState] = {}
+        """What every pod's downloader says, by source."""
 
     async def pods(self, number: int, *, is_slow: bool = False) -> list[str]:
         """Waits for so many pods, whose engines become ready; their names. `is_slow`: nothing is loaded for now."""
@@ -68,9 +80,25 @@ class Sea:
                     engine.adapter_gate.clear()
                 engine.adapter_troubles["/adapters/boats/bad"] = "it has rank 128, and the engine room for 16"
                 self.engines[name] = await self._stack.enter_async_context(engine)
+                if any(each["name"] == "download-adapters" for each in pod["spec"]["containers"]):
+                    await self._serve_downloads(address)
                 status = {"phase": "Running", "podIP": address, "conditions": [READY]}
                 await self.fleet.client.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
         return sorted(self.engines)
+
+    def say(self, source: str, **state: Any) -> None:
+        self.downloads[source] = SourceState(source=source, **state)
+
+    async def _serve_downloads(self, address: str) -> None:
+        async def answer(_: web.Request) -> web.Response:
+            return web.Response(body=msgspec.json.encode(SourcesReport(sources=list(self.downloads.values()))))
+
+        app = web.Application()
+        app.router.add_get(SOURCES_PATH, answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, address, SOURCES_PORT).start()
 
     async def until(self, **readiness: tuple[int, str]) -> dict[str, dict[str, Any]]:
         """Waits until these adapters, and no others, are on so many replicas for this reason; their statuses."""
@@ -119,6 +147,71 @@ async def test_engines_load_and_unload_what_the_spec_lists_and_no_pod_is_replace
     assert await sea.template() == template, "a claim stays mounted when no adapter is on it any more"
     assert await sea.pods(2) == [first, second]
     assert {"AdapterLoaded", "SourceNotSupported"} <= set(await sea.fleet.reasons_of_events())
+
+
+HUB = "hf://org/lora"
+
+
+def from_hub(**revisions: str) -> list[dict[str, str]]:
+    return [{"name": name, "source": f"{HUB}@{revision}"} for name, revision in revisions.items()]
+
+
+async def test_adapters_from_elsewhere_are_loaded_where_each_pod_says_that_they_are(sea: Sea) -> None:
+    await sea.fleet.create(replicas=2, adapters=from_hub(poet="v1"))
+    first, second = await sea.pods(2)
+    said = await sea.until(poet=(0, "Downloading"))
+    assert "waits until the list has reached the pod" in said["poet"]["message"]
+    progress = DownloadProgress(
+        source=f"{HUB}@v1", stage=DownloadStage.DOWNLOADING, bytes=5_000_000, total_bytes=20_000_000,
+        bytes_per_second=1e6, remaining_seconds=15.0,
+    )  # fmt: skip
+    sea.say(f"{HUB}@v1", progress=progress)
+    words = f"downloading {HUB}@v1: 5 of 20 MB, 1 MB/s, 15 s left"
+    await sea.fleet.until(lambda status: words in status["adapters"][0]["message"])
+    assert condition(await sea.fleet.until(lambda status: True), "Degraded")["status"] == "False"
+    sea.say(f"{HUB}@v1", folder="/adapters/.downloads/poet-1")
+    said = await sea.until(poet=(2, "AdapterLoaded"))
+    assert said["poet"]["source"] == f"{HUB}@v1"
+    template = await sea.template()
+    await sea.fleet.edit(adapters=from_hub(poet="v2", cook="v9"))
+    await sea.until(poet=(0, "Downloading"), cook=(0, "Downloading"))
+    for engine in sea.engines.values():
+        assert engine.adapters == ("poet",), "the former one answers until the new one is there"
+    sea.say(f"{HUB}@v9", reason="RevisionNotFound", message=f"{HUB} has no revision 'v9'")
+    sea.say(f"{HUB}@v2", folder="/adapters/.downloads/poet-2")
+    said = await sea.until(poet=(2, "AdapterLoaded"), cook=(0, "RevisionNotFound"))
+    assert f"loaded on 0/2 ready replicas; {first}: {HUB} has no revision 'v9'" == said["cook"]["message"]
+    status = await sea.fleet.until(lambda status: condition(status, "Degraded")["status"] == "True")
+    assert condition(status, "Degraded")["reason"] == "RevisionNotFound"
+    assert condition(status, "Ready")["status"] == "True"
+    assert sea.engines[second].adapter_sources == {"poet": "/adapters/.downloads/poet-2"}
+    (listing,) = [
+        each for each in (await sea.fleet.client.list(BY_KIND["ConfigMap"], NAMESPACE))["items"]
+        if each["metadata"]["name"] == "dinghy-engine-adapters"
+    ]  # fmt: skip
+    assert listing["data"]["sources"] == f"{HUB}@v2\n{HUB}@v9\n"
+    await sea.fleet.edit(adapters=from_hub(poet="v2"))
+    await sea.fleet.until(lambda status: condition(status, "Degraded")["status"] == "False")
+    assert await sea.template() == template and await sea.pods(2) == [first, second]
+    assert "RevisionNotFound" in await sea.fleet.reasons_of_events()
+
+
+async def test_an_operator_that_starts_anew_unloads_nothing_while_downloads_are_silent(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(local_api_server(tmp_path))
+        fleet = await stack.enter_async_context(fleet_at(server.kubeconfig_path))
+        async with running_operator(fleet) as operator:
+            sea = Sea(fleet, operator, stack)
+            sea.say(f"{HUB}@v1", folder="/adapters/.downloads/poet-1")
+            await fleet.create(adapters=from_hub(poet="v1"))
+            (pod,) = await sea.pods(1)
+            await sea.until(poet=(1, "AdapterLoaded"))
+        sea.downloads.clear()
+        async with running_operator(fleet):
+            await sea.until(poet=(0, "Downloading"))
+            sea.say(f"{HUB}@v1", folder="/adapters/.downloads/poet-1")
+            await sea.until(poet=(1, "AdapterLoaded"))
+        assert sea.engines[pod].adapter_calls == [("load", "poet")]
 
 
 async def test_a_bad_adapter_is_told_of_in_the_engines_words_and_the_rest_is_served(sea: Sea) -> None:

@@ -12,6 +12,7 @@ from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.adapter_folders import mounted_claims, placed_adapters
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
+from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings, Profile
 from fairlead_protocol.model_sources import folder_name
@@ -689,6 +690,76 @@ def test_claims_of_adapters_are_mounted_each_once_and_engines_told_where_they_ma
     assert other[1] == made[1], "which adapters there are is nothing that pods are replaced for"
     placed = placed_adapters(llmdeployment(**spec), SETTINGS, ["boats.v1"])
     assert [each.path for each in placed] == ["/adapters/boats.v1/a", "/adapters/boats.v1/b"]
+
+
+HUB_ADAPTER = {"name": "a", "source": "hf://org/lora@v1"}
+
+
+def test_adapters_from_elsewhere_are_downloaded_beside_the_engine_which_gets_no_secret() -> None:
+    settings = OperatorSettings(engine_image="fairlead/engine:test", download_environment={"HF_ENDPOINT": "http://hub"})
+    model = {
+        "source": "demo://dinghy",
+        "credentials": {"secretName": "hub"},
+        "cache": {"claim": "models", "size": "1Gi"},
+    }
+    limits = {"limits": {"memory": "8Gi"}}
+    deployment = llmdeployment(model=model, adapters=[HUB_ADAPTER], resources=limits)
+    made = children(deployment, settings, ["NetworkPolicy"])
+    assert [each["kind"] for each in made] == ["ConfigMap", "ConfigMap", "NetworkPolicy", "Deployment", "Service"]
+    assert made[1]["metadata"]["name"] == "dinghy-engine-adapters"
+    assert made[1]["data"] == {"sources": "hf://org/lora@v1\n"}
+    spec = made[3]["spec"]["template"]["spec"]
+    engine, downloader = spec["containers"]
+    assert (engine["name"], downloader["name"]) == ("engine", "download-adapters")
+    assert downloader["args"] == [
+        "download-adapters", "--listed-in", "/etc/fairlead-adapters/sources", "--to", "/adapters/.downloads",
+        "--size-limit", "1073741824", "--host", "$(POD_IP)", "--port", "8001",
+    ]  # fmt: skip
+    assert downloader["envFrom"] == [{"secretRef": {"name": "hub", "optional": True}}]
+    assert "envFrom" not in engine and "hub" not in str(engine)
+    assert downloader["env"][-1] == {"name": "HF_ENDPOINT", "value": "http://hub"}
+    assert downloader["securityContext"] == engine["securityContext"]
+    assert downloader["resources"] == {"limits": {"cpu": "250m", "memory": "1Gi"}}
+    shared = {"name": "downloads", "mountPath": "/adapters/.downloads"}
+    assert shared in downloader["volumeMounts"] and shared | {"readOnly": True} in engine["volumeMounts"]
+    assert {"name": "downloads", "persistentVolumeClaim": {"claimName": "models"}} in spec["volumes"]
+    assert "initContainers" not in spec, "an adapter that cannot be had keeps no pod from starting"
+    of_operator = made[2]["spec"]["ingress"][1]
+    assert of_operator["ports"] == [{"port": 8001, "protocol": "TCP"}] and len(of_operator["from"]) == 1
+
+
+def test_pods_are_not_replaced_for_which_adapters_are_downloaded() -> None:
+    def made(*adapters: dict[str, str], keeps: bool = False) -> tuple[Manifest, ...]:
+        deployment = llmdeployment(adapters=list(adapters), engine={"maxLoras": 2})
+        return children(deployment, SETTINGS, (), ["boats"], keeps_downloader=keeps)
+
+    one, other = made(HUB_ADAPTER), made({"name": "b", "source": "https://host/b"}, HUB_ADAPTER)
+    assert one[2] == other[2] and one[1] != other[1]
+    on_claim = {"name": "c", "source": "pvc://boats/c"}
+    assert has_adapter_downloader(one[2]) and not has_adapter_downloader(made(on_claim)[1])
+    assert made(on_claim, keeps=True)[2] == one[2] == made(keeps=True)[2], "nor for one that goes"
+    assert len(children(llmdeployment(), SETTINGS, keeps_downloader=True)) == 3, "without room for any there is none"
+    placed = placed_adapters(llmdeployment(adapters=[HUB_ADAPTER, {"name": "b", "source": "oci://h/Up"}]), SETTINGS, ())
+    assert [(each.is_downloaded, each.path, each.reason) for each in placed] == [
+        (True, "", ""), (False, "", "SourceNotSupported"),
+    ]  # fmt: skip
+
+
+def test_a_model_and_its_adapters_are_kept_in_one_place() -> None:
+    spec = pod_with_adapters(model={"source": "hf://org/name"}, adapters=[HUB_ADAPTER])
+    assert [each["name"] for each in spec["volumes"]].count("downloads") == 1
+    mounts = [each["mountPath"] for each in spec["containers"][0]["volumeMounts"] if each["name"] == "downloads"]
+    assert mounts == ["/downloads", "/adapters/.downloads"]
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    made = children(llmdeployment(adapters=[HUB_ADAPTER]), SETTINGS, ["NetworkPolicy"])
+    for each in made:
+        kubernetes_validate.validate(each, "1.32", strict=True)
+
+
+def pod_with_adapters(**spec: Any) -> dict[str, Any]:
+    made = children(llmdeployment(**spec), SETTINGS)
+    found: dict[str, Any] = next(each for each in made if each["kind"] == "Deployment")["spec"]["template"]["spec"]
+    return found
 
 
 def test_engines_have_room_for_adapters_where_some_are_listed_or_places_are_asked_for() -> None:

@@ -84,6 +84,14 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     models_command.add_download_arguments(download)
+    adapters = commands.add_parser(
+        "download-adapters",
+        help="keep the adapters that a file lists in a models folder, for as long as it runs",
+        description="Fetches each adapter that FILE lists, as `download` does, tries again what fails, and holds what "
+        "is there until it is listed no more. GET /sources tells how it is with each.",
+        allow_abbrev=False,
+    )
+    models_command.add_adapters_arguments(adapters)
     list_models = commands.add_parser(
         "list-models", help="tell which models were downloaded", allow_abbrev=False,
         description="Tells which models a models folder has, how large they are and whether an engine serves them.",
@@ -119,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return quantize_command.run(parsed)
     if parsed.command == "download":
         return models_command.run_download(parsed)
+    if parsed.command == "download-adapters":
+        return models_command.run_adapters(parsed)
     if parsed.command == "list-models":
         return models_command.run_list(parsed)
     if parsed.command == "prune-models":

@@ -1,4 +1,4 @@
-"""`fairlead-engine download`, `list-models` and `prune-models`: models of a folder of this machine."""
+"""`fairlead-engine download`, `download-adapters`, `list-models` and `prune-models`: models in a folder."""
 
 import argparse
 import asyncio
@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 
 from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.listed_adapters import ListedAdapters
 from fairlead_engine.download.models_folder import ModelsFolder, is_held, last_used, not_writable
 from fairlead_engine.download.remote import DownloadError
-from fairlead_engine.download.reporting import Reporter, size_text, told
+from fairlead_engine.download.reporting import Reporter, answering, size_text, told
 from fairlead_engine.errors import StartError
 from fairlead_engine.server import termination
-from fairlead_protocol.downloads import DownloadFailure
+from fairlead_protocol.downloads import SOURCES_PATH, SOURCES_PORT, DownloadFailure
 from fairlead_protocol.logs import LogFormat, configure_logging
 from fairlead_protocol.model_sources import SourceError, parse_source
 from fairlead_protocol.settings import BYTES
@@ -46,6 +47,21 @@ def add_download_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--parallel", type=_positive, default=8, metavar="N", help="files at a time. Default: 8")
     parser.add_argument("--progress-port", type=_port, metavar="N", help="where GET /progress answers meanwhile")
+    parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of it. Default: 127.0.0.1")
+    parser.add_argument("--log-level", choices=_LEVELS, default="info")
+    parser.add_argument("--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT))
+
+
+def add_adapters_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listed-in", required=True, metavar="FILE", help="lists a source on each line; read again and again"
+    )
+    _add_folder(parser, "--to")
+    parser.add_argument(
+        "--size-limit", type=_bytes, metavar="N",
+        help="bytes that all models in the folder may have, such as 100Gi; what is listed is not removed for room",
+    )  # fmt: skip
+    parser.add_argument("--port", type=_port, default=SOURCES_PORT, metavar="N", help="where GET /sources answers")
     parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of it. Default: 127.0.0.1")
     parser.add_argument("--log-level", choices=_LEVELS, default="info")
     parser.add_argument("--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT))
@@ -86,6 +102,19 @@ def run_download(args: argparse.Namespace) -> int:
         print("stopped; what was fetched is kept for the next time", file=sys.stderr)
         return 128 + (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
     print(folder)
+    return 0
+
+
+def run_adapters(args: argparse.Namespace) -> int:
+    """Returns the exit status: 0 it was told to end, 1 it could not begin."""
+    configure_logging(args.log_level, args.log_format)
+    try:
+        asyncio.run(_keep_adapters(args))
+    except StartError as error:
+        termination.report(error)
+        return 1
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        pass
     return 0
 
 
@@ -141,12 +170,27 @@ def run_prune(args: argparse.Namespace) -> int:
 
 
 async def _download(orders: Orders, host: str, port: int | None) -> Path:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    _end_at_sigterm()
     reporter = Reporter(orders.source)
     async with told(reporter, host=host, port=port):
         return await download(orders, reporter)
+
+
+async def _keep_adapters(args: argparse.Namespace) -> None:
+    _end_at_sigterm()
+    adapters = ListedAdapters(Path(args.listed_in), _folder(args), size_limit=args.size_limit)
+
+    def told() -> bytes:
+        return msgspec.json.encode(adapters.report())
+
+    async with answering(args.host, args.port, SOURCES_PATH, told, flag="--port"), adapters.kept():
+        await asyncio.Event().wait()
+
+
+def _end_at_sigterm() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def _with_revision(source: str, revision: str | None) -> str:

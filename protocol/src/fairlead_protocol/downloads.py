@@ -1,7 +1,8 @@
 """What a running download says of itself, and why one fails: the engine's downloader writes it, the operator reads it.
 
 `GET /progress` of the downloader answers with a `DownloadProgress`; one that fails leaves a reason of `DownloadFailure`
-and a sentence in the pod's termination log.
+and a sentence in the pod's termination log. What downloads adapters beside an engine that runs answers `GET /sources`
+with a `SourcesReport`.
 """
 
 from enum import StrEnum
@@ -12,6 +13,11 @@ PROGRESS_PATH = "/progress"
 """Where a download that was given a port answers."""
 DOWNLOAD_PORT = 8000
 """Of the downloader in an engine's pod: the engine's own, which is free until it starts."""
+
+SOURCES_PATH = "/sources"
+"""Where a downloader of many sources answers."""
+SOURCES_PORT = 8001
+"""Of the one in an engine's pod, beside the engine."""
 
 
 class DownloadStage(StrEnum):
@@ -69,3 +75,22 @@ class DownloadProgress(msgspec.Struct, kw_only=True, frozen=True):
     """At that rate; None = not known."""
     file: str | None = None
     """One that is fetched at the moment."""
+
+
+class SourceState(msgspec.Struct, kw_only=True, frozen=True):
+    """How it is with one source of several."""
+
+    source: str
+    folder: str | None = None
+    """Where it is, whole; None = it is not there yet."""
+    progress: DownloadProgress | None = None
+    """Of the download under way."""
+    reason: str = ""
+    """Why the last attempt failed: a DownloadFailure, with a sentence in `message`; empty = none has."""
+    message: str = ""
+
+
+class SourcesReport(msgspec.Struct, kw_only=True, frozen=True):
+    """One answer of `GET /sources`."""
+
+    sources: list[SourceState]

@@ -3,15 +3,15 @@
 import pytest
 
 from fairlead_engine.download.remote import DownloadError, RemoteFile
-from fairlead_engine.download.selection import needed
+from fairlead_engine.download.selection import Kind, needed
 from fairlead_protocol.downloads import DownloadFailure
 
 ALL = frozenset({".safetensors", ".bin", ".pt", ".gguf"})
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 
 
-def chosen(*paths: str, suffixes: frozenset[str] = ALL) -> set[str]:
-    return {file.path for file in needed([RemoteFile(path) for path in paths], "hf://a/b", suffixes)}
+def chosen(*paths: str, suffixes: frozenset[str] = ALL, kind: Kind = Kind.MODEL) -> set[str]:
+    return {file.path for file in needed([RemoteFile(path) for path in paths], "hf://a/b", suffixes, kind)}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,7 @@ def test_what_serving_needs(listed: list[str], left_out: list[str]) -> None:
     ("listed", "reason", "words"),
     [
         (["config.json", "tf_model.h5"], DownloadFailure.SOURCE_NOT_FOUND, "holds no weights"),
+        (["adapter_config.json", "adapter_model.bin"], DownloadFailure.SOURCE_NOT_FOUND, "is an adapter and no model"),
         (["model.safetensors"], DownloadFailure.SOURCE_NOT_FOUND, "no config.json"),
         (["a-q4.gguf", "a-q8.gguf"], DownloadFailure.SOURCE_NOT_SUPPORTED, "a-q4.gguf, a-q8.gguf"),
         (["big-00001-of-00002.gguf", "big-00002-of-00002.gguf"], DownloadFailure.SOURCE_NOT_SUPPORTED, "in 2 parts"),
@@ -57,3 +58,31 @@ def test_weights_that_nothing_reads_are_not_fetched() -> None:
     with pytest.raises(DownloadError) as caught:
         chosen("config.json", "pytorch_model.bin", suffixes=frozenset({".safetensors"}))
     assert caught.value.reason == DownloadFailure.SOURCE_NOT_SUPPORTED and ".bin" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("listed", "left_out"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors"], ["adapter_model.bin", "README.md", "tokenizer.json"]),
+        (["adapter_config.json", "adapter_model.bin"], ["training_args.bin", "optimizer.pt", "config.json"]),
+        (["adapter_config.json", "adapter_model.safetensors"], ["config.json", "model.safetensors"]),
+    ],
+)
+def test_what_an_adapter_needs(listed: list[str], left_out: list[str]) -> None:
+    assert chosen(*listed, *left_out, kind=Kind.ADAPTER) == set(listed)
+
+
+def test_a_model_beside_an_adapter_is_taken_without_it() -> None:
+    found = chosen("config.json", "model.safetensors", "adapter_config.json", "adapter_model.safetensors")
+    assert "model.safetensors" in found and "adapter_model.safetensors" not in found
+
+
+@pytest.mark.parametrize(
+    "listed", [["config.json", "model.safetensors"], ["adapter_config.json"], ["adapter_model.bin"]]
+)
+def test_what_is_no_adapter(listed: list[str]) -> None:
+    with pytest.raises(DownloadError) as caught:
+        chosen(*listed, kind=Kind.ADAPTER)
+    assert caught.value.reason == DownloadFailure.SOURCE_NOT_FOUND
+    assert "hf://a/b holds no adapter, which has adapter_config.json" in caught.value.message
+    assert ("it is a model" in caught.value.message) == ("config.json" in listed)

@@ -29,7 +29,7 @@ from fairlead_engine.download.part_file import PART, PartFile
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, Remote, RemoteFile
 from fairlead_engine.download.remotes import remote_of
 from fairlead_engine.download.reporting import Reporter
-from fairlead_engine.download.selection import needed
+from fairlead_engine.download.selection import ADAPTER_WEIGHTS, SINGLE_FILE, Kind, check_kind, needed
 from fairlead_protocol.downloads import DownloadFailure, DownloadStage
 from fairlead_protocol.model_sources import parse_source
 
@@ -50,6 +50,8 @@ class Orders:
 
     source: str
     models: ModelsFolder
+    kind: Kind = Kind.MODEL
+    """What it is to be: it decides what is fetched."""
     size_limit: int | None = None
     """Bytes that all models in the folder may have; None = as many as the disk."""
     refresh: bool = False
@@ -95,6 +97,7 @@ async def _our_turn(orders: Orders, reporter: Reporter, stack: AsyncExitStack) -
 
 def _as_it_is(orders: Orders, there: Manifest, reporter: Reporter) -> Path:
     folder = orders.models.model(orders.source)
+    check_kind([file.path for file in there.files], orders.source, orders.kind)
     touch(folder)
     reporter.expect(there.bytes)
     reporter.have(there.bytes)
@@ -130,7 +133,7 @@ class _Run:
         return await self._complete()
 
     def _needed(self, files: tuple[RemoteFile, ...]) -> tuple[RemoteFile, ...]:
-        return needed(files, self._orders.source, converters.suffixes())
+        return needed(files, self._orders.source, converters.suffixes(), self._orders.kind)
 
     def _keep_what_fits(self, files: tuple[RemoteFile, ...], where: Path) -> None:
         """Of what an earlier run has left: all of the same revision, and whatever has a digest that is listed again."""
@@ -243,6 +246,8 @@ class _Run:
                 self._reporter.stage(DownloadStage.CONVERTING)
                 await asyncio.to_thread(converter.convert, self._staging)
                 self._digests.clear()
+                if self._orders.kind is Kind.ADAPTER:
+                    (self._staging / SINGLE_FILE).rename(self._staging / ADAPTER_WEIGHTS[0])
 
     async def _complete(self) -> Path:
         self._reporter.stage(DownloadStage.VERIFYING)

@@ -7,7 +7,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -90,22 +91,36 @@ class Reporter:
 @asynccontextmanager
 async def told(reporter: Reporter, *, host: str, port: int | None) -> AsyncIterator[None]:
     """Tells of the progress until the end of the block. `port`: None = not over HTTP. Raises AddressUnavailable."""
-    server = None
-    if port is not None:
+    async with AsyncExitStack() as stack:
+        if port is not None:
+            progress = partial(_encoded, reporter)
+            await stack.enter_async_context(answering(host, port, PROGRESS_PATH, progress, flag="--progress-port"))
+        telling = asyncio.create_task(_bar(reporter) if sys.stderr.isatty() else _lines(reporter))
         try:
-            server = await asyncio.start_server(lambda *streams: _answer(reporter, *streams), host, port)
-        except OSError as error:
-            raise AddressUnavailable(f"{host}:{port}: {error.strerror}; choose another --progress-port") from error
-    telling = asyncio.create_task(_bar(reporter) if sys.stderr.isatty() else _lines(reporter))
+            yield
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            if sys.stderr.isatty():
+                print(f"\r\033[K{bar(reporter.progress())}", file=sys.stderr, flush=True)
+
+
+@asynccontextmanager
+async def answering(host: str, port: int, path: str, body: Callable[[], bytes], *, flag: str) -> AsyncIterator[None]:
+    """Answers `GET path` with JSON until the end of the block. `flag`: that chooses the port, for the error. Raises
+    AddressUnavailable."""
+    try:
+        server = await asyncio.start_server(lambda *streams: _answer(path, body, *streams), host, port)
+    except OSError as error:
+        raise AddressUnavailable(f"{host}:{port}: {error.strerror}; choose another {flag}") from error
     try:
         yield
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
-        if sys.stderr.isatty():
-            print(f"\r\033[K{bar(reporter.progress())}", file=sys.stderr, flush=True)
-        if server is not None:
-            server.close()
+        server.close()
+
+
+def _encoded(reporter: Reporter) -> bytes:
+    return msgspec.json.encode(reporter.progress())
 
 
 def bar(progress: DownloadProgress) -> str:
@@ -144,13 +159,15 @@ async def _lines(reporter: Reporter) -> None:
         _log.info("downloading", extra=facts)
 
 
-async def _answer(reporter: Reporter, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer(
+    served: str, content: Callable[[], bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """One request, one answer: whoever polls does so every few seconds."""
     try:
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5.0)
         method, path, *_ = head.split(b" ", 2)
-        known = method == b"GET" and path.partition(b"?")[0] == PROGRESS_PATH.encode()
-        body = msgspec.json.encode(reporter.progress()) if known else b'{"error":"GET /progress is all there is"}'
+        known = method == b"GET" and path.partition(b"?")[0] == served.encode()
+        body = content() if known else b'{"error":"GET %s is all there is"}' % served.encode()
         status = b"200 OK" if known else b"404 Not Found"
         writer.write(
             b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"

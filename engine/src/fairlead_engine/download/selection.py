@@ -6,11 +6,15 @@ texts and code.
 
 import re
 from collections.abc import Collection, Iterable
+from enum import StrEnum
 from pathlib import PurePosixPath
 
 from fairlead_engine.download.remote import DownloadError, RemoteFile
 from fairlead_protocol.downloads import DownloadFailure
 
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+"""As PEFT names them, by preference."""
 SETTINGS = (
     "config.json",
     "generation_config.json",
@@ -32,7 +36,7 @@ SETTINGS = (
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
-    "adapter_config.json",
+    ADAPTER_CONFIG,
 )
 """Files beside the weights, by name; only `config.json` has to be there, where the weights are no GGUF."""
 SINGLE_FILE = "model.safetensors"
@@ -48,12 +52,26 @@ _MODEL_SHARD = re.compile(r"model-[0-9]+-of-[0-9]+\.safetensors")
 _GGUF_SHARD = re.compile(r"(.*)-[0-9]+-of-[0-9]+\.gguf")
 
 
-def needed(files: Iterable[RemoteFile], what: str, suffixes: Collection[str]) -> tuple[RemoteFile, ...]:
+class Kind(StrEnum):
+    """What a source is to be."""
+
+    MODEL = "model"
+    """A model that is served, or what guesses tokens beside one."""
+    ADAPTER = "adapter"
+    """A folder as PEFT writes it: LoRA or a soft prompt."""
+
+
+def needed(
+    files: Iterable[RemoteFile], what: str, suffixes: Collection[str], kind: Kind = Kind.MODEL
+) -> tuple[RemoteFile, ...]:
     """Of `files`, those that serving `what` (a source, for messages) needs. `suffixes`: of weights that can be read, or
     converted. Raises DownloadError where nothing can be served."""
     by_path = {file.path: file for file in files}
     for path in by_path:
         check_path(path)
+    check_kind(by_path, what, kind)
+    if kind is Kind.ADAPTER:
+        return by_path[ADAPTER_CONFIG], next(by_path[path] for path in ADAPTER_WEIGHTS if path in by_path)
     weights = _safetensors(by_path)
     for suffix in OTHER_WEIGHTS:
         weights = weights or _others(by_path, suffix, what)
@@ -77,6 +95,23 @@ def needed(files: Iterable[RemoteFile], what: str, suffixes: Collection[str]) ->
     return tuple(by_path[path] for path in sorted({*beside, *weights}))
 
 
+def check_kind(paths: Collection[str], what: str, kind: Kind) -> None:
+    """Raises DownloadError where the files are of the other kind: before gigabytes are fetched for nothing."""
+    is_adapter = ADAPTER_CONFIG in paths and any(path in paths for path in ADAPTER_WEIGHTS)
+    if kind is Kind.ADAPTER and not is_adapter:
+        hint = "; it is a model: name a folder that PEFT has saved" if "config.json" in paths else ""
+        raise DownloadError(
+            DownloadFailure.SOURCE_NOT_FOUND,
+            f"{what} holds no adapter, which has {ADAPTER_CONFIG} and {' or '.join(ADAPTER_WEIGHTS)}{hint}",
+        )
+    others = any(path.endswith((".safetensors", *OTHER_WEIGHTS)) and path not in ADAPTER_WEIGHTS for path in paths)
+    if kind is Kind.MODEL and is_adapter and not others:
+        raise DownloadError(
+            DownloadFailure.SOURCE_NOT_FOUND,
+            f"{what} is an adapter and no model: name the model that it is for, and list it among the adapters",
+        )
+
+
 def check_path(path: str) -> None:
     """Raises DownloadError where a file's name could lead out of its folder."""
     parts = path.split("/")
@@ -88,10 +123,10 @@ def check_path(path: str) -> None:
 
 
 def model_folder(paths: Iterable[str]) -> str:
-    """The folder in which the model is, with a '/' at its end: the highest with a `config.json`, else with a GGUF file;
-    empty = the top, or nowhere."""
+    """The folder in which the model is, with a '/' at its end: the highest with a `config.json`, else with a GGUF file,
+    else of an adapter; empty = the top, or nowhere."""
     every = [PurePosixPath(path) for path in paths]
-    for pattern in ("config.json", "*.gguf"):
+    for pattern in ("config.json", "*.gguf", ADAPTER_CONFIG):
         fitting = (path for path in every if path.match(pattern))
         if first := min(fitting, key=lambda path: (len(path.parts), str(path)), default=None):
             return "" if first.parent == PurePosixPath() else f"{first.parent}/"
@@ -100,7 +135,7 @@ def model_folder(paths: Iterable[str]) -> str:
 
 def _safetensors(paths: Collection[str]) -> list[str]:
     """With their index. Several sets may lie side by side: the one by transformers' names counts."""
-    top = [path for path in paths if path.endswith(".safetensors") and "/" not in path]
+    top = [path for path in paths if path.endswith(".safetensors") and "/" not in path and path not in ADAPTER_WEIGHTS]
     if INDEX_FILE in paths:
         shards = [path for path in top if _MODEL_SHARD.fullmatch(path)]
         named_otherwise = [path for path in top if not path.startswith("consolidated")]

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from fairlead_engine.download.http_reader import HttpReader, Refused
 from fairlead_engine.download.remote import DownloadError, Listing, Packing, RemoteFile
-from fairlead_engine.download.selection import INDEX_FILE, SETTINGS, SINGLE_FILE
+from fairlead_engine.download.selection import ADAPTER_WEIGHTS, INDEX_FILE, SETTINGS, SINGLE_FILE
 from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revision_of
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
@@ -81,7 +81,7 @@ class WebRemote:
                 return [*files, weights]
         if not any(files):
             raise _refusal(HTTPStatus.NOT_FOUND, f"{base}/config.json")
-        return list(files)
+        return [*files, *[await self._named(name, f"{base}/{name}") for name in ADAPTER_WEIGHTS]]
 
     async def _named(self, path: str, url: str, *, must: bool = False) -> RemoteFile | None:
         """A file that is asked for by name; None = there is none, which is an error where it `must` be."""

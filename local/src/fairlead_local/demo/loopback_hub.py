@@ -1,7 +1,7 @@
-"""A hub with one model, for `hf://` where there is no internet: a folder, served by the hub's HTTP API as fast as one
-says. With the standard library alone, so that this file is also a program: `python loopback_hub.py HOST PORT NAME
-BYTES_PER_SECOND` serves the dinghy that comes with the engine, to whoever has the token whose SHA-256 is in
-HUB_TOKEN_SHA256; the one of HUB_STRANGER_SHA256 is told to accept the model's terms first.
+"""A hub for `hf://` where there is no internet: folders, served by the hub's HTTP API as fast as one says. With the
+standard library alone, so that this file is also a program: `python loopback_hub.py HOST PORT NAME BYTES_PER_SECOND
+[NAME=FOLDER …]` serves the dinghy that comes with the engine, and other folders, to whoever has the token whose SHA-256
+is in HUB_TOKEN_SHA256; the one of HUB_STRANGER_SHA256 is told to accept the model's terms first.
 """
 
 import hashlib
@@ -70,12 +70,12 @@ class Shelf:
         return json.dumps({"id": self.name, "sha": self.commit, "siblings": siblings}).encode()
 
 
-def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
+def _handler(*shelves: Shelf) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, format: str, *args: object) -> None:
-            if shelf.tells:
+            if shelves[0].tells:
                 super().log_message(format, *args)
 
         def do_HEAD(self) -> None:
@@ -83,6 +83,7 @@ def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
+            shelf = next((each for each in shelves if f"/{each.name}/" in path), shelves[0])
             if (refusal := shelf.refusal(self.headers.get("Authorization", ""))) is not None:
                 return self._refuse(*refusal)
             if path == f"/api/models/{shelf.name}/revision/{REVISION}":
@@ -93,9 +94,9 @@ def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
             file = next((each for each in shelf.files if path == before + each.name), None)
             if file is None:
                 return self._refuse(404, "RepoNotFound" if shelf.name not in path else "EntryNotFound", "Not found")
-            return self._send(file)
+            return self._send(file, shelf.bytes_per_second)
 
-        def _send(self, file: Path) -> None:
+        def _send(self, file: Path, bytes_per_second: float) -> None:
             content = file.read_bytes()
             first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0] or 0)
             self.send_response(206 if "Range" in self.headers else 200)
@@ -107,7 +108,7 @@ def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             if self.command == "HEAD":
                 return
-            size = max(1, int(shelf.bytes_per_second / _CHUNKS_PER_SECOND))
+            size = max(1, int(bytes_per_second / _CHUNKS_PER_SECOND))
             for start in range(first, len(content), size):
                 self.wfile.write(content[start : start + size])
                 time.sleep(1 / _CHUNKS_PER_SECOND if start + size < len(content) else 0)
@@ -152,16 +153,21 @@ def bundled_dinghy() -> Path:
     return Path(engine.origin).parent / "demo" / "dinghy"
 
 
-def _main(host: str, port: str, name: str, bytes_per_second: str) -> None:
-    shelf = Shelf(
-        name=name,
-        folder=bundled_dinghy(),
-        bytes_per_second=float(bytes_per_second),
-        token_sha256=os.environ.get("HUB_TOKEN_SHA256", ""),
-        stranger_sha256=os.environ.get("HUB_STRANGER_SHA256", ""),
-        tells=True,
-    )
-    ThreadingHTTPServer((host, int(port)), _handler(shelf)).serve_forever()
+def _main(host: str, port: str, name: str, bytes_per_second: str, *others: str) -> None:
+    named = (each.partition("=") for each in others)
+    folders = {name: bundled_dinghy()} | {each: Path(folder) for each, _, folder in named}
+    shelves = [
+        Shelf(
+            name=each,
+            folder=folder,
+            bytes_per_second=float(bytes_per_second),
+            token_sha256=os.environ.get("HUB_TOKEN_SHA256", ""),
+            stranger_sha256=os.environ.get("HUB_STRANGER_SHA256", ""),
+            tells=True,
+        )
+        for each, folder in folders.items()
+    ]
+    ThreadingHTTPServer((host, int(port)), _handler(*shelves)).serve_forever()
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Reason(StrEnum):
     CONTAINER_CREATING = "ContainerCreating"
     """A pod has a node, which prepares volumes and image."""
     DOWNLOADING = "Downloading"
-    """A pod downloads the model; the message says how far it is."""
+    """A pod downloads the model, or an adapter; the message says how far it is."""
     LOADING_MODEL = "LoadingModel"
     """An engine runs and loads the model."""
     ROLLING_OUT = "RollingOut"

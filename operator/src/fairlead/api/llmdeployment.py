@@ -151,7 +151,7 @@ class Model:
     file:///FOLDER for a folder on the machine (only where the operator's settings allow it).
     """
     credentials: Annotated[ModelCredentials | None, Constraints(default_text="none")] = None
-    """With what downloads are allowed: the model's, and that of engine.speculative. The engine never sees it."""
+    """With what downloads are allowed: of the model, of engine.speculative, of adapters. The engine never sees it."""
     cache: Annotated[
         ModelCache | None,
         Constraints(rules=rules.CACHE, default_text="each pod has a copy of its own, and downloads it"),
@@ -170,9 +170,10 @@ class Adapter:
     name: Annotated[str, Constraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
     """What stands behind a name of the model and a colon."""
     source: Annotated[str, Constraints(min_length=1, max_length=1024, rules=rules.ADAPTER_SOURCE)]
-    """Where its folder is, as PEFT writes it (adapter_config.json, adapter_model.safetensors): pvc://CLAIM/FOLDER for a
-    folder on a PersistentVolumeClaim of the same namespace, file:///FOLDER for a folder on the machine (only where the
-    operator's settings allow it)."""
+    """Where its folder is, as PEFT writes it (adapter_config.json, adapter_model.safetensors). Downloaded beside the
+    engine, with model.credentials into model.cache: hf://ORGANISATION/NAME[@REVISION] and the others of model.source.
+    In place: pvc://CLAIM/FOLDER for a folder on a PersistentVolumeClaim of the same namespace, file:///FOLDER for a
+    folder on the machine (only where the operator's settings allow it)."""
     served_name: Annotated[Name, Constraints(default_text="none")] = ""
     """A name of its own for the model with it, that clients may put into `model` as well."""
 
@@ -493,8 +494,8 @@ class LLMDeploymentSpec:
         Constraints(max_items=64, list_type="map", list_map_keys=("name",), rules=rules.ADAPTERS),
     ] = ()
     """Adapters that are served beside the model itself: LoRA and soft prompts. Engines load and unload them while they
-    run: replicas are replaced only for a claim that is not mounted yet, or is deleted, and, where engine.maxLoras is
-    not set, for the first one and when the last one goes."""
+    run: replicas are replaced only for a claim that is not mounted yet, or is deleted, for the first one that has to be
+    downloaded, and, where engine.maxLoras is not set, for the first one at all and when the last one goes."""
     engine: Annotated[Engine, Constraints(rules=rules.ENGINE)] = field(default_factory=Engine)
     """How the engine runs the model."""
     resources: Annotated[Resources, Constraints(rules=rules.RESOURCES)] = field(default_factory=Resources)

@@ -69,6 +69,8 @@ DOWNLOAD_CONTAINERS = {
     DOWNLOAD_SPECULATIVE_CONTAINER: "engine.speculative.source",
 }
 """Init containers that download something, and the field of the spec that names what."""
+ADAPTERS_CONTAINER = "download-adapters"
+"""The container that downloads adapters beside an engine that runs."""
 ENGINE_CONFIG_KEY = "engine.yaml"
 ENGINE_CONFIG_FOLDER = "/etc/fairlead"
 MODEL_FOLDER = "/models"
@@ -78,6 +80,11 @@ SPECULATIVE_FOLDER = "/speculative"
 """Where the claim is mounted with what guesses tokens, if that is another one than the model's."""
 ADAPTER_FOLDER = "/adapters"
 """Below which the claims of adapters are mounted, each under its name."""
+ADAPTER_DOWNLOADS_FOLDER = f"{ADAPTER_FOLDER}/.downloads"
+"""Where the volume with downloaded adapters is mounted: no claim is called so."""
+ADAPTER_LIST_FOLDER = "/etc/fairlead-adapters"
+ADAPTER_LIST_KEY = "sources"
+"""The file in it that lists the sources of adapters, one a line."""
 TERMINATION_LOG = "/dev/termination-log"
 TERMINATION_LOG_VARIABLE = "FAIRLEAD_TERMINATION_LOG"
 """Environment variable that names the termination log where it is not at `TERMINATION_LOG`."""
@@ -93,6 +100,11 @@ OPERATOR_NAME = "fairlead-operator"
 
 SCALING_HISTORY_LENGTH = 5
 """Changes of the count that `status.scaling.history` keeps."""
+
+
+def adapter_list(name: str) -> str:
+    """Name of the ConfigMap that lists which adapters an LLMDeployment's pods download."""
+    return f"{name}-engine-adapters"
 
 
 def engine_child(name: str) -> str:

@@ -73,7 +73,8 @@ def _names_of_model(body: Mapping[str, Any]) -> list[str]:
 def _downloads(spec: Mapping[str, Any]) -> bool:
     """Whether there is a source that is downloaded."""
     guesser = (spec.get("engine") or {}).get("speculative") or {}
-    sources = ((spec.get("model") or {}).get("source"), guesser.get("source"))
+    adapters = [each.get("source") for each in spec.get("adapters") or ()]
+    sources = ((spec.get("model") or {}).get("source"), guesser.get("source"), *adapters)
     return any(matches(_DOWNLOADED, each) for each in sources if each is not None)
 
 
@@ -88,9 +89,10 @@ _DOWNLOADED = "^(hf|s3|gs|az|https|oci)://"
 _ANY_DOWNLOADED = (
     f"self.spec.model.source.matches('{_DOWNLOADED}') || "
     "(has(self.spec.engine) && has(self.spec.engine.speculative) && has(self.spec.engine.speculative.source) && "
-    f"self.spec.engine.speculative.source.matches('{_DOWNLOADED}'))"
+    f"self.spec.engine.speculative.source.matches('{_DOWNLOADED}')) || "
+    f"(has(self.spec.adapters) && self.spec.adapters.exists(each, each.source.matches('{_DOWNLOADED}')))"
 )
-_ADAPTER_SOURCE = "^(file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?/.+)$"
+_ADAPTER_SOURCE = f"^(file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?/.+|{_DOWNLOADED_FORMS})$"
 _DOWNLOADED_LOOK = (
     "hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, "
     "https://HOST/PATH or oci://REGISTRY/NAME, without credentials: those belong into model.credentials"
@@ -225,7 +227,7 @@ ADAPTER_SOURCE = (
     Rule(
         f"self.matches('{_ADAPTER_SOURCE}')",
         lambda self: matches(_ADAPTER_SOURCE, self),
-        "adapters[].source must look like pvc://CLAIM/FOLDER or file:///FOLDER",
+        f"adapters[].source must look like pvc://CLAIM/FOLDER, file:///FOLDER, {_DOWNLOADED_LOOK}",
     ),
     Rule(
         f"!self.matches('{_NO_WAY_UP}')",

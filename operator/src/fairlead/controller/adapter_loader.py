@@ -8,18 +8,20 @@ owner's.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from fairlead.api.conditions import Reason
+from fairlead.controller.adapter_downloads import LOOK_SECONDS, AdapterDownloads, Missing, PodDownloads, ReportsOfPods
 from fairlead.controller.desired import Desired
 from fairlead.controller.engine_adapters import EngineAdapters, HttpEngineAdapters
 from fairlead.controller.observe import Observed
 from fairlead.controller.pod_adapters import PodAdapters
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.worker import Key
+from fairlead.kube.client import JsonObject
 from fairlead.manifests.adapter_folders import PlacedAdapter
 
 PROGRESS_SECONDS = 1.0
@@ -44,7 +46,7 @@ class AdapterState:
     @property
     def is_trouble(self) -> bool:
         """Whether somebody has to act."""
-        return self.reason not in (Reason.ADAPTER_LOADED, Reason.ADAPTER_LOADING)
+        return self.reason not in (Reason.ADAPTER_LOADED, Reason.ADAPTER_LOADING, Reason.DOWNLOADING)
 
     @property
     def as_status(self) -> dict[str, Any]:
@@ -65,20 +67,52 @@ class Loaded:
     """Whether to look again though no event may come."""
 
 
+@dataclass(frozen=True, slots=True)
+class OnPod:
+    """One ready pod's adapters: what its engine has, and what is downloaded beside it."""
+
+    adapters: PodAdapters
+    downloads: PodDownloads
+
+    def path(self, adapter: PlacedAdapter) -> str:
+        """The adapter's folder as this engine sees it; empty = there is none, or none yet."""
+        return self.downloads.folders.get(adapter.source, "") if adapter.is_downloaded else adapter.path
+
+    async def look(
+        self, pod: JsonObject, placed: Collection[PlacedAdapter], ours: Collection[str], kept: Collection[str]
+    ) -> None:
+        """As `PodAdapters.look`. `kept`: names of those that engines had when the status was last written."""
+        paths = {each.name: self.path(each) for each in placed}
+        listed = {name: path for name, path in paths.items() if path}
+        awaited = {each.name for each in placed if each.is_downloaded and not paths[each.name]}
+        await self.adapters.look(pod, listed, ours, {name: paths[name] for name in kept}, awaited)
+
+    def missing(self, adapter: PlacedAdapter) -> Missing | None:
+        """Why it is not downloaded here."""
+        return self.downloads.missing.get(adapter.source) if adapter.is_downloaded else None
+
+
 class AdapterLoader:
     """Brings every ready engine to what the spec lists."""
 
     def __init__(
-        self, look_again: LookAgain = lambda key, seconds: None, engines: EngineAdapters | None = None
+        self,
+        look_again: LookAgain = lambda key, seconds: None,
+        engines: EngineAdapters | None = None,
+        reports: ReportsOfPods | None = None,
     ) -> None:
-        """`look_again`: called when there is something new about an engine's adapters. `engines`: None = over HTTP."""
+        """`look_again`: called when there is something new about an engine's adapters. `engines`, `reports`: None =
+        over HTTP."""
         self._look_again = look_again
         self._engines = engines or HttpEngineAdapters()
+        self._downloads: dict[Key, AdapterDownloads] = {}
+        self._reports = reports
         self._pods: dict[Key, dict[str, PodAdapters]] = {}
         """By LLMDeployment and pod's uid."""
 
     async def forget(self, key: Key) -> None:
         """The LLMDeployment is gone."""
+        self._downloads.pop(key, None)
         await _stop(self._pods.pop(key, {}))
 
     async def close(self) -> None:
@@ -101,16 +135,32 @@ class AdapterLoader:
             if diagnosis.stage is Stage.READY and (pod.get("status") or {}).get("podIP")
         ]
         pods = await self._keep(key, {pod["metadata"]["uid"] for pod in observed.pods})
-        on_pods = {pod["metadata"]["name"]: self._of(key, pod["metadata"]["uid"]) for pod in ready}
-        listed = {each.name: each.path for each in wanted.adapters if each.path}
-        kept = {each.name: each.path for each in wanted.adapters if _is_kept(each, before.get(each.name))}
+        downloads = await self._look_at_downloads(key, wanted, ready, {pod["metadata"]["uid"] for pod in observed.pods})
+        on_pods = {
+            pod["metadata"]["name"]: OnPod(self._of(key, pod["metadata"]["uid"]), downloads.of(pod)) for pod in ready
+        }
         ours = before.keys() | {each.name for each in wanted.adapters}
-        await asyncio.gather(*(on_pods[pod["metadata"]["name"]].look(pod, listed, ours, kept) for pod in ready))
+        kept = {each.name for each in wanted.adapters if _is_kept(each, before.get(each.name))}
+        looks = (on_pods[pod["metadata"]["name"]].look(pod, wanted.adapters, ours, kept) for pod in ready)
+        await asyncio.gather(*looks)
         states = tuple(_state(each, on_pods, before.get(each.name, {})) for each in wanted.adapters)
-        is_left = any(each.refused.keys() - listed.keys() for each in on_pods.values())
+        if any(each.reason == Reason.DOWNLOADING for each in states):
+            self._look_again(key, LOOK_SECONDS)
+        listed = {each.name for each in wanted.adapters if each.path or each.is_downloaded}
+        is_left = any(each.adapters.refused.keys() - listed for each in on_pods.values())
         if not wanted.adapters and all(each.is_empty for each in pods.values()):
             self._pods.pop(key, None)
+            self._downloads.pop(key, None)
         return Loaded(states, is_unfinished=is_left or any(each.is_trouble for each in states))
+
+    async def _look_at_downloads(
+        self, key: Key, wanted: Desired, ready: Collection[JsonObject], uids: Collection[str]
+    ) -> AdapterDownloads:
+        downloads = self._downloads.setdefault(key, AdapterDownloads(self._reports))
+        downloads.keep(uids)
+        sources = {each.source for each in wanted.adapters if each.is_downloaded}
+        await downloads.look(ready, sources)
+        return downloads
 
     async def _keep(self, key: Key, uids: set[str]) -> dict[str, PodAdapters]:
         """Forgets pods that are gone; the others."""
@@ -125,7 +175,7 @@ class AdapterLoader:
         return pods[uid]
 
     def _changed(self, key: Key, is_last: bool) -> None:
-        if self._look_again is not None and key in self._pods:
+        if key in self._pods:
             self._look_again(key, 0.0 if is_last else PROGRESS_SECONDS)
 
 
@@ -140,11 +190,13 @@ def _is_kept(adapter: PlacedAdapter, before: Mapping[str, Any] | None) -> bool:
     return said == adapter.source or (said is None and (before or {}).get("reason") == Reason.ADAPTER_LOADED)
 
 
-def _state(adapter: PlacedAdapter, on_pods: Mapping[str, PodAdapters], before: Mapping[str, Any]) -> AdapterState:
+def _state(adapter: PlacedAdapter, on_pods: Mapping[str, OnPod], before: Mapping[str, Any]) -> AdapterState:
     """What is said of one, by what the ready engines have."""
-    num_loaded = sum(each.serves(adapter.name) for each in on_pods.values())
-    troubles = ((pod, each.trouble(adapter.name)) for pod, each in on_pods.items())
+    num_loaded = sum(each.adapters.serves(adapter.name) for each in on_pods.values())
+    troubles = ((pod, each.adapters.trouble(adapter.name)) for pod, each in on_pods.items())
     refusals = [(pod, sentence) for pod, sentence in troubles if sentence is not None]
+    absent = [(pod, missing) for pod, each in on_pods.items() if (missing := each.missing(adapter)) is not None]
+    absent.sort(key=lambda each: each[1].reason == Reason.DOWNLOADING)  # what failed is told first
     count = f"loaded on {num_loaded}/{len(on_pods)} ready replicas"
     is_everywhere = bool(on_pods) and num_loaded == len(on_pods)
     if adapter.reason:
@@ -152,6 +204,9 @@ def _state(adapter: PlacedAdapter, on_pods: Mapping[str, PodAdapters], before: M
     elif refusals:
         pod, sentence = refusals[0]
         reason, message = Reason.ADAPTER_NOT_LOADED, f"{count}; {pod}: {sentence}"
+    elif absent:
+        pod, missing = absent[0]
+        reason, message = missing.reason, f"{count}; {pod}: {missing.sentence}"
     elif is_everywhere:
         reason, message = Reason.ADAPTER_LOADED, count
     elif on_pods:

@@ -9,6 +9,7 @@ from fairlead.controller.observe import Observed
 from fairlead.manifests.adapter_folders import PlacedAdapter, placed_adapters
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
+from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings
 
@@ -58,7 +59,10 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
         return Desired(deployment, obstacle=Problem(Reason.MODEL_SOURCE_NOT_FOUND, message))
     try:
         claims = sorted(observed.adapter_claims)
-        manifests = children(deployment, settings, capabilities.wanted, claims, observed.profile)
+        downloader = has_adapter_downloader(observed.engine)
+        manifests = children(
+            deployment, settings, capabilities.wanted, claims, observed.profile, keeps_downloader=downloader
+        )
     except CannotBuild as e:
         return Desired(deployment, obstacle=Problem(e.reason, e.message))
     adapters = placed_adapters(deployment, settings, observed.adapter_claims)

@@ -20,6 +20,8 @@ from fairlead.kube.resources import EVENTS
 
 logger = logging.getLogger(__name__)
 
+_UNDER_WAY = (Reason.ADAPTER_LOADING, Reason.DOWNLOADING)
+"""Reasons of an adapter that are no news: time will tell."""
 MAX_REMEMBERED = 1024
 """Events whose repetitions are counted; older ones start anew."""
 MAX_MESSAGE_LENGTH = 1024
@@ -132,7 +134,7 @@ def _announce_adapters(before: Mapping[str, Any], after: Mapping[str, Any]) -> I
     """One for each adapter that was loaded, or cannot be."""
     reasons = {each.get("name"): each.get("reason") for each in before.get("adapters") or ()}
     for each in after.get("adapters") or ():
-        if each["reason"] != reasons.get(each["name"]) and each["reason"] != Reason.ADAPTER_LOADING:
+        if each["reason"] != reasons.get(each["name"]) and each["reason"] not in _UNDER_WAY:
             kind = EventType.NORMAL if each["reason"] == Reason.ADAPTER_LOADED else EventType.WARNING
             yield Announcement(kind, each["reason"], f"adapter {each['name']}: {each['message']}")
 

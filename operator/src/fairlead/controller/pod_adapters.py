@@ -57,7 +57,7 @@ class PodAdapters:
 
     def serves(self, name: str) -> bool:
         """Whether requests may ask for it, and it is the one that is listed."""
-        return name in self._served and self._told.get(name) == self._listed.get(name)
+        return name in self._served and name in self._listed and self._told.get(name) == self._listed[name]
 
     def trouble(self, name: str) -> str | None:
         """Why it is not served, where that is not because it is being loaded."""
@@ -68,12 +68,18 @@ class PodAdapters:
         return None if self._silence is None else self._silence.sentence
 
     async def look(
-        self, pod: JsonObject, listed: Mapping[str, str], ours: Collection[str], kept: Mapping[str, str]
+        self,
+        pod: JsonObject,
+        listed: Mapping[str, str],
+        ours: Collection[str],
+        kept: Mapping[str, str],
+        awaited: Collection[str] = (),
     ) -> None:
         """Asks the engine what it has, unless that is known from what it is loading; unloads, and has the rest loaded.
 
         `listed`: folders by name. `ours`: names that were ever listed; others are their owner's. `kept`: the folders
-        that engines had loaded when the status was last written.
+        that engines had loaded when the status was last written. `awaited`: names that are listed too, of whose folders
+        nobody knows yet; what the engine has by these names it keeps until then.
         """
         self._pod, self._listed = pod, listed
         if not self.is_loading:
@@ -83,16 +89,16 @@ class PodAdapters:
                 self._silence = Refusal("", str(refused), -inf)
                 self._served = set()
                 return
-            for name in self._told.keys() - self._served - listed.keys():
+            for name in self._told.keys() - self._served - listed.keys() - set(awaited):
                 del self._told[name]
             if self._silence is not None and not self._is_fresh(self._silence):
                 self._silence = None
-        for name in self._served & (set(ours) | self._told.keys()):
+        for name in self._served & (set(ours) | self._told.keys()) - set(awaited):
             self._told.setdefault(name, kept.get(name, ""))
         for name, refusal in list(self.refused.items()):
             if listed.get(name, "") != refusal.path:
                 del self.refused[name]
-        for name in sorted(self._told.keys() & self._served - listed.keys()):
+        for name in sorted(self._told.keys() & self._served - listed.keys() - set(awaited)):
             await self._unload(name)
         if not self.is_loading and self._next() is not None:
             self._task = asyncio.create_task(self._load_all())

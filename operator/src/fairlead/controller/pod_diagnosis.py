@@ -39,7 +39,8 @@ WARNINGS = {
 """What a warning about a pod whose containers are being created comes to: a reason, and what to do."""
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 _STEP_TIMEOUT = "--step-timeout"
-_SPEAKING = (names.ENGINE_CONTAINER, *names.DOWNLOAD_CONTAINERS)
+_DOWNLOADERS = (*names.DOWNLOAD_CONTAINERS, names.ADAPTERS_CONTAINER)
+_SPEAKING = (names.ENGINE_CONTAINER, *_DOWNLOADERS)
 """Containers that leave a reason and a sentence where they cannot do what they are for."""
 _HAS_RUN = ("running", "terminated")
 """States of a container whose node has prepared its pod."""
@@ -212,7 +213,7 @@ def _failure(pod: str, container: Mapping[str, Any]) -> Diagnosis | None:
         message = f"{image} cannot be pulled; check engine.image and the registry's credentials. {detail or reason}"
         return Diagnosis(pod, Stage.FAILING, Reason.IMAGE_PULL_BACK_OFF, _shorten(message))
     if reason in CREATE_REASONS:
-        suspect = "model.credentials" if container.get("name") in names.DOWNLOAD_CONTAINERS else "engine.env"
+        suspect = "model.credentials" if container.get("name") in _DOWNLOADERS else "engine.env"
         message = f"the container cannot be created ({reason}); check {suspect} and template. {detail}"
         return Diagnosis(pod, Stage.FAILING, Reason.CREATE_CONTAINER_ERROR, _shorten(message))
     if "running" in state and (container.get("started") or not container.get("restartCount")):

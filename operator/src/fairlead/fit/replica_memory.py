@@ -8,7 +8,8 @@ from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_bytes, parse_quantity
 from fairlead.fit.fit_check import Memory
 from fairlead.fit.stored_formats import DeviceKind
-from fairlead.manifests.engine import GPU, replica_profile
+from fairlead.manifests.container_parts import GPU
+from fairlead.manifests.engine import replica_profile
 from fairlead.operator_settings import OperatorSettings, Profile
 
 _HOW = "write profiles.{name}.gpuMemory into the operator's settings"

@@ -8,13 +8,16 @@ from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
 from fairlead.fleet.directory import Outlook, ServedAdapter, ServedModel
 from fairlead.fleet.pods import is_active
+from fairlead_protocol.downloads import DownloadFailure
 
 HOPELESS_REASONS = frozenset(
     {Reason.INVALID_SPEC, Reason.UNKNOWN_PROFILE, Reason.RESOURCE_NOT_OWNED, Reason.SOURCE_NOT_SUPPORTED}
 )
 """Reasons under which the operator creates no pods until somebody changes the object."""
 
-HOPELESS_ADAPTERS = frozenset({Reason.ADAPTER_NOT_LOADED, Reason.ADAPTER_SOURCE_NOT_FOUND, Reason.SOURCE_NOT_SUPPORTED})
+HOPELESS_ADAPTERS = frozenset(
+    {Reason.ADAPTER_NOT_LOADED, Reason.ADAPTER_SOURCE_NOT_FOUND, Reason.SOURCE_NOT_SUPPORTED, *DownloadFailure}
+)
 """Reasons under which no replica serves an adapter until somebody changes something."""
 
 

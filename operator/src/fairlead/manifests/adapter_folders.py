@@ -10,6 +10,7 @@ from fairlead.api.llmdeployment import Adapter, LLMDeployment
 from fairlead.manifests.common import fingerprint
 from fairlead.manifests.source import claim_of
 from fairlead.operator_settings import OperatorSettings
+from fairlead_protocol.model_sources import DOWNLOADED, SourceError, parse_source
 
 _VOLUME_PREFIX = "adapters-"
 
@@ -23,7 +24,9 @@ class PlacedAdapter:
     source: str
     """As it is listed."""
     path: str
-    """Empty where there is no such folder."""
+    """Empty where there is no such folder, and for one that is downloaded: each pod says where."""
+    is_downloaded: bool = False
+    """Whether it is downloaded beside the engine."""
     reason: str = ""
     """Why that is so: a Reason, with a sentence in `message`."""
     message: str = ""
@@ -47,7 +50,13 @@ def _placed(adapter: Adapter, namespace: str, settings: OperatorSettings, claims
     claim = claim_of(adapter.source)
     _, _, rest = adapter.source.partition("://")
     path, reason, message = "", "", ""
-    if claim is None and settings.allow_file_sources:
+    is_downloaded = is_elsewhere(adapter.source)
+    if is_downloaded:
+        try:
+            parse_source(adapter.source)
+        except SourceError as error:
+            is_downloaded, reason, message = False, Reason.SOURCE_NOT_SUPPORTED, str(error)
+    elif claim is None and settings.allow_file_sources:
         path = rest
     elif claim is None:
         reason = Reason.SOURCE_NOT_SUPPORTED
@@ -60,7 +69,20 @@ def _placed(adapter: Adapter, namespace: str, settings: OperatorSettings, claims
         reason = Reason.ADAPTER_SOURCE_NOT_FOUND
         message = f"there is no PersistentVolumeClaim {claim!r} in the namespace {namespace!r}: create it, or correct "
         message += "the name"
-    return PlacedAdapter(adapter.name, adapter.served_name, adapter.source, path, reason, message)
+    return PlacedAdapter(
+        adapter.name, adapter.served_name, adapter.source, path, is_downloaded, reason=reason, message=message
+    )
+
+
+def is_elsewhere(source: str) -> bool:
+    """Whether it has to be downloaded."""
+    return source.partition("://")[0] in DOWNLOADED
+
+
+def downloaded_sources(deployment: LLMDeployment) -> list[str]:
+    """Of the listed adapters, those to download, each once."""
+    sources = (each.source for each in deployment.spec.adapters if is_elsewhere(each.source))
+    return list(dict.fromkeys(sources))
 
 
 def claim_mount(claim: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -5,12 +5,14 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.adapter_folders import adapter_folder
+from fairlead.manifests.adapter_folders import adapter_folder, downloaded_sources
 from fairlead.manifests.common import Manifest, child, selector_labels
+from fairlead.manifests.downloaders import adapter_list
 from fairlead.manifests.engine import config_map, engine_cpus, engine_deployment, engine_flags, engine_pod
 from fairlead.manifests.measured_profile import profile_file
 from fairlead.manifests.source import model_source
 from fairlead.operator_settings import OperatorSettings, equality_selector
+from fairlead_protocol.downloads import SOURCES_PORT
 
 ALWAYS_MADE = ("ConfigMap", "Deployment", "Service")
 
@@ -21,20 +23,27 @@ def children(
     optional_kinds: Collection[str] = (),
     adapter_claims: Collection[str] = (),
     profile: Mapping[str, Any] | None = None,
+    *,
+    keeps_downloader: bool = False,
 ) -> tuple[Manifest, ...]:
     """ConfigMap, Deployment, Service, and of NetworkPolicy, PodDisruptionBudget and PodMonitor those in
-    `optional_kinds`. `adapter_claims`: the claims of adapters that pods are to mount.
-    `profile`: the ConfigMap that `engine.profile` names, if it is there.
+    `optional_kinds`; another ConfigMap where adapters are downloaded. `adapter_claims`: the claims of adapters that
+    pods are to mount. `profile`: the ConfigMap that `engine.profile` names, if it is there. `keeps_downloader`: whether
+    pods can download adapters as they are.
 
     Raises CannotBuild, with a reason, for a spec that cannot be built here.
     """
     source = model_source(deployment.spec, settings)
+    folder = adapter_folder(deployment, settings)
+    downloads = folder is not None and (keeps_downloader or bool(downloaded_sources(deployment)))
     measured = profile_file(deployment, profile)
-    pod = engine_pod(deployment, settings, source, adapter_claims, measured)
-    flags = engine_flags(deployment, source, engine_cpus(pod), adapter_folder(deployment, settings))
+    pod = engine_pod(deployment, settings, source, adapter_claims, measured, downloads_adapters=downloads)
+    flags = engine_flags(deployment, source, engine_cpus(pod), folder)
+    policy = network_policy(deployment, settings, downloads_adapters=downloads)
     manifests = (
         config_map(deployment, flags, measured),
-        network_policy(deployment, settings),  # before the pods, so that they are never open to everybody
+        *([adapter_list(deployment)] if downloads else []),
+        policy,  # before the pods, so that they are never open to everybody
         engine_deployment(deployment, pod, flags, measured),
         service(deployment, settings),
         pod_disruption_budget(deployment),
@@ -43,9 +52,11 @@ def children(
     return tuple(each for each in manifests if each["kind"] in (*ALWAYS_MADE, *optional_kinds))
 
 
-def network_policy(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:
-    """Of what comes in, connections of the gateway's, the operator's and monitoring's pods to the engines' port; what
-    goes out is left alone."""
+def network_policy(
+    deployment: LLMDeployment, settings: OperatorSettings, *, downloads_adapters: bool = False
+) -> Manifest:
+    """Of what comes in, connections of the gateway's, the operator's and monitoring's pods to the engines' port, and
+    the operator's to what downloads adapters beside it; what goes out is left alone."""
     peers: list[dict[str, object]] = [
         {
             "namespaceSelector": {"matchLabels": {names.LABEL_NAMESPACE_NAME: settings.gateway_namespace}},
@@ -53,13 +64,17 @@ def network_policy(deployment: LLMDeployment, settings: OperatorSettings) -> Man
         }
         for selector in (settings.gateway_selector, settings.operator_selector)
     ]
+    operator = peers[1]
     if settings.monitoring_namespace is not None:
         labels = {names.LABEL_NAMESPACE_NAME: settings.monitoring_namespace}
         peers.append({"namespaceSelector": {"matchLabels": labels}})
+    ingress: list[dict[str, object]] = [{"from": peers, "ports": [{"port": names.ENGINE_PORT, "protocol": "TCP"}]}]
+    if downloads_adapters:
+        ingress.append({"from": [operator], "ports": [{"port": SOURCES_PORT, "protocol": "TCP"}]})
     spec = {
         "podSelector": {"matchLabels": selector_labels(deployment)},
         "policyTypes": ["Ingress"],
-        "ingress": [{"from": peers, "ports": [{"port": names.ENGINE_PORT, "protocol": "TCP"}]}],
+        "ingress": ingress,
     }
     return child(deployment, "networking.k8s.io/v1", "NetworkPolicy", {"spec": spec})
 

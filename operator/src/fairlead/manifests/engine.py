@@ -2,7 +2,6 @@
 configuration file that they read."""
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -19,18 +18,16 @@ from fairlead.api.quantities import parse_quantity
 from fairlead.manifests import vllm
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
+from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, environment_of_the_pod
+from fairlead.manifests.downloaders import AdapterDownloader, download_container
 from fairlead.manifests.measured_profile import ProfileFile
 from fairlead.manifests.overlay import merge
-from fairlead.manifests.source import DOWNLOADS_VOLUME, CannotBuild, Download, ModelSource
+from fairlead.manifests.source import CannotBuild, ModelSource
 from fairlead.operator_settings import OperatorSettings, Profile
-from fairlead_protocol.downloads import DOWNLOAD_PORT
 
 CONFIG_VOLUME = "config"
-SCRATCH_VOLUME = "scratch"
 SHARED_MEMORY_VOLUME = "shared-memory"
 GPU_RESOURCE = "nvidia.com/gpu"
-GPU = re.compile(r"/(gpu|mig-)")
-"""In the name of a resource of any vendor: `nvidia.com/gpu`, `amd.com/gpu`, `nvidia.com/mig-1g.10gb`."""
 USER_ID = 65532
 """Of the engine's process; no user of the node."""
 TERMINATION_MARGIN_SECONDS = 30
@@ -39,18 +36,6 @@ START_SECONDS = 1800
 """How long loading a model may take before the kubelet restarts the engine."""
 DOWNLOAD_SECONDS = 86400
 """How long a download may take before `kubectl rollout status` gives a rollout up."""
-_OF_THE_POD = (("POD_IP", "status.podIP"), ("POD_NAME", "metadata.name"))
-"""Environment variables that every engine has, and the fields of its pod that they are."""
-_CONTAINED: Mapping[str, Any] = {
-    "securityContext": {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    },
-    "terminationMessagePath": names.TERMINATION_LOG,
-    "terminationMessagePolicy": "FallbackToLogsOnError",
-}
-"""What all containers have in common: no rights, and a word about how they ended."""
 
 
 def engine_deployment(
@@ -161,9 +146,12 @@ def engine_pod(
     source: ModelSource,
     adapter_claims: Iterable[str] = (),
     measured: ProfileFile | None = None,
+    *,
+    downloads_adapters: bool = False,
 ) -> dict[str, Any]:
     """The pods' spec, with `spec.template.spec` laid over it. `adapter_claims`: claims to mount for adapters.
-    `measured`: what the engine is to begin with.
+    `measured`: what the engine is to begin with. `downloads_adapters`: whether a container beside the engine downloads
+    those that are elsewhere.
 
     Raises CannotBuild for an unknown profile, for another number of GPUs than the engine computes on, or for a template
     that does not fit onto a pod.
@@ -179,6 +167,12 @@ def engine_pod(
         volume, mount = claim_mount(claim)
         volumes.append(volume)
         mounts.append(mount)
+    beside: list[dict[str, Any]] = []
+    if downloads_adapters:
+        downloader = AdapterDownloader(deployment, settings, profile)
+        beside.append(downloader.container)
+        volumes += [each for each in downloader.volumes if each not in volumes]
+        mounts.append(downloader.engine_mount)
     if profile.shared_memory is not None:
         medium = {"medium": "Memory", "sizeLimit": profile.shared_memory}
         volumes.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": medium})
@@ -195,7 +189,7 @@ def engine_pod(
             "fsGroup": USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(deployment, settings, profile, arguments, mounts)],
+        "containers": [_container(deployment, settings, profile, arguments, mounts), *beside],
         "volumes": volumes,
     }
     if source.downloads:
@@ -294,7 +288,7 @@ def _container(
         for each in engine.env
     }
     # The pod's own address and name first, because the arguments use them.
-    own = [each for each in _environment_of_the_pod() if each["name"] not in given]
+    own = [each for each in environment_of_the_pod() if each["name"] not in given]
     return {
         "name": names.ENGINE_CONTAINER,
         "image": engine.image or settings.engine_image,
@@ -308,50 +302,9 @@ def _container(
         "startupProbe": _probe("/ready?wait=1", period=1, failures=START_SECONDS, timeout=2),
         "readinessProbe": _probe("/ready", period=2, failures=2, timeout=2),
         "livenessProbe": _probe("/health", period=10, failures=3, timeout=5),
-        **_CONTAINED,
+        **CONTAINED,
         "volumeMounts": mounts,
     }
-
-
-def download_container(
-    deployment: LLMDeployment, settings: OperatorSettings, profile: Profile, download: Download
-) -> dict[str, Any]:
-    """An init container that downloads a model, with the Secret for it, which the engine does not get. It may use what
-    the engine may, but for GPUs, so that it makes the pod no larger."""
-    model = deployment.spec.model
-    size = () if model.cache is None or model.cache.size is None else ("--size-limit", str(model.cache.size))
-    # `$(` would have the kubelet put a variable there, which may be a credential.
-    arguments = ["download", download.source.replace("$", "$$"), "--to", names.DOWNLOADS_FOLDER, *size]
-    arguments += ["--host", "$(POD_IP)", "--progress-port", str(DOWNLOAD_PORT)]
-    resources = {
-        kind: {name: quantity for name, quantity in quantities.items() if not GPU.search(name)}
-        for kind, quantities in (("requests", profile.requests), ("limits", profile.limits))
-    }
-    secret = () if model.credentials is None else ({"secretRef": {"name": model.credentials.secret_name}},)
-    container = {
-        "name": download.container,
-        "image": deployment.spec.engine.image or settings.engine_image,
-        "imagePullPolicy": str(settings.engine_image_pull_policy),
-        "args": arguments,
-        "env": [
-            *_environment_of_the_pod(),
-            *({"name": name, "value": value} for name, value in settings.download_environment.items()),
-        ],
-        "envFrom": list(secret),
-        "resources": {kind: quantities for kind, quantities in resources.items() if quantities},
-        **_CONTAINED,
-        "volumeMounts": [
-            {"name": SCRATCH_VOLUME, "mountPath": "/tmp"},
-            {"name": DOWNLOADS_VOLUME, "mountPath": names.DOWNLOADS_FOLDER},
-        ],
-    }
-    return {field: value for field, value in container.items() if value or field == "resources"}
-
-
-def _environment_of_the_pod() -> list[dict[str, Any]]:
-    return [
-        {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}} for name, path in _OF_THE_POD
-    ]
 
 
 def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Profile:

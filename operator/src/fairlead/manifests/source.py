@@ -153,7 +153,7 @@ def _downloaded(source: str, use: _Use, spec: LLMDeploymentSpec, settings: Opera
         raise CannotBuild(f"{use.field}: {e}") from e
     return ModelSource(
         arguments=(f"--{use.flag}", f"{names.DOWNLOADS_FOLDER}/{folder_name(source)}"),
-        volumes=(_cache_volume(spec.model.cache, settings),),
+        volumes=(cache_volume(spec.model.cache, settings),),
         mounts=({"name": DOWNLOADS_VOLUME, "mountPath": names.DOWNLOADS_FOLDER, "readOnly": True},),
         downloads=(Download(use.container, source),),
     )
@@ -168,7 +168,7 @@ _PLACES: Mapping[str, Callable[[str, _Use, LLMDeploymentSpec, OperatorSettings],
 """Scheme → what becomes of a source."""
 
 
-def _cache_volume(cache: ModelCache | None, settings: OperatorSettings) -> dict[str, Any]:
+def cache_volume(cache: ModelCache | None, settings: OperatorSettings) -> dict[str, Any]:
     """The volume with downloaded models. Raises CannotBuild where nodes keep none."""
     if cache is not None and cache.claim is not None:
         return {"name": DOWNLOADS_VOLUME, "persistentVolumeClaim": {"claimName": cache.claim}}

@@ -1,0 +1,141 @@
+"""Adapters that a file lists, one source a line: each is downloaded and held for as long as it is listed.
+
+Runs beside an engine for as long as its pod lives, with the credentials that the engine does not have. It takes orders
+from that file alone, which nobody can write who only reaches its port: whoever could order a download from a host of
+their own would be sent the credentials.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.models_folder import HeldModel, ModelsFolder, hold_model
+from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.reporting import Reporter
+from fairlead_engine.download.selection import Kind
+from fairlead_protocol.downloads import DownloadFailure, DownloadStage, SourcesReport, SourceState
+from fairlead_protocol.model_sources import SourceError, parse_source
+
+_FIRST_PAUSE_SECONDS = 10.0
+_LONGEST_PAUSE_SECONDS = 300.0
+_ASKING = (DownloadStage.WAITING, DownloadStage.LISTING)
+"""Stages of an attempt in which nothing has come yet: until then the last failure is what there is to say."""
+
+_log = logging.getLogger("fairlead_engine.download")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How sources are kept."""
+
+    look_seconds: float = 1.0
+    """Between two looks at the file."""
+    first_pause_seconds: float = _FIRST_PAUSE_SECONDS
+    """After a download that failed; doubled for each that follows."""
+    at_once: int = 2
+    """Downloads at a time."""
+
+
+class ListedAdapters:
+    """Every source that the file lists; a file that is not there lists none."""
+
+    def __init__(
+        self, listing: Path, models: ModelsFolder, *, size_limit: int | None = None, habits: Habits | None = None
+    ) -> None:
+        self._listing = listing
+        self._orders = Orders(source="", models=models, kind=Kind.ADAPTER, size_limit=size_limit)
+        self._habits = habits or Habits()
+        self._gate = asyncio.Semaphore(self._habits.at_once)
+        self._kept: dict[str, _Kept] = {}
+
+    def report(self) -> SourcesReport:
+        return SourcesReport(sources=[each.state() for each in self._kept.values()])
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Follows the file within the block."""
+        following = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await asyncio.gather(*(each.stop() for each in self._kept.values()))
+
+    async def _follow(self) -> None:
+        while True:
+            wanted = _listed(self._listing)
+            for source in [source for source in self._kept if source not in wanted]:
+                await self._kept.pop(source).stop()
+                _log.info("the adapter is listed no more", extra={"source": source})
+            for source in [source for source in wanted if source not in self._kept]:
+                self._kept[source] = _Kept(replace(self._orders, source=source), self._gate, self._habits)
+            await asyncio.sleep(self._habits.look_seconds)
+
+
+class _Kept:
+    """One source: the task that downloads it, again after a failure, and the lock on what came."""
+
+    def __init__(self, orders: Orders, gate: asyncio.Semaphore, habits: Habits) -> None:
+        self._orders = orders
+        self._gate = gate
+        self._reporter: Reporter | None = None
+        self._failure: DownloadError | None = None
+        self._folder: Path | None = None
+        self._held: HeldModel | None = None
+        self._task = asyncio.create_task(self._keep(habits.first_pause_seconds))
+
+    def state(self) -> SourceState:
+        source = self._orders.source
+        if self._folder is not None:
+            return SourceState(source=source, folder=str(self._folder))
+        progress = None if self._reporter is None else self._reporter.progress()
+        if self._failure is not None and (progress is None or progress.stage in _ASKING):
+            return SourceState(source=source, reason=str(self._failure.reason), message=self._failure.message)
+        return SourceState(source=source, progress=progress)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._held is not None:
+            self._held.__exit__()
+
+    async def _keep(self, pause_seconds: float) -> None:
+        while not await self._attempt():
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+    async def _attempt(self) -> bool:
+        """Whether it is there now."""
+        source = self._orders.source
+        async with self._gate:
+            try:
+                parse_source(source)
+                self._reporter = Reporter(source)
+                folder = await download(self._orders, self._reporter)
+                self._held, self._folder = hold_model(folder), folder
+                return True
+            except DownloadError as error:
+                self._failure = error
+            except SourceError as error:
+                self._failure = DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, str(error))
+            except Exception as error:  # the others, and the engine beside it, are as well as before
+                _log.exception("a download has failed in a way that nobody foresaw", extra={"source": source})
+                what = f"{source} cannot be downloaded ({type(error).__name__}); the log says where"
+                self._failure = DownloadError(DownloadFailure.SOURCE_UNREACHABLE, what)
+            self._reporter = None
+            _log.warning("the adapter is not downloaded", extra={"source": source, "problem": self._failure.message})
+            return False
+
+
+def _listed(listing: Path) -> list[str]:
+    """In order, each once."""
+    try:
+        lines = listing.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return list(dict.fromkeys(line.strip() for line in lines if line.strip()))

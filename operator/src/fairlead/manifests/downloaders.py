@@ -1,0 +1,111 @@
+"""Containers of an engine's pod that download, with the Secret for it, which the engine does not get: before the engine
+starts the model and what guesses tokens, beside it adapters, which come and go while it runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.manifests.adapter_folders import downloaded_sources
+from fairlead.manifests.common import Manifest, child
+from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, environment_of_the_pod
+from fairlead.manifests.source import DOWNLOADS_VOLUME, Download, cache_volume
+from fairlead.operator_settings import OperatorSettings, Profile
+from fairlead_protocol.downloads import DOWNLOAD_PORT, SOURCES_PORT
+
+_LIST_VOLUME = "adapter-list"
+_RESOURCES = {"cpu": "250m", "memory": "1Gi"}
+"""Of the container beside the engine: weights that torch pickled are read with torch, a file at a time."""
+_SCRATCH = {"name": SCRATCH_VOLUME, "mountPath": "/tmp"}
+
+
+def download_container(
+    deployment: LLMDeployment, settings: OperatorSettings, profile: Profile, download: Download
+) -> dict[str, Any]:
+    """An init container that downloads a model. It may use what the engine may, but for GPUs, so that it makes the pod
+    no larger."""
+    # `$(` would have the kubelet put a variable there, which may be a credential.
+    arguments = ["download", download.source.replace("$", "$$"), "--to", names.DOWNLOADS_FOLDER]
+    arguments += [*_size_limit(deployment), "--host", "$(POD_IP)", "--progress-port", str(DOWNLOAD_PORT)]
+    resources = {
+        kind: {name: quantity for name, quantity in quantities.items() if not GPU.search(name)}
+        for kind, quantities in (("requests", profile.requests), ("limits", profile.limits))
+    }
+    mounts = [_SCRATCH, {"name": DOWNLOADS_VOLUME, "mountPath": names.DOWNLOADS_FOLDER}]
+    return _container(deployment, settings, download.container, arguments, resources, mounts)
+
+
+class AdapterDownloader:
+    """The container beside the engine, and what it and the engine share.
+
+    It reads the ConfigMap of `adapter_list`, as it is at any time. Both find what was downloaded at the same path.
+    Raises CannotBuild where nodes keep no models.
+    """
+
+    def __init__(self, deployment: LLMDeployment, settings: OperatorSettings, profile: Profile) -> None:
+        listing = {"name": names.adapter_list(deployment.metadata.name), "optional": True}
+        self.volumes = [
+            cache_volume(deployment.spec.model.cache, settings),
+            {"name": _LIST_VOLUME, "configMap": listing},
+        ]
+        mount = {"name": DOWNLOADS_VOLUME, "mountPath": names.ADAPTER_DOWNLOADS_FOLDER}
+        self.engine_mount = mount | {"readOnly": True}
+        arguments = ["download-adapters", "--listed-in", f"{names.ADAPTER_LIST_FOLDER}/{names.ADAPTER_LIST_KEY}"]
+        arguments += ["--to", names.ADAPTER_DOWNLOADS_FOLDER, *_size_limit(deployment)]
+        arguments += ["--host", "$(POD_IP)", "--port", str(SOURCES_PORT)]
+        listed = {"name": _LIST_VOLUME, "mountPath": names.ADAPTER_LIST_FOLDER, "readOnly": True}
+        # As the engine has it, so that the pod keeps its class of service.
+        resources = {
+            kind: _RESOURCES for kind, given in (("requests", profile.requests), ("limits", profile.limits)) if given
+        }
+        self.container = _container(
+            deployment, settings, names.ADAPTERS_CONTAINER, arguments, resources, [_SCRATCH, mount, listed]
+        ) | {"ports": [{"name": "sources", "containerPort": SOURCES_PORT, "protocol": "TCP"}]}
+        for source in self.container.get("envFrom", []):
+            source["secretRef"]["optional"] = True  # a Secret that is missing keeps no pod from serving
+
+
+def adapter_list(deployment: LLMDeployment) -> Manifest:
+    """The ConfigMap with the sources of adapters that are downloaded."""
+    text = "".join(f"{source}\n" for source in downloaded_sources(deployment))
+    body = {"data": {names.ADAPTER_LIST_KEY: text}}
+    return child(deployment, "v1", "ConfigMap", body, name=names.adapter_list(deployment.metadata.name))
+
+
+def has_adapter_downloader(engine: Mapping[str, Any] | None) -> bool:
+    """Whether the pods of a Deployment can download adapters. They keep that, also while none is listed that has to be:
+    removing one replaces no pod."""
+    containers = ((engine or {}).get("spec") or {}).get("template", {}).get("spec", {}).get("containers") or []
+    return any(each.get("name") == names.ADAPTERS_CONTAINER for each in containers)
+
+
+def _container(
+    deployment: LLMDeployment,
+    settings: OperatorSettings,
+    name: str,
+    arguments: list[str],
+    resources: Mapping[str, Mapping[str, str]],
+    mounts: list[dict[str, Any]],
+) -> dict[str, Any]:
+    credentials = deployment.spec.model.credentials
+    secret = [] if credentials is None else [{"secretRef": {"name": credentials.secret_name}}]
+    container = {
+        "name": name,
+        "image": deployment.spec.engine.image or settings.engine_image,
+        "imagePullPolicy": str(settings.engine_image_pull_policy),
+        "args": arguments,
+        "env": [
+            *environment_of_the_pod(),
+            *({"name": name, "value": value} for name, value in settings.download_environment.items()),
+        ],
+        "envFrom": secret,
+        "resources": {kind: dict(quantities) for kind, quantities in resources.items() if quantities},
+        **CONTAINED,
+        "volumeMounts": mounts,
+    }
+    return {field: value for field, value in container.items() if value or field == "resources"}
+
+
+def _size_limit(deployment: LLMDeployment) -> list[str]:
+    cache = deployment.spec.model.cache
+    return [] if cache is None or cache.size is None else ["--size-limit", str(cache.size)]
