@@ -157,6 +157,7 @@ RULES = (
     _left_out("quantization", "int8"),
     _left_out("apiServers", 2, _vllm(apiServers=1)),
     _left_out("speculative", {"method": "ngram"}),
+    _left_out("profile", {"configMap": "measured"}),
     _left_out("maxLoras", 2),
     _left_out("maxLoraRank", 8),
     _left_out("maxCpuLoras", 8),

@@ -105,6 +105,7 @@ _OURS_ALONE = (
     ("quantization", "vLLM rounds weights in ways of its own: write --quantization into engine.extraArgs"),
     ("apiServers", "write --api-server-count into engine.extraArgs"),
     ("speculative", "write --speculative-config into engine.extraArgs"),
+    ("profile", "the front of vLLM learns by itself what its steps cost"),
     ("maxLoras", "adapters at run time are for the engine that comes with Fairlead"),
     ("maxLoraRank", "adapters at run time are for the engine that comes with Fairlead"),
     ("maxCpuLoras", "adapters at run time are for the engine that comes with Fairlead"),
