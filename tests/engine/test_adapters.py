@@ -295,22 +295,29 @@ def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: 
 def test_what_has_begun_with_an_adapter_goes_on_with_no_other_of_its_name(
     model: Path, adapters: dict[str, Path]
 ) -> None:
-    """As the rounds of a beam search, each of them a request."""
+    """As the rounds of a beam search, each of them a request: unloaded or not, it is theirs until they are over."""
     engine = Engine(config_of(model, {"x": adapters["everything"]}, adapter_folder=str(adapters["everything"].parent)))
-    request = make_request("r", [5, 6, 7], adapter="x", max_tokens=1)
-    begun = msgspec.structs.replace(request, adapter_loading=engine.load.adapter_loadings["x"])
+    request = make_request("r", list(range(5, 45)), adapter="x", max_tokens=12)
+    begun = msgspec.structs.replace(request, adapter_hold="search")
+    engine.adapters.hold("search", "x")
     wanted = serve(engine, [begun])["r"][0]
     engine.unload_adapter("x")
-    assert engine.load.adapter_loadings == {}
+    assert serve(engine, [begun])["r"][0] == wanted, "it goes on where nobody else may ask for it"
+    refused = engine.add(request)
+    assert refused is not None and refused.finish_reason is FinishReason.INVALID
     told: list[AdapterError | None] = []
     engine.load_adapter("x", adapters["attention"], told.append)
     while not told:
         engine.adapters.wait()
         engine.adapters.settle()
     assert told == [None]
-    refused = engine.add(begun)
-    assert refused is not None and refused.message is not None and "'x' was loaded anew" in refused.message
-    assert serve(engine, [request])["r"][0] != [] and wanted
+    other = serve(engine, [request])["r"][0]
+    assert other != wanted and serve(engine, [begun])["r"][0] == wanted, "nor do they share what was computed"
+    assert serve(engine, [request])["r"][0] == other
+    engine.abort("search")
+    assert engine.add(begun) is not None and serve(engine, [request])["r"][0] == other
+    engine.check()
+    assert engine.load.num_adapters_on_device == 1, "of the old one nothing is left"
 
 
 def test_what_another_rank_cannot_read_fails_that_load_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +378,7 @@ def test_a_name_that_is_loaded_again_shares_no_block_with_what_it_was(model: Pat
             assert output.num_cached_tokens == 0
         engine.check()
     assert got == {"old": wanted["everything"], "new": wanted["attention"]}
-    assert engine.adapters.num_on_device == 1, "of the old one nothing is left"
+    assert engine.load.num_adapters_on_device == 1, "of the old one nothing is left"
 
 
 def test_one_that_was_replaced_on_disk_continues_nobodys_keys_and_values(

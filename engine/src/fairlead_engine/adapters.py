@@ -44,6 +44,8 @@ class Adapter:
     """Nobody may ask for it any more; who has asked is served."""
     num_sequences: int = 0
     """That wait or run with it."""
+    num_holds: int = 0
+    """Of those who will ask for it again, whatever has its name then."""
     num_running: int = 0
     begun_at: int = 0
     """When the first of those that run now began, among all that ever began; of one without, when the last ended."""

@@ -487,8 +487,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Requests share cached prefixes only with requests of the same salt."""
     adapter: str | None = None
     """One of `EngineLoad.adapters`; None = the model as it is. Prefixes are shared only under the same one."""
-    adapter_loading: int | None = None
-    """Refuse it where the adapter was loaded anew since (`EngineLoad.adapter_loadings`); None = any of that name."""
+    adapter_hold: str | None = None
+    """The adapter that is held by this id (`EngineClient.hold_adapter`), whatever has its name now; None = what has."""
     priority: int = 0
     pooling: Pooling | None = None
     """What vector is made of the prompt's hidden states; None = text is generated."""
@@ -544,8 +544,9 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """What was put in behind all tokens that were told; such an output tells nothing else."""
 
 
-class EngineLoad(LoadFigures, kw_only=True, frozen=True):
-    """How loaded the core is now, and its counters since start; sent with every step's outputs."""
+class EngineLoad(LoadFigures, kw_only=True, frozen=True, omit_defaults=True):
+    """How loaded the core is now, and its counters since start; sent with every step's outputs, without what is not
+    used."""
 
     held_back: int = 0
     """Requests that wait beside `waiting` for others of the same client request, which hold all the slots that one may:
@@ -562,8 +563,6 @@ class EngineLoad(LoadFigures, kw_only=True, frozen=True):
     """how many tokens those were,"""
     num_accepted_per_position: tuple[int, ...] = ()
     """and how many stood, of the first ones, of the second ones …; empty where there never are any."""
-    adapter_loadings: dict[str, int] = msgspec.field(default_factory=dict)
-    """By name of an adapter, which loading of it is there (`EngineRequest.adapter_loading`)."""
     virtual_tokens: dict[str, int] = msgspec.field(default_factory=dict)
     """Of those of `adapters` that are soft prompts: by name, how much of the context each takes."""
     num_adapters_on_device: int = 0

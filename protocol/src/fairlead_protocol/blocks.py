@@ -72,11 +72,11 @@ def hash_blocks(
     step = block_size * _ITEMSIZE
     hashes = []
     for start in range(0, len(raw) - step + 1, step):
-        seen = extra
         if images:
             first = offset + start // _ITEMSIZE
-            seen += _digests(images, first, first + block_size)
-        parent = _hash(parent, raw[start : start + step], seen)
+            parent = _hash(parent, raw[start : start + step], extra + _digests(images, first, first + block_size))
+        else:
+            parent = _hash(parent, raw[start : start + step], extra)
         hashes.append(parent)
     return hashes
 

@@ -107,6 +107,8 @@ class ScriptedEngine:
         self.closed = False
         self.step_age_seconds = 0.0
         self.requests: list[EngineRequest] = []
+        self.holds: dict[str, str] = {}
+        """Adapters, by hold."""
         self.aborted: list[str] = []
         self.running: set[str] = set()
         self.num_commands = 0
@@ -181,6 +183,12 @@ class ScriptedEngine:
 
     async def unload_adapter(self, name: str) -> None:
         self.change_load(adapters={each: 0.0 for each in self.load.adapters if each != name})
+
+    def hold_adapter(self, hold: str, name: str) -> None:
+        self.holds[hold] = name
+
+    def release_adapter(self, hold: str) -> None:
+        self.holds.pop(hold, None)
 
     def abort(self, request_id: str) -> None:
         if (task := self._tasks.pop(request_id, None)) is not None and self._death is None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlead_engine.core.engine import Engine
@@ -44,6 +45,8 @@ def test_each_answer_is_that_of_its_own_adapter(seed: int) -> None:
         max_num_queued_tokens=10**6,
     )  # fmt: skip
     folders = {name: f"{name}0" for name in NAMES[:4]}
+    holds: dict[str, tuple[str, str]] = {}
+    """Adapters, each with its folder when it was taken hold of."""
     wanted: dict[str, list[int]] = {}
     got: dict[str, list[int]] = {}
     gone: set[str] = set()
@@ -61,17 +64,27 @@ def test_each_answer_is_that_of_its_own_adapter(seed: int) -> None:
         assert len(in_use) <= num_slots
 
     for index in range(draw.randint(10, 40)):
-        match draw.choice(["add", "add", "add", "step", "step", "abort", "reload"]):
+        match draw.choice(["add", "add", "add", "step", "step", "abort", "reload", "hold", "release"]):
+            case "hold":
+                name = draw.choice([*folders])
+                engine.adapters.hold(f"hold {index}", name)
+                holds[f"hold {index}"] = name, folders[name]
+            case "release" if holds:
+                engine.abort(hold := draw.choice([*holds]))
+                del holds[hold]
             case "add":
-                name, adapter = str(index), draw.choice([None, *folders])
+                name, adapter, hold = str(index), draw.choice([None, *folders]), draw.choice([None, *holds])
+                folder = None if adapter is None else folders[adapter]
+                if hold is not None:
+                    adapter, folder = holds[hold]
                 prompt = shared[: draw.randint(0, 20)] + [draw.randrange(1, 8) for _ in range(draw.randint(1, 8))]
                 most = draw.randint(1, 40 - len(prompt))
                 request = make_request(
                     name, prompt, adapter=adapter, max_tokens=most, ignore_eos=True, arrival_time=float(index),
                     priority=draw.choice([0, 0, 0, 1]),
                 )  # fmt: skip
-                assert engine.add(request) is None
-                wanted[name] = runner.generate(prompt, most, folder=None if adapter is None else folders[adapter])
+                assert engine.add(msgspec.structs.replace(request, adapter_hold=hold)) is None
+                wanted[name] = runner.generate(prompt, most, folder=folder)
                 got[name] = []
             case "step":
                 for _ in range(draw.randint(1, 5)):
@@ -103,7 +116,9 @@ def test_each_answer_is_that_of_its_own_adapter(seed: int) -> None:
     assert engine.load.adapters.keys() == folders.keys()
     for name in folders:
         engine.unload_adapter(name)
-    assert not runner.host_adapters and not engine.adapters.num_on_device
+    for hold in holds:
+        engine.abort(hold)
+    assert not runner.host_adapters and not engine.load.num_adapters_on_device
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 3])

@@ -89,7 +89,7 @@ class Adapters:
         self._wanted: set[int] = set()
         self._seconds: dict[str, float] | None = None
         self._virtual_tokens: dict[str, int] | None = None
-        self._loadings: dict[str, int] | None = None
+        self._holds: dict[str, Adapter] = {}
         self._read_pace = self._place_pace = 0.0
         self.broken: dict[int, str] = {}
         """By key, those that can be read no more, and why; their sequences cannot go on."""
@@ -128,13 +128,30 @@ class Adapters:
             there = f"there are {', '.join(map(repr, sorted(self._by_name)))}" if self._by_name else "there is none"
             raise AdapterError(f"no adapter {name!r} is loaded; {there}")
         adapter.is_leaving = True
-        self._seconds = self._virtual_tokens = self._loadings = None
+        self._seconds = self._virtual_tokens = None
         self._drop_left(adapter)
         return adapter
 
     def find(self, name: str) -> Adapter | None:
         """That requests may ask for."""
         return self._by_name.get(name)
+
+    def hold(self, hold: str, name: str) -> None:
+        """Who has this hold will ask for what has the name now, also when nobody else may; nothing is held where
+        nothing has it."""
+        if (adapter := self._by_name.get(name)) is not None and hold not in self._holds:
+            self._holds[hold] = adapter
+            adapter.num_holds += 1
+
+    def held(self, hold: str) -> Adapter | None:
+        """What is held so."""
+        return self._holds.get(hold)
+
+    def release(self, hold: str) -> None:
+        """It is held no more; nothing happens where nothing is."""
+        if (adapter := self._holds.pop(hold, None)) is not None:
+            adapter.num_holds -= 1
+            self._drop_left(adapter)
 
     def settle(self) -> None:
         """Notes what was read meanwhile."""
@@ -190,7 +207,7 @@ class Adapters:
         if adapter.key in self.broken or adapter.key in self._reading or is_put_off:
             return False
         # The host's memory can take another one in place of one that nobody before it waits for, too.
-        num_kept = sum(key in self._wanted for key in self._in_host) + len(self._reading)
+        num_kept = len(self._in_host.keys() & (self._wanted | self._pinned())) + len(self._reading)
         if not adapter.is_in_host and num_kept < self._most_in_host:
             self._read(adapter)
             return False
@@ -244,22 +261,25 @@ class Adapters:
         return self._virtual_tokens
 
     @property
-    def loadings(self) -> dict[str, int]:
-        """By name, the keys of those that are there: a name that is loaded again has another."""
-        if self._loadings is None:
-            self._loadings = {name: each.key for name, each in self._by_name.items()}
-        return self._loadings
-
-    @property
-    def num_on_device(self) -> int:
-        return sum(each is not None for each in self._slots)
+    def figures(self) -> dict[str, Any]:
+        """What of `EngineLoad` tells of adapters."""
+        return {
+            "adapters": self.seconds,
+            "virtual_tokens": self.virtual_tokens,
+            "num_adapters_on_device": sum(each is not None for each in self._slots),
+            "num_adapters_placed": self.num_placed,
+            "num_adapters_read": self.num_read,
+            "adapter_read_seconds": self.read_seconds,
+        }
 
     def check(self, running: list[Sequence], sequences: Any) -> None:
         """Raises AssertionError when one is counted or placed wrongly."""
         for slot, adapter in enumerate(self._slots):
             assert adapter is None or adapter.slot == slot, "an adapter is in another's slot"
-        known = {each for each in (*self._by_name.values(), *self._slots, *(s.adapter for s in sequences)) if each}
+        of_sequences = (each.adapter for each in sequences)
+        known = {each for each in (*self._by_name.values(), *self._slots, *self._holds.values(), *of_sequences) if each}
         for adapter in known:
+            assert adapter.num_holds == sum(each is adapter for each in self._holds.values())
             assert adapter.num_running == sum(each.adapter is adapter for each in running)
             assert adapter.num_sequences == sum(each.adapter is adapter for each in sequences)
             assert not adapter.num_running or self._slots[adapter.slot] is adapter, "one is in use and not placed"
@@ -282,7 +302,7 @@ class Adapters:
 
     def _read_is_over(self, reading: _Reading) -> None:
         adapter = reading.adapter
-        self._seconds = self._virtual_tokens = self._loadings = None
+        self._seconds = self._virtual_tokens = None
         error = self._error_of(reading)
         if error is not None:
             self._runner.forget_adapter(adapter.key)
@@ -299,8 +319,11 @@ class Adapters:
             self.read_seconds += adapter.read_seconds
             self._in_host[adapter.key] = adapter
             while len(self._in_host) > self._most_in_host:  # what was not used for longest goes, if nobody waits for it
+                pinned = self._pinned()
                 others = [
-                    key for key in self._in_host if key != adapter.key and self._in_host[key] not in self._to_place
+                    key
+                    for key, each in self._in_host.items()
+                    if key != adapter.key and each not in self._to_place and key not in pinned
                 ]
                 unwanted = [key for key in others if key not in self._wanted]
                 self._forget(self._in_host[(unwanted or others or [adapter.key])[0]])
@@ -347,9 +370,13 @@ class Adapters:
         self.broken[adapter.key] = error.message
         if self._by_name.get(adapter.name) is adapter:
             del self._by_name[adapter.name]
-            self._loadings = None
         adapter.is_leaving = True
         self._drop_left(adapter)
+
+    def _pinned(self) -> set[int]:
+        """Those that stay in the host's memory, since they are held: folders may go once they are unloaded. One place
+        is left for all others."""
+        return {each.key for each in list(dict.fromkeys(self._holds.values()))[: self._most_in_host - 1]}
 
     def _forget(self, adapter: Adapter) -> None:
         del self._in_host[adapter.key]
@@ -388,7 +415,7 @@ class Adapters:
 
     def _drop_left(self, adapter: Adapter) -> None:
         """Of one that was unloaded nothing is kept once nobody needs it."""
-        if not adapter.is_leaving or adapter.num_sequences or adapter.key in self._reading:
+        if not adapter.is_leaving or adapter.num_sequences or adapter.num_holds or adapter.key in self._reading:
             return
         if adapter.slot != NOT_PLACED:
             self._leave_slot(adapter)

@@ -133,12 +133,12 @@ class BlockManager:
         if first == end:
             return
         self._extend_hashes(sequence, end * self.block_size)
+        if sequence.adapter is not None:
+            self._adapter_of.update(dict.fromkeys(sequence.block_hashes[first:end], sequence.adapter.name))
         new: list[BlockHash] = []
         for index in range(first, end):
             block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
             self._hash_of[block] = block_hash
-            if sequence.adapter is not None:
-                self._adapter_of[block_hash] = sequence.adapter.name
             if self._block_of.setdefault(block_hash, block) == block:
                 new.append(block_hash)
             else:
@@ -234,8 +234,12 @@ class BlockManager:
         if num_tokens - start < self.block_size:
             return
         parent = hashes[-1] if hashes else ROOT
-        tokens, images = sequence.token_ids[start:num_tokens], [image.span for image in sequence.images]
-        hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=sequence.extra, images=images, offset=start)
+        tokens, extra = sequence.token_ids[start:num_tokens], sequence.extra
+        if images := sequence.images:
+            spans = [image.span for image in images]
+            hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=extra, images=spans, offset=start)
+        else:
+            hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=extra)
 
     def _announce(self, sequence: Sequence, end: int, hashes: list[BlockHash]) -> None:
         """Tells the listener about new hashes, which are the sequence's up to block `end`."""

@@ -14,6 +14,7 @@ from fairlead_engine.core.messages import (
     Command,
     Died,
     Failed,
+    HoldAdapter,
     Inject,
     LoadAdapter,
     Reply,
@@ -54,6 +55,7 @@ class ChannelClient(ABC):
     def __init__(self) -> None:
         self._streams: dict[str, RequestStream] = {}
         self._asks: dict[int, _Ask] = {}  # by number
+        self._holds: set[str] = set()
         self._num_asks = 0
         self._started: asyncio.Future[EngineInfo] | None = None
         self._info: EngineInfo | None = None
@@ -108,6 +110,20 @@ class ChannelClient(ABC):
     async def unload_adapter(self, name: str) -> None:
         """Unloads one; see `EngineClient.unload_adapter`."""
         await self._ask(lambda ask: UnloadAdapter(ask, name), AdapterError)
+
+    def hold_adapter(self, hold: str, name: str) -> None:
+        """Keeps an adapter; see `EngineClient.hold_adapter`."""
+        if self._death is not None:
+            raise EngineGone(self._death)
+        self._send(HoldAdapter(hold, name))
+        self._holds.add(hold)
+
+    def release_adapter(self, hold: str) -> None:
+        """Keeps it no more; see `EngineClient.release_adapter`."""
+        if hold in self._holds:
+            self._holds.remove(hold)
+            if self.alive:
+                self._send(Abort(hold))
 
     async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
         """Puts tokens into an answer; see `EngineClient.inject`."""

@@ -58,6 +58,15 @@ class EngineClient(Protocol):
         """Has the core take no more requests for it; those that are there go on. Raises the same."""
         ...
 
+    def hold_adapter(self, hold: str, name: str) -> None:
+        """Has the core keep the adapter that has this name now, for requests that will name the hold
+        (`EngineRequest.adapter_hold`); `hold` is no request's id. Raises `EngineGone`."""
+        ...
+
+    def release_adapter(self, hold: str) -> None:
+        """No more such requests come. Nothing happens where nothing is held."""
+        ...
+
     async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
         """Has the core put tokens into the answer of a request that allows it, at the next safe place. Returns when
         they are there; `SequenceOutput.injected` says so between the tokens before and behind them, by `mark`. Raises

@@ -11,6 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from fairlead_engine.adapters import Adapter
 from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.adapter_places import Adapters
@@ -139,6 +142,7 @@ class Engine:
             drafting=_drafting(config),
             adapters=self.adapters if config.num_adapter_slots else None,
         )
+        self._has_adapters, self._sees_images = config.num_adapter_slots > 0, model.task.images is not None
         allocated = self.clock.now()
         self.runner.compile_steps(limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len)
         compiled = self.clock.now()
@@ -170,9 +174,11 @@ class Engine:
         began = self.clock.monotonic()
         batch, step = self.scheduler.schedule(), None  # decides tokens; never touches tensors
         injected = [self._told(*each) for each in self.scheduler.take_injected()]
-        self.adapters.place()  # for no batch, too: what waits to be placed cannot be dropped from the host's memory
+        if self._has_adapters:
+            self.adapters.place()  # for no batch, too: what waits to be placed cannot be dropped from the host's memory
         if batch:
-            batch.masks = self._masks(batch)
+            if self.grammars or self.thinking:
+                batch.masks = self._masks(batch)
             with self._watch.launching():
                 step = _Step(batch, self.runner.launch(batch))  # forward and draw; the device may be at it
         if self.config.async_scheduling:
@@ -183,17 +189,23 @@ class Engine:
             if not batch:  # there is nothing to compute before something else is ready
                 (self.adapters if self.adapters.is_awaited else self.grammars).wait()
             self._expect_end()
-            return injected + self._broken()
+            return injected + self._broken() if self._has_adapters else injected
         batch, sampled = _wanted(step.batch, self._collect(step))
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
-        self.step_cost.observe(step.batch, self._watch.end(), learns=not any(item.images for item in step.batch.chunks))
-        return [*injected, *self.outputs(batch, sampled, finished), *self._broken()]
+        saw_images = self._sees_images and any(item.images for item in step.batch.chunks)
+        self.step_cost.observe(step.batch, self._watch.end(), learns=not saw_images)
+        outputs = self.outputs(batch, sampled, finished)
+        if injected:
+            outputs[:0] = injected
+        if self._has_adapters:
+            outputs += self._broken()
+        return outputs
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
         """Queues a request. Returns its only output, REJECTED, INVALID or ERROR with a message, when it cannot be
         taken."""
-        adapter = None if request.adapter is None else self.adapters.find(request.adapter)
+        adapter = self._adapter(request)
         num_virtual_tokens = 0 if adapter is None else adapter.num_virtual_tokens
         prompt = request.prompt_token_ids
         # Penalties count who occurs at all: virtual tokens are written as one that does.
@@ -205,7 +217,7 @@ class Engine:
             sampling=request.sampling,
             arrival_time=request.arrival_time,
             priority=request.priority,
-            extra=extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt),
+            extra=_extra(request, adapter),
             adapter=adapter,
             pooling=request.pooling,
             reading=request.reading,
@@ -218,7 +230,7 @@ class Engine:
         refusal = (
             self._cannot_do(sequence)
             or self._unknown_token(sequence)
-            or self._unknown_adapter(request)
+            or self._unknown_adapter(request, adapter)
             or self._nothing_left(sequence)
             or (None if self.grammars.has_room(sequence) else _NO_ROOM_FOR_GRAMMAR)
             or self.scheduler.add(sequence)
@@ -241,7 +253,7 @@ class Engine:
         adapter = self.adapters.unload(name)
         for sequence in self.scheduler.sequences():
             if sequence.adapter is adapter:
-                self.scheduler.rename(sequence, sequence.extra + f"\0{adapter.key}".encode())
+                self.scheduler.rename(sequence, sequence.extra + _apart(adapter))
         self.blocks.retract_adapter(name)
 
     def inject(self, request_id: str, mark: str, token_ids: list[int], done: Callable[[str | None], None]) -> None:
@@ -253,11 +265,14 @@ class Engine:
             self.scheduler.inject(request_id, Injection(mark, token_ids, done))
 
     def abort(self, request_id: str) -> None:
-        """Ends a request without an output and frees its blocks; nothing happens when it has ended already."""
+        """Ends a request without an output and frees its blocks, or a hold; nothing happens when it has ended
+        already."""
         if (sequence := self.scheduler.abort(request_id)) is not None:
             self.runner.forget([request_id])
             self.grammars.forget([sequence])
             self.thinking.forget([sequence])
+        elif self._has_adapters:
+            self.adapters.release(request_id)
 
     def has_work(self) -> bool:
         """Whether anything waits or runs, or the device is still at something."""
@@ -290,7 +305,7 @@ class Engine:
         for item, token in zip(batch.chunks, sampled[len(batch.decodes) :], strict=True):
             if token is not None or item.scores or item.sequence.finish_reason is not None:
                 found.append(self._output(item.sequence, token, item))
-        if finished:
+        if finished and (self.grammars or self.thinking):
             self.grammars.forget(finished)
             self.thinking.forget(finished)
         return found
@@ -340,7 +355,7 @@ class Engine:
             step_cost = messages.StepCost(**self.step_cost.coefficients)
         else:
             step_cost = self.step_cost.told(drafting.rows_per_decode, drafting.tokens_per_decode)
-        return EngineLoad(
+        load = EngineLoad(
             waiting=len(scheduler.waiting) - num_held_back,
             held_back=num_held_back,
             running=len(scheduler.running),
@@ -359,20 +374,13 @@ class Engine:
             token_budget=scheduler.limits.max_num_batched_tokens,
             max_num_seqs=scheduler.num_slots,
             step_cost=step_cost,
-            num_masks=self.grammars.num_masks,
-            mask_seconds=self.grammars.mask_seconds,
             num_failed_checks=self.num_failed_checks,
-            num_drafts=drafting.num_drafts if drafting else 0,
-            num_draft_tokens=drafting.num_draft_tokens if drafting else 0,
-            num_accepted_per_position=tuple(drafting.num_accepted_per_position) if drafting else (),
-            adapters=self.adapters.seconds,
-            adapter_loadings=self.adapters.loadings,
-            virtual_tokens=self.adapters.virtual_tokens,
-            num_adapters_on_device=self.adapters.num_on_device,
-            num_adapters_placed=self.adapters.num_placed,
-            num_adapters_read=self.adapters.num_read,
-            adapter_read_seconds=self.adapters.read_seconds,
         )
+        if self.grammars.num_masks:
+            load = replace(load, **self.grammars.figures)
+        if drafting is not None:
+            load = replace(load, **drafting.figures)
+        return replace(load, **self.adapters.figures) if self._has_adapters else load
 
     @property
     def predicted_wait(self) -> float:
@@ -431,15 +439,18 @@ class Engine:
                 found.append(_ended(sequence.request_id, Refusal(FinishReason.ERROR, message)))
         return found
 
-    def _unknown_adapter(self, request: EngineRequest) -> Refusal | None:
-        """It may have been unloaded while the request was on its way."""
+    def _adapter(self, request: EngineRequest) -> Adapter | None:
+        """With which it is to be computed, if it is there."""
         if request.adapter is None:
             return None
-        if (adapter := self.adapters.find(request.adapter)) is not None:
-            if request.adapter_loading in (None, adapter.key):
-                return None
-            problem = f"The adapter {request.adapter!r} was loaded anew while it was computed with; send it again"
-            return Refusal(FinishReason.INVALID, problem, "model")
+        if request.adapter_hold is not None:
+            return self.adapters.held(request.adapter_hold)
+        return self.adapters.find(request.adapter)
+
+    def _unknown_adapter(self, request: EngineRequest, adapter: Adapter | None) -> Refusal | None:
+        """It may have been unloaded while the request was on its way."""
+        if request.adapter is None or adapter is not None:
+            return None
         error = UnknownAdapter(request.adapter, self.adapters.seconds)
         return Refusal(FinishReason.INVALID, error.message, "model")
 
@@ -471,8 +482,9 @@ class Engine:
         """What a step chose; waits for the device, and never decides."""
         if step.sampled is None:
             step.sampled = self.runner.collect(step.launched)
-            self.grammars.accept(step.batch, step.sampled)
-            self.thinking.accept(step.batch, step.sampled)
+            if self.grammars or self.thinking:
+                self.grammars.accept(step.batch, step.sampled)
+                self.thinking.accept(step.batch, step.sampled)
         return step.sampled
 
     def _expect_end(self) -> None:
@@ -562,6 +574,17 @@ class Engine:
             except AdapterError as error:
                 raise ConfigError("lora_modules", f"{name!r} cannot be loaded: {error.message}") from error
         self.adapters.place()
+
+
+def _extra(request: EngineRequest, adapter: Adapter | None) -> bytes:
+    """What else decides its blocks' hashes."""
+    extra = extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt)
+    return extra + _apart(adapter) if adapter is not None and adapter.is_leaving else extra
+
+
+def _apart(adapter: Adapter) -> bytes:
+    """What keeps its blocks from whoever gets its name next."""
+    return f"\0{adapter.key}".encode()
 
 
 def _ended(request_id: str, why: Refusal) -> SequenceOutput:

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Many
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -113,6 +113,15 @@ class Grammars:
         """Tokens that were chosen under a grammar,"""
         self.mask_seconds = 0.0
         """and how long it took to find which ones those might be."""
+
+    def __bool__(self) -> bool:
+        """Whether anybody keeps to one."""
+        return bool(self._answers)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What of `EngineLoad` tells of masks."""
+        return {"num_masks": self.num_masks, "mask_seconds": self.mask_seconds}
 
     def has_room(self, sequence: Sequence) -> bool:
         """Whether memory is there for what it keeps to. A grammar that others have takes none, and one alone always

@@ -18,6 +18,7 @@ from fairlead_engine.core.messages import (
     Died,
     Failed,
     Forget,
+    HoldAdapter,
     Inject,
     LoadAdapter,
     Started,
@@ -107,6 +108,9 @@ def _obey(commands: list[tuple[int, Command]], engine: Engine, clients: Clients)
                 _load_adapter(engine, name, folder, partial(clients.answer, client, ask))
             case UnloadAdapter(ask, name):
                 clients.answer(client, ask, _problem(lambda name=name: engine.unload_adapter(name)))  # type: ignore[misc]
+            case HoldAdapter(hold, name):
+                clients.added(client, hold)
+                engine.adapters.hold(hold, name)
             case Inject(ask, request_id, mark, token_ids):
                 engine.inject(request_id, mark, token_ids, partial(clients.answer, client, ask))
             case Forget(other):

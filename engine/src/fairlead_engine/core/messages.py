@@ -52,6 +52,14 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
     name: str
 
 
+class HoldAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Keep what has this name now for requests that will come (`EngineRequest.adapter_hold`), until the hold is
+    aborted."""
+
+    hold: str
+    name: str
+
+
 class Inject(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Put these tokens into a running answer; answered with `Answer` when they are there, or cannot be."""
 
@@ -66,7 +74,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """End the core now, whatever runs. The first client's."""
 
 
-Command = Add | Abort | Forget | Ping | LoadAdapter | UnloadAdapter | Inject | Stop
+Command = Add | Abort | Forget | Ping | LoadAdapter | UnloadAdapter | HoldAdapter | Inject | Stop
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -69,6 +69,10 @@ class ThinkingBudgets:
         self._num_words = -(-vocab_size // _BITS)
         self._thoughts: dict[Sequence, _Thought] = {}
 
+    def __bool__(self) -> bool:
+        """Whether anybody has one."""
+        return bool(self._thoughts)
+
     def add(self, sequence: Sequence) -> None:
         """It waits, and may have a budget."""
         if (budget := sequence.sampling.thinking) is not None:

@@ -55,9 +55,12 @@ def prepare(
         row_slots = slots.repeat(num_queries)
         positions = np.arange(num_rows) + (ends - row_ends).repeat(num_queries)
     reads, sample_slots, sample_ends = row_ends - 1, slots, ends
-    if num_rows != len(slots) or not plan.samples.all():  # else every row chooses a token
+    if plan.samples.max() > 1:  # there are drafts
         of, back = _choices(plan.samples)
         reads, sample_slots, sample_ends = reads[of] - back, slots[of], ends[of] - back
+    elif not plan.samples.all():  # else every item chooses a token
+        chooses = plan.samples.astype(bool)
+        reads, sample_slots, sample_ends = reads[chooses], slots[chooses], ends[chooses]
     if plan.score_rows or plan.pool_rows:
         reads = np.concatenate((reads, np.array(plan.score_rows + plan.pool_rows, np.int64)))
     columns = [row_slots, positions, reads, sample_slots, sample_ends]

@@ -115,8 +115,10 @@ class BeamSearch(Generation):
         is_chat = isinstance(request, ChatRequest)
         self._tells_logprobs = bool(request.logprobs) if is_chat else request.logprobs is not None
         self._num_top = (request.top_logprobs if is_chat else request.logprobs) or 0
-        self._loadings = client.load.adapter_loadings
-        """What is there now: rounds with another adapter of the same name would be a search of neither."""
+        self._adapter = choices[0].request.adapter
+        self._hold = f"{choices[0].request.request_id}/adapter" if self._adapter is not None else None
+        """Keeps the adapter with which the search begins: that it is unloaded meanwhile, or that another has its name
+        then, is nothing to later rounds."""
         self._asked: list[_Asked] = []
         self._num_asked = 0
         self._wake = asyncio.Event()
@@ -129,12 +131,16 @@ class BeamSearch(Generation):
             )
 
     async def __aenter__(self) -> "BeamSearch":
+        if self._hold is not None and self._adapter is not None:
+            self._client.hold_adapter(self._hold, self._adapter)
         return self
 
     async def __aexit__(self, *error: Any) -> None:
         for asked in self._asked:
             if asked.stream is not None and asked.behind is None:
                 self._client.abort(asked.request.request_id)
+        if self._hold is not None:
+            self._client.release_adapter(self._hold)
         await super().__aexit__(*error)
 
     async def started(self) -> None:
@@ -190,7 +196,7 @@ class BeamSearch(Generation):
             request_id=f"{before.request_id}/{self._num_asked}",
             prompt_token_ids=before.prompt_token_ids + beam.token_ids,
             sampling=sampling,
-            adapter_loading=self._loadings.get(before.adapter or ""),
+            adapter_hold=self._hold,
         )
         return _Asked(choice, request)
 

@@ -4,7 +4,7 @@ The scheduler asks for each sequence that goes on by a token, and tells what sto
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fairlead_engine.sequences import UNKNOWN, ScheduledSequence, Sequence
 from fairlead_engine.speculative.draft_length import DraftLength
@@ -100,6 +100,15 @@ class Drafting:
         for sequence in sequences:
             self._lengths.pop(sequence, None)
         self.proposer.forget(sequences)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What of `EngineLoad` tells of drafts."""
+        return {
+            "num_drafts": self.num_drafts,
+            "num_draft_tokens": self.num_draft_tokens,
+            "num_accepted_per_position": tuple(self.num_accepted_per_position),
+        }
 
     @property
     def rows_per_decode(self) -> float:
