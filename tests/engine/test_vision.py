@@ -17,7 +17,7 @@ from fairlead_engine.images.image_decoding import fit
 from fairlead_engine.llm import LLM
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.model.vision.vision_tower import patches
-from fairlead_engine.runner import ModelRunner, model_part
+from fairlead_engine.runner import ModelRunner, image_vectors, model_part
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
 from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
@@ -237,6 +237,26 @@ def test_preempted_prompts_see_their_images_again(prefix_caching, folder, refere
     outputs = serve(engine, scenes, 30, per_step=5)
     assert engine.load.num_preemptions > 0
     for scene, output in zip(scenes, outputs, strict=True):
+        scene.check(reference, processor, output)
+
+
+@pytest.mark.parametrize("most", [0, 3000])
+def test_of_many_images_few_are_kept_and_others_seen_again(most, folder, reference, processor, monkeypatch):
+    """Every prompt's image is seen in several steps, in which the others' are seen as well."""
+    monkeypatch.setattr(image_vectors, "_MOST_BYTES", most)
+    engine = make_engine(folder, max_num_batched_tokens=24, max_num_seqs=6)
+    kept, seen = [], engine.runner._part.images
+    scenes = [Scene(engine, words(seed, 3), noise(64, 60, seed), words(seed + 9, 4)) for seed in range(5)]
+    for index, scene in enumerate(scenes):
+        assert engine.add(scene.request(str(index), 6)) is None
+    outputs = {str(index): [] for index in range(len(scenes))}
+    while engine.has_work():
+        for output in engine.step():
+            outputs[output.request_id] += output.new_token_ids
+        kept.append(seen.num_bytes)
+    largest = max(each.rows * each.columns for scene in scenes for each in scene.images) * 4 * 32  # float32, hidden size
+    assert largest <= max(kept) <= most + largest and kept[-1] == 0
+    for scene, output in zip(scenes, outputs.values(), strict=True):
         scene.check(reference, processor, output)
 
 

@@ -1,14 +1,61 @@
 """What images take of an engine's memory: counted while it is the body, and given up when the core has them."""
 
 import asyncio
+import base64
+import copy
 import gc
+import io
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+import pytest
+from PIL import Image
+
 from fairlead_engine.config import ServerConfig
+from fairlead_engine.errors import RequestError
+from fairlead_engine.image_settings import ImageSettings
+from fairlead_engine.images import image_decoding
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
+from fairlead_engine_testing.scripted_engine import scripted_info
+
+
+_SETTINGS = ImageSettings(
+    image_token_id=5, patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=64 * 64,
+    mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5),
+)  # fmt: skip
+INFO = msgspec.structs.replace(
+    scripted_info(), max_model_len=160, task=msgspec.structs.replace(scripted_info().task, images=_SETTINGS)
+)
+"""Its images have up to 64 tokens."""
+
+
+def picture(width: int, height: int, keep: int | None = None) -> dict[str, Any]:
+    """A part of a chat; `keep`: its first bytes alone."""
+    written = io.BytesIO()
+    Image.new("RGB", (width, height), "red").save(written, "PNG")
+    content = base64.b64encode(written.getvalue()[:keep]).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{content}"}}
+
+
+async def test_images_too_large_for_the_context_are_refused_before_any_is_unpacked(monkeypatch: Any) -> None:
+    """Their first bytes say how many tokens they become; nothing else of them has to be there."""
+    unpacked: list[int] = []
+    monkeypatch.setattr(image_decoding, "decode", lambda content, *_: unpacked.append(len(content)))
+    loader = ImageLoader(ServerConfig())
+    try:
+        for each, num_tokens in ((picture(64, 64), 192), (picture(4000, 3000, keep=60), 162)):
+            with pytest.raises(RequestError, match=f"at least {num_tokens};") as error:
+                await loader.load([{"role": "user", "content": [copy.deepcopy(each) for _ in range(3)]}], INFO)
+            assert (error.value.field, error.value.code) == ("messages", "context_length_exceeded")
+            assert not unpacked
+        chat = [{"role": "user", "content": [picture(64, 64), picture(64, 64)]}]
+        assert len(await loader.load(chat, INFO)) == len(unpacked) == 2
+    finally:
+        loader.close()
 
 
 async def test_a_body_counts_until_its_images_are_unpacked_and_they_go_to_the_core(
@@ -44,7 +91,11 @@ async def test_few_requests_have_their_images_unpacked_at_once(monkeypatch: Any)
     at_once: list[int] = []
     under_way = 0
 
-    async def load(self: Any, part: Any, settings: Any) -> DecodedImage:
+    async def taken(self: Any, part: Any, settings: Any) -> Any:
+        await asyncio.sleep(0.001)
+        return SimpleNamespace(num_tokens=1)
+
+    async def load(self: Any, sent: Any, settings: Any) -> DecodedImage:
         nonlocal under_way
         under_way += 1
         at_once.append(under_way)
@@ -52,12 +103,12 @@ async def test_few_requests_have_their_images_unpacked_at_once(monkeypatch: Any)
         under_way -= 1
         return DecodedImage(1, 1, b"pixels", b"")
 
-    monkeypatch.setattr(ImageLoader, "_load", load)
+    monkeypatch.setattr(ImageLoader, "_taken", taken)
+    monkeypatch.setattr(ImageLoader, "_unpacked", load)
     loader = ImageLoader(ServerConfig())
     image = {"type": "image_url", "image_url": {"url": "data:"}}
     chat = [{"role": "user", "content": [image, image]}]
-    settings: Any = object()
-    found = await asyncio.gather(*(loader.load(chat, settings) for _ in range(3 * MOST_AT_ONCE)))
+    found = await asyncio.gather(*(loader.load(chat, INFO) for _ in range(3 * MOST_AT_ONCE)))
     loader.close()
     assert [len(each) for each in found] == [2] * 3 * MOST_AT_ONCE
     assert max(at_once) == MOST_AT_ONCE

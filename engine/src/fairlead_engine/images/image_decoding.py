@@ -6,6 +6,8 @@ pixels mean to a model is the core's business.
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 
 from PIL import Image, ImageOps
@@ -29,8 +31,30 @@ _JPEG = b"\xff\xd8"
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
+def measure(content: bytes, mime_type: str | None, settings: ImageSettings) -> int:
+    """Tokens that the image becomes, told by its first bytes; it may turn out to be broken all the same. Raises
+    ImageError."""
+    with _opened(content, mime_type) as image:
+        rows, columns = _grid(image, settings)  # as many where it is turned
+        return rows * columns
+
+
 def decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> DecodedImage:
     """`mime_type`: what its sender says that it is; None = nothing. Raises ImageError."""
+    with _opened(content, mime_type) as image:
+        try:
+            image.load()
+            ImageOps.exif_transpose(image, in_place=True)
+        except Exception as error:  # truncated or broken, of which decoders tell in many ways
+            why = str(error) or type(error).__name__
+            why = why if len(why) <= 120 else why[:119] + "…"
+            raise ImageError(f"is truncated or broken ({why}); send it whole") from error
+        return fit(image, settings)
+
+
+@contextmanager
+def _opened(content: bytes, mime_type: str | None) -> Iterator[Image.Image]:
+    """Not unpacked yet; what its first bytes say is checked. Raises ImageError."""
     if content.startswith(_JPEG) and content.count(_EXIF) > _MOST_EXIF:
         raise ImageError(f"has Exif in more than {_MOST_EXIF} pieces; send it without")
     try:
@@ -52,26 +76,24 @@ def decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> De
             image, "is_animated", False
         ):  # `n_frames` would read all of them, and a GIF may have a million
             raise ImageError("is animated; send one of its pictures")
-        try:
-            image.load()
-            ImageOps.exif_transpose(image, in_place=True)
-        except Exception as error:  # truncated or broken, of which decoders tell in many ways
-            why = str(error) or type(error).__name__
-            why = why if len(why) <= 120 else why[:119] + "…"
-            raise ImageError(f"is truncated or broken ({why}); send it whole") from error
-        return fit(image, settings)
+        yield image
 
 
 def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
     """As large as whole patches, by Pillow's bicubic filter. Raises ImageError for one that is far longer than wide."""
-    width, height = image.size
-    try:
-        rows, columns = settings.grid(height, width)
-    except ValueError as error:
-        raise ImageError(str(error)) from error
+    rows, columns = _grid(image, settings)
     size = columns * settings.factor, rows * settings.factor
     colours = image if image.mode == "RGB" else image.convert("RGB")  # which would be a copy
     pixels = colours.resize(size, Image.Resampling.BICUBIC).tobytes()
     digest = blake2b(b"%d %d " % (rows, columns), digest_size=DIGEST_SIZE)
     digest.update(pixels)
     return DecodedImage(rows, columns, pixels, digest.digest())
+
+
+def _grid(image: Image.Image, settings: ImageSettings) -> tuple[int, int]:
+    """Rows and columns of tokens. Raises ImageError."""
+    width, height = image.size
+    try:
+        return settings.grid(height, width)
+    except ValueError as error:
+        raise ImageError(str(error)) from error

@@ -1,9 +1,10 @@
 """What a vision tower has made of the images of prompts under way: each is computed once, when it is first needed.
 
-It is kept until the chunk with the last of its tokens is computed. A prompt that begins anew, or whose blocks hold part
-of an image only, has it computed again.
+It is kept until the chunk with the last of its tokens is computed, or others need its room. A prompt that begins anew,
+whose blocks hold part of an image only, or whose image had to go, has it computed again.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -17,6 +18,8 @@ from fairlead_engine.model.vision.vision_tower import VisionTower
 from fairlead_engine.runner.step_plan import PlannedImage
 
 _CHANNELS = 3
+_MOST_BYTES = 256 * 2**20
+"""That are kept beside the image that was asked for last; large ones take a hundred million bytes."""
 
 
 class ImageVectors:
@@ -25,8 +28,10 @@ class ImageVectors:
     def __init__(self, tower: VisionTower, settings: ImageSettings) -> None:
         self._tower = tower
         self._settings = settings
-        self._kept: dict[str, dict[int, Tensor]] = {}
-        """By request, then by the image's first position: [tokens, hidden]."""
+        self._kept: OrderedDict[tuple[str, int], Tensor] = OrderedDict()
+        """By request and the image's first position, the last used last: [tokens, hidden]."""
+        self.num_bytes = 0
+        """Of all that is kept."""
         self.num_computed = 0
         """Images that went through the tower."""
 
@@ -35,35 +40,53 @@ class ImageVectors:
         if not planned:
             return None
         rows = np.concatenate([np.arange(each.row, each.row + each.end - each.start) for each in planned])
-        vectors = torch.cat([self._of(each)[each.start : each.end] for each in planned])
+        parts = [self._part(each) for each in planned]
+        vectors = parts[0] if len(parts) == 1 else torch.cat(parts)
         return GivenEmbeddings(to_device(rows, vectors.device), vectors)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Those of requests that will not run again; unknown ids are ignored."""
-        for request_id in request_ids:
-            self._kept.pop(request_id, None)
+        if not self._kept:
+            return
+        gone = set(request_ids)
+        for key in [key for key in self._kept if key[0] in gone]:
+            self._drop(key)
 
     @torch.inference_mode()
-    def largest(self) -> Tensor:
-        """What the tower makes of the largest image, of which nobody asked: to see what memory that takes."""
+    def largest(self) -> tuple[Tensor, Tensor]:
+        """What the tower makes of the largest image, of which nobody asked, and as much as may be kept beside: to see
+        what memory that takes."""
         factor, most = self._settings.factor, self._settings.most_tokens
         rows = int(most**0.5)
         pixels = torch.zeros((rows * factor, most // rows * factor, _CHANNELS), dtype=torch.uint8)
-        return self._tower(pixels.to(self._tower.device), self._settings)
+        beside = torch.empty(_MOST_BYTES, dtype=torch.uint8, device=self._tower.device)
+        return self._tower(pixels.to(self._tower.device), self._settings), beside
+
+    def _part(self, planned: PlannedImage) -> Tensor:
+        """[tokens of the step, hidden]; of a part a copy, so that nothing else holds the rest."""
+        vectors, is_last = self._of(planned), planned.end == planned.image.num_tokens
+        if is_last:
+            self._drop((planned.request_id, planned.image.start))
+        if planned.start == 0 and is_last:
+            return vectors
+        return vectors[planned.start : planned.end].clone()
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        self.num_bytes -= self._kept.pop(key).nbytes
 
     def _of(self, planned: PlannedImage) -> Tensor:
         """[tokens, hidden], of the whole image."""
-        kept = self._kept.setdefault(planned.request_id, {})
         image = planned.image
-        vectors = kept.get(image.start)
+        key = planned.request_id, image.start
+        vectors = self._kept.get(key)
         if vectors is None:
             factor = self._settings.factor
             shape = image.rows * factor, image.columns * factor, _CHANNELS
             pixels = to_device(np.frombuffer(bytearray(image.pixels), np.uint8).reshape(shape), self._tower.device)
-            vectors = kept[image.start] = self._tower(pixels, self._settings)
+            vectors = self._kept[key] = self._tower(pixels, self._settings)
+            self.num_bytes += vectors.nbytes
             self.num_computed += 1
-        if planned.end == image.num_tokens:
-            del kept[image.start]
-            if not kept:
-                del self._kept[planned.request_id]
+            while self.num_bytes - vectors.nbytes > _MOST_BYTES:
+                self._drop(next(iter(self._kept)))
+        self._kept.move_to_end(key)
         return vectors

@@ -204,7 +204,7 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         return url_bytes(request.messages)
 
     async def images(self, request: ChatRequest, model: ServedModel) -> list[DecodedImage]:
-        return await self._service.images.load(request.messages, model.info.task.images, request.num_each)
+        return await self._service.images.load(request.messages, model.info, request.num_each)
 
     def prompts_with(self, images: list[DecodedImage], request: ChatRequest, model: ServedModel) -> list[EncodedPrompt]:
         return chat_prompts(request, model, images)

@@ -8,19 +8,22 @@ import asyncio
 import binascii
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError
 from fairlead_engine.server.media_fetcher import MAX_BYTES, MediaFetcher
-from fairlead_engine.types import PromptImage
+from fairlead_engine.types import EngineInfo, PromptImage
 from fairlead_protocol.chat import Message
 from fairlead_protocol.image_parts import ImagePart, image_parts
+from fairlead_protocol.prompts import PromptTooLong
 
 _NUM_THREADS = 2
 _MAX_SENT_BYTES = 512 * 2**20
 """Of pixels that one request sends the core, which has its own for each answer."""
+_CHANNELS = 3
 MOST_AT_ONCE = 8
 """Requests whose images are fetched and unpacked: few bytes may be many pixels. Others wait, and count as bodies."""
 _DATA = "data:"
@@ -38,44 +41,69 @@ class ImageLoader:
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="images")
 
-    async def load(
-        self, messages: Sequence[Message], settings: ImageSettings | None, num_each: int = 1
-    ) -> list[DecodedImage]:
+    async def load(self, messages: Sequence[Message], info: EngineInfo, num_each: int = 1) -> list[DecodedImage]:
         """All images of these messages, in order; none where the model sees none, which its template says. `num_each`:
         answers that are wanted. Takes the images out of the messages, which stay as long as the answer takes. Raises
-        RequestError."""
+        RequestError; none is unpacked where their first bytes say that they are too large together."""
+        settings = info.task.images
         parts = image_parts(messages)
         if settings is None or not parts:
             return []
         if len(parts) > self._most:
             text = f"messages has {len(parts)} images, and at most {self._most} are taken (max-images); send fewer"
             raise RequestError("messages", text, "too_many_images")
-        found, num_bytes = [], 0
+        sent, num_tokens = list[_Sent](), 0
         async with self._turns:
             for part in parts:
-                found.append(await self._load(part, settings))
-                num_bytes += num_each * len(found[-1].pixels)
-                if num_bytes > _MAX_SENT_BYTES:
+                sent.append(await self._taken(part, settings))
+                num_tokens += sent[-1].num_tokens
+                if num_tokens >= info.max_model_len:
+                    why = PromptTooLong("messages", num_tokens, info.max_model_len, or_more=True)
+                    raise RequestError(why.field, why.message, why.code)
+                if num_each * num_tokens * settings.factor**2 * _CHANNELS > _MAX_SENT_BYTES:
                     text = f"messages has images of too many pixels for {num_each} answers; send fewer, or lower n"
                     raise RequestError("messages", text, "too_many_images")
-        return found
+            return [await self._unpacked(sent.pop(0), settings) for _ in parts]
 
     def close(self) -> None:
         """Ends the threads when they have done what they are at."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._fetcher.close()
 
-    async def _load(self, part: ImagePart, settings: ImageSettings) -> DecodedImage:
+    async def _taken(self, part: ImagePart, settings: ImageSettings) -> "_Sent":
+        """Its bytes, and what the first of them say. Raises RequestError."""
         run = asyncio.get_running_loop().run_in_executor
         try:
             url = part.url
             part.image["url"] = ""
             if url[: len(_DATA)].lower() == _DATA:
-                return await run(self._threads, _decode_url, url, settings)
+                return await run(self._threads, _sent, part.place, url, settings)
             content = await self._fetcher.fetch(url)
-            return await run(self._threads, _decode, content, None, settings)
+            return _Sent(part.place, content, None, await run(self._threads, _measured, content, None, settings))
         except ValueError as error:  # as an ImageError is
-            raise RequestError(part.place, f"{part.place} {error}", "invalid_image") from error
+            raise _refusal(part.place, error) from error
+
+    async def _unpacked(self, sent: "_Sent", settings: ImageSettings) -> DecodedImage:
+        """Raises RequestError."""
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            return await run(self._threads, _decoded, sent, settings)
+        except ValueError as error:
+            raise _refusal(sent.place, error) from error
+
+
+class _Sent(NamedTuple):
+    """An image as it came."""
+
+    place: str
+    content: bytes
+    mime_type: str | None
+    """That its sender says it is."""
+    num_tokens: int
+
+
+def _refusal(place: str, error: ValueError) -> RequestError:
+    return RequestError(place, f"{place} {error}", "invalid_image")
 
 
 def placed(images: Sequence[DecodedImage], token_ids: list[int], image_token_id: int) -> tuple[PromptImage, ...]:
@@ -104,7 +132,7 @@ def with_image_tokens(token_ids: list[int], images: Sequence[DecodedImage], imag
     return found + token_ids[position:]
 
 
-def _decode_url(url: str, settings: ImageSettings) -> DecodedImage:
+def _sent(place: str, url: str, settings: ImageSettings) -> _Sent:
     """Of a `data:` URL. Raises ImageError."""
     head, comma, content = url[len(_DATA) :].partition(",")
     mime_type, *others = [each.strip().lower() for each in head[:_LONGEST_HEAD].split(";")]
@@ -119,11 +147,18 @@ def _decode_url(url: str, settings: ImageSettings) -> DecodedImage:
         raw = binascii.a2b_base64(content, strict_mode=True)
     except ValueError as error:
         raise ImageError(f"is not written in base64: {error}") from error
-    return _decode(raw, mime_type, settings)
+    return _Sent(place, raw, mime_type, _measured(raw, mime_type, settings))
 
 
-def _decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> DecodedImage:
-    """`decode` of `images.image_decoding`, which loads what only a model that sees needs."""
+def _measured(content: bytes, mime_type: str | None, settings: ImageSettings) -> int:
+    """`measure` of `images.image_decoding`, which loads what only a model that sees needs."""
+    from fairlead_engine.images.image_decoding import measure
+
+    return measure(content, mime_type, settings)
+
+
+def _decoded(sent: _Sent, settings: ImageSettings) -> DecodedImage:
+    """`decode` of the same."""
     from fairlead_engine.images.image_decoding import decode
 
-    return decode(content, mime_type, settings)
+    return decode(sent.content, sent.mime_type, settings)

@@ -85,7 +85,7 @@ class ModelEndpoints:
         request = decode(body, TokenizeRequest)
         model.adapter(request.model or model.name)
         size = (len(body) - url_bytes(request.messages or ())) * request.rendered_factor
-        images = await self._service.images.load(request.messages or (), model.info.task.images)
+        images = await self._service.images.load(request.messages or (), model.info)
         token_ids = await self._service.prepared(size, lambda: tokenize_prompt(request, model, images))
         texts = None
         if request.return_token_strs:
