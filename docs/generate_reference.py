@@ -47,6 +47,7 @@ from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, Prof
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Replica
+from fairlead_engine.__main__ import build_parser
 from fairlead_engine.config import CharacteriseConfig, EngineConfig, ServerConfig
 from fairlead_engine.errors import ModelLoadReason
 from fairlead_engine.front.front_config import FrontConfig
@@ -104,6 +105,11 @@ def pages() -> dict[str, str]:
             "Engine flags",
             "`fairlead-engine serve` and `fairlead-engine characterise`",
             engine_flags(),
+        ),
+        "engine-commands.md": (
+            "Commands of the engine",
+            "flags of " + ", ".join(f"`{name}`" for name in commands_besides()),
+            engine_commands(),
         ),
         "gateway-flags.md": ("Gateway flags", "`fairlead gateway`", gateway_flags()),
         "operator-settings.md": ("Operator settings", "the file of `fairlead operator --settings FILE`", settings()),
@@ -183,6 +189,52 @@ def engine_flags() -> str:
             rows.append([f"`{flag}`", *_with_default(texts.get(field.name), field.default, flag)])
         parts += [f"## {title}", table(["Flag", "Default", "Meaning"], rows)]
     return "\n\n".join(parts)
+
+
+def commands_besides() -> dict[str, tuple[str, argparse.ArgumentParser]]:
+    """By name, what `fairlead-engine` does besides what takes a model's settings: a line of it, and its flags."""
+    [commands] = [each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    texts = {each.dest: each.help for each in commands._choices_actions}
+    return {
+        name: (documented(texts.get(name), name), parser)
+        for name, parser in commands.choices.items()
+        if name not in ("serve", "characterise")
+    }
+
+
+def engine_commands() -> str:
+    """The page of the engine's other commands."""
+    parts = ["All of them print `--help`, and end with status 1 where they could not do it, 2 where they were called "
+             "wrongly."]  # fmt: skip
+    for name, (text, parser) in commands_besides().items():
+        actions = [each for each in parser._actions if not isinstance(each, argparse._HelpAction)]
+        options, named = [each for each in actions if each.option_strings], [e for e in actions if not e.option_strings]
+        usage = [f"fairlead-engine {name}"]
+        usage += [f"[{each.metavar} …]" if each.nargs == "*" else str(each.metavar) for each in named]
+        usage += [f"{each.option_strings[0]} {each.metavar}" for each in options if each.required]
+        rows = [[f"`{_written(each)}`", *_row(each, name)] for each in (*named, *options)]
+        parts += [f"## {name}", f"To {text}: `{' '.join(usage)}`. {documented(parser.description, name)}"]
+        parts += [table(["Flag", "Default", "Meaning"], rows)]
+    return "\n\n".join(parts)
+
+
+def _written(action: argparse.Action) -> str:
+    """As it stands on the command line."""
+    return ", ".join(action.option_strings) or str(action.metavar)
+
+
+def _row(action: argparse.Action, command: str) -> list[str]:
+    """Default and meaning."""
+    what, choices = f"{command} {_written(action)}", [str(each) for each in action.choices or ()]
+    text = documented(action.help, what)
+    if choices and not all(each in text for each in choices):
+        text = f"{text.rstrip('.')}: {', '.join(choices)}"
+    if action.required or (not action.option_strings and action.nargs is None):
+        return ["*required*", _with_default(text, None, what)[1]]
+    found, meaning = _with_default(
+        text, action.default if isinstance(action.default, int | float | str) else None, what
+    )
+    return ["" if action.nargs == 0 else found, meaning]
 
 
 def gateway_flags() -> str:

@@ -1,6 +1,7 @@
 """`docs/reference/` is what the code says: no setting, metric, field or reason goes undocumented."""
 
 import importlib.util
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from fairlead_engine.__main__ import build_parser
 from fairlead_protocol.docstrings import docstrings
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -34,6 +36,19 @@ def test_the_gateways_openapi_document_is_the_engines_with_what_the_gateway_adds
 def test_every_page_is_the_generated_text(generator: ModuleType) -> None:
     written = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "reference").iterdir()}
     assert written == generator.pages(), "run `make reference`"
+
+
+def test_every_flag_of_every_command_of_the_engine_stands_on_a_page(generator: ModuleType) -> None:
+    pages = generator.pages()
+    sections = dict(re.findall(r"^## (\S+)$(.*?)(?=^## |\Z)", pages["engine-commands.md"], re.DOTALL | re.MULTILINE))
+    [commands] = [each for each in build_parser()._actions if each.dest == "command"]
+    assert commands.choices is not None
+    for name, parser in dict(commands.choices).items():  # type: ignore[call-overload]
+        text = sections.pop(name, None) or pages["engine-flags.md"]
+        written = set(re.findall(r"--[a-z][a-z-]*[a-z]", text)) | {"--help", "--config"}
+        flags = {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
+        assert {flag for flag in flags if not flag.startswith("--no-")} <= written, name
+    assert not sections
 
 
 def test_help_is_printed_and_nothing_is_written(

@@ -254,7 +254,9 @@ def test_of_many_images_few_are_kept_and_others_seen_again(most, folder, referen
         for output in engine.step():
             outputs[output.request_id] += output.new_token_ids
         kept.append(seen.num_bytes)
-    largest = max(each.rows * each.columns for scene in scenes for each in scene.images) * 4 * 32  # float32, hidden size
+    largest = (
+        max(each.rows * each.columns for scene in scenes for each in scene.images) * 4 * 32
+    )  # float32, hidden size
     assert largest <= max(kept) <= most + largest and kept[-1] == 0
     for scene, output in zip(scenes, outputs.values(), strict=True):
         scene.check(reference, processor, output)

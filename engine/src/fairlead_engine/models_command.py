@@ -48,8 +48,10 @@ def add_download_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parallel", type=_positive, default=8, metavar="N", help="files at a time. Default: 8")
     parser.add_argument("--progress-port", type=_port, metavar="N", help="where GET /progress answers meanwhile")
     parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of it. Default: 127.0.0.1")
-    parser.add_argument("--log-level", choices=_LEVELS, default="info")
-    parser.add_argument("--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT))
+    parser.add_argument("--log-level", choices=_LEVELS, default="info", help="least severe lines of the log")
+    parser.add_argument(
+        "--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT), help="form of the log"
+    )
 
 
 def add_adapters_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--method", choices=METHODS, default="rtn",
-        help="rtn: each weight to the nearest; awq: columns are scaled by what their inputs are, first; gptq: later "
-        "columns make good what earlier ones err. Default: rtn",
+        help="how weights are rounded: rtn (each to the nearest), awq (columns are scaled by what their inputs are, "
+        "first) or gptq (later columns make good what earlier ones err). Default: rtn",
     )  # fmt: skip
     parser.add_argument(
         "--calibration", metavar="FILE", help="for awq and gptq: text of the kind that the model is for, in UTF-8"
