@@ -229,11 +229,10 @@ def _row(action: argparse.Action, command: str) -> list[str]:
     text = documented(action.help, what)
     if choices and not all(each in text for each in choices):
         text = f"{text.rstrip('.')}: {', '.join(choices)}"
-    if action.required or (not action.option_strings and action.nargs is None):
-        return ["*required*", _with_default(text, None, what)[1]]
-    found, meaning = _with_default(
-        text, action.default if isinstance(action.default, int | float | str) else None, what
-    )
+    default = action.default if isinstance(action.default, int | float | str) else None
+    found, meaning = _with_default(text, default, what)
+    if action.required and action.nargs != "*":  # of which argparse says that it is required
+        return ["*required*", meaning]
     return ["" if action.nargs == 0 else found, meaning]
 
 

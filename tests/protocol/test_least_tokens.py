@@ -66,8 +66,18 @@ def tokenizer_of(kind: str) -> PromptTokenizer:
         "swallowing space": lambda: byte_level(nfc=True, strips=True),
         "with bytes for the unknown": sentence_piece,
         "one token for any unknown word": word_piece,
+        "with added tokens": berts,
     }
     return PromptTokenizer(made[kind]().to_str())
+
+
+def berts() -> Tokenizer:
+    """With the added tokens of BERT, in a text as anywhere."""
+    tokenizer = word_piece()
+    names = ("[UNK]", "[CLS]", "[SEP]", "[A", "A][B")
+    tokenizer.add_tokens([AddedToken(name, normalized=False, special=True) for name in names])
+    tokenizer.add_tokens([AddedToken("[MASK]", normalized=False, lstrip=True, special=True)])
+    return tokenizer
 
 
 @cache
@@ -76,7 +86,9 @@ def least_of(kind: str) -> LeastTokens:
 
 
 KINDS = ["dinghy", "byte-level", "composing", "swallowing space", "with bytes for the unknown"]
+OF_WORDS = ["one token for any unknown word", "with added tokens"]
 PIECES = [
+    *("[MASK]", "[SEP", "[A][B]", "\x00", "\x1c", "\x85", "\u2028", "don't", "Ѐ\u0483", "ʻ", "²", "\u200d", "×"),
     *("<|end|>", "<greedy>", " x ", "e\u0301nde", "word", " words", " " * 50, "\n", "\u3000", "12", "日本", "▁", "😀"),
     *(
         "e\u0301",
@@ -94,7 +106,7 @@ TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=30).map
 
 
 @pytest.mark.parametrize("piece", [3, 65536])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *OF_WORDS])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, times=st.sampled_from([1, 1, 7]))
 def test_no_text_has_fewer(kind: str, piece: int, monkeypatch: pytest.MonkeyPatch, text: str, times: int) -> None:
@@ -121,6 +133,14 @@ def test_the_bound_is_met_where_a_text_is_made_of_the_longest_entries() -> None:
 def test_counting_ends_where_it_is_clear() -> None:
     read = least_of("dinghy").of("ahoy " * 4_000_000, enough=2048)
     assert 2048 < read < 40_000, "20 MB were not looked at to know that 2048 tokens are too few"
+
+
+@pytest.mark.parametrize("kind", OF_WORDS)
+def test_words_are_counted_where_an_unknown_one_is_a_token(kind: str) -> None:
+    text = "It isn't far, said Größe the корабль; " * 20_000
+    num_tokens = len(tokenizer_of(kind).encode(text[:380], add_special_tokens=False)) * len(text) // 380
+    assert 0.9 * num_tokens < least_of(kind).of(text, enough=10**9) <= num_tokens
+    assert 512 < least_of(kind).of(text, enough=512) < 40_000, "of megabytes, more is looked at than is needed"
 
 
 def test_of_tokenizers_that_lose_characters_nothing_is_said() -> None:

@@ -32,7 +32,7 @@ def add_download_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="hf://ORGANISATION/NAME[@REVISION], https://HOST/FOLDER, s3://BUCKET/FOLDER, gs://, az://, "
+        help="where it is: hf://ORGANISATION/NAME[@REVISION], https://HOST/FOLDER, s3://BUCKET/FOLDER, gs://, az://, "
         "oci://REGISTRY/REPOSITORY[:TAG]",
     )
     _add_folder(parser, "--to")

@@ -5,7 +5,8 @@ least one part in n of a token, n being the length of the longest entry that it 
 together is never more than the tokens there are. Characters are bytes where the vocabulary is one of bytes.
 
 This holds only where every character ends up in a token of its own length: not where unknown words become one `<unk>`,
-nor where a normalizer rewrites the text in ways that are not known here. Of such tokenizers nothing is said: 0.
+nor where a normalizer rewrites the text in ways that are not known here. Of the former words are counted, if they are
+told apart as BERT does (`least_words.py`); of other such tokenizers nothing is said: 0.
 
 Gateway and engine ask it before they tokenise, and take a text as it comes, 64 Ki characters at a time.
 """
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 import tokenizers
 
+from fairlead_protocol.least_words import LeastWords
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 _PIECE = 65536
@@ -61,6 +63,7 @@ class LeastTokens:
         """Whether a token may swallow any amount of the white space beside it."""
         self._longest: dict[int | str, int] = {}
         """By byte or character: the length of the longest entry with it."""
+        self._words: LeastWords | None = None
         if self._of_bytes and _byte_letters().keys() <= vocabulary.keys():
             letters = _byte_letters()
             self._note([letters[letter] for letter in entry if letter in letters] for entry in vocabulary)
@@ -69,17 +72,24 @@ class LeastTokens:
         elif _falls_back_to_bytes(parts) and {f"<0x{byte:02X}>" for byte in range(256)} <= vocabulary.keys():
             self._note(entry.replace(_SPACE_MARK, " ") for entry in vocabulary)
             self._note(token.content.replace(_SPACE_MARK, " ") for token in added)
+        elif _is_of_words(parts) and not any(token.normalized for token in added):
+            self._words = LeastWords([token.content for token in added])
 
     def of(self, text: str, enough: int) -> int:
         """At least so many tokens has `text`; counting ends where it is clear that there are `enough`."""
         cost = 0.0
-        for start in range(0, len(text), _PIECE) if self._longest else ():
-            counted: Counter[int | str] = Counter(self._units(text[start : start + _PIECE]))
-            seam = _SEAM if self._combines else 0
-            cost += max(0.0, sum(count / self._longest.get(unit, 1) for unit, count in counted.items()) - seam)
+        for start in range(0, len(text), _PIECE) if self._longest or self._words else ():
+            cost += self._cost(text[start : start + _PIECE])
             if cost - _ROUNDING > enough:
                 break
         return max(0, math.ceil(cost - _ROUNDING))
+
+    def _cost(self, piece: str) -> float:
+        if self._words is not None:
+            return self._words.of(piece)
+        counted: Counter[int | str] = Counter(self._units(piece))
+        seam = _SEAM if self._combines else 0
+        return max(0.0, sum(count / self._longest.get(unit, 1) for unit, count in counted.items()) - seam)
 
     def _note(self, entries: Iterable[Iterable[int | str]]) -> None:
         for entry in map(list, entries):
@@ -110,6 +120,12 @@ def _falls_back_to_bytes(parts: _Parts) -> bool:
     is_marked = all(step.get("replacement", _SPACE_MARK) == _SPACE_MARK for step in _steps(parts.pre_tokenizer))
     of_bytes = "ByteLevel" in _types(parts.pre_tokenizer)
     return _loses_nothing(parts) and parts.model.byte_fallback and not rewriting and is_marked and not of_bytes
+
+
+def _is_of_words(parts: _Parts) -> bool:
+    """Of a piece of a word or one token for all of it, words told apart as BERT does."""
+    is_berts = _types(parts.pre_tokenizer) == ["BertPreTokenizer"] and _types(parts.normalizer) == ["BertNormalizer"]
+    return parts.model.type == "WordPiece" and is_berts
 
 
 def _loses_nothing(parts: _Parts) -> bool:

@@ -22,7 +22,6 @@ from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
 from fairlead_engine_testing.scripted_engine import scripted_info
 
-
 _SETTINGS = ImageSettings(
     image_token_id=5, patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=64 * 64,
     mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5),
