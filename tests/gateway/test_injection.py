@@ -95,3 +95,35 @@ async def test_a_replica_that_has_just_been_started_again_has_no_answer(start) -
     setup = await start(engines=[Loading("loading"), FakeEngine("there")])
     status, body, _ = await setup.post(RESULT, "/v1/chat/completions/chatcmpl-x/inject")
     assert (status, body["error"]["code"]) == (404, "answer_not_found")
+
+
+async def test_a_replica_that_has_gone_has_no_answer_and_one_that_should_be_there_may(start) -> None:
+    going, staying = engines = [FakeEngine("going"), FakeEngine("staying")]
+    setup = await start(engines=engines, pools=lambda _: [make_pool([staying.replica()], departing=[going.replica()])])
+    going.kill()
+    status, body, _ = await setup.post(RESULT, "/v1/chat/completions/chatcmpl-x/inject")
+    assert (status, body["error"]["code"]) == (404, "answer_not_found"), "who listens no more streams nothing"
+    staying.kill()
+    status, body, _ = await setup.post(RESULT, "/v1/chat/completions/chatcmpl-x/inject")
+    assert (status, body["error"]["code"]) == (502, "replica_failed")
+
+
+async def test_a_gateway_that_is_made_to_end_says_so_to_who_sends_a_result(start, caplog) -> None:
+    class Silent(FakeEngine):
+        async def _inject(self, answer_id: str, body: dict[str, Any], responder: Any) -> None:
+            was_asked.set()
+            await asyncio.sleep(3600)
+
+    was_asked = asyncio.Event()
+    setup = await start(engines=[Silent("silent")], drain_timeout=60.0)
+    path = "/v1/chat/completions/chatcmpl-x/inject"
+    sending = asyncio.create_task(setup.post(RESULT, path))
+    await was_asked.wait()
+    setup.gateway.drain()
+    with caplog.at_level("INFO", "fairlead.gateway"):
+        setup.gateway.interrupt()
+        status, body, _ = await asyncio.wait_for(sending, 20)
+    assert (status, body["error"]["code"]) == (503, "shutting_down")
+    [line] = [each for each in caplog.records if each.message == "injection"]
+    assert (line.status, line.path) == (503, path)
+    assert b'injections_total{status="503"} 1.0' in setup.gateway.metrics.exposition()

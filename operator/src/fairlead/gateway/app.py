@@ -7,6 +7,7 @@ it that every request is observed once. Where a request goes is the director's.
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -159,7 +160,9 @@ class GatewayApp:
                 await _refuse(error, client, seen)
 
     async def _inject(self, target: routes.Target, headers: Headers, client: Client) -> None:
-        """Something for an answer that is being streamed, perhaps through another gateway."""
+        """Something for an answer that is being streamed, perhaps through another gateway; counted and logged once,
+        however it ends."""
+        status, began = 0, time.monotonic()
         try:
             with self._bodies.held() as held:
                 body = await client.read(self._bodies, headers, held)
@@ -167,11 +170,23 @@ class GatewayApp:
                 async with client.watch:
                     status = await self._injector.pass_on(target.path, target.chosen, body, headers, client)
         except ClientGone:
-            status = 0
+            pass
         except OpenAIError as error:
-            self._metrics.injected(error.status)
+            status = error.status
             raise
-        self._metrics.injected(status)
+        except asyncio.CancelledError:  # the server is being shut down and does not wait any longer
+            ending = errors.shutting_down()
+            status = ending.status
+            await client.refuse(ending)
+        except Exception:
+            logger.exception("what came for an answer failed in the gateway: %s", client.request_id)
+            failure = errors.internal_error()
+            status = failure.status
+            await client.refuse(failure)
+        finally:
+            self._metrics.injected(status)
+            fields = {"request_id": client.request_id, "client": client.name, "path": target.path, "status": status}
+            logger.info("injection", extra={**fields, "duration_seconds": round(time.monotonic() - began, 6)})
 
     async def _models(self, target: routes.Target, client: Client) -> None:
         if not self._pools.fleet.synced:

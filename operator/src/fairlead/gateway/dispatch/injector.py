@@ -7,7 +7,7 @@ who generates the answer takes anything but "not here" for it. Those that drain 
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from fairlead.fleet.directory import Pool
 from fairlead.gateway.dispatch.pools import Pools
@@ -18,7 +18,7 @@ from fairlead.gateway.request_client import Client
 from fairlead.routing.replica import Replica
 from fairlead_protocol.http.addresses import authority
 from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import AnswerTooLarge, TransportError
+from fairlead_protocol.http.client_connection import AnswerTooLarge, ConnectFailed, TransportError
 from fairlead_protocol.http.origin import Origin
 from fairlead_protocol.messages import HEADER_REASON, HEADER_REPLICA, REASON_LOADING
 
@@ -54,16 +54,27 @@ class Injector:
         named = headers.get(HEADER_REPLICA.encode(), b"").decode("latin-1")
         there = (*pool.pool.replicas, *pool.pool.departing)
         replicas = [each for each in there if not named or each.name == named]
-        status, answer, replica = await self._ask(replicas, path, body, client.request_id)
+        leaving = {each.name for each in pool.pool.departing}
+        status, answer, replica = await self._ask(replicas, leaving, path, body, client.request_id)
         await client.reply(status, answer, [(HEADER_REPLICA.encode(), replica.encode())] if replica else [])
         return status
 
     async def _ask(
-        self, replicas: Iterable[Replica], path: str, body: bytes, request_id: str
+        self, replicas: Iterable[Replica], leaving: Collection[str], path: str, body: bytes, request_id: str
     ) -> tuple[int, bytes, str | None]:
         """Status, body and name of the first that does not say that it has no such answer. One that does not say takes
-        the question from nobody else, who may be putting the result in."""
-        asked = [asyncio.create_task(self._ask_one(each, path, body, request_id)) for each in replicas]
+        the question from nobody else, who may be putting the result in. Who is `leaving` and listens no more has ended,
+        and its answers with it."""
+
+        async def ask(replica: Replica) -> tuple[int, bytes, str]:
+            try:
+                return await self._ask_one(replica, path, body, request_id)
+            except ConnectFailed as error:
+                if replica.name in leaving and isinstance(error.__cause__, ConnectionRefusedError):
+                    return _NOT_HERE, b"", replica.name
+                raise
+
+        asked = [asyncio.create_task(ask(each)) for each in replicas]
         failure: TransportError | AnswerTooLarge | None = None
         unheard: tuple[int, bytes, str | None] | None = None
         try:
