@@ -22,7 +22,7 @@ from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import AdapterError, ConfigError, EngineError
 from fairlead_engine.model.lora.adapted_linear import AdaptedLinear
 from fairlead_engine.runner import ModelRunner, model_part
-from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Pooling
+from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Held, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import ALL, write_random_adapter
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
@@ -298,8 +298,8 @@ def test_what_has_begun_with_an_adapter_goes_on_with_no_other_of_its_name(
     """As the rounds of a beam search, each of them a request: unloaded or not, it is theirs until they are over."""
     engine = Engine(config_of(model, {"x": adapters["everything"]}, adapter_folder=str(adapters["everything"].parent)))
     request = make_request("r", list(range(5, 45)), adapter="x", max_tokens=12)
-    begun = msgspec.structs.replace(request, adapter_hold="search")
-    engine.adapters.hold("search", "x")
+    begun = msgspec.structs.replace(request, prompt_token_ids=[44], hold="search")
+    engine.hold("search", Held(prompt_token_ids=list(range(5, 44)), adapter="x"))
     wanted = serve(engine, [begun])["r"][0]
     engine.unload_adapter("x")
     assert serve(engine, [begun])["r"][0] == wanted, "it goes on where nobody else may ask for it"

@@ -487,8 +487,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Requests share cached prefixes only with requests of the same salt."""
     adapter: str | None = None
     """One of `EngineLoad.adapters`; None = the model as it is. Prefixes are shared only under the same one."""
-    adapter_hold: str | None = None
-    """The adapter that is held by this id (`EngineClient.hold_adapter`), whatever has its name now; None = what has."""
+    hold: str | None = None
+    """Its prompt stands behind what is held by this id (`EngineClient.hold`), whose images and adapter it has, whatever
+    has the adapter's name now."""
     priority: int = 0
     pooling: Pooling | None = None
     """What vector is made of the prompt's hidden states; None = text is generated."""
@@ -504,6 +505,14 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse it when it would wait longer than this by prediction; None = when too many prompt tokens wait."""
     injectable: Injectable | None = None
     """Where tokens may be put into its answer; None = nowhere."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What several requests begin with (`EngineRequest.hold`)."""
+
+    prompt_token_ids: list[int]
+    images: tuple[PromptImage, ...] = ()
+    adapter: str | None = None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

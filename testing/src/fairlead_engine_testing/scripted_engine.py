@@ -10,7 +10,7 @@ from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import AdapterError, EngineDead, EngineGone, InjectionError, QueueFull, StartError
-from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
+from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, Held, SequenceOutput
 from fairlead_protocol.blocks import ROOT, BlockHash
 
 Script = Callable[[EngineRequest], Iterable[SequenceOutput]]
@@ -107,8 +107,7 @@ class ScriptedEngine:
         self.closed = False
         self.step_age_seconds = 0.0
         self.requests: list[EngineRequest] = []
-        self.holds: dict[str, str] = {}
-        """Adapters, by hold."""
+        self.holds: dict[str, Held] = {}
         self.aborted: list[str] = []
         self.running: set[str] = set()
         self.num_commands = 0
@@ -165,6 +164,10 @@ class ScriptedEngine:
         if self._death is not None:
             raise EngineGone(self._death)
         self.num_commands += 1
+        if request.hold is not None:
+            held = self.holds[request.hold]
+            prompt = held.prompt_token_ids + request.prompt_token_ids
+            request = msgspec.structs.replace(request, prompt_token_ids=prompt, images=held.images)
         if not self.full:
             self.requests.append(request)
             self.running.add(request.request_id)
@@ -184,10 +187,10 @@ class ScriptedEngine:
     async def unload_adapter(self, name: str) -> None:
         self.change_load(adapters={each: 0.0 for each in self.load.adapters if each != name})
 
-    def hold_adapter(self, hold: str, name: str) -> None:
-        self.holds[hold] = name
+    def hold(self, hold: str, held: Held) -> None:
+        self.holds[hold] = held
 
-    def release_adapter(self, hold: str) -> None:
+    def release(self, hold: str) -> None:
         self.holds.pop(hold, None)
 
     def abort(self, request_id: str) -> None:

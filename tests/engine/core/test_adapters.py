@@ -11,7 +11,7 @@ import pytest
 
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import AdapterError
-from fairlead_engine.types import FinishReason
+from fairlead_engine.types import FinishReason, Held
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config
 
@@ -45,8 +45,8 @@ def test_each_answer_is_that_of_its_own_adapter(seed: int) -> None:
         max_num_queued_tokens=10**6,
     )  # fmt: skip
     folders = {name: f"{name}0" for name in NAMES[:4]}
-    holds: dict[str, tuple[str, str]] = {}
-    """Adapters, each with its folder when it was taken hold of."""
+    holds: dict[str, tuple[str, str, list[int]]] = {}
+    """Adapters, each with its folder when it was taken hold of, and the beginning of prompts."""
     wanted: dict[str, list[int]] = {}
     got: dict[str, list[int]] = {}
     gone: set[str] = set()
@@ -67,23 +67,26 @@ def test_each_answer_is_that_of_its_own_adapter(seed: int) -> None:
         match draw.choice(["add", "add", "add", "step", "step", "abort", "reload", "hold", "release"]):
             case "hold":
                 name = draw.choice([*folders])
-                engine.adapters.hold(f"hold {index}", name)
-                holds[f"hold {index}"] = name, folders[name]
+                begin = shared[: draw.randint(0, 16)]
+                engine.hold(f"hold {index}", Held(prompt_token_ids=begin, adapter=name))
+                holds[f"hold {index}"] = name, folders[name], begin
             case "release" if holds:
                 engine.abort(hold := draw.choice([*holds]))
                 del holds[hold]
             case "add":
                 name, adapter, hold = str(index), draw.choice([None, *folders]), draw.choice([None, *holds])
                 folder = None if adapter is None else folders[adapter]
-                if hold is not None:
-                    adapter, folder = holds[hold]
                 prompt = shared[: draw.randint(0, 20)] + [draw.randrange(1, 8) for _ in range(draw.randint(1, 8))]
+                rest = prompt[-8:]
+                if hold is not None:
+                    adapter, folder, begin = holds[hold]
+                    prompt = begin + rest
                 most = draw.randint(1, 40 - len(prompt))
                 request = make_request(
-                    name, prompt, adapter=adapter, max_tokens=most, ignore_eos=True, arrival_time=float(index),
-                    priority=draw.choice([0, 0, 0, 1]),
+                    name, rest if hold else prompt, adapter=adapter, max_tokens=most, ignore_eos=True,
+                    arrival_time=float(index), priority=draw.choice([0, 0, 0, 1]),
                 )  # fmt: skip
-                assert engine.add(msgspec.structs.replace(request, adapter_hold=hold)) is None
+                assert engine.add(msgspec.structs.replace(request, hold=hold)) is None
                 wanted[name] = runner.generate(prompt, most, folder=folder)
                 got[name] = []
             case "step":

@@ -18,7 +18,7 @@ from fairlead_engine_testing.fake_engine import fake_config
 
 _MODULES = (adapter_places, grammars, injections, thinking, image_places, drafting)
 OF_FEATURES = {Path(each.__file__).name for each in _MODULES}
-OF_STEPS = {"_masks", "_begin_masks", "_broken", "_digests"}
+OF_STEPS = {"_masks", "_begin_masks", "_digests"}
 """Functions of modules that steps do run."""
 
 

@@ -125,7 +125,7 @@ async def test_a_search_ends_where_a_soft_prompt_leaves_no_room(start_app: Any) 
 
 async def test_every_round_of_a_search_is_for_the_adapter_that_it_began_with(start_app: Any) -> None:
     def told(request: EngineRequest) -> list[SequenceOutput]:
-        assert app.engine.holds == {request.adapter_hold: "x"}
+        assert [each.adapter for each in app.engine.holds.values()] == ["x"]
         logprobs = [TokenLogprobs(5, -0.5, [(5, -0.5)])]
         length = FinishReason.LENGTH
         return [
@@ -133,9 +133,12 @@ async def test_every_round_of_a_search_is_for_the_adapter_that_it_began_with(sta
         ]
 
     app = start_app(ScriptedEngine(told, info=scripted_info(adapters=("x",))))
+    sent, add = list[EngineRequest](), app.engine.add
+    app.engine.add = lambda request, stream: sent.append(request) or add(request, stream)
     assert (await app.chat(model="tiny:x", use_beam_search=True, max_tokens=3)).status_code == 200
+    assert [each.prompt_token_ids for each in sent] == [[], [5], [5, 5]], "the prompt is sent once, with the hold"
     assert len(app.engine.requests) == 3 and not app.engine.holds
-    assert len({request.adapter_hold for request in app.engine.requests}) == 1
+    assert len({request.hold for request in app.engine.requests}) == 1
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])

@@ -14,7 +14,7 @@ from fairlead_engine.core.messages import (
     Command,
     Died,
     Failed,
-    HoldAdapter,
+    Hold,
     Inject,
     LoadAdapter,
     Reply,
@@ -33,7 +33,7 @@ from fairlead_engine.errors import (
     RequestError,
     start_error,
 )
-from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason
+from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, Held
 
 
 class _Ask(NamedTuple):
@@ -111,15 +111,15 @@ class ChannelClient(ABC):
         """Unloads one; see `EngineClient.unload_adapter`."""
         await self._ask(lambda ask: UnloadAdapter(ask, name), AdapterError)
 
-    def hold_adapter(self, hold: str, name: str) -> None:
-        """Keeps an adapter; see `EngineClient.hold_adapter`."""
+    def hold(self, hold: str, held: Held) -> None:
+        """Keeps what requests begin with; see `EngineClient.hold`."""
         if self._death is not None:
             raise EngineGone(self._death)
-        self._send(HoldAdapter(hold, name))
+        self._send(Hold(hold, held))
         self._holds.add(hold)
 
-    def release_adapter(self, hold: str) -> None:
-        """Keeps it no more; see `EngineClient.release_adapter`."""
+    def release(self, hold: str) -> None:
+        """Keeps it no more; see `EngineClient.release`."""
         if hold in self._holds:
             self._holds.remove(hold)
             if self.alive:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.request_stream import RequestStream
-from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest
+from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, Held
 
 
 class StepListener(Protocol):
@@ -58,12 +58,12 @@ class EngineClient(Protocol):
         """Has the core take no more requests for it; those that are there go on. Raises the same."""
         ...
 
-    def hold_adapter(self, hold: str, name: str) -> None:
-        """Has the core keep the adapter that has this name now, for requests that will name the hold
-        (`EngineRequest.adapter_hold`); `hold` is no request's id. Raises `EngineGone`."""
+    def hold(self, hold: str, held: Held) -> None:
+        """Has the core keep this, with the adapter that has its name now, for requests that will name the hold
+        (`EngineRequest.hold`); `hold` is no request's id. Raises `EngineGone`."""
         ...
 
-    def release_adapter(self, hold: str) -> None:
+    def release(self, hold: str) -> None:
         """No more such requests come. Nothing happens where nothing is held."""
         ...
 

@@ -21,6 +21,7 @@ from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size, size_without_cache
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.grammars import Grammars, usable_cores
+from fairlead_engine.core.holds import Holds
 from fairlead_engine.core.injections import Injection
 from fairlead_engine.core.late_planning import LatePlanning
 from fairlead_engine.core.memory import format_bytes
@@ -42,6 +43,7 @@ from fairlead_engine.types import (
     EngineLoad,
     EngineRequest,
     FinishReason,
+    Held,
     Injected,
     Pooling,
     Reading,
@@ -132,6 +134,7 @@ class Engine:
             most_virtual_tokens=size.max_model_len - 2,
         )
         self.thinking = ThinkingBudgets(model.vocab_size)
+        self.holds = Holds(config.block_size)
         self.scheduler = Scheduler(
             self.blocks,
             limits,
@@ -177,8 +180,7 @@ class Engine:
         if self._has_adapters:
             self.adapters.place()  # for no batch, too: what waits to be placed cannot be dropped from the host's memory
         if batch:
-            if self.grammars or self.thinking:
-                batch.masks = self._masks(batch)
+            batch.masks = self._masks(batch) if self.grammars or self.thinking else None
             with self._watch.launching():
                 step = _Step(batch, self.runner.launch(batch))  # forward and draw; the device may be at it
         if self.config.async_scheduling:
@@ -189,22 +191,21 @@ class Engine:
             if not batch:  # there is nothing to compute before something else is ready
                 (self.adapters if self.adapters.is_awaited else self.grammars).wait()
             self._expect_end()
-            return injected + self._broken() if self._has_adapters else injected
+            return injected + self._broken()
         batch, sampled = _wanted(step.batch, self._collect(step))
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
-        saw_images = self._sees_images and any(item.images for item in step.batch.chunks)
-        self.step_cost.observe(step.batch, self._watch.end(), learns=not saw_images)
-        outputs = self.outputs(batch, sampled, finished)
-        if injected:
-            outputs[:0] = injected
-        if self._has_adapters:
-            outputs += self._broken()
-        return outputs
+        self.step_cost.observe(step.batch, self._watch.end(), learns=not self._saw_images(step.batch))
+        return injected + self.outputs(batch, sampled, finished) + self._broken()
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
         """Queues a request. Returns its only output, REJECTED, INVALID or ERROR with a message, when it cannot be
         taken."""
+        hold = request.hold
+        if hold is not None:
+            if (whole := self.holds.whole(request)) is None:
+                return _ended(request.request_id, Refusal(FinishReason.ERROR, "what it begins with is not held"))
+            request = whole
         adapter = self._adapter(request)
         num_virtual_tokens = 0 if adapter is None else adapter.num_virtual_tokens
         prompt = request.prompt_token_ids
@@ -227,6 +228,8 @@ class Engine:
             max_queue_seconds=request.max_queue_seconds,
             injectable=request.injectable,
         )
+        if hold is not None:
+            self.holds.begin(hold, sequence)
         refusal = (
             self._cannot_do(sequence)
             or self._unknown_token(sequence)
@@ -236,10 +239,18 @@ class Engine:
             or self.scheduler.add(sequence)
         )
         if refusal is None:
+            if hold is not None:
+                self.holds.note(hold, sequence)
             self.grammars.add(sequence)
             self.thinking.add(sequence)
             return None
         return _ended(request.request_id, refusal)
+
+    def hold(self, hold: str, held: Held) -> None:
+        """Keeps what requests will begin with that name the hold, until that is aborted."""
+        self.holds.add(hold, held)
+        if held.adapter is not None:
+            self.adapters.hold(hold, held.adapter)
 
     def load_adapter(self, name: str, folder: Path, done: Callable[[AdapterError | None], None]) -> None:
         """Begins to load an adapter beside the steps; `done` hears the end of it, from `settle` or a step. Raises
@@ -271,7 +282,8 @@ class Engine:
             self.runner.forget([request_id])
             self.grammars.forget([sequence])
             self.thinking.forget([sequence])
-        elif self._has_adapters:
+        else:
+            self.holds.release(request_id)
             self.adapters.release(request_id)
 
     def has_work(self) -> bool:
@@ -429,7 +441,7 @@ class Engine:
     def _broken(self) -> list[SequenceOutput]:
         """Ends those whose adapter can be had no more."""
         found: list[SequenceOutput] = []
-        if not self.adapters.broken:
+        if not (self._has_adapters and self.adapters.broken):
             return found
         for sequence in list(self.scheduler.waiting):
             problem = self.adapters.broken.get(sequence.adapter.key) if sequence.adapter is not None else None
@@ -443,9 +455,12 @@ class Engine:
         """With which it is to be computed, if it is there."""
         if request.adapter is None:
             return None
-        if request.adapter_hold is not None:
-            return self.adapters.held(request.adapter_hold)
+        if request.hold is not None:
+            return self.adapters.held(request.hold)
         return self.adapters.find(request.adapter)
+
+    def _saw_images(self, batch: Batch) -> bool:
+        return self._sees_images and any(item.images for item in batch.chunks)
 
     def _unknown_adapter(self, request: EngineRequest, adapter: Adapter | None) -> Refusal | None:
         """It may have been unloaded while the request was on its way."""

@@ -18,7 +18,7 @@ from fairlead_engine.core.messages import (
     Died,
     Failed,
     Forget,
-    HoldAdapter,
+    Hold,
     Inject,
     LoadAdapter,
     Started,
@@ -108,9 +108,9 @@ def _obey(commands: list[tuple[int, Command]], engine: Engine, clients: Clients)
                 _load_adapter(engine, name, folder, partial(clients.answer, client, ask))
             case UnloadAdapter(ask, name):
                 clients.answer(client, ask, _problem(lambda name=name: engine.unload_adapter(name)))  # type: ignore[misc]
-            case HoldAdapter(hold, name):
+            case Hold(hold, held):
                 clients.added(client, hold)
-                engine.adapters.hold(hold, name)
+                engine.hold(hold, held)
             case Inject(ask, request_id, mark, token_ids):
                 engine.inject(request_id, mark, token_ids, partial(clients.answer, client, ask))
             case Forget(other):

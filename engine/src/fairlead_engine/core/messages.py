@@ -8,7 +8,7 @@ engine.
 
 import msgspec
 
-from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, SequenceOutput
+from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, Held, SequenceOutput
 from fairlead_protocol.blocks import BlockHash
 
 
@@ -52,12 +52,11 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
     name: str
 
 
-class HoldAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Keep what has this name now for requests that will come (`EngineRequest.adapter_hold`), until the hold is
-    aborted."""
+class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Keep this for requests that will come (`EngineRequest.hold`), until the hold is aborted."""
 
     hold: str
-    name: str
+    held: Held
 
 
 class Inject(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -74,7 +73,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """End the core now, whatever runs. The first client's."""
 
 
-Command = Add | Abort | Forget | Ping | LoadAdapter | UnloadAdapter | HoldAdapter | Inject | Stop
+Command = Add | Abort | Forget | Ping | LoadAdapter | UnloadAdapter | Hold | Inject | Stop
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):

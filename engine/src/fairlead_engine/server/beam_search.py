@@ -26,6 +26,7 @@ from fairlead_engine.types import (
     EngineInfo,
     EngineRequest,
     FinishReason,
+    Held,
     SamplingParams,
     SequenceOutput,
     TokenLogprobs,
@@ -115,10 +116,6 @@ class BeamSearch(Generation):
         is_chat = isinstance(request, ChatRequest)
         self._tells_logprobs = bool(request.logprobs) if is_chat else request.logprobs is not None
         self._num_top = (request.top_logprobs if is_chat else request.logprobs) or 0
-        self._adapter = choices[0].request.adapter
-        self._hold = f"{choices[0].request.request_id}/adapter" if self._adapter is not None else None
-        """Keeps the adapter with which the search begins: that it is unloaded meanwhile, or that another has its name
-        then, is nothing to later rounds."""
         self._asked: list[_Asked] = []
         self._num_asked = 0
         self._wake = asyncio.Event()
@@ -131,16 +128,20 @@ class BeamSearch(Generation):
             )
 
     async def __aenter__(self) -> "BeamSearch":
-        if self._hold is not None and self._adapter is not None:
-            self._client.hold_adapter(self._hold, self._adapter)
+        for choices in self._by_prompt:
+            begin = choices[0].request
+            held = Held(prompt_token_ids=begin.prompt_token_ids, images=begin.images, adapter=begin.adapter)
+            self._client.hold(_hold(choices[0]), held)
+            for choice in choices:  # the core has them, for as long as there are rounds
+                choice.request = msgspec.structs.replace(choice.request, images=())
         return self
 
     async def __aexit__(self, *error: Any) -> None:
         for asked in self._asked:
             if asked.stream is not None and asked.behind is None:
                 self._client.abort(asked.request.request_id)
-        if self._hold is not None:
-            self._client.release_adapter(self._hold)
+        for choices in self._by_prompt:
+            self._client.release(_hold(choices[0]))
         await super().__aexit__(*error)
 
     async def started(self) -> None:
@@ -194,9 +195,9 @@ class BeamSearch(Generation):
         request = msgspec.structs.replace(
             before,
             request_id=f"{before.request_id}/{self._num_asked}",
-            prompt_token_ids=before.prompt_token_ids + beam.token_ids,
+            prompt_token_ids=beam.token_ids,
             sampling=sampling,
-            adapter_hold=self._hold,
+            hold=_hold(choice),
         )
         return _Asked(choice, request)
 
@@ -238,6 +239,12 @@ class BeamSearch(Generation):
             found.append(ChoiceDelta(choice.index, choice.reader.push(output)))
             self._finish(choice, reason)
         return found
+
+
+def _hold(choice: Choice) -> str:
+    """The core keeps the search's prompt, images and adapter by it: they are sent once, and that an adapter is unloaded
+    meanwhile, or another has its name then, is nothing to later rounds."""
+    return f"{choice.request.request_id}/begin"
 
 
 def _beams(request: GenerationRequest, choice: Choice, info: EngineInfo, num_virtual_tokens: int) -> Beams:
