@@ -19,9 +19,10 @@ from fairlead_engine.model.fallback.step_attention import StepAttention
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.comparison import LogitModel
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
-from fairlead_engine.types import EngineRequest, Pooling, SamplingParams
+from fairlead_engine.types import Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
+from fairlead_engine_testing.greedy_answers import greedy_answers
 
 _LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12}
 QUICK: dict[str, dict[str, Any]] = {
@@ -78,23 +79,6 @@ def make_engine(folder: Path, **settings: Any) -> Engine:
     return Engine(EngineConfig(model=str(folder), dtype="float32", device="cpu", **settings))
 
 
-def serve(engine: Engine, prompts: list[list[int]], num_new: int, *, per_step: int) -> list[list[int]]:
-    sampling = SamplingParams(temperature=0.0, max_tokens=num_new, ignore_eos=True)
-    outputs: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
-    waiting = [
-        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling, arrival_time=float(index))
-        for index, prompt in enumerate(prompts)
-    ]
-    while waiting or engine.has_work():
-        arrived, waiting = waiting[:per_step], waiting[per_step:]
-        for request in arrived:
-            assert engine.add(request) is None
-        for output in engine.step():
-            outputs[output.request_id] += output.new_token_ids
-        engine.check()
-    return list(outputs.values())
-
-
 def test_tokens_are_those_of_transformers_in_chunks_after_preemptions_and_with_prefixes(
     folder: Path, reference
 ) -> None:
@@ -106,7 +90,7 @@ def test_tokens_are_those_of_transformers_in_chunks_after_preemptions_and_with_p
     engine = make_engine(
         folder, kv_cache_memory=14 * bytes_per_block, max_model_len=100, max_num_batched_tokens=24, max_num_seqs=6
     )
-    outputs = serve(engine, prompts, 20, per_step=2)
+    outputs = greedy_answers(engine, prompts, 20, per_step=2)
     assert engine.load.num_preemptions > 0
     assert engine.load.prefix_hit_tokens > 0
     for prompt, output in zip(prompts, outputs, strict=True):
@@ -148,7 +132,7 @@ def test_guesses_leave_tokens_as_they_are(method: str, neox: Path, reference) ->
     engine = make_engine(neox, max_model_len=100, max_num_batched_tokens=24, max_num_seqs=4, **guesses)
     draw = random.Random(3)
     prompts = [[draw.randrange(2, 9) for _ in range(30)] for _ in range(3)]
-    for prompt, output in zip(prompts, serve(engine, prompts, 40, per_step=1), strict=True):
+    for prompt, output in zip(prompts, greedy_answers(engine, prompts, 40, per_step=1), strict=True):
         reference.check_greedy(neox, prompt, output)
     assert sum(engine.load.num_accepted_per_position) > 0
 

@@ -13,8 +13,6 @@ from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.gguf_header.gguf_file import GgufFile
@@ -25,9 +23,9 @@ from fairlead_engine.model.gguf.gguf_blocks import BLOCKS
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.tokenizer_files import read_tokenizer
 from fairlead_engine.types import SamplingParams
-from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.gguf_files import write_gguf
+from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
 CPU = torch.device("cpu")
@@ -42,21 +40,6 @@ MIXED = {
     "embed_tokens.weight": Kind.Q8_0,
     "lm_head.weight": Kind.Q8_0,
 }
-
-
-def serve(model: Path) -> list[list[int]]:
-    engine = Engine(
-        EngineConfig(
-            model=str(model), dtype="float32", device="cpu", num_threads=1, block_size=8, kv_cache_memory=2**21
-        )
-    )
-    for index, prompt in enumerate(PROMPTS):
-        assert engine.add(make_request(str(index), prompt, max_tokens=8, ignore_eos=True)) is None
-    tokens: list[list[int]] = [[] for _ in PROMPTS]
-    while engine.has_work():
-        for output in engine.step():
-            tokens[int(output.request_id)] += output.new_token_ids
-    return tokens
 
 
 @pytest.mark.parametrize("number", BLOCKS)
@@ -82,7 +65,7 @@ def test_a_file_is_the_model_that_its_blocks_mean(family: str, kinds, reference,
     fields = FAMILIES[family](intermediate_size=128, **tied)
     floats = write_random_checkpoint(tmp_path / "floats", fields)
     file = write_gguf(floats, tmp_path / "model.gguf", tmp_path / "meant", kinds)
-    outputs = serve(file)
+    outputs = greedy_answers(small_engine(file), PROMPTS, 8)
     for prompt, output in zip(PROMPTS, outputs, strict=True):
         reference.check_greedy(tmp_path / "meant", prompt, output)
 
@@ -94,7 +77,7 @@ def test_a_llama_is_what_transformers_reads_of_its_file(tmp_path: Path) -> None:
     floats = write_random_checkpoint(tmp_path / "floats", llama_fields(intermediate_size=128))
     file = write_gguf(floats, tmp_path / "model.gguf", tmp_path / "meant", {"_proj.weight": Kind.Q8_0})
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32).eval()
-    for prompt, output in zip(PROMPTS, serve(resolve_model(str(file))), strict=True):
+    for prompt, output in zip(PROMPTS, greedy_answers(small_engine(resolve_model(str(file))), PROMPTS, 8), strict=True):
         with torch.inference_mode():
             logits = theirs(torch.tensor([prompt + output[:-1]])).logits[0, len(prompt) - 1 :]
         assert output == logits.argmax(-1).tolist()

@@ -11,8 +11,8 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import identity
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
 from fairlead_engine.runner.model_runner import ModelRunner
-from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 1), (3, 40), (9, 17))]
@@ -21,21 +21,8 @@ STEP = {"int8": 1 / 127, "fp8": 1 / 8}
 
 
 def serve(folder: Path, prompts: list[list[int]], per_step: int = 100, **settings: Any) -> list[list[int]]:
-    defaults = {"kv_cache_memory": 2**21, "max_num_batched_tokens": 256, "block_size": 4, "max_model_len": 200}
-    config = EngineConfig(
-        model=str(folder), dtype="float32", device="cpu", num_threads=1, max_num_queued_tokens=1000,
-        max_num_seqs=4, **{**defaults, **settings},
-    )  # fmt: skip
-    engine = Engine(config)
-    waiting = [make_request(str(i), prompt, max_tokens=NUM_NEW, ignore_eos=True) for i, prompt in enumerate(prompts)]
-    tokens: list[list[int]] = [[] for _ in prompts]
-    while waiting or engine.has_work():
-        for request in waiting[:per_step]:
-            assert engine.add(request) is None
-        waiting = waiting[per_step:]
-        for output in engine.step():
-            tokens[int(output.request_id)] += output.new_token_ids
-    return tokens
+    engine = small_engine(folder, **{"block_size": 4, "max_model_len": 200, **settings})
+    return greedy_answers(engine, prompts, NUM_NEW, per_step=per_step)
 
 
 def rounded(heads: torch.Tensor, name: str) -> torch.Tensor:

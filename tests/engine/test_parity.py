@@ -12,6 +12,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import greedy_answers
 
 IN_KERNELS = ("gemma2", "gpt_oss", "llama", "qwen3")
 """Families between which attention differs: soft caps and windows, sinks, none of it, heads that are normed. Kernels do
@@ -59,21 +60,6 @@ def make_prompts(num: int, longest: int, prefix: list[int]) -> list[list[int]]:
     return [prefix + [draw.randrange(2, 256) for _ in range(draw.randint(1, longest))] for _ in range(num)]
 
 
-def serve(engine: Engine, prompts: list[list[int]], num_new: int, *, per_step: int = 100) -> list[list[int]]:
-    """All outputs; `per_step` requests arrive before each step. The block manager's books are checked all along."""
-    requests = [make_request(index, prompt, num_new) for index, prompt in enumerate(prompts)]
-    outputs: dict[str, list[int]] = {request.request_id: [] for request in requests}
-    while requests or engine.has_work():
-        arrived, requests = requests[:per_step], requests[per_step:]
-        for request in arrived:
-            assert engine.add(request) is None
-        for output in engine.step():
-            outputs[output.request_id] += output.new_token_ids
-            assert output.finish_reason in (None, FinishReason.LENGTH)
-        engine.check()
-    return list(outputs.values())
-
-
 def check(reference, folder: Path, prompts: list[list[int]], outputs: list[list[int]], num_new: int) -> None:
     assert [len(output) for output in outputs] == [num_new] * len(prompts)
     for prompt, output in zip(prompts, outputs, strict=True):
@@ -86,14 +72,14 @@ def test_mixed_batches_give_the_references_tokens(budget, folder, backend, refer
     engine = make_engine(
         folder, attention_backend=backend, max_num_batched_tokens=budget, max_num_seqs=6, max_num_queued_tokens=1000
     )
-    outputs = serve(engine, prompts, 10, per_step=2)
+    outputs = greedy_answers(engine, prompts, 10, per_step=2)
     check(reference, folder, prompts, outputs, 10)
 
 
 def test_prefix_hits_give_the_references_tokens(folder, backend, reference):
     prompts = make_prompts(8, 30, prefix=list(range(10, 60)))
     engine = make_engine(folder, attention_backend=backend, max_num_batched_tokens=64, max_num_queued_tokens=1000)
-    outputs = serve(engine, prompts, 8, per_step=1)
+    outputs = greedy_answers(engine, prompts, 8, per_step=1)
     assert engine.load.prefix_hit_tokens >= 5 * 48
     check(reference, folder, prompts, outputs, 8)
 
@@ -111,7 +97,7 @@ def test_preemptions_give_the_references_tokens(prefix_caching, folder, backend,
         max_num_queued_tokens=1000,
         enable_prefix_caching=prefix_caching,
     )
-    outputs = serve(engine, prompts, 30)
+    outputs = greedy_answers(engine, prompts, 30)
     assert engine.load.num_preemptions > 0
     check(reference, folder, prompts, outputs, 30)
 

@@ -9,8 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import identity
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model import load_model, read_config, weights
@@ -18,8 +16,8 @@ from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_runner import ModelRunner
-from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, gpt_oss_fields, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.quantized_checkpoints import (
     WEIGHTS,
     is_quantized,
@@ -38,20 +36,8 @@ WITH_EXPERTS = ("deepseek_v2", "deepseek_v3", "gpt_oss", "mixtral", "qwen2_moe",
 
 
 def serve(folder: Path, prompts: Sequence[list[int]], per_step: int = 100, budget: int = 256, **settings) -> list:
-    config = EngineConfig(
-        model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=8, kv_cache_memory=2**21,
-        max_num_batched_tokens=budget, max_num_seqs=4, max_num_queued_tokens=1000, **settings,
-    )  # fmt: skip
-    engine = Engine(config)
-    waiting = [make_request(str(i), prompt, max_tokens=NUM_NEW, ignore_eos=True) for i, prompt in enumerate(prompts)]
-    tokens: list[list[int]] = [[] for _ in prompts]
-    while waiting or engine.has_work():
-        for request in waiting[:per_step]:
-            assert engine.add(request) is None
-        waiting = waiting[per_step:]
-        for output in engine.step():
-            tokens[int(output.request_id)] += output.new_token_ids
-    return tokens
+    engine = small_engine(folder, max_num_batched_tokens=budget, **settings)
+    return greedy_answers(engine, prompts, NUM_NEW, per_step=per_step)
 
 
 def rounding(

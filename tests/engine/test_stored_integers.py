@@ -9,15 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.quantization.dequantized_linear import tell_decoding
 from fairlead_engine.model.quantization.packed_integers import pack, unpack
-from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized, write_awq, write_gptq
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
@@ -35,18 +33,8 @@ AWQ = [{}, {"has_zeros": False}, {"group_size": 64, "with_head": True}]
 CASES = [(write_gptq, options) for options in GPTQ] + [(write_awq, options) for options in AWQ]
 
 
-def serve(folder: Path, **options) -> list[list[int]]:
-    config = EngineConfig(
-        model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=8, kv_cache_memory=2**21, **options
-    )
-    engine = Engine(config)
-    for index, prompt in enumerate(PROMPTS):
-        assert engine.add(make_request(str(index), prompt, max_tokens=8, ignore_eos=True)) is None
-    tokens: list[list[int]] = [[] for _ in PROMPTS]
-    while engine.has_work():
-        for output in engine.step():
-            tokens[int(output.request_id)] += output.new_token_ids
-    return tokens
+def serve(folder: Path) -> list[list[int]]:
+    return greedy_answers(small_engine(folder), PROMPTS, 8)
 
 
 @pytest.mark.parametrize(("write", "options"), CASES)

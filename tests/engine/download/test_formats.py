@@ -17,17 +17,15 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
-from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.download.downloader import Orders, download, free_bytes
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
 from fairlead_engine.download.pickled_weights import PickledWeights
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
-from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.gguf_files import write_gguf
+from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
 from fairlead_protocol.downloads import DownloadFailure
 
@@ -56,21 +54,6 @@ def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fetch(hub: LoopbackHub, folder: Path, models: Path) -> Path:
     hub.models = {"acme/cutter": HubModel({"main": {path.name: path.read_bytes() for path in folder.iterdir()}})}
     return asyncio.run(download(Orders(SOURCE, ModelsFolder(models)), Reporter(SOURCE)))
-
-
-def answers(model: Path) -> list[list[int]]:
-    engine = Engine(
-        EngineConfig(
-            model=str(model), dtype="float32", device="cpu", num_threads=1, block_size=8, kv_cache_memory=2**21
-        )
-    )
-    for index, prompt in enumerate(PROMPTS):
-        assert engine.add(make_request(str(index), prompt, max_tokens=8, ignore_eos=True)) is None
-    tokens: list[list[int]] = [[] for _ in PROMPTS]
-    while engine.has_work():
-        for output in engine.step():
-            tokens[int(output.request_id)] += output.new_token_ids
-    return tokens
 
 
 def names(folder: Path) -> set[str]:
@@ -113,7 +96,7 @@ def test_a_pickled_model_answers_as_transformers_reads_it(
     assert names(model) == {"config.json"} | files
     manifest = read_manifest(model)
     assert manifest is not None and {file.path for file in manifest.files} == names(model)
-    for prompt, output in zip(PROMPTS, answers(model), strict=True):
+    for prompt, output in zip(PROMPTS, greedy_answers(small_engine(model), PROMPTS, 8), strict=True):
         reference.check_greedy(folder, prompt, output)
 
 
@@ -126,7 +109,9 @@ def test_a_gguf_stays_as_it_is_and_answers_as_what_its_blocks_mean(
     (source / "config.json").write_text('{"model_type": "llama"}')  # as people put one beside it for other programs
     model = fetch(hub, source, tmp_path / "models")
     assert names(model) == {"cutter-q4_0.gguf"}
-    for prompt, output in zip(PROMPTS, answers(resolve_model(str(model))), strict=True):
+    for prompt, output in zip(
+        PROMPTS, greedy_answers(small_engine(resolve_model(str(model))), PROMPTS, 8), strict=True
+    ):
         reference.check_greedy(tmp_path / "meant", prompt, output)
 
 
