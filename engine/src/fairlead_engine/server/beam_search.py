@@ -128,12 +128,6 @@ class BeamSearch(Generation):
             )
 
     async def __aenter__(self) -> "BeamSearch":
-        for choices in self._by_prompt:
-            begin = choices[0].request
-            held = Held(prompt_token_ids=begin.prompt_token_ids, images=begin.images, adapter=begin.adapter)
-            self._client.hold(_hold(choices[0]), held)
-            for choice in choices:  # the core has them, for as long as there are rounds
-                choice.request = msgspec.structs.replace(choice.request, images=())
         return self
 
     async def __aexit__(self, *error: Any) -> None:
@@ -146,6 +140,12 @@ class BeamSearch(Generation):
 
     async def started(self) -> None:
         """Searches to the end."""
+        for choices in self._by_prompt:
+            begin = choices[0].request
+            held = Held(prompt_token_ids=begin.prompt_token_ids, images=begin.images, adapter=begin.adapter)
+            self._client.hold(_hold(choices[0]), held)
+            for choice in choices:  # the core has them, for as long as there are rounds
+                choice.request = msgspec.structs.replace(choice.request, images=())
         try:
             while not all(search.is_over for search in self._searches):
                 await self._round()
