@@ -226,10 +226,11 @@ def _written(action: argparse.Action) -> str:
 def _row(action: argparse.Action, command: str) -> list[str]:
     """Default and meaning."""
     what, choices = f"{command} {_written(action)}", [str(each) for each in action.choices or ()]
-    text = documented(action.help, what)
+    text = re.sub(r"\s*\(default: (.*)\)$", r" Default: \1", documented(action.help, what), flags=re.DOTALL)
     if choices and not all(each in text for each in choices):
         text = f"{text.rstrip('.')}: {', '.join(choices)}"
-    default = action.default if isinstance(action.default, int | float | str) else None
+    is_told = isinstance(action.default, int | float | str) and action.default != argparse.SUPPRESS
+    default = action.default if is_told else None
     found, meaning = _with_default(text, default, what)
     if action.required and action.nargs != "*":  # of which argparse says that it is required
         return ["*required*", meaning]
