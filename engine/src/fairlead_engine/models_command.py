@@ -65,8 +65,10 @@ def add_adapters_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--port", type=_port, default=SOURCES_PORT, metavar="N", help="where GET /sources answers")
     parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of it. Default: 127.0.0.1")
-    parser.add_argument("--log-level", choices=_LEVELS, default="info")
-    parser.add_argument("--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT))
+    parser.add_argument("--log-level", choices=_LEVELS, default="info", help="least severe lines of the log")
+    parser.add_argument(
+        "--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT), help="form of the log"
+    )
 
 
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:
