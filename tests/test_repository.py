@@ -177,7 +177,7 @@ TROUBLESHOOTING = ROOT / "docs" / "guides" / "troubleshooting.md"
 FINE = {
     *("ReplicasReady", "ScaledToZero", "ModelLoaded", "Complete", "AsExpected"),
     *("Reconciling", "RollingOut", "Scaling", "NotLoadedYet", "ScalingActive"),
-    *("AdapterLoaded", "AdapterLoading"),
+    *("AdapterLoaded", "AdapterLoading", "Fits"),
 }
 """Reasons that say that nothing is wrong, or that it comes by itself."""
 

@@ -143,6 +143,10 @@ def test_the_hub_is_asked_only_where_that_is_asked_for(
         (served(LLAMA_8B, "huge"), "resources.profile 'huge' is not in the operator's settings"),
         (served(LLAMA_8B, tensorParallelSize=2), "engine.tensorParallelSize is 2: make them equal"),
         (served(LLAMA_8B, extraArgs=["--max-model-len=long"]), "engine.extraArgs: --max-model-len long"),
+        (
+            served(LLAMA_8B, type="vLLM", image="vllm/vllm-openai:v0.22.0"),
+            "m0: engine.type is vLLM, which lays out memory",
+        ),
         (served("pvc://models/mine"), "model.source pvc://models/mine is not at hand"),
     ],
 )

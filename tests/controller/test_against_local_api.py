@@ -60,7 +60,7 @@ async def test_an_llmdeployment_gets_its_children_and_a_status(fleet: Fleet) -> 
     assert [name.rpartition("-")[0] for name in await fleet.names(CONFIGMAPS)] == ["dinghy-engine"]
     assert await fleet.names(SERVICES) == ["dinghy"]
     assert status["url"] == "http://gateway/default/dinghy/v1"
-    assert len(status["conditions"]) == 5
+    assert len(status["conditions"]) == 6
     owners = (await fleet.get(DEPLOYMENTS, "dinghy-engine"))["metadata"]["ownerReferences"]
     assert [owner["uid"] for owner in owners] == [(await fleet.get(LLMDEPLOYMENTS, "dinghy"))["metadata"]["uid"]]
 
@@ -162,6 +162,15 @@ async def test_what_keeps_a_pod_from_starting_ends_in_a_condition_and_a_warning(
         ({"resources": {"profile": "absent"}}, "UnknownProfile", "use one of"),
         ({"model": {"source": "hf://o/n", "cache": {"node": True}}}, "InvalidSpec", "nodeModelsFolder"),
         ({"model": {"source": "file:///srv"}}, "SourceNotSupported", "local mode only"),
+        (
+            {
+                "model": {"source": "hf://Qwen/Qwen2.5-7B-Instruct"},
+                "engine": {"tensorParallelSize": 8},
+                "resources": {"gpus": 8},
+            },
+            "NotDivisible",
+            "28 attention heads",
+        ),
     ],
 )
 async def test_what_cannot_be_built_ends_in_a_condition_and_creates_nothing(

@@ -44,6 +44,7 @@ def test_weights_larger_than_the_memory_are_certain() -> None:
     assert (fit.verdict, fit.is_certain_no) == (Verdict.WEIGHTS_TOO_LARGE, True)
     assert fit.message == "the weights alone take 131.4 GiB, and a GPU of resources.profile mine has 79.0 GiB"
     assert not found(LLAMA_70B, gpu(79, is_certain=False)).is_certain_no
+    assert not found(LLAMA_70B, gpu(79), is_open=True).is_certain_no
 
 
 def test_what_does_not_fit_for_want_of_a_cache_is_no_certainty() -> None:
@@ -135,7 +136,8 @@ def test_a_cpu_is_reckoned_in_the_wider_format_and_refused_by_the_narrower() -> 
     assert (fit.verdict, fit.is_certain_no) == (Verdict.TOO_LARGE, False)
     assert any("float32" in each for each in assumed(fit))
     assert found(config, cpu(5), dtype="bfloat16").verdict is Verdict.FITS
-    assert found(config, cpu(3)).is_certain_no
+    fit = found(config, cpu(3))  # weights lie in mapped files in part
+    assert (fit.verdict, fit.is_certain_no) == (Verdict.WEIGHTS_TOO_LARGE, False)
 
 
 def test_other_profiles_are_proposed_by_name() -> None:
@@ -156,6 +158,8 @@ def test_extra_arguments_win_and_are_read() -> None:
     choice = EngineChoice.of(engine)
     assert (choice.max_model_len, choice.quantization, choice.utilization) == (4096, "fp8", 0.5)
     assert choice.uncounted == ("engine.speculative", "engine.maxLoras")
+    opened = (Engine(image="mine"), Engine(extra_args=("--device=cpu",)), Engine(extra_args=("--model", "/models/x")))
+    assert [choice.is_open, *(EngineChoice.of(each).is_open for each in opened)] == [False, True, True, True]
     with pytest.raises(ValueError, match=r"engine\.extraArgs: --max-num-seqs many is not a whole number"):
         EngineChoice.of(Engine(extra_args=("--max-num-seqs", "many")))
 

@@ -77,8 +77,8 @@ class Profile:
     shared_memory: Annotated[str | None, Constraints(pattern=QUANTITY_PATTERN)] = None
     """Size of /dev/shm (a quantity); it counts as memory of the pod. None = the container runtime's default, 64Mi."""
     gpu_memory: Annotated[str | None, Constraints(pattern=QUANTITY_PATTERN)] = None
-    """Memory of each GPU (a quantity), as nvidia-smi tells it: what `fairlead check` reckons with. It changes no pod.
-    None = not known, and nothing is said of whether models fit."""
+    """Memory of each GPU (a quantity), as nvidia-smi tells it: what `fairlead check` and the condition Fits reckon
+    with. It changes no pod. None = not known, and nothing is said of whether models fit."""
 
 
 BUILT_IN_PROFILES: Mapping[str, Profile] = {

@@ -27,6 +27,8 @@ ANNOTATION_CONFIG_HASH = f"{GROUP}/config-hash"
 ANNOTATION_APPLIED_HASH = f"{GROUP}/applied-hash"
 """On every child: the hash of what the operator applied last, so that it applies again only when it wants something
 else."""
+ANNOTATION_IGNORE_FIT = f"{GROUP}/ignore-fit"
+"""On an LLMDeployment: `true` has pods made although the arithmetic says that the model cannot fit."""
 ANNOTATION_MODEL = f"{GROUP}/served-name"
 ANNOTATION_DRAIN = f"{GROUP}/drain"
 """On a pod that scale-down has chosen: since when (RFC 3339). It is asked to drain, is no capacity, and is never taken

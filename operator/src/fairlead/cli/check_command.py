@@ -2,22 +2,21 @@
 
 import argparse
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.llmdeployment import EngineType, LLMDeployment
 from fairlead.cli.check_inputs import find_config, read_config, read_deployments, read_settings
 from fairlead.cli.options import UsageError, tell
 from fairlead.fit.checkpoint_fields import ConfigUnreadable
-from fairlead.fit.fit_check import Fit, Memory, Verdict, assumed, check, size
+from fairlead.fit.fit_check import Fit, Verdict, assumed, check, size
 from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.model_families import read_shape
 from fairlead.fit.remedies import Remedy, remedies
-from fairlead.fit.replica_memory import num_gpus, profile_memory, replica_memory
+from fairlead.fit.replica_memory import other_profiles, replica_memory
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings
 
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             tell(error)
             worst = _CANNOT_KNOW
             continue
-        others = remedies(found, _others(deployment, settings))
+        others = remedies(found, other_profiles(deployment, settings))
         worst = max(worst, _status(found))
         if args.output == "json":
             told.append(_as_json(deployment, found, others, where))
@@ -81,7 +80,10 @@ def _checked(
     deployment: LLMDeployment, settings: OperatorSettings, given: tuple[object, str] | None
 ) -> tuple[Fit, str]:
     """And where the configuration is from. Raises UsageError, naming the field."""
-    name = deployment.metadata.name
+    name, engine = deployment.metadata.name, deployment.spec.engine
+    if engine.type is not EngineType.FAIRLEAD:
+        sentence = f"{name}: engine.type is {engine.type}, which lays out memory its own way"
+        raise UsageError(sentence, "leave engine.type out to see what Fairlead's engine would take")
     try:
         config, where = given or find_config(deployment.spec.model.source)
         shape = read_shape(config)
@@ -93,16 +95,6 @@ def _checked(
         raise UsageError(f"{name}: {error.message}", "--profiles names the operator's settings") from error
     except (ConfigUnreadable, ValueError) as error:
         raise UsageError(f"{name}: {error}", "nothing can be said of whether it fits") from error
-
-
-def _others(deployment: LLMDeployment, settings: OperatorSettings) -> Mapping[str, Memory]:
-    """Profiles that the same LLMDeployment could have."""
-    ranks = deployment.spec.engine.tensor_parallel_size
-    return {
-        name: profile_memory(profile, name, ranks)
-        for name, profile in settings.all_profiles.items()
-        if num_gpus(profile) in (0, ranks) and name != deployment.spec.resources.profile
-    }
 
 
 def _print(deployment: LLMDeployment, found: Fit, others: tuple[Remedy, ...], where: str) -> None:

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 from fairlead.controller.capabilities import BASIC, Capabilities
+from fairlead.controller.model_fit import ModelFit, holds_back, model_fit
 from fairlead.controller.observe import Observed
 from fairlead.manifests.adapter_folders import PlacedAdapter, placed_adapters
 from fairlead.manifests.children import children
@@ -38,6 +40,8 @@ class Desired:
     """Those that engines should have loaded."""
     done_without: tuple[str, ...] = ()
     """A sentence for each kind of child that is wanted and cannot be had at this API server."""
+    fit: ModelFit | None = None
+    """Whether the model fits a replica; None = the object breaks a rule, or cannot be understood."""
 
 
 def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabilities = BASIC) -> Desired:
@@ -51,12 +55,13 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
     if broken := broken_rules(observed.body):
         sentences = "; ".join(each.message for each in broken)
         return Desired(deployment, obstacle=Problem(Reason.INVALID_SPEC, sentences))
+    fit = model_fit(deployment, settings)
     for name, claim in observed.missing_claims.items():
         message = (
             f"{name}: there is no PersistentVolumeClaim {claim!r} in the namespace "
             f"{deployment.metadata.namespace!r}: create it, or correct the name"
         )
-        return Desired(deployment, obstacle=Problem(Reason.MODEL_SOURCE_NOT_FOUND, message))
+        return Desired(deployment, obstacle=Problem(Reason.MODEL_SOURCE_NOT_FOUND, message), fit=fit)
     try:
         claims = sorted(observed.adapter_claims)
         downloader = has_adapter_downloader(observed.engine)
@@ -64,6 +69,10 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
             deployment, settings, capabilities.wanted, claims, observed.profile, keeps_downloader=downloader
         )
     except CannotBuild as e:
-        return Desired(deployment, obstacle=Problem(e.reason, e.message))
+        return Desired(deployment, obstacle=Problem(e.reason, e.message), fit=fit)
+    if observed.engine is None and not observed.pods and holds_back(fit, observed.body["metadata"]):
+        override = f"the annotation {names.ANNOTATION_IGNORE_FIT}: 'true' has one made all the same"
+        message = f"no pod is made, as it could only fail: {fit.message}; {override}"
+        return Desired(deployment, obstacle=Problem(fit.reason, message), fit=fit)
     adapters = placed_adapters(deployment, settings, observed.adapter_claims)
-    return Desired(deployment, manifests, done_without=capabilities.done_without, adapters=adapters)
+    return Desired(deployment, manifests, done_without=capabilities.done_without, adapters=adapters, fit=fit)

@@ -1,6 +1,6 @@
 """Status: what an LLMDeployment's `status` should say. Pure.
 
-Five conditions, always all of them. Ready speaks for the requests, Degraded for whoever has to act, Progressing for
+Six conditions, always all of them. Ready speaks for the requests, Degraded for whoever has to act, Progressing for
 whoever waits.
 """
 
@@ -15,6 +15,7 @@ from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.recommendation import counted, seconds_in_words
 from fairlead.controller.adapter_loader import AdapterState
 from fairlead.controller.desired import Desired, Problem
+from fairlead.controller.model_fit import ModelFit
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_rolling, is_seen
 from fairlead.controller.pod_diagnosis import Diagnosis, Stage
@@ -61,6 +62,8 @@ class Situation:
     """Each listed adapter, and how it is with it; None = they were not looked at."""
     paused: str = ""
     """The command that resumes the rollout of the engine's Deployment, where somebody has paused it."""
+    fit: ModelFit | None = None
+    """Whether the model fits a replica, by arithmetic; None = the object breaks a rule, or cannot be understood."""
 
     def of(self, *stages: Stage) -> list[Diagnosis]:
         """The pods in these stages."""
@@ -131,6 +134,7 @@ def situation(
         adapters=adapters,
         is_rolling=is_applying or bool(engine and (not is_seen(engine) or is_rolling(engine))),
         paused=paused,
+        fit=wanted.fit,
     )
 
 
@@ -243,6 +247,19 @@ def model_available(now: Situation) -> Said:
     return UNKNOWN, Reason.NOT_LOADED_YET, "no engine has loaded the model yet"
 
 
+def fits(now: Situation) -> Said:
+    """A replica that has loaded the model decides; else the arithmetic, which is of the catalogue's models only."""
+    fit = now.fit
+    if fit is not None and fit.status is TRUE:
+        return TRUE, fit.reason, fit.message
+    if now.num_ready and not now.is_rolling and now.obstacle is None:
+        return TRUE, Reason.MODEL_LOADED, "a replica has loaded the model and has room for its cache"
+    if fit is None:
+        assert now.obstacle is not None, "what is understood is reckoned with"
+        return UNKNOWN, now.obstacle.reason, now.obstacle.message
+    return fit.status, fit.reason, fit.message
+
+
 def scaling_active(now: Situation) -> Said:
     """True while Fairlead's autoscaler adjusts the count, if only upwards."""
     autoscaling = now.deployment.spec.autoscaling if now.deployment else None
@@ -288,6 +305,7 @@ CONDITIONS: Mapping[ConditionType, Callable[[Situation], Said]] = {
     ConditionType.READY: ready,
     ConditionType.PROGRESSING: progressing,
     ConditionType.MODEL_AVAILABLE: model_available,
+    ConditionType.FITS: fits,
     ConditionType.SCALING_ACTIVE: scaling_active,
     ConditionType.DEGRADED: degraded,
 }

@@ -29,18 +29,13 @@ class Verdict(StrEnum):
     TOO_LARGE = "TooLarge"
     """By all that can be reckoned it does not start."""
     WEIGHTS_TOO_LARGE = "WeightsTooLarge"
-    """Its weights alone are larger than the memory: certain."""
+    """Its weights alone are larger than the memory: certain on a GPU."""
     NOT_DIVISIBLE = "NotDivisible"
     """`engine.tensorParallelSize` does not divide it: certain."""
     NOT_SUPPORTED = "NotSupported"
     """The engine refuses the model with these settings."""
     MEMORY_UNKNOWN = "MemoryUnknown"
     """What a replica gets is not known."""
-
-    @property
-    def is_certain_no(self) -> bool:
-        """Whether nothing could make it start."""
-        return self in (Verdict.WEIGHTS_TOO_LARGE, Verdict.NOT_DIVISIBLE)
 
     @property
     def starts(self) -> bool:
@@ -97,10 +92,12 @@ class Fit:
 
     @property
     def is_certain_no(self) -> bool:
-        """Whether pods could only fail."""
-        return self.verdict is Verdict.NOT_DIVISIBLE or (
-            self.verdict is Verdict.WEIGHTS_TOO_LARGE and self.memory.is_certain
-        )
+        """Whether pods could only fail. On a CPU weights lie in mapped files in part, so their size alone proves
+        nothing; and arguments that name another model or device, or another engine's image, may change anything."""
+        if self.choice.is_open:
+            return False
+        is_too_large = self.verdict is Verdict.WEIGHTS_TOO_LARGE and self.memory.device is DeviceKind.CUDA
+        return self.verdict is Verdict.NOT_DIVISIBLE or (is_too_large and self.memory.is_certain)
 
 
 def check(shape: ModelShape, choice: EngineChoice, memory: Memory) -> Fit:
@@ -118,8 +115,8 @@ def check(shape: ModelShape, choice: EngineChoice, memory: Memory) -> Fit:
         return _said(found, Verdict.MEMORY_UNKNOWN, f"{_needs(found)}; {memory.unknown}")
     least = reckon(shape, choice, device, least=True).weights
     if least > memory.per_rank:
-        each = "" if choice.ranks == 1 else f" of each of {choice.ranks} ranks"
-        message = f"the weights{each} alone take {size(least)}, and {memory.name} has {size(memory.per_rank)}"
+        each = "" if choice.ranks == 1 else f" on each of {choice.ranks} ranks"
+        message = f"the weights alone take {size(least)}{each}, and {memory.name} has {size(memory.per_rank)}"
         return _said(found, Verdict.WEIGHTS_TOO_LARGE, message)
     return _judged(found, memory.per_rank)
 

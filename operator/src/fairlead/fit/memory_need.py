@@ -23,6 +23,8 @@ _LIBRARIES = {DeviceKind.CPU: 450 * 2**20, DeviceKind.CUDA: 900 * 2**20}
 """Of an engine's process before it has a model: Python and torch; on a GPU the context, and what cuBLAS takes."""
 _LOGIT_BYTES = 20
 """Of each word's logit while a token is drawn: as it is computed, in float32, and what sorting takes."""
+_DECIDES_ELSE = frozenset({"model", "device", "config"})
+"""Arguments by which another model, device or file of settings is taken."""
 DEFAULT_UTILIZATION = 0.9
 """The engine's share of a GPU's memory."""
 
@@ -45,6 +47,8 @@ class EngineChoice:
     utilization: float = DEFAULT_UTILIZATION
     uncounted: tuple[str, ...] = ()
     """Fields that take memory which is not reckoned."""
+    is_open: bool = False
+    """Whether something else decides what runs where: another image, or arguments that name a model or a device."""
 
     @classmethod
     def of(cls, engine: Engine) -> "EngineChoice":
@@ -70,6 +74,7 @@ class EngineChoice:
             ranks=_number(extra, "tensor-parallel-size", engine.tensor_parallel_size) or 1,
             utilization=_share(extra),
             uncounted=tuple(uncounted),
+            is_open=engine.image is not None or not _DECIDES_ELSE.isdisjoint(extra),
         )
 
     def num_seqs(self, device: DeviceKind) -> int:

@@ -30,6 +30,16 @@ def replica_memory(deployment: LLMDeployment, settings: OperatorSettings) -> Mem
     return memory if is_certain else _doubted(memory)
 
 
+def other_profiles(deployment: LLMDeployment, settings: OperatorSettings) -> dict[str, Memory]:
+    """What each profile has that the same LLMDeployment could name, by its name."""
+    ranks = deployment.spec.engine.tensor_parallel_size
+    return {
+        name: profile_memory(profile, name, ranks)
+        for name, profile in settings.all_profiles.items()
+        if _num_gpus(profile.limits or profile.requests) in (0, ranks) and name != deployment.spec.resources.profile
+    }
+
+
 def profile_memory(profile: Profile, name: str, ranks: int) -> Memory:
     """`name`: of the profile; empty = its numbers are the LLMDeployment's own."""
     where = f"resources.profile {name}" if name else "resources"
@@ -46,11 +56,6 @@ def profile_memory(profile: Profile, name: str, ranks: int) -> Memory:
         unknown = f"{where} bounds no memory (limits.memory), so a replica takes what its node has"
         return Memory(device=DeviceKind.CPU, per_rank=None, name=where, unknown=unknown)
     return Memory(device=DeviceKind.CPU, per_rank=parse_bytes(limit) // ranks, name=where)
-
-
-def num_gpus(profile: Profile) -> int:
-    """GPUs of a replica."""
-    return int(_num_gpus(profile.limits) or _num_gpus(profile.requests))
 
 
 def _num_gpus(resources: Mapping[str, str]) -> Decimal:
