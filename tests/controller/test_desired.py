@@ -13,6 +13,7 @@ from fairlead.api.llmdeployment import LLMDeployment, spec_schema
 from fairlead.controller.desired import desired
 from fairlead.controller.observe import Observed
 from fairlead.kube.client import JsonObject
+from fairlead.manifests.adapter_folders import downloaded_sources
 from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings()
@@ -61,7 +62,9 @@ def fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         return st.sampled_from(["500ms", "30s", "1h30m", "0s"])
     if schema.get("maxLength") == 1024:
         return st.sampled_from(SOURCES)
-    return st.sampled_from([text for text in ("a", "b1", "gpu", "X") if re.search(schema.get("pattern", ""), text)])
+    return st.sampled_from(
+        [text for text in ("a", "b1", "gpu", "X", "2x2") if re.search(schema.get("pattern", ""), text)]
+    )
 
 
 SPECS = fitting(spec_schema())
@@ -77,9 +80,10 @@ def test_what_the_schema_allows_is_built_or_refused_with_a_sentence(spec: dict[s
         assert wanted.obstacle.reason in set(Reason)
         assert len(wanted.obstacle.message) > 20
     else:
-        assert [child["kind"] for child in wanted.children] == ["ConfigMap", "Deployment", "Service"]
+        config_maps = ["ConfigMap"] * (1 + bool(downloaded_sources(wanted.deployment)))
+        assert [child["kind"] for child in wanted.children] == [*config_maps, "Deployment", "Service"]
         assert json.loads(json.dumps(wanted.children)) == list(wanted.children)
-        assert wanted.children[1]["spec"]["replicas"] == wanted.deployment.desired_replicas
+        assert wanted.children[-2]["spec"]["replicas"] == wanted.deployment.desired_replicas
 
 
 @settings(deadline=None, max_examples=150)
