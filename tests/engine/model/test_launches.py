@@ -2,16 +2,19 @@
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.runner import load_runner
 from fairlead_engine.kernels import (
     draw_kernel,
     expert_product_kernel,
@@ -261,8 +264,8 @@ def test_a_captured_decode_is_one_launch(num_sequences, launches, monkeypatch, t
 
 
 @pytest.mark.parametrize("is_captured", [True, False])
-@pytest.mark.parametrize("num_seqs", [1, 3])
-def test_no_request_has_a_kernel_compiled(num_seqs, is_captured, launches, monkeypatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_seqs", "tree"), [(1, None), (3, None), (1, "3x9"), (3, "[[0],[1],[0,0]]")])
+def test_no_request_has_a_kernel_compiled(num_seqs, tree, is_captured, launches, monkeypatch, tmp_path: Path) -> None:
     """All that random requests need was compiled before the first of them. What kernels compute does not matter."""
     launches.runs_kernels = False
     assert dummy_steps._FEWEST_TOKENS <= triton_paged._SPLIT_TOKENS, "the first context that is split must be met"
@@ -275,17 +278,24 @@ def test_no_request_has_a_kernel_compiled(num_seqs, is_captured, launches, monke
     graphs = CPUGraphs() if is_captured else None
     monkeypatch.setattr(model_part, "choose_recorder", lambda *args, **settings: graphs)
     folder = write_random_checkpoint(tmp_path / "model", qwen3_fields(num_hidden_layers=2))
-    settings: dict[str, Any] = {
-        "dtype": "float32", "device": "cpu", "num_threads": 1, "block_size": 4, "attention_backend": "triton"
-    }  # fmt: skip
-    runner = ModelRunner(folder, **settings)
-    runner._part.backend._num_programs = 16
+    guesses: dict[str, Any] = {}
+    if tree is not None:
+        weights_of_heads = {f"{head}.0.weight": torch.randn(256, 64) for head in range(3)}
+        save_file(weights_of_heads, tmp_path / "medusa_lm_head.safetensors")
+        guesses = {
+            "speculative_method": "medusa",
+            "speculative_model": str(tmp_path),
+            "speculative_tree": tree,
+            "num_speculative_tokens": 3,
+        }
     config = EngineConfig(
-        model=str(folder), max_num_seqs=num_seqs, max_model_len=40, max_num_batched_tokens=9,
-        max_num_queued_tokens=10**6, kv_cache_memory=30 * runner.kv_bytes_per_block(),
-        async_scheduling=True, **settings,
+        model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=4, attention_backend="triton",
+        max_num_seqs=num_seqs, max_model_len=40, max_num_batched_tokens=9, max_num_queued_tokens=10**6,
+        async_scheduling=tree is None, **guesses,
     )  # fmt: skip
-    engine = Engine(config, runner)
+    runner = load_runner(config)
+    runner._part.backend._num_programs = 16
+    engine = Engine(replace(config, kv_cache_memory=30 * runner.kv_bytes_per_block()), runner)
     compiled = set(launches.specialisations)
     splits = {dict(key[-13:]).get("NUM_SPLITS") for key in compiled if key[0] == "paged_attention_kernel"}
     assert splits >= {1, 2, 4}, "or nothing was to be met"

@@ -47,7 +47,7 @@ def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, 
     logits, and a choice, behind each token; for `depth` places, of a tree. Comes behind `largest_step`."""
     shares = enumerate(_shares(limits, 1 + most_drafts))
     sampling = msgspec.structs.replace(_EVERYTHING, prompt_logprobs=None)
-    return Batch([_drafted(slot, share, sampling, draft, block_size, depth) for slot, share in shares])
+    return Batch([_drafted(slot, share, sampling, draft, block_size, depth, share) for slot, share in shares])
 
 
 def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Iterator[Batch]:
@@ -55,11 +55,10 @@ def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GE
     nothing else, attention divides its work. The largest chunk, since by rows experts' products divide theirs. And
     every way of choosing a token, where the model's `task` is to choose some."""
     max_model_len, num_filled = limits.max_model_len, min(block_size, limits.max_model_len)
+    contexts = _contexts(max_model_len)
     for start in range(0, num_filled, limits.max_num_batched_tokens):  # or contexts would hold what memory held before
         end = min(start + limits.max_num_batched_tokens, num_filled)
         yield Batch([_item(0, end - start, end, _SAMPLINGS[0], block_size, task)])
-    doubling = (_FEWEST_TOKENS * 2**power for power in range(max_model_len.bit_length()))
-    contexts = sorted({min(2, max_model_len), *(each for each in doubling if each < max_model_len), max_model_len})
     shapes = [num_tokens for num_tokens in ([1, 2], [2], [1]) if sum(num_tokens) <= limits.max_num_batched_tokens]
     for context_len, num_tokens in product(contexts, shapes):
         if len(num_tokens) <= limits.max_num_seqs and max(num_tokens) <= context_len:
@@ -72,6 +71,22 @@ def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GE
         yield Batch([_item(0, 1, 1, sampling, block_size, task)])
 
 
+def every_drafted_step(
+    limits: StepLimits, block_size: int, most_drafts: int, draft: int, depth: int
+) -> Iterator[Batch]:
+    """A sequence with as many drafts as it may have, `draft` and `depth` as in `largest_drafted_step`, at the contexts
+    of `every_kind_of_step`. Comes behind that."""
+    for context_len in _contexts(limits.max_model_len):
+        num_tokens = min(1 + most_drafts, limits.max_num_batched_tokens, context_len)
+        yield Batch([_drafted(0, num_tokens, _SAMPLINGS[0], draft, block_size, depth, context_len)])
+
+
+def _contexts(max_model_len: int) -> list[int]:
+    """Lengths, doubling, from the shortest with a token before the last."""
+    doubling = (_FEWEST_TOKENS * 2**power for power in range(max_model_len.bit_length()))
+    return sorted({min(2, max_model_len), *(each for each in doubling if each < max_model_len), max_model_len})
+
+
 def _shares(limits: StepLimits, most: int | None = None) -> list[int]:
     """Tokens of each sequence of the largest step, and at most `most`: they differ by one at most."""
     num = limits.max_num_seqs
@@ -81,16 +96,18 @@ def _shares(limits: StepLimits, most: int | None = None) -> list[int]:
 
 
 def _drafted(
-    slot: int, num_tokens: int, sampling: SamplingParams, draft: int, block_size: int, depth: int
+    slot: int, num_tokens: int, sampling: SamplingParams, draft: int, block_size: int, depth: int, context_len: int
 ) -> ScheduledSequence:
-    """A token and drafts behind it."""
+    """A token and drafts behind it, the last of a context."""
+    num_known = context_len - num_tokens + 1
     sequence = Sequence(
         request_id=f"dummy-{slot}",
-        token_ids=[0],
-        num_prompt_tokens=1,
+        token_ids=[0] * num_known,
+        num_prompt_tokens=num_known,
         sampling=sampling,
+        num_computed_tokens=num_known - 1,
         slot=slot,
-        block_table=[0] * -(-num_tokens // block_size),
+        block_table=[0] * -(-context_len // block_size),
     )
     return ScheduledSequence(sequence, num_tokens, drafts=[draft] * (num_tokens - 1), depth=depth)
 

@@ -27,6 +27,7 @@ from fairlead_engine.runner.draft_model import DraftModel
 from fairlead_engine.runner.dummy_steps import (
     StepLimits,
     blocks_of_largest,
+    every_drafted_step,
     every_kind_of_step,
     largest_drafted_step,
     largest_step,
@@ -213,9 +214,7 @@ class ModelRunner:
         seen = None if self._part.images is None else self._part.images.largest()  # stays while steps are computed
         self._try(largest_step(limits, block_size, self.model_config.task))
         if self._most_drafts:
-            draft = 0 if self._guesser is None else UNKNOWN
-            depth = 0 if self._tree is None else self._tree.depth
-            self._try(largest_drafted_step(limits, block_size, self._most_drafts, draft, depth))
+            self._try(largest_drafted_step(limits, block_size, *self._drafted))
         del seen
         if self._ranks is not None:
             self._ranks.measure(utilization, limits)
@@ -232,10 +231,18 @@ class ModelRunner:
         if self.device.type == "cuda" or self.attention_backend == "triton":  # or nothing is compiled
             limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
             steps = list(every_kind_of_step(limits, self._part.layout.block_size, self.model_config.task))
+            if self._most_drafts:
+                steps += every_drafted_step(limits, self._part.layout.block_size, *self._drafted)
             progress = Progress("compiled the kernels of %d of %d kinds of steps", len(steps))
             for batch in steps:
                 self._try(batch)
                 progress.advance()
+
+    @property
+    def _drafted(self) -> tuple[int, int, int]:
+        """How many drafts a sequence may have in a step, what stands for each, and a tree's depth."""
+        draft = 0 if self._guesser is None else UNKNOWN
+        return self._most_drafts, draft, 0 if self._tree is None else self._tree.depth
 
     def _try(self, batch: Batch) -> None:
         """Computes a step that nobody asked for."""

@@ -65,14 +65,18 @@ def depths_of(parents: list[int]) -> list[int]:
 def tree_step(plan: StepPlan, device: torch.device) -> TreeStep:
     """Of a plan with trees, on the device in one copy."""
     row_ends = plan.num_queries.cumsum()
-    places = np.arange(int(row_ends[-1])) + (plan.context_lens - row_ends).repeat(plan.num_queries)
-    limits, bits = places + 1, np.zeros_like(places)
+    num_rows = int(row_ends[-1])
+    # An even number of columns, so that each line begins where kernels compiled for aligned addresses may read.
+    numbers = np.zeros((3, num_rows + num_rows % 2), np.int64)
+    places, limits, bits = numbers[:, :num_rows]
+    places += np.arange(num_rows) + (plan.context_lens - row_ends).repeat(plan.num_queries)
+    limits += places + 1
     for first, parents in plan.trees:
         rows = slice(first, first + 1 + len(parents))
         limits[rows] = places[first]
         bits[rows] = ancestor_bits(parents)
         places[rows] = places[first] + depths_of(parents)
-    on_device = to_device(np.array((places, limits, bits)), device)
+    on_device = to_device(numbers, device)[:, :num_rows]
     return TreeStep(on_device[0], TreeRows(on_device[1], on_device[2]))
 
 
