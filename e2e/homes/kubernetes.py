@@ -44,6 +44,7 @@ def values(revision: int = 0) -> Json:
     """The chart's values for a node of two cores, where replicas reserve little and share what there is. `revision`:
     a change of it changes the pods of operator and gateway."""
     small = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+    replica = {"requests": {"cpu": "100m", "memory": "384Mi"}, "limits": {"memory": "2Gi"}}
     program = {
         "resources": small,
         "tolerations": [{"key": TAINT, "operator": "Exists"}],
@@ -57,7 +58,7 @@ def values(revision: int = 0) -> Json:
         "operator": program,
         "gateway": {**program, "replicas": 2},
         "auth": {"existingSecret": KEYS_SECRET},
-        "profiles": {"cpu-small": {"requests": {"cpu": "100m", "memory": "384Mi"}, "limits": {"memory": "2Gi"}}},
+        "profiles": dict.fromkeys(("cpu-small", "cpu-medium"), replica),
     }
 
 
