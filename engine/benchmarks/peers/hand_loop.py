@@ -18,6 +18,7 @@ import torch
 from measurement import Outcome, measure, peer_arguments, report
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 from workload import Request
 
@@ -149,11 +150,17 @@ class Model:
 
 
 def pack(weight: Tensor) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    """As oneDNN wants it; as it is where this CPU has nothing for bfloat16 (AVX512 and the like)."""
+    try:
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    except RuntimeError:
+        return weight
     return packed
 
 
 def linear(x: Tensor, packed: Tensor) -> Tensor:
+    if not packed.is_mkldnn:
+        return functional.linear(x, packed)
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
     return product
 
