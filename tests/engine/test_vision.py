@@ -328,14 +328,14 @@ def test_memory_is_measured_beside_what_the_largest_image_takes(folder, monkeypa
     images = runner._part.images
     largest = images.largest
 
-    def noted() -> torch.Tensor:
-        vectors = largest()
-        meter.notes.append(f"{len(vectors)} tokens")
-        return vectors
+    def noted() -> tuple[torch.Tensor, torch.Tensor]:
+        vectors, beside = largest()
+        meter.notes.append(f"{len(vectors)} tokens beside {beside.nbytes} bytes")
+        return vectors, beside
 
     monkeypatch.setattr(images, "largest", noted)
     runner.memory_for_cache(0.9, 2, 64, 128)
-    assert meter.notes == ["begin", f"{MOST_TOKENS} tokens", "read"]
+    assert meter.notes == ["begin", f"{MOST_TOKENS} tokens beside {image_vectors._MOST_BYTES} bytes", "read"]
 
 
 def test_no_image_is_larger_than_is_said(folder):
