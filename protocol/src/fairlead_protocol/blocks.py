@@ -95,10 +95,7 @@ def num_cacheable_blocks(num_tokens: int, block_size: int) -> int:
 
 
 def _hash(parent: BlockHash, raw_ids: bytes | memoryview, extra: bytes) -> BlockHash:
-    digest = blake2b(parent, digest_size=DIGEST_SIZE)
-    digest.update(raw_ids)
-    digest.update(extra)
-    return digest.digest()
+    return blake2b(b"".join((parent, raw_ids, extra)), digest_size=DIGEST_SIZE).digest()
 
 
 def _little_endian(token_ids: Sequence[int]) -> memoryview:

@@ -133,19 +133,16 @@ class BlockManager:
         if first == end:
             return
         self._extend_hashes(sequence, end * self.block_size)
+        blocks, hashes = sequence.block_table[first:end], sequence.block_hashes[first:end]
         if sequence.adapter is not None:
-            self._adapter_of.update(dict.fromkeys(sequence.block_hashes[first:end], sequence.adapter.name))
-        new: list[BlockHash] = []
-        for index in range(first, end):
-            block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
+            self._adapter_of.update(dict.fromkeys(hashes, sequence.adapter.name))
+        for block, block_hash in zip(blocks, hashes, strict=True):
             self._hash_of[block] = block_hash
-            if self._block_of.setdefault(block_hash, block) == block:
-                new.append(block_hash)
-            else:
-                self._copies.setdefault(block_hash, []).append(block)
-                self._announce(sequence, index, new)
-                new = []
-        self._announce(sequence, end, new)
+        if self._block_of.keys().isdisjoint(hashes):
+            self._block_of.update(zip(hashes, blocks, strict=True))
+            self._announce(sequence, end, hashes)
+        else:
+            self._publish_copies(sequence, first, end)
 
     def retract(self, sequence: Sequence) -> None:
         """Lets nobody reuse what the sequence was computed from or has computed, nor copies of it.
@@ -185,10 +182,11 @@ class BlockManager:
 
         `expected_tokens` says how long the sequence may become, so that it is put where it has room to grow.
         """
-        table, last = sequence.block_table, sequence.block_table[-1] if sequence.block_table else None
-        expected = self.num_blocks_for(max(num_tokens, expected_tokens))
-        for index in range(len(table), self.num_blocks_for(num_tokens)):
-            last = block = self._free.take(last, expected - index)
+        table, block_size = sequence.block_table, self.block_size
+        number, most = -(-num_tokens // block_size), -(-expected_tokens // block_size)
+        last, most = table[-1] if table else None, max(number, most)
+        for index in range(len(table), number):
+            last = block = self._free.take(last, most - index)
             if self._hash_of[block] is not None:
                 self._evict(block)
             self._ref_count[block] = 1
@@ -196,12 +194,13 @@ class BlockManager:
 
     def free(self, sequence: Sequence) -> None:
         """Gives back all blocks of a sequence, last one first."""
+        ref_count, hash_of, release = self._ref_count, self._hash_of, self._free.release
         if sequence.block_table:
             self._free.end_run(sequence.block_table[-1])
         for block in reversed(sequence.block_table):
-            self._ref_count[block] -= 1
-            if not self._ref_count[block]:
-                self._free.release(block, evictable=self._hash_of[block] is not None)
+            ref_count[block] -= 1
+            if not ref_count[block]:
+                release(block, evictable=hash_of[block] is not None)
         sequence.block_table = []
 
     # -- invariants ------------------------------------------------------------------------------------------------
@@ -240,6 +239,19 @@ class BlockManager:
             hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=extra, images=spans, offset=start)
         else:
             hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=extra)
+
+    def _publish_copies(self, sequence: Sequence, first: int, end: int) -> None:
+        """Publishes blocks of which some hold what others do."""
+        new: list[BlockHash] = []
+        for index in range(first, end):
+            block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
+            if self._block_of.setdefault(block_hash, block) == block:
+                new.append(block_hash)
+            else:
+                self._copies.setdefault(block_hash, []).append(block)
+                self._announce(sequence, index, new)
+                new = []
+        self._announce(sequence, end, new)
 
     def _announce(self, sequence: Sequence, end: int, hashes: list[BlockHash]) -> None:
         """Tells the listener about new hashes, which are the sequence's up to block `end`."""

@@ -22,6 +22,8 @@ class DecodingSlots:
         """Tokens with which the sequence ends."""
         self._room = np.zeros(num_slots, np.int64)
         """Tokens that its block table covers."""
+        self._going_on: Numbers | None = None
+        """What `going_on` has found, while that is true."""
 
     def begin(self, sequence: Sequence, end: int) -> None:
         """A step has been planned that computes its tokens up to `end` and chooses the next."""
@@ -29,6 +31,7 @@ class DecodingSlots:
         self._sequences[slot] = sequence
         self._is_decoding[slot] = True
         self._ends[slot], self._most[slot] = end, sequence.max_num_tokens
+        self._going_on = None
         self.grew(sequence)
 
     def grew(self, sequence: Sequence) -> None:
@@ -44,36 +47,43 @@ class DecodingSlots:
         """Until it is resumed or leaves, no further token of it is planned; nothing happens where it does not
         decode."""
         self._most[sequence.slot] = 0
+        self._going_on = None
 
     def resume(self, sequence: Sequence) -> None:
         """It goes on."""
         self._most[sequence.slot] = sequence.max_num_tokens
+        self._going_on = None
 
     def leave(self, slot: int) -> None:
         """Whoever has the slot gives it up; nothing happens where its sequence is not past its prompt."""
         self._is_decoding[slot] = False
         self._sequences[slot] = None
+        self._going_on = None
 
     @property
-    def num_going_on(self) -> int:
-        """How many have another token to compute."""
-        return len(self._going_on())
+    def going_on(self) -> Numbers:
+        """Slots of those that have another token to compute: they do not surely end with the step under way."""
+        if self._going_on is None:
+            self._going_on = np.flatnonzero(self._is_decoding & (self._ends + 1 < self._most))
+        return self._going_on
 
     def without_room(self) -> list[Sequence]:
         """Those that need another block for their next token."""
-        slots = self._going_on()
+        slots = self.going_on
         found: list[Sequence] = self._sequences[slots[self._ends[slots] >= self._room[slots]]].tolist()
         return found
 
     def take(self, grown: list[Sequence]) -> Decodes:
         """Plans one token of each; all of them have room for it. `grown`: whose block tables have become longer."""
-        slots = self._going_on()
-        self._ends[slots] += 1
-        return Decodes(self._sequences[slots].tolist(), slots, self._ends[slots], self._most[slots], grown)
+        slots = self.going_on
+        ends = self._ends[slots] + 1
+        self._ends[slots], self._going_on = ends, None
+        return Decodes(self._sequences[slots].tolist(), slots, ends, self._most[slots], grown)
 
     def gained(self, slot: int, num_tokens: int) -> None:
         """Of its drafts so many stood, so that it is further than it was planned to be."""
         self._ends[slot] += num_tokens
+        self._going_on = None
 
     def num_reserved_blocks(self) -> int:
         """Blocks that they are sure to want: for the token that is chosen next, and one more each."""
@@ -90,7 +100,3 @@ class DecodingSlots:
         for sequence in decoding:
             assert self._sequences[sequence.slot] is sequence, "a sequence decodes in another's slot"
             assert self._room[sequence.slot] == len(sequence.block_table) * self._block_size, "a table grew unnoticed"
-
-    def _going_on(self) -> Numbers:
-        """Slots of those that do not surely end with the step under way."""
-        return np.flatnonzero(self._is_decoding & (self._ends + 1 < self._most))

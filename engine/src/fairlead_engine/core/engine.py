@@ -63,6 +63,8 @@ class _Step:
 
     batch: Batch
     launched: Any
+    num_ended: int
+    """Sequences that had ended before it."""
     sampled: list[SampledToken | None] | None = None
     """What it chose, once that was asked for."""
     was_awaited: bool = False
@@ -182,7 +184,8 @@ class Engine:
         if batch:
             batch.masks = self._masks(batch) if self.grammars or self.thinking else None
             with self._watch.launching():
-                step = _Step(batch, self.runner.launch(batch))  # forward and draw; the device may be at it
+                launched = self.runner.launch(batch)  # forward and draw; the device may be at it
+            step = _Step(batch, launched, self.scheduler.num_ended)
         if self.config.async_scheduling:
             self._under_way, step = step, self._under_way
             if step is not None:
@@ -192,7 +195,9 @@ class Engine:
                 (self.adapters if self.adapters.is_awaited else self.grammars).wait()
             self._expect_end()
             return injected + self._broken()
-        batch, sampled = _wanted(step.batch, self._collect(step))
+        batch, sampled = step.batch, self._collect(step)
+        if step.num_ended != self.scheduler.num_ended:
+            batch, sampled = _wanted(batch, sampled)
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
         self.step_cost.observe(step.batch, self._watch.end(), learns=not self._saw_images(step.batch))
@@ -643,8 +648,6 @@ def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:
 def _wanted(batch: Batch, sampled: list[SampledToken | None]) -> tuple[Batch, list[SampledToken | None]]:
     """Without those that ended while the step was under way."""
     sequences = [*batch.decodes.sequences, *[item.sequence for item in batch.chunks]]
-    if all(sequence.finish_reason is None for sequence in sequences):
-        return batch, sampled
     rows = [row for row, sequence in enumerate(sequences) if sequence.finish_reason is None]
     num_decodes = len(batch.decodes)
     chunks = [batch.chunks[row - num_decodes] for row in rows if row >= num_decodes]

@@ -117,6 +117,10 @@ class Scheduler:
         self.limits = limits
         self.eos_token_ids = frozenset(eos_token_ids)
         self.counters = Counters()
+        self.num_ended = 0
+        """Sequences since the start, however they ended."""
+        self.num_kv_tokens = 0
+        """Tokens of running sequences that are in the cache."""
         self.waiting: list[Sequence] = []
         """By rank."""
         self.running: list[Sequence] = []
@@ -129,6 +133,10 @@ class Scheduler:
         self._prefilling: list[Sequence] = []
         """Those of `running` whose prompt is not planned to its end, by rank; `_decoding` has the others."""
         self._decoding = DecodingSlots(limits.max_num_seqs, blocks.block_size)
+        self._completed: list[Sequence] = []
+        """Those whose prompt the last step planned to its end: until it has a result they have tokens to compute."""
+        self._num_parts: Counter[str] = Counter()
+        """Of each client request that consists of parts, how many wait or run."""
         self._preempted: list[Sequence] = []
         """Since the last commit: the step that it takes the results of may have them."""
         self._share = blocks.num_blocks * blocks.block_size // limits.max_num_seqs
@@ -151,11 +159,13 @@ class Scheduler:
         refusal = self._cannot_run(sequence)
         if refusal is None:
             if sequence.part_of is not None:
-                sequence.num_parts_before = sum(each.part_of == sequence.part_of for each in self.sequences())
+                sequence.num_parts_before = self._num_parts[sequence.part_of]
             self._look_up(sequence)
             refusal = self._no_room_in_queue(sequence)
         if refusal is None:
             self._sequences[sequence.request_id] = sequence
+            if sequence.part_of is not None:
+                self._num_parts[sequence.part_of] += 1
             self._settle_end(sequence)
             self.coming.expect(sequence)
             insort_right(self.waiting, sequence, key=_rank)
@@ -229,19 +239,13 @@ class Scheduler:
     @property
     def num_held_back(self) -> int:
         """How many wait because their request may not hold more slots: they stand in nobody else's way."""
-        num_parts = Counter([sequence.part_of for sequence in self.sequences() if sequence.part_of is not None])
-        return sum(max(0, number - self.max_num_parts) for number in num_parts.values())
+        return sum([max(0, number - self.max_num_parts) for number in self._num_parts.values()])
 
     @property
     def num_prefill_tokens(self) -> int:
         """Tokens still to be computed that are not decodes: all that wait, and what is left of running prompts."""
-        unfinished = [len(sequence.token_ids) - sequence.num_computed_tokens for sequence in self.running]
-        return self.num_queued_tokens + sum([num_tokens for num_tokens in unfinished if num_tokens > 1])
-
-    @property
-    def num_kv_tokens(self) -> int:
-        """Tokens of running sequences that are in the cache."""
-        return sum([sequence.num_computed_tokens for sequence in self.running])
+        completed = [sequence for sequence in self._completed if sequence.under_way and sequence.slot != NO_SLOT]
+        return self.num_queued_tokens + _num_prompt_tokens(self._prefilling + completed)
 
     def _cannot_run(self, sequence: Sequence) -> Refusal | None:
         if not sequence.num_tokens:
@@ -289,9 +293,11 @@ class Scheduler:
         sequence.end_token_ids = self.end_token_ids_of(sampling)
 
     def end_token_ids_of(self, sampling: SamplingParams) -> frozenset[int]:
-        """What ends an answer, once it is long enough."""
-        ends = frozenset(sampling.stop_token_ids)
-        return ends if sampling.ignore_eos else ends | self.eos_token_ids
+        """What ends an answer, once it is long enough; one set for all that name no tokens of their own."""
+        own = frozenset(sampling.stop_token_ids)
+        if sampling.ignore_eos:
+            return own
+        return own | self.eos_token_ids if own else self.eos_token_ids
 
     def _look_up(self, sequence: Sequence) -> list[int]:
         """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
@@ -314,10 +320,11 @@ class Scheduler:
         batch = self._schedule_running()
         if self.waiting and self.counters.num_preemptions == num_preemptions:
             batch.chunks += self._admit_waiting(self.limits.max_num_batched_tokens - batch.num_tokens)
-        for item in batch.chunks:
-            if item.samples:
-                self._prefilling.remove(item.sequence)
-                self._decoding.begin(item.sequence, item.end)
+        completing = [item for item in batch.chunks if item.samples]
+        self._completed = [item.sequence for item in completing]
+        for item in completing:
+            self._prefilling.remove(item.sequence)
+            self._decoding.begin(item.sequence, item.end)
         batch.chunks.sort(key=lambda item: item.num_tokens > 1)
         if self.drafting is not None:
             self._add_drafts(batch, self.drafting)
@@ -361,7 +368,7 @@ class Scheduler:
     def _schedule_running(self) -> Batch:
         """A token of everyone who is past the prompt, and what the budget leaves of prompts."""
         grown, chunks = self._grow(), []
-        budget = self.limits.max_num_batched_tokens - self._decoding.num_going_on
+        budget = self.limits.max_num_batched_tokens - len(self._decoding.going_on)
         num_behind = len(self._prefilling)
         for sequence in list(self._prefilling):
             if sequence.slot == NO_SLOT:  # preempted for one before it
@@ -515,6 +522,7 @@ class Scheduler:
         self.blocks.share(sequence, matched)
         self.coming.begin(sequence, len(matched))
         sequence.num_computed_tokens = len(matched) * self.blocks.block_size
+        self.num_kv_tokens += sequence.num_computed_tokens
         if sequence.first_scheduled_time is None:
             sequence.first_scheduled_time = self._now()
             sequence.num_cached_tokens = max(0, sequence.num_computed_tokens - sequence.num_virtual_tokens)
@@ -577,16 +585,20 @@ class Scheduler:
     def _commit_decodes(self, decodes: Decodes, token_ids: list[int]) -> list[Sequence]:
         """Appends a token to each and returns those that end with it."""
         sequences, ends, block_size = decodes.sequences, decodes.ends.tolist(), self.blocks.block_size
-        for sequence, end, token_id in zip(sequences, ends, token_ids, strict=True):
+        ending: list[Sequence] = []
+        for sequence, end, token_id in zip(sequences, ends, token_ids, strict=True):  # once: each is far away in memory
             sequence.token_ids.append(token_id)
             sequence.num_computed_tokens = end
-        for sequence in self._preempted:
-            sequence.num_computed_tokens = 0  # of these only the token counts
+            if token_id in sequence.end_token_ids:
+                ending.append(sequence)
         self.counters.generation_tokens += len(token_ids)
+        self.num_kv_tokens += len(token_ids)
+        for sequence in self._preempted:  # of these only the token counts
+            self.num_kv_tokens -= sequence.num_computed_tokens > 0
+            sequence.num_computed_tokens = 0
         for row in np.flatnonzero(decodes.ends % block_size == 0).tolist():
             if sequences[row].block_table:
                 self._publish(sequences[row], ends[row] - 1, ends[row])
-        ending = [seq for seq, token_id in zip(sequences, token_ids, strict=True) if token_id in seq.end_token_ids]
         ending += [sequences[row] for row in np.flatnonzero(decodes.ends + 1 >= decodes.most).tolist()]
         for sequence in ending:
             self._settle_reason(sequence)
@@ -601,8 +613,7 @@ class Scheduler:
         if sequence.under_way is item:
             sequence.under_way = None
         if sequence.block_table is item.block_table:
-            sequence.num_computed_tokens = end
-            self._publish(sequence, item.start, end)
+            self._computed(sequence, item.start, end)
         if token is not None:
             self._append(sequence, token.token_id)
         elif end == len(sequence.token_ids):  # no more than its prompt was wanted
@@ -621,10 +632,15 @@ class Scheduler:
             if sequence.finish_reason is not None:
                 del chosen[count:]
                 break
-        sequence.num_computed_tokens = item.start + len(chosen)
-        self._publish(sequence, item.start, sequence.num_computed_tokens)
+        self._computed(sequence, item.start, item.start + len(chosen))
         self._decoding.gained(sequence.slot, len(chosen) - 1)
         return sequence.finish_reason is not None
+
+    def _computed(self, sequence: Sequence, start: int, end: int) -> None:
+        """Its tokens from `start` to `end` are in the cache from here on."""
+        self.num_kv_tokens += end - sequence.num_computed_tokens
+        sequence.num_computed_tokens = end
+        self._publish(sequence, start, end)
 
     def _publish(self, sequence: Sequence, start: int, end: int) -> None:
         """Its tokens from `start` to `end` have been computed."""
@@ -651,6 +667,7 @@ class Scheduler:
         """Forgets sequences that have a finish reason, and frees their blocks."""
         if not ended:
             return
+        self.num_ended += len(ended)
         for sequence in ended:
             if sequence.num_output_tokens:
                 self.mean_output_tokens += (sequence.num_output_tokens - self.mean_output_tokens) / 32
@@ -658,6 +675,8 @@ class Scheduler:
             self._leave(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]
+            if sequence.part_of is not None:
+                self._part_ended(sequence.part_of)
             if self._adapters is not None:
                 self._adapters.ended(sequence)
         if self.drafting is not None:
@@ -667,10 +686,16 @@ class Scheduler:
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
         self.waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
 
+    def _part_ended(self, request: str) -> None:
+        self._num_parts[request] -= 1
+        if not self._num_parts[request]:
+            del self._num_parts[request]
+
     def _leave(self, sequence: Sequence) -> None:
         """Gives up the slot, of one that has it."""
         if sequence.slot == NO_SLOT:
             return
+        self.num_kv_tokens -= sequence.num_computed_tokens
         if sequence in self._prefilling:
             self._prefilling.remove(sequence)
         if self._adapters is not None and sequence.adapter is not None:
@@ -687,5 +712,17 @@ class Scheduler:
         assert slots == list(range(self.limits.max_num_seqs)), "a slot is leaked or shared"
         self._decoding.check(self.running, self._prefilling)
         assert all(sequence.slot == NO_SLOT for sequence in self.waiting), "who waits has a slot"
+        num_kv_tokens = sum(sequence.num_computed_tokens for sequence in self.running)
+        assert self.num_kv_tokens == num_kv_tokens, "tokens in the cache are counted wrongly"
+        num_prompt_tokens = _num_prompt_tokens(self.running)
+        assert self.num_prefill_tokens == self.num_queued_tokens + num_prompt_tokens, "a prompt is left uncounted"
+        num_parts = Counter(sequence.part_of for sequence in self.sequences() if sequence.part_of is not None)
+        assert self._num_parts == num_parts, "parts of requests are counted wrongly"
         if self._adapters is not None:
             self._adapters.check(self.running, self.sequences())
+
+
+def _num_prompt_tokens(sequences: list[Sequence]) -> int:
+    """Tokens to compute of those that have more to do than a decode."""
+    unfinished = [len(sequence.token_ids) - sequence.num_computed_tokens for sequence in sequences]
+    return sum([num_tokens for num_tokens in unfinished if num_tokens > 1])

@@ -84,10 +84,12 @@ class StepCost:
         self._prior_weight = prior_weight
         self._solve_every = solve_every
         size = len(StepWork._fields)
-        # The normal equations, gram · coefficients = moment, of the observed steps of both kinds and of the prior.
-        self._gram, self._moment = np.zeros((2, size, size)), np.zeros((2, size))
-        self._prior_gram, self._prior_moment = np.zeros((size, size)), np.zeros(size)
+        # The normal equations, gram · coefficients = moment, of the observed steps of both kinds and of the prior: the
+        # last column is the moment, and the others are the gram.
+        self._equations, self._prior = np.zeros((2, size, size + 1)), np.zeros((size, size + 1))
         self._coefficients = np.zeros(size)
+        self._knows = False
+        """Whether any coefficient is above 0."""
         self._residual = 0.0
         self._residual_weight = 0.0
         self._num_learnt = 0
@@ -108,12 +110,13 @@ class StepCost:
         """Learns from work that took so long: a step's, or a share or a sum of several steps'."""
         if seconds <= 0.0:
             return
-        row = np.array(work) / seconds
-        if self._coefficients.any():
-            self._learn_from_prediction(float(row @ self._coefficients))
-        kind = int(work.prefill_step > 0.0)
-        self._gram[kind] = self._decay * self._gram[kind] + np.outer(row, row)
-        self._moment[kind] = self._decay * self._moment[kind] + row
+        share = 1.0 / seconds
+        row = np.array([share * amount for amount in work] + [1.0])  # of a step that takes 1
+        if self._knows:
+            self._learn_from_prediction(float(row[:-1] @ self._coefficients))
+        equations = self._equations[int(work.prefill_step > 0.0)]
+        equations *= self._decay
+        equations += row[:-1, None] * row
         self._num_learnt += 1
         if self._num_learnt % self._solve_every == 0:
             self.solve()
@@ -124,8 +127,8 @@ class StepCost:
         rows = np.array([np.array(work) / seconds for work, seconds in steps if seconds > 0.0])
         if not rows.size:
             return
-        self._prior_gram = self._prior_weight * rows.T @ rows
-        self._prior_moment = self._prior_weight * rows.sum(axis=0)
+        self._prior[:, :-1] = self._prior_weight * rows.T @ rows
+        self._prior[:, -1] = self._prior_weight * rows.sum(axis=0)
         if not self._residual_weight:
             self._residual = residual
         self.solve()
@@ -144,7 +147,7 @@ class StepCost:
 
         Empty until something was learnt.
         """
-        if not self._coefficients.any():
+        if not self._knows:
             return {}
         now = self._coefficients * math.exp(self._log_pace)
         named = dict(zip(StepWork._fields, now.tolist(), strict=True))
@@ -160,8 +163,9 @@ class StepCost:
 
     def solve(self) -> None:
         """Brings the coefficients up to date with what was learnt so far."""
-        gram, moment = self._gram.sum(axis=0) + self._prior_gram, self._moment.sum(axis=0) + self._prior_moment
-        self._coefficients = solve_nonnegative(gram, moment)
+        equations = self._equations.sum(axis=0) + self._prior
+        self._coefficients = solve_nonnegative(equations[:, :-1], equations[:, -1])
+        self._knows = bool(self._coefficients.any())
 
     def _learn_from_prediction(self, fit: float) -> None:
         """`fit` is what the coefficients said of a step before it was seen, as a share of what it took.
