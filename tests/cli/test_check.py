@@ -143,6 +143,14 @@ def test_the_hub_is_asked_only_where_that_is_asked_for(
         (served(LLAMA_8B, "huge"), "resources.profile 'huge' is not in the operator's settings"),
         (served(LLAMA_8B, tensorParallelSize=2), "engine.tensorParallelSize is 2: make them equal"),
         (served(LLAMA_8B, extraArgs=["--max-model-len=long"]), "engine.extraArgs: --max-model-len long"),
+        (served(LLAMA_8B, extraArgs=["--gpu-memory-utilization=nan"]), "--gpu-memory-utilization: must be from 0.01"),
+        (served(LLAMA_8B, extraArgs=["--gpu-memory-utilization=5"]), "--gpu-memory-utilization: must be from 0.01"),
+        (served(LLAMA_8B, extraArgs=["--dtype=int3"]), "engine.extraArgs: --dtype int3 is none of auto, float32"),
+        (served(LLAMA_8B, extraArgs=["--kv-cache-dtype=int3"]), "--kv-cache-dtype int3 is none of auto"),
+        (served(LLAMA_8B, extraArgs=["--head-quantization=x"]), "--head-quantization x is none of int8"),
+        (served(LLAMA_8B, extraArgs=[f"--block-size={'9' * 400}"]), "is not a whole number above 0"),
+        (served(LLAMA_8B, extraArgs=[f"--kv-cache-memory={'9' * 400}"]), "is no memory that a machine has"),
+        (served(LLAMA_8B, kvCache={"memory": "1e999999"}), "spec.engine.kvCache.memory"),
         (
             served(LLAMA_8B, type="vLLM", image="vllm/vllm-openai:v0.22.0"),
             "m0: engine.type is vLLM, which lays out memory",
@@ -165,6 +173,8 @@ def test_bad_input_ends_with_2_and_names_the_field(run: Run, spec: dict[str, Any
         ("[1]", "a document is no object"),
         ("kind: LLMDeployment", "metadata.name: Required value"),
         ("{kind: List, items: 5}", "there is no LLMDeployment"),
+        ("on: 2026-99-99", "cannot be read"),
+        ("[" * 3000, "cannot be read"),
     ],
 )
 def test_files_that_are_none_are_refused(run: Run, text: str, told: str, tmp_path: Path) -> None:
@@ -174,7 +184,17 @@ def test_files_that_are_none_are_refused(run: Run, text: str, told: str, tmp_pat
     assert run("check", "-f", str(tmp_path / "absent.yaml")).status == 2
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"architectures": ["LlamaForCausalLM"]}'])
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"architectures": ["LlamaForCausalLM"]}', "[" * 30_000]
+    + [
+        json.dumps({**TINY, **changes})
+        for changes in (
+            {"hidden_size": float("nan")}, {"vocab_size": float("inf")}, {"num_hidden_layers": 10**300},
+            {"num_hidden_layers": 10**12}, {"max_position_embeddings": 10**400}, {"tie_word_embeddings": "false"},
+        )
+    ],
+)  # fmt: skip
 def test_a_configuration_that_is_none_is_refused(run: Run, content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
     ended = run("check", "-f", written(tmp_path, served("hf://acme/tiny")), "--config", str(tmp_path))

@@ -67,6 +67,9 @@ def fits(observed: Observed, settings: OperatorSettings = SETTINGS) -> tuple[str
         (body(QWEN_7B, type="vLLM", image="vllm/vllm-openai:v0.22.0"), ("Unknown", "EngineNotOurs")),
         (body(QWEN_7B, maxModelLen=-1), ("Unknown", "InvalidSpec")),
         (body(QWEN_7B, extraArgs=["--max-num-seqs=x"]), ("Unknown", "InvalidSpec")),
+        (body(QWEN_7B, extraArgs=["--gpu-memory-utilization=nan"]), ("Unknown", "InvalidSpec")),
+        (body(QWEN_7B, extraArgs=["--dtype=half"]), ("Unknown", "InvalidSpec")),
+        (body(QWEN_7B, extraArgs=[f"--block-size={10**320}"]), ("Unknown", "InvalidSpec")),
     ],
 )
 def test_it_is_said_before_anything_is_scheduled(spec: JsonObject, expected: tuple[str, str]) -> None:

@@ -172,10 +172,27 @@ def test_extra_arguments_win_and_are_read() -> None:
         ({"num_key_value_heads": 5}, "config.json: num_key_value_heads: must divide num_attention_heads (32)"),
         ({"torch_dtype": "int3"}, "config.json: torch_dtype: is int3"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config.quant_method: bitsandbytes"),
+        ({"quantization_config": 5}, "quantization_config: must be an object"),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {
+                "num_bits": 8, "block_structure": [0, 0]
+            }}}}},
+            "quantization_config.config_groups.a.weights.block_structure: must be two numbers",
+        ),
+        ({"num_hidden_layers": "3"}, "num_hidden_layers: must be a whole number, not '3'"),
+        ({"num_hidden_layers": 3.0}, "num_hidden_layers: must be a whole number, not 3.0"),
+        ({"hidden_size": float("nan")}, "hidden_size: must be a whole number, not nan"),
+        ({"hidden_size": -float("inf")}, "hidden_size: must be a whole number, not -inf"),
+        ({"vocab_size": 10**5000}, "vocab_size: must be a whole number, not a number beyond"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: must be a whole number from 1 to 10000"),
+        ({"head_dim": 33}, "head_dim: is 33, and must be even"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings: must be true or false, not 'false'"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 1e300}}, "rope_scaling.factor: must be a number"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": -2}}, "rope_scaling.factor: is -2.0, and makes no context"),
         ({"architectures": ["MambaForCausalLM"]}, "architectures: names MambaForCausalLM, which is none of"),
         ({"architectures": ["BertModel"]}, "names BertModel, which is an encoder"),
     ],
-)
+)  # fmt: skip
 def test_a_configuration_that_cannot_be_reckoned_names_the_field(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigUnreadable) as refused:
         read_shape({**LLAMA_8B, **changes})

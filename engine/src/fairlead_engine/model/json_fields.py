@@ -1,11 +1,16 @@
 """Typed reading of a checkpoint's JSON files: a wrong type is named with file, field, value and what was expected."""
 
 import json
-import math
+import sys
 from pathlib import Path
 from typing import Any
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+
+_MOST = 2**40
+"""Of any integer: none of a model is larger, and what is reckoned with one of many digits ends in errors of its own."""
+_MOST_LAYERS = 10_000
+"""Of which lists are made before any weight is read."""
 
 
 class JsonFields:
@@ -77,6 +82,9 @@ class JsonFields:
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.invalid(name, "must be a positive integer")
+        most = _MOST_LAYERS if name == "num_hidden_layers" else _MOST
+        if value > most:
+            raise self.invalid(name, f"must be {most} at most")
         return value
 
     def positive_or_all(self, name: str) -> int | None:
@@ -86,7 +94,7 @@ class JsonFields:
     def positive_number(self, name: str, default: float | None = None) -> float:
         value = self._values.get(name)
         value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
             raise self.invalid(name, "must be a positive number")
         return float(value)
 
@@ -121,8 +129,9 @@ class JsonFields:
     def positive_numbers(self, name: str) -> tuple[float, ...]:
         """A list of positive numbers, which must be there."""
         value = self._values.get(name)
+        most = sys.float_info.max
         valid = isinstance(value, list) and all(
-            isinstance(item, int | float) and not isinstance(item, bool) and 0 < item < math.inf for item in value
+            isinstance(item, int | float) and not isinstance(item, bool) and 0 < item <= most for item in value
         )
         if not isinstance(value, list) or not valid:
             raise self.invalid(name, "must be a list of positive numbers")

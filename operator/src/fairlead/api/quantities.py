@@ -3,10 +3,11 @@
 import re
 from decimal import Decimal
 
-QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]*)?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
-"""For the CRD. Narrower than Kubernetes' own: no sign, and a digit comes first."""
+QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]*)?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$"
+"""For the CRD. Narrower than Kubernetes' own: no sign, a digit comes first, and powers of ten have two digits at most,
+since 1e999999 takes minutes to write out."""
 
-_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]*)?)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$")
+_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]*)?)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 

@@ -41,7 +41,7 @@ def _of_file(file: str) -> Iterator[LLMDeployment]:
     try:
         text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
         documents = list(yaml.safe_load_all(text))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: also of a date that is none
         raise UsageError(f"{file} cannot be read: {error}", "give a YAML file, or - for standard input") from error
     for document in documents:
         items = (
@@ -89,10 +89,10 @@ def read_settings(file: Path | None) -> OperatorSettings:
         if raw.get("defaultProfile") is not None:
             kept["defaultProfile"] = raw["defaultProfile"]
         return OperatorSettings.from_mapping(kept)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"--profiles {file} cannot be read: {error}", "give a YAML file with `profiles:`") from error
     except SettingsError as error:
         raise UsageError(f"{file}: {error.name}: {error.message}", error.hint) from error
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UsageError(f"--profiles {file} cannot be read: {error}", "give a YAML file with `profiles:`") from error
 
 
 def _texts(profile: Any) -> Any:
@@ -168,5 +168,5 @@ def _hub_url(source: Source) -> str:
 def _parsed(content: bytes, where: str) -> object:
     try:
         return json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} is no JSON: {error}", "give a model's config.json") from error

@@ -3,6 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+MOST = 2**40
+"""Of any number: none of a model is larger, and products of several can still be told."""
+_MOST_TOLD = 80
+"""Characters of a value that is wrong."""
+
 
 class ConfigUnreadable(ValueError):
     """A `config.json` from which nothing can be reckoned. `field`: which of its fields; empty = the file as a whole."""
@@ -30,11 +35,11 @@ class CheckpointFields:
         """Whether it is there, if only as null."""
         return name in self._raw
 
-    def positive(self, name: str, default: int | None = None) -> int:
+    def positive(self, name: str, default: int | None = None, *, most: int = MOST) -> int:
         """A whole number above 0. Raises ConfigUnreadable where it is none, or is missing without a default."""
         number = self.whole(name, default)
-        if number < 1:
-            raise self.wrong(name, f"must be a whole number above 0, not {number}")
+        if not 0 < number <= most:
+            raise self.wrong(name, f"must be a whole number from 1 to {most}, not {number}")
         return number
 
     def whole(self, name: str, default: int | None = None) -> int:
@@ -44,55 +49,65 @@ class CheckpointFields:
             if default is None:
                 raise self.wrong(name, "is missing, and without it nothing can be reckoned")
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 0:
-            raise self.wrong(name, f"must be a whole number, not {value!r}")
-        return int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+            raise self.wrong(name, f"must be a whole number, not {_told(value)}")
+        return value
 
     def number(self, name: str, default: float) -> float:
-        """Any number."""
+        """Any number that is finite."""
         value = self._raw.get(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.wrong(name, f"must be a number, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= MOST:
+            raise self.wrong(name, f"must be a number, not {_told(value)}")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
         value = self._raw.get(name)
-        return default if value is None else bool(value)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise self.wrong(name, f"must be true or false, not {_told(value)}")
+        return value
 
     def text(self, name: str) -> str:
         """Empty where it is missing."""
         value = self._raw.get(name)
-        return value if isinstance(value, str) else ""
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(name, f"must be a text, not {_told(value)}")
+        return value or ""
 
     def texts(self, name: str) -> list[str]:
         """Those of a list; none where it is missing."""
-        value = self._raw.get(name)
-        return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+        value = self._raw.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self.wrong(name, f"must be a list of texts, not {_told(value)}")
+        return value
 
     def wholes(self, name: str) -> list[int]:
-        """Those of a list; none where it is missing."""
-        value = self._raw.get(name)
-        return [each for each in value if isinstance(each, int)] if isinstance(value, list) else []
+        """Those of a list, from 0 on; none where it is missing."""
+        value = self._raw.get(name) or []
+        if not isinstance(value, list) or not all(type(each) is int and 0 <= each <= MOST for each in value):
+            raise self.wrong(name, f"must be a list of whole numbers, not {_told(value)}")
+        return value
 
     def section(self, name: str) -> "CheckpointFields | None":
         """An object within; None where there is none."""
-        value = self._raw.get(name)
-        return CheckpointFields(value, self._join(name)) if isinstance(value, Mapping) else None
+        value = self._raw.get(name) or None
+        return None if value is None else CheckpointFields(value, self._join(name))
 
     def sections(self, name: str) -> "list[CheckpointFields]":
         """The objects within an object."""
-        value = self._raw.get(name)
-        if not isinstance(value, Mapping):
-            return []
-        return [CheckpointFields(each, self._join(f"{name}.{key}")) for key, each in value.items()]
+        section = self.section(name)
+        return (
+            [] if section is None else [CheckpointFields(section._raw[key], section._join(key)) for key in section._raw]
+        )
 
     def with_section(self, name: str) -> "CheckpointFields":
-        """These, and over them those of an object within, if it is there."""
-        value = self._raw.get(name)
-        return CheckpointFields({**self._raw, **value}, self._path) if isinstance(value, Mapping) else self
+        """These, and over them those of an object within that are not null, if it is there."""
+        if (section := self.section(name)) is None:
+            return self
+        return CheckpointFields({**self._raw, **{key: each for key, each in section._raw.items() if each is not None}})
 
     def wrong(self, name: str, message: str) -> ConfigUnreadable:
         """The error for a field; raise it."""
@@ -100,3 +115,10 @@ class CheckpointFields:
 
     def _join(self, name: str) -> str:
         return f"{self._path}.{name}" if self._path else name
+
+
+def _told(value: Any) -> str:
+    """A value, or how it begins; integers of many thousand digits cannot even be written."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return f"a number beyond {MOST}"
+    return repr(value)[:_MOST_TOLD]

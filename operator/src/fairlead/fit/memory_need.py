@@ -4,7 +4,7 @@ Weights and cache are as the engine lays them out, byte by byte nearly. Work spa
 largest step, and errs by what kernels and libraries take: so verdicts that rest on it are called estimates.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.api.llmdeployment import Dtype, Engine, KvCacheDtype
@@ -26,7 +26,11 @@ _LOGIT_BYTES = 20
 _DECIDES_ELSE = frozenset({"model", "device", "config"})
 """Arguments by which another model, device or file of settings is taken."""
 DEFAULT_UTILIZATION = 0.9
-"""The engine's share of a GPU's memory."""
+"""The engine's share of a GPU's memory,"""
+_LEAST_UTILIZATION = 0.01
+"""and the smallest that it takes."""
+_MOST_DIGITS = 9
+"""Of an argument that counts something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +66,11 @@ class EngineChoice:
             uncounted.append("engine.maxLoras")
         memory = extra.get("kv-cache-memory")
         return cls(
-            dtype=extra.get("dtype", str(engine.dtype)),
+            dtype=_one_of(extra, "dtype", Dtype) or str(engine.dtype),
             quantization=extra.get("quantization", engine.quantization and str(engine.quantization)),
-            head_quantization=extra.get("head-quantization"),
-            kv_dtype=extra.get("kv-cache-dtype", str(engine.kv_cache.dtype)),
-            kv_memory=engine.kv_cache.memory if memory is None else parse_bytes(memory),
+            head_quantization=_one_of(extra, "head-quantization", ROUNDED),
+            kv_dtype=_one_of(extra, "kv-cache-dtype", KvCacheDtype) or str(engine.kv_cache.dtype),
+            kv_memory=engine.kv_cache.memory if memory is None else _bytes(memory),
             block_size=_number(extra, "block-size", engine.kv_cache.block_size) or _BLOCK_SIZE,
             max_model_len=_number(extra, "max-model-len", engine.max_model_len),
             max_num_seqs=_number(extra, "max-num-seqs", engine.max_num_seqs),
@@ -102,16 +106,37 @@ def _extra(arguments: Sequence[str]) -> Mapping[str, str]:
 def _number(extra: Mapping[str, str], name: str, otherwise: int | None) -> int | None:
     if name not in extra:
         return otherwise
-    if not extra[name].isdecimal() or not int(extra[name]):
-        raise ValueError(f"engine.extraArgs: --{name} {extra[name]} is not a whole number above 0")
-    return int(extra[name])
+    digits = extra[name]
+    if not digits.isdecimal() or len(digits) > _MOST_DIGITS or not int(digits):
+        raise ValueError(f"engine.extraArgs: --{name} {digits[:20]} is not a whole number above 0")
+    return int(digits)
+
+
+def _one_of(extra: Mapping[str, str], name: str, known: Iterable[str]) -> str | None:
+    if (value := extra.get(name)) is not None and value not in set(known):
+        raise ValueError(f"engine.extraArgs: --{name} {value[:20]} is none of {', '.join(known)}")
+    return value
+
+
+def _bytes(memory: str) -> int:
+    try:
+        found = parse_bytes(memory)
+    except ValueError as error:
+        raise ValueError(f"engine.extraArgs: --kv-cache-memory: {error}") from error
+    if not 0 < found < 2**63:
+        raise ValueError(f"engine.extraArgs: --kv-cache-memory {memory[:20]} is no memory that a machine has")
+    return found
 
 
 def _share(extra: Mapping[str, str]) -> float:
     try:
-        return float(extra.get("gpu-memory-utilization", DEFAULT_UTILIZATION))
+        share = float(extra.get("gpu-memory-utilization", DEFAULT_UTILIZATION))
     except ValueError as error:
         raise ValueError(f"engine.extraArgs: --gpu-memory-utilization: {error}") from error
+    if not _LEAST_UTILIZATION <= share <= 1.0:  # which no NaN is
+        problem = f"must be from {_LEAST_UTILIZATION} to 1, not {share}"
+        raise ValueError(f"engine.extraArgs: --gpu-memory-utilization: {problem}")
+    return share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fairlead.fit.checkpoint_fields import CheckpointFields
+from fairlead.fit.checkpoint_fields import MOST, CheckpointFields
 from fairlead.fit.stored_formats import FLOAT_BYTES, WeightFormat, stored_format
 from fairlead.fit.weight_parts import Part, Role, num_parameters
+
+_MOST_LAYERS = 10_000
+"""They are counted one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,9 @@ class Dense:
         if not fields.has("head_dim") and head_dim is None and hidden % heads:
             raise fields.wrong("num_attention_heads", f"must divide hidden_size ({hidden}) where head_dim is left out")
         head_dim = fields.positive("head_dim", head_dim or hidden // heads)
-        inner, layers = fields.positive("intermediate_size"), fields.positive("num_hidden_layers")
+        if head_dim % 2:
+            raise fields.wrong("head_dim", f"is {head_dim}, and must be even: positions turn pairs of elements")
+        inner, layers = fields.positive("intermediate_size"), fields.positive("num_hidden_layers", most=_MOST_LAYERS)
         return cls(fields, hidden, inner, layers, heads, kv_heads, head_dim)
 
     def attention(
@@ -195,4 +200,7 @@ def longest_context(fields: CheckpointFields) -> int:
     if scaling is None or (scaling.text("rope_type") or scaling.text("type")) != "yarn":
         return longest
     original = scaling.positive("original_max_position_embeddings", longest)
-    return max(longest, int(original * scaling.number("factor", longest / original)))
+    factor = scaling.number("factor", longest / original)
+    if not 0 < original * factor <= MOST:
+        raise scaling.wrong("factor", f"is {factor}, and makes no context of {original} tokens")
+    return max(longest, int(original * factor))

@@ -163,6 +163,8 @@ def _compressed(fields: CheckpointFields) -> WeightFormat:
     if name is None:
         raise fields.wrong("config_groups", f"{kind} of {bits} bits is not what the engine computes with")
     block, has_zeros = weights.wholes("block_structure"), not weights.flag("symmetric", True)
+    if block and (len(block) != 2 or min(block) < 1):
+        raise weights.wrong("block_structure", "must be two numbers, rows and columns")
     group = block[1] if len(block) == 2 else _group(weights, "group_size")
     return WeightFormat(
         name, group, block_rows=block[0] if len(block) == 2 else 1, stored_bits=bits,
