@@ -6,8 +6,6 @@ block has tokens of. A cryptographic hash is used because a collision would serv
 """
 
 import struct
-import sys
-from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
@@ -68,7 +66,7 @@ def hash_blocks(
     To extend a chain, pass the tokens after the last hashed block and that block's hash as `parent`; `offset` says
     where they begin in their prompt, by whose positions `images` are told.
     """
-    raw = _little_endian(token_ids)
+    raw = memoryview(_little_endian(token_ids))
     step = block_size * _ITEMSIZE
     hashes = []
     for start in range(0, len(raw) - step + 1, step):
@@ -98,10 +96,8 @@ def _hash(parent: BlockHash, raw_ids: bytes | memoryview, extra: bytes) -> Block
     return blake2b(b"".join((parent, raw_ids, extra)), digest_size=DIGEST_SIZE).digest()
 
 
-def _little_endian(token_ids: Sequence[int]) -> memoryview:
-    ids = array("I", token_ids)
-    if ids.itemsize != _ITEMSIZE:  # a platform whose C unsigned int is not 32 bits
-        return memoryview(struct.pack(f"<{len(ids)}I", *ids))
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return memoryview(ids).cast("B")
+def _little_endian(token_ids: Sequence[int]) -> bytes:
+    try:
+        return struct.pack(f"<{len(token_ids)}I", *token_ids)
+    except struct.error as error:
+        raise OverflowError(f"a token id is no unsigned number of 32 bits: {error}") from error

@@ -6,6 +6,7 @@ module knows how big batches were and how long they took, nothing else.
 """
 
 import math
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -66,8 +67,8 @@ class StepCost:
       seen to teach it. Measured on two contended cores, the median error of predicted prefills falls from 33 to 27 %.
     - `set_prior` remembers what warm-up taught. It keeps a small constant weight, so that a kind of work the present
       load lacks keeps a sensible cost instead of a random one.
-    - `observe` adds to the normal equations; they are solved every `solve_every` steps by `solve_nonnegative`. Together
-      that is some 20 µs of a step.
+    - `observe` notes a step; every `solve_every` of them what is new goes into the normal equations, which are solved
+      by `solve_nonnegative`.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ class StepCost:
         # The normal equations, gram · coefficients = moment, of the observed steps of both kinds and of the prior: the
         # last column is the moment, and the others are the gram.
         self._equations, self._prior = np.zeros((2, size, size + 1)), np.zeros((size, size + 1))
-        self._coefficients = np.zeros(size)
-        self._knows = False
-        """Whether any coefficient is above 0."""
+        self._new: tuple[list[list[float]], list[list[float]]] = ([], [])
+        """Of both kinds, what steps since then will add: the work of each, as of one that takes 1, and that 1."""
+        self._coefficients = [0.0] * size
         self._residual = 0.0
         self._residual_weight = 0.0
         self._num_learnt = 0
@@ -110,13 +111,10 @@ class StepCost:
         """Learns from work that took so long: a step's, or a share or a sum of several steps'."""
         if seconds <= 0.0:
             return
-        share = 1.0 / seconds
-        row = np.array([share * amount for amount in work] + [1.0])  # of a step that takes 1
-        if self._knows:
-            self._learn_from_prediction(float(row[:-1] @ self._coefficients))
-        equations = self._equations[int(work.prefill_step > 0.0)]
-        equations *= self._decay
-        equations += row[:-1, None] * row
+        shares = [amount / seconds for amount in work]
+        if any(self._coefficients):
+            self._learn_from_prediction(sum(map(mul, shares, self._coefficients)))
+        self._new[work.prefill_step > 0.0].append([*shares, 1.0])
         self._num_learnt += 1
         if self._num_learnt % self._solve_every == 0:
             self.solve()
@@ -147,15 +145,15 @@ class StepCost:
 
         Empty until something was learnt.
         """
-        if not self._knows:
+        if not any(self._coefficients):
             return {}
-        now = self._coefficients * math.exp(self._log_pace)
-        named = dict(zip(StepWork._fields, now.tolist(), strict=True))
+        pace = math.exp(self._log_pace)
+        named = {name: pace * each for name, each in zip(StepWork._fields, self._coefficients, strict=True)}
         return {**named, "residual": self._residual}
 
     def predict(self, work: StepWork) -> float:
         """Seconds that a step with this work takes; 0 until something was learnt."""
-        return float(np.array(work) @ self._coefficients) * math.exp(self._log_pace)
+        return float(sum(map(mul, work, self._coefficients))) * math.exp(self._log_pace)
 
     def predict_least(self, work: StepWork) -> float:
         """Seconds that it hardly takes less than: twice the typical error below what is predicted."""
@@ -163,9 +161,19 @@ class StepCost:
 
     def solve(self) -> None:
         """Brings the coefficients up to date with what was learnt so far."""
+        for kind, new in enumerate(self._new):
+            if new:
+                self._equations[kind] = self._faded(self._equations[kind], np.array(new))
+                new.clear()
         equations = self._equations.sum(axis=0) + self._prior
-        self._coefficients = solve_nonnegative(equations[:, :-1], equations[:, -1])
-        self._knows = bool(self._coefficients.any())
+        guess = np.array(self._coefficients)
+        self._coefficients = solve_nonnegative(equations[:, :-1], equations[:, -1], guess).tolist()
+
+    def _faded(self, equations: Vector, new: Vector) -> Vector:
+        """What they are once as many steps have been added as there are `new` rows, the last of which counts most."""
+        weights = self._decay ** np.arange(len(new) - 1, -1, -1)
+        faded: Vector = self._decay ** len(new) * equations + (weights[:, None] * new[:, :-1]).T @ new
+        return faded
 
     def _learn_from_prediction(self, fit: float) -> None:
         """`fit` is what the coefficients said of a step before it was seen, as a share of what it took.
@@ -180,12 +188,13 @@ class StepCost:
             self._log_pace += self._pace_gain * min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
 
 
-def solve_nonnegative(gram: Vector, moment: Vector) -> Vector:
+def solve_nonnegative(gram: Vector, moment: Vector, guess: Vector | None = None) -> Vector:
     """The x ≥ 0 that minimises `x·gram·x / 2 - moment·x`, for a symmetric positive semi-definite `gram` [n, n].
 
     The active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23) on the normal
-    equations: a handful of solutions of at most n equations. Variables are scaled to a unit diagonal first, since one
-    may count sequences and another millions of tokens; a variable that never occurred stays 0.
+    equations: a handful of solutions of at most n equations, or a single one where the same variables are above 0 as in
+    the `guess`. They are scaled to a unit diagonal first, since one may count sequences and another millions of tokens;
+    a variable that never occurred stays 0.
     """
     scale = np.sqrt(np.diag(gram))
     known = scale > 0.0
@@ -193,7 +202,9 @@ def solve_nonnegative(gram: Vector, moment: Vector) -> Vector:
     scaled = gram / np.outer(safe_scale, safe_scale) + 1e-9 * np.eye(len(moment))
     target = moment / safe_scale
     x = np.zeros(len(moment))
-    free = np.zeros(len(moment), dtype=bool)
+    free = np.zeros(len(moment), dtype=bool) if guess is None else known & (guess > 0.0)
+    if free.any():
+        x = _descend(scaled, target, x, free)
     for _ in range(4 * len(moment)):  # it ends long before, but rounding must not make it circle
         gradient = np.where(free | ~known, -np.inf, target - scaled @ x)
         best = int(np.argmax(gradient))

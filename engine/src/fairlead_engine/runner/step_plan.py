@@ -8,6 +8,7 @@ import numpy as np
 from fairlead_engine.adapters import NOT_PLACED
 from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.kernels.attention.backend import NewBlocks
+from fairlead_engine.kernels.staging import int64s
 from fairlead_engine.runner.image_places import places, shift_behind
 from fairlead_engine.runner.slot_tokens import NewTokens
 from fairlead_engine.sequences import UNKNOWN, Sequence
@@ -109,13 +110,13 @@ class SentSlots:
                 if item.drafts[0] == UNKNOWN:
                     continue
                 places.append((slot, end - len(item.drafts), end))
-                token_ids.append(np.array(item.drafts, np.int64))
+                token_ids.append(int64s(item.drafts))
                 continue
             num_known = self._num_tokens[slot] if self._owners[slot] is sequence else 0
             last = max(end, min(end + self._num_ahead, len(sequence.token_ids)))
             if num_known < last:
                 places.append((slot, num_known, last))
-                token_ids.append(np.array(sequence.token_ids[num_known:last], np.int64))
+                token_ids.append(int64s(sequence.token_ids[num_known:last]))
                 self._owners[slot] = sequence
             self._num_tokens[slot] = max(num_known, last, end + item.samples)
         return NewTokens(places, np.concatenate(token_ids), longest + 1)
@@ -169,6 +170,8 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
     """The plan of a batch that is not empty, which must be computed next. At most `most_scored` rows are scored at a
     time, each part of one item."""
     decodes, chunks = batch.decodes, batch.chunks
+    if not chunks:
+        return _plan_decodes(batch, sent)
     numbers = [(item.sequence.slot, item.num_tokens, item.end, item.num_choices) for item in chunks]
     slots, num_queries, ends, samples = np.array(numbers, np.int64).reshape(-1, 4).T
     ones = np.ones(len(decodes), np.int64)
@@ -202,6 +205,25 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
         adapters=sent.adapters(batch, slots),
         soft_rows=soft_rows,
         images=_images(batch) if len(shifts) else [],
+        places=_places(batch, shifts) if len(shifts) else _NONE,
+    )
+
+
+def _plan_decodes(batch: Batch, sent: SentSlots) -> StepPlan:
+    """Of a batch of nothing else: one row of each."""
+    slots, ends = batch.decodes.slots, batch.decodes.ends
+    ones, shifts = np.ones(len(slots), np.int64), sent.shifts(batch, slots)
+    return StepPlan(
+        slots=slots,
+        num_queries=ones,
+        context_lens=ends,
+        samples=ones,
+        score_rows=[],
+        score_sizes=[],
+        pool_rows=[],
+        new_tokens=NewTokens([], _NONE, int(ends.max()) + 1),
+        new_blocks=sent.new_blocks(batch),
+        adapters=sent.adapters(batch, slots),
         places=_places(batch, shifts) if len(shifts) else _NONE,
     )
 

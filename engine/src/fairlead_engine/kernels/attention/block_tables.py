@@ -22,7 +22,7 @@ from fairlead_engine.kernels.attention.stored_heads import StoredHeads
 from fairlead_engine.kernels.attention.tree_rows import TreeRows, visible_tokens
 from fairlead_engine.kernels.norm_rope import HeadTurn
 from fairlead_engine.kernels.norm_rope_store import norm_rope_store
-from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.kernels.staging import int64s, to_device
 
 MAX_GATHERED = 2**16
 """Tokens, padding included, whose keys and values are gathered at a time: 256 MiB with 8 heads of 128 in bfloat16."""
@@ -67,7 +67,7 @@ class DeviceTables:
         for slot, first, new in new_blocks:
             places += range(slot * width + first, slot * width + first + len(new))
             blocks += new
-        places_on_device, blocks_on_device = to_device(np.array([places, blocks]), self.layout.device)
+        places_on_device, blocks_on_device = to_device(int64s(places + blocks).reshape(2, -1), self.layout.device)
         self.rows.view(-1).index_copy_(0, places_on_device, blocks_on_device)
 
 
