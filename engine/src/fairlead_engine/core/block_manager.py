@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.sequences import Sequence
-from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks
+from fairlead_protocol.blocks import ROOT, BlockHash, hash_block, hash_blocks
 
 
 class BlockListener(Protocol):
@@ -136,13 +136,13 @@ class BlockManager:
         blocks, hashes = sequence.block_table[first:end], sequence.block_hashes[first:end]
         if sequence.adapter is not None:
             self._adapter_of.update(dict.fromkeys(hashes, sequence.adapter.name))
+        if len(hashes) == 1 or not self._block_of.keys().isdisjoint(hashes):
+            self._publish_each(sequence, first, end)
+            return
         for block, block_hash in zip(blocks, hashes, strict=True):
             self._hash_of[block] = block_hash
-        if self._block_of.keys().isdisjoint(hashes):
-            self._block_of.update(zip(hashes, blocks, strict=True))
-            self._announce(sequence, end, hashes)
-        else:
-            self._publish_copies(sequence, first, end)
+        self._block_of.update(zip(hashes, blocks, strict=True))
+        self._announce(sequence, end, hashes)
 
     def retract(self, sequence: Sequence) -> None:
         """Lets nobody reuse what the sequence was computed from or has computed, nor copies of it.
@@ -237,14 +237,17 @@ class BlockManager:
         if images := sequence.images:
             spans = [image.span for image in images]
             hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=extra, images=spans, offset=start)
+        elif len(tokens) == self.block_size:
+            hashes.append(hash_block(parent, tokens, extra))
         else:
             hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=extra)
 
-    def _publish_copies(self, sequence: Sequence, first: int, end: int) -> None:
-        """Publishes blocks of which some hold what others do."""
+    def _publish_each(self, sequence: Sequence, first: int, end: int) -> None:
+        """The same one by one: what some of the blocks hold may have been published."""
         new: list[BlockHash] = []
         for index in range(first, end):
             block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
+            self._hash_of[block] = block_hash
             if self._block_of.setdefault(block_hash, block) == block:
                 new.append(block_hash)
             else:
