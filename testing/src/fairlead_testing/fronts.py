@@ -1,4 +1,4 @@
-"""Fronts in this process, before a `FakeVllm`."""
+"""Fronts in this process, before a fake server or a real one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,11 +46,18 @@ async def running_front(vllm: FakeVllm, folder: Path, **settings: Any) -> AsyncI
         "max_num_seqs": vllm.core.limits.max_num_seqs, "max_num_batched_tokens": vllm.core.token_budget,
         "drain_grace": 0.0, "drain_timeout": 5.0, **settings,
     })  # fmt: skip
+    async with front_with(config) as front:
+        yield front
+
+
+@asynccontextmanager
+async def front_with(config: FrontConfig, *, seconds: float = 30.0) -> AsyncIterator[Front]:
+    """Waits so long until it is ready; drains it at the end."""
     with listening_socket("127.0.0.1", 0) as listener:
         process = FrontProcess(config, listener)
         serving = asyncio.create_task(process.serve())
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(seconds):
                 while process.service.readiness_problem() is not None and not serving.done():
                     await asyncio.sleep(0.01)
             yield Front(process, "127.0.0.1", listener.getsockname()[1])

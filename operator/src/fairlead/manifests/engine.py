@@ -13,13 +13,14 @@ import yaml
 from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import format_duration
-from fairlead.api.llmdeployment import EngineType, LLMDeployment
+from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_quantity
-from fairlead.manifests import vllm
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, environment_of_the_pod
 from fairlead.manifests.downloaders import AdapterDownloader, download_container
+from fairlead.manifests.foreign_pod import front_flags, with_front
+from fairlead.manifests.foreign_servers import FOREIGN_SERVERS
 from fairlead.manifests.measured_profile import ProfileFile
 from fairlead.manifests.overlay import merge
 from fairlead.manifests.source import CannotBuild, ModelSource
@@ -98,8 +99,8 @@ def engine_flags(
     which it may load adapters, None = it needs no room for any.
     """
     spec, engine = deployment.spec, deployment.spec.engine
-    if engine.type is EngineType.VLLM:
-        return vllm.front_flags(deployment, source)
+    if (kind := FOREIGN_SERVERS.get(engine.type)) is not None:
+        return front_flags(deployment, source, kind)
     speculative = engine.speculative
     is_said = any(argument.partition("=")[0] == "--num-threads" for argument in engine.extra_args)
     flags = {
@@ -212,8 +213,8 @@ def engine_pod(
         "priorityClassName": profile.priority_class_name,
     }
     ours = pod | {field: value for field, value in placement.items() if value}
-    if deployment.spec.engine.type is EngineType.VLLM:
-        ours = vllm.with_front(ours, deployment, settings, source)
+    if (kind := FOREIGN_SERVERS.get(deployment.spec.engine.type)) is not None:
+        ours = with_front(ours, deployment, settings, source, kind)
     with _template_must_fit():
         laid_over = merge(ours, deployment.spec.template.spec)
         _check_gpus("template.spec", _engine_resources(laid_over), deployment)

@@ -15,6 +15,7 @@ import zmq.asyncio
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash, hash_blocks
 from fairlead_testing.block_cache import BlockCache
 
+_TOPIC = b"kv-events"
 END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -138,14 +139,19 @@ class BlockPublisher:
         if self.num_to_drop:
             self.num_to_drop -= 1
         elif self._socket is not None:
-            self._socket.send_multipart([b"kv-events", self.seq.to_bytes(8, "big"), payload], flags=zmq.NOBLOCK)
+            self._socket.send_multipart([_TOPIC, self.seq.to_bytes(8, "big"), payload], flags=zmq.NOBLOCK)
 
     async def _replay(self, router: zmq.asyncio.Socket) -> None:
         while True:
             client, _, start = await router.recv_multipart()
             for seq, payload in [each for each in self._kept if each[0] >= int.from_bytes(start, "big")]:
-                await router.send_multipart([client, b"", seq.to_bytes(8, "big"), payload])
-            await router.send_multipart([client, b"", END, b""])
+                await router.send_multipart([client, b"", *self._topics(_TOPIC), seq.to_bytes(8, "big"), payload])
+            await router.send_multipart([client, b"", *self._topics(b""), END, b""])
+
+    def _topics(self, topic: bytes) -> list[bytes]:
+        """What is told again has had a topic, as what is published, since events have all fields."""
+        _, _, has_extra = self.encoding.value
+        return [topic] if has_extra else []
 
     def _event(self, kind: str, **fields: Any) -> Any:
         _, is_map, has_extra = self.encoding.value

@@ -1,0 +1,59 @@
+"""What a server that is not ours is asked over HTTP: small documents, with little patience."""
+
+from typing import TypeVar
+
+import msgspec
+
+from fairlead_engine.front.foreign_engine import NotServing
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import TransportError, cause_of
+from fairlead_protocol.http.origin import Origin
+
+_SECONDS = 5.0
+_LIMITS = TimeLimits(connect=_SECONDS, first_byte=_SECONDS, silence=_SECONDS, whole=_SECONDS)
+_MAX_BYTES = 16 * 2**20
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+class Busy(NotServing):
+    """It takes connections, and did not answer in time."""
+
+
+class ServerQuestions:
+    """To one server."""
+
+    def __init__(self, origin: Origin, name: str) -> None:
+        """`name`: of the kind of server, for people."""
+        self._origin = origin
+        self._name = name
+        self._http = HttpClient(max_idle=1)
+
+    async def document(self, path: str, kind: type[Document]) -> Document:
+        """Raises NotServing."""
+        try:
+            return msgspec.json.decode(await self._get(path), type=kind)
+        except msgspec.DecodeError as error:
+            raise NotServing(f"it answers other than {self._name} does: {error}") from error
+
+    async def metrics(self) -> str:
+        """Raises NotServing."""
+        return (await self._get("/metrics")).decode(errors="replace")
+
+    async def is_well(self) -> bool:
+        """Whether `/health` says so."""
+        try:
+            await self._get("/health")
+        except NotServing:
+            return False
+        return True
+
+    async def _get(self, path: str) -> bytes:
+        try:
+            async with self._http.request(self._origin, "GET", path, _LIMITS) as response:
+                if response.status != 200:
+                    raise NotServing(f"{path} answers HTTP {response.status}")
+                return await response.read(_MAX_BYTES)
+        except TimeoutError as error:
+            raise Busy(f"{path}: {cause_of(error)}") from error
+        except TransportError as error:
+            raise NotServing(f"{path}: {cause_of(error)}") from error
