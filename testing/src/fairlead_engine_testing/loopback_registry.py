@@ -3,6 +3,7 @@
 Like the large ones, it sends who asks for a blob to another origin with a signed query, which refuses a token.
 """
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -47,6 +48,10 @@ class LoopbackRegistry(FileServer):
     """Name and password that are valid."""
     uses_of_tokens: int = 1000
     """Requests after which a token has run out."""
+    token_pieces: int = 1
+    """In which an answer with a token is sent."""
+    realm: str | None = None
+    """Where it sends who wants a token; None = to its own."""
     manifests: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
     """Repository → tag or digest → media type and content."""
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -93,10 +98,11 @@ class LoopbackRegistry(FileServer):
                 self.tokens[given] -= 1
                 return None
             scope = f"repository:{request.match_info['repository']}:pull"
-            challenge = f'Bearer realm="{self.registry}/token",service="loopback",scope="{scope}"'
+            realm = f"{self.registry}/token" if self.realm is None else self.realm
+            challenge = f'Bearer realm="{realm}",service="loopback",scope="{scope}"'
         return _error(401, "UNAUTHORIZED", {"WWW-Authenticate": challenge})
 
-    async def _token(self, request: web.Request) -> web.Response:
+    async def _token(self, request: web.Request) -> web.StreamResponse:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme != "Basic" or base64.b64decode(given).decode() != self.pair:
             return _error(401, "UNAUTHORIZED")
@@ -104,7 +110,14 @@ class LoopbackRegistry(FileServer):
             return _error(400, "DENIED")
         token = f"token-{len(self.tokens)}-hidden"
         self.tokens[token] = self.uses_of_tokens
-        return web.json_response({"token": token, "expires_in": 60})
+        content = json.dumps({"token": token, "expires_in": 60}).encode()
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        size = -(-len(content) // self.token_pieces)
+        for begin in range(0, len(content), size):
+            await answer.write(content[begin : begin + size])
+            await asyncio.sleep(0.02 if self.token_pieces > 1 else 0)  # each piece arrives alone
+        return answer
 
     async def _manifest(self, request: web.Request) -> web.Response:
         if (answer := self.is_unwell() or self._refusal(request)) is not None:

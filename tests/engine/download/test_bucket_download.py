@@ -101,6 +101,15 @@ def test_a_model_that_is_there_is_asked_for_again_only_with_refresh(
     assert fetch(source, tmp_path, refresh=True)["config.json"] == b'{"moved": true}'
 
 
+@pytest.mark.parametrize("key", ["models/a/../../evil", "models/a//config.json", "models/a/x\ny", "models/a/."])
+def test_a_key_that_is_no_path_is_told_at_once(server: LoopbackBuckets, tmp_path: Path, scheme: str, key: str) -> None:
+    """Nothing is wrong with the network."""
+    server.buckets["weights"][key] = b"evil"
+    error = fails(f"{scheme}://weights/models/a", tmp_path)
+    assert error.reason == DownloadFailure.SOURCE_NOT_SUPPORTED and "has a key that is no path" in error.message
+    assert not server.asked
+
+
 def test_sums_are_checked(server: LoopbackBuckets, tmp_path: Path, scheme: str) -> None:
     sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in MODEL.items())
     server.buckets["weights"]["models/a/SHA256SUMS"] = sums.encode()

@@ -48,7 +48,7 @@ def running() -> Iterator[LoopbackRegistry]:
 def registry(running: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LoopbackRegistry:
     running.behave()
     running.manifests, running.blobs, running.tokens = {}, {}, {}
-    running.login, running.uses_of_tokens = "", 1000
+    running.login, running.uses_of_tokens, running.realm, running.token_pieces = "", 1000, None, 1
     running.push("acme/dinghy", "v1", files(MODEL | {"README.md": b"#"}))
     for variable in ("OCI_USERNAME", "OCI_PASSWORD", "OCI_INSECURE_REGISTRIES", ".dockerconfigjson"):
         monkeypatch.delenv(variable, raising=False)
@@ -252,16 +252,46 @@ def test_each_refusal_has_its_sentence(
         ([Layer(tar(MODEL, "gz", ("config.json",)), "application/vnd.a.model.v1.tar+gzip")], "a link or a device"),
         ([Layer(tar(MODEL | {"../../evil.json": b"{}"}, "gz"), OCI_GZIP)], "no path below a folder"),
         (files(MODEL | {"../evil.json": b"{}"}), "no path below a folder"),
+        ([Layer(tar(MODEL, "gz"), OCI_GZIP), *files({"../../../evil.json": b"{}"})], "no path below a folder"),
+        ([Layer(tar(MODEL, "gz"), OCI_GZIP), *files({"TMP/evil.json": b"{}"})], "no path below a folder"),
         ([Layer(b"a", "text/plain")], "holds no weights"),
     ],
-    ids=["zstd", "link", "up", "title", "nothing"],
+    ids=["zstd", "link", "up", "title", "title beside a tar", "absolute title beside a tar", "nothing"],
 )
 def test_artifacts_that_are_not_trusted(
     registry: LoopbackRegistry, tmp_path: Path, layers: list[Layer], words: str
 ) -> None:
+    for layer in layers:
+        if "TMP" in layer.annotations.get(TITLE, ""):
+            layer.annotations[TITLE] = layer.annotations[TITLE].replace("TMP", str(tmp_path))
     registry.push("acme/odd", "v1", layers)
     assert words in fails(registry, tmp_path / "models", "acme/odd:v1").message
     assert not [path for path in tmp_path.rglob("*") if path.name == "evil.json"]
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"layers": [' + b'{"a":' * 100_000, b'{"layers": 5}', b"{"])
+def test_a_manifest_that_is_none_is_told(registry: LoopbackRegistry, tmp_path: Path, content: bytes) -> None:
+    registry.manifests["acme/odd"] = {"v1": (MANIFEST, content)}
+    error = fails(registry, tmp_path, "acme/odd:v1")
+    assert error.reason == DownloadFailure.SOURCE_UNREACHABLE and "something else than a manifest" in error.message
+
+
+@pytest.mark.parametrize("realm", ["http://[::1", "", "https://", "file:///etc", "http://elsewhere.example/token"])
+def test_a_challenge_that_leads_nowhere_gets_no_password(
+    registry: LoopbackRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, realm: str
+) -> None:
+    registry.login, registry.realm = "bearer", realm
+    error = fails(registry, tmp_path)
+    assert error.reason == DownloadFailure.ACCESS_DENIED and "to an address" in error.message
+
+
+def test_a_token_that_comes_in_pieces_is_taken_whole(
+    registry: LoopbackRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCI_USERNAME", "me")
+    monkeypatch.setenv("OCI_PASSWORD", "hidden-word")
+    registry.login, registry.token_pieces = "bearer", 3
+    assert pull(registry, tmp_path) == MODEL
 
 
 @pytest.mark.parametrize("name", ["manifest", "model.safetensors"])

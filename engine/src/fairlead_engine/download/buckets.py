@@ -136,13 +136,21 @@ class BucketRemote:
         return RemoteFile(path, told["size"])
 
     def _failure(self, error: Exception, what: str) -> Exception:
-        from obstore.exceptions import PermissionDeniedError, PreconditionError, UnauthenticatedError
+        from obstore.exceptions import (
+            InvalidPathError,
+            PermissionDeniedError,
+            PreconditionError,
+            UnauthenticatedError,
+        )
 
         text = str(error).partition("Debug source")[0]
         found, code = _STATUS.search(text), _CODE.search(text)
         status = int(found[1]) if found else 0
         if _OF_THE_MACHINE.search(text):
             return self._denied(what, "there are no credentials in the environment, and the machine has none either")
+        if isinstance(error, InvalidPathError):
+            problem = "has a key that is no path below a folder ('..', '//', a control character): rename it, or name"
+            return DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{self._name} {problem} another folder")
         if isinstance(error, PreconditionError) or status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return Changed()
         if isinstance(error, FileNotFoundError) or status == HTTPStatus.NOT_FOUND:

@@ -29,7 +29,7 @@ from fairlead_engine.download.part_file import PART, PartFile
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, Remote, RemoteFile
 from fairlead_engine.download.remotes import remote_of
 from fairlead_engine.download.reporting import Reporter
-from fairlead_engine.download.selection import ADAPTER_WEIGHTS, SINGLE_FILE, Kind, check_kind, needed
+from fairlead_engine.download.selection import ADAPTER_WEIGHTS, SINGLE_FILE, Kind, check_kind, check_path, needed
 from fairlead_protocol.downloads import DownloadFailure, DownloadStage
 from fairlead_protocol.model_sources import parse_source
 
@@ -122,6 +122,10 @@ class _Run:
 
     async def run(self) -> Path:
         packed = self._listing.is_packed
+        for (
+            file
+        ) in self._listing.files:  # of archives what is in them comes later; what lies beside them is written now
+            check_path(file.path)
         files = self._listing.files if packed else self._needed(self._listing.files)
         where = self._staging / _ARCHIVE if packed else self._staging
         self._keep_what_fits(files, where)

@@ -58,7 +58,7 @@ class HubRemote:
             text = await answer.read()
         try:
             model = msgspec.json.decode(text, type=_Model)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise Interrupted(f"{self._shown} answers with something else than a model: {error}") from None
         self._commit = model.sha
         return Listing(model.sha, tuple(map(_remote_file, model.siblings)))

@@ -130,7 +130,7 @@ class OciRemote:
             )
         try:
             return digest, msgspec.json.decode(content, type=_Manifest)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise Interrupted(f"{self._host} answers with something else than a manifest: {error}") from None
 
     async def _asked(self, reference: str) -> tuple[int, dict[str, str], bytes]:
@@ -235,5 +235,5 @@ def _code(content: bytes) -> str:
     """Of an error, as the specification writes it."""
     try:
         return str(msgspec.json.decode(content)["errors"][0]["code"])
-    except (msgspec.MsgspecError, LookupError, TypeError):
+    except (msgspec.MsgspecError, RecursionError, LookupError, TypeError):
         return ""

@@ -52,7 +52,7 @@ class RegistryLogin:
         if scheme.lower() != "bearer":
             return None
         asked = {match[1].lower(): match[2] or match[3] or "" for match in _PARAMETER.finditer(rest)}
-        realm = URL(asked.get("realm", ""))
+        realm = _address(asked.get("realm", ""))
         if realm.scheme != "https" and not (realm.scheme == "http" and self._is_plain(realm.authority)):
             raise DownloadError(
                 DownloadFailure.ACCESS_DENIED,
@@ -69,17 +69,30 @@ class RegistryLogin:
             async with http.request("GET", url) as answer:
                 if answer.status != HTTPStatus.OK:
                     return None
-                content = await answer.content.read(_LARGEST_TOKEN)
+                content = bytearray()
+                async for chunk in answer.content.iter_chunked(1 << 16):
+                    content += chunk
+                    if len(content) > _LARGEST_TOKEN:
+                        break
         finally:
             await http.close()
         try:
             given = json.loads(content)
             token = given.get("token") or given.get("access_token")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             token = None
         if not isinstance(token, str) or not token.isprintable():
             raise Interrupted(f"{URL(url).host} gives no token that can be read")
         return f"Bearer {token}"
+
+
+def _address(realm: str) -> URL:
+    """Where to ask for a token; empty = nowhere."""
+    try:
+        found = URL(realm)
+        return found if found.host else URL()
+    except ValueError:
+        return URL()
 
 
 def _basic(registry: str, repository: str) -> str | None:
@@ -106,7 +119,7 @@ def _of_config(content: str, where: str, registry: str, repository: str) -> str 
         auths = json.loads(content).get("auths") or {}
         found = [(len(key), entry) for key, entry in auths.items() if _is_for(key, registry, repository)]
         return _of_entry(max(found, key=lambda each: each[0])[1]) if found else None
-    except (ValueError, AttributeError, TypeError, binascii.Error):
+    except (ValueError, AttributeError, TypeError, RecursionError, binascii.Error):
         raise DownloadError(
             DownloadFailure.ACCESS_DENIED,
             f'{where} is no configuration of docker\'s: {{"auths": {{"REGISTRY": {{"username": …, "password": …}}}}}}',

@@ -116,7 +116,7 @@ def _shards(index: str, url: str) -> list[str]:
         names = set(json.loads(index)["weight_map"].values())
         if all(isinstance(name, str) and PurePosixPath(name).name == name for name in names):
             return sorted(names)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise DownloadError(
         DownloadFailure.SOURCE_NOT_SUPPORTED, f"{url} has no weight_map with names of files beside it: write it again"
