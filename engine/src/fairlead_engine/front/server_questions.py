@@ -32,7 +32,7 @@ class ServerQuestions:
         """Raises NotServing."""
         try:
             return msgspec.json.decode(await self._get(path), type=kind)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise NotServing(f"it answers other than {self._name} does: {error}") from error
 
     async def metrics(self) -> str:

@@ -5,6 +5,8 @@ from fairlead_engine.front.prometheus_lines import labels, total, values
 
 _WAITING, _USAGE, _OLD_USAGE = "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"
 _CACHE = "vllm:cache_config_info"
+_MOST_TOKENS = 2**40
+"""In a cache, and of anything that is counted."""
 
 
 def read_gauges(text: str) -> Gauges:
@@ -13,7 +15,7 @@ def read_gauges(text: str) -> Gauges:
     if not waiting or not usage:
         raise NotServing(f"its metrics have no {_WAITING} or no {_USAGE}")
     return Gauges(
-        waiting=round(sum(waiting)),
+        waiting=round(min(_MOST_TOKENS, max(0.0, sum(waiting)))),
         kv_usage_ratio=min(1.0, max(0.0, max(usage))),
         num_tokens=total(text, "vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
     )
@@ -26,6 +28,6 @@ def read_cache(text: str) -> tuple[int, int]:
         block_size, num_blocks = int(said["block_size"]), int(said["num_gpu_blocks"])
     except (KeyError, ValueError) as error:
         raise NotServing(f"its metrics do not say block_size and num_gpu_blocks in {_CACHE}") from error
-    if block_size < 1 or num_blocks < 1:
+    if not 0 < block_size <= _MOST_TOKENS or not 0 < num_blocks <= _MOST_TOKENS:
         raise NotServing(f"its metrics say {num_blocks} blocks of {block_size} tokens")
     return block_size, num_blocks

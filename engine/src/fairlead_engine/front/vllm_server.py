@@ -29,7 +29,7 @@ class ModelCards(msgspec.Struct):
 
     def length_of(self, name: str) -> int:
         """Longest prompt plus answer of the model, in tokens. Raises NotServing where it is not served."""
-        lengths = [card.max_model_len for card in self.data if card.id == name and card.max_model_len]
+        lengths = [length for card in self.data if card.id == name and (length := card.max_model_len or 0) > 0]
         if not lengths:
             names = ", ".join(card.id for card in self.data)
             raise NotServing(f"it serves no model {name!r}, but {names or 'none'}")
