@@ -28,14 +28,14 @@ class InputMoments:
         self.moments = torch.zeros(in_features, in_features, device=device)
         """float32 [in_features, in_features]."""
         self._magnitudes = torch.zeros(in_features, device=device)
-        self._num_rows = 0
+        self.num_rows = 0
 
     def add(self, x: Tensor) -> None:
         """x [rows, in_features]."""
         rows = x.float()
         self.moments += rows.t() @ rows
         self._magnitudes += rows.abs().sum(0)
-        self._num_rows += len(x)
+        self.num_rows += len(x)
 
     def divide(self, scales: Tensor) -> None:
         """By float32 [in_features], what the inputs are divided by from here on."""
@@ -45,7 +45,7 @@ class InputMoments:
     @property
     def magnitudes(self) -> Tensor:
         """float32 [in_features]: means."""
-        return self._magnitudes / max(1, self._num_rows)
+        return self._magnitudes / max(1, self.num_rows)
 
 
 class WatchedLinear:

@@ -151,11 +151,11 @@ class _Rounding:
             for name in each.names:
                 weight = weights[name]
                 scales = self._grid.scales(weight, self._dtype)
-                seen = None if each.seen is None else each.seen.moments
+                seen, num_seen = (None, 0) if each.seen is None else (each.seen.moments, each.seen.num_rows)
                 if self._method == "awq" and seen is not None and not name.endswith(_MULTIPLIED):
                     scales = clipped_scales(weight, scales, self._grid, seen).to(self._dtype).float()
                 if self._method == "gptq" and seen is not None:
-                    rounded = compensate(weight, scales, self._grid, seen)
+                    rounded = compensate(weight, scales, self._grid, seen, num_seen)
                     left.append(rounded.dequantized())
                 else:
                     rounded = self._grid.nearest(weight, scales)

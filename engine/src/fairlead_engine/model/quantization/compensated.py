@@ -13,8 +13,9 @@ from fairlead_engine.model.quantization.written import Grid
 
 _BLOCK = 128
 """Columns whose errors are spread over the others at once."""
-_DAMPING = 0.01
-"""Of the mean moment, added to each: what makes the inverse stable."""
+_LEAST_DAMPING = 0.01
+"""Of the mean moment, added to each: what makes the inverse stable. A text with few inputs says little of how columns go
+together, and as much is added as there are columns for each input."""
 _STEPS = 20
 """Powers of the inputs' magnitudes that are tried."""
 _LEAST_SHARE, _SHARES = 0.5, 11
@@ -28,16 +29,17 @@ def relative_error(weight: Tensor, rounded: Tensor, moments: Tensor) -> float:
     return float(((error @ moments) * error).sum()) / size if size > 0 else 0.0
 
 
-def compensate(weight: Tensor, scales: Tensor, grid: Grid, moments: Tensor) -> QuantizedWeight:
+def compensate(weight: Tensor, scales: Tensor, grid: Grid, moments: Tensor, num_inputs: int) -> QuantizedWeight:
     """GPTQ (arXiv 2210.17323): columns are rounded one after the other, those with the largest moments first, and the
     error of each is made good, as far as it goes, by those that are still to come.
 
-    Scales are those of the columns as they were, so that columns stay where they are.
+    `num_inputs`: that the moments are the sum of. Scales are those of the columns as they were, so that columns stay
+    where they are.
     """
     rows, columns = weight.shape
     size = grid.group_size or columns
     order = moments.diagonal().argsort(descending=True, stable=True)
-    inverse = _inverse_root(moments[order][:, order])
+    inverse = _inverse_root(moments[order][:, order], max(_LEAST_DAMPING, columns / max(1, num_inputs)))
     left = weight.float()[:, order]
     spread = scales.repeat_interleave(size, dim=1)[:, order]
     rounded = torch.empty_like(left)
@@ -55,12 +57,12 @@ def compensate(weight: Tensor, scales: Tensor, grid: Grid, moments: Tensor) -> Q
     return QuantizedWeight(values.to(grid.dtype), scales, size)
 
 
-def _inverse_root(moments: Tensor) -> Tensor:
-    """The upper triangular factor of the inverse; inputs that never were anything else than 0 have no say."""
+def _inverse_root(moments: Tensor, share: float) -> Tensor:
+    """The upper triangular factor of the inverse, `share` of the mean being added to each moment; inputs that never were anything else than 0 have no say."""
     moments = moments.clone()
     diagonal = moments.diagonal()
     diagonal[diagonal == 0] = 1.0
-    damping = _DAMPING * diagonal.mean()
+    damping = share * diagonal.mean()
     for _ in range(8):
         diagonal += damping
         root, failed = torch.linalg.cholesky_ex(moments)
