@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead_engine.download.certificates import trusted
 from fairlead_engine.download.downloader import Orders, download
 from fairlead_engine.download.listed_adapters import ListedAdapters
 from fairlead_engine.download.models_folder import ModelsFolder, is_held, last_used, not_writable
@@ -98,7 +99,8 @@ def run_download(args: argparse.Namespace) -> int:
             refresh=args.refresh,
             parallel=args.parallel,
         )
-        folder = asyncio.run(_download(orders, args.host, args.progress_port))
+        with trusted():
+            folder = asyncio.run(_download(orders, args.host, args.progress_port))
     except (DownloadError, StartError) as error:
         termination.report(error)
         return 1
@@ -113,8 +115,9 @@ def run_adapters(args: argparse.Namespace) -> int:
     """Returns the exit status: 0 it was told to end, 1 it could not begin."""
     configure_logging(args.log_level, args.log_format)
     try:
-        asyncio.run(_keep_adapters(args))
-    except StartError as error:
+        with trusted():
+            asyncio.run(_keep_adapters(args))
+    except (DownloadError, StartError) as error:
         termination.report(error)
         return 1
     except (asyncio.CancelledError, KeyboardInterrupt):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from fairlead_engine_testing.certificates import Certificate
+
 _PIECE = 64 << 10
 
 
@@ -94,19 +96,36 @@ class FileServer:
         return web.Response(status=503, headers={"Retry-After": "0"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where a server listens, and how it is called."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """Of the first application; others get ports of their own."""
+    address: str = "127.0.0.1"
+    certificate: Certificate | None = None
+    """None = without TLS."""
+
+
+HERE = Listening()
+
+
 @contextmanager
-def in_a_thread(server: FileServer, apps: Mapping[str, web.Application]) -> Iterator[None]:
-    """Runs each application on a port of its own; its address becomes the attribute that it is named after."""
+def in_a_thread(server: object, apps: Mapping[str, web.Application], listening: Listening = HERE) -> Iterator[None]:
+    """Runs each application on a port of its own; its URL becomes the attribute that it is named after."""
     loop, ready, stopping = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        runners = []
+        runners: list[web.AppRunner] = []
+        tls = None if listening.certificate is None else listening.certificate.context()
         for name, app in apps.items():
             runner = web.AppRunner(app, shutdown_timeout=0.1)
             await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            setattr(server, name, f"http://127.0.0.1:{runner.addresses[0][1]}")
+            port = 0 if runners else listening.port
+            await web.TCPSite(runner, listening.host, port, ssl_context=tls).start()
+            scheme = "http" if tls is None else "https"
+            setattr(server, name, f"{scheme}://{listening.address}:{runner.addresses[0][1]}")
             runners.append(runner)
         ready.set()
         await stopping.wait()

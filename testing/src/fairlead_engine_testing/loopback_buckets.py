@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 
-from fairlead_engine_testing.file_server import FileServer, in_a_thread
+from fairlead_engine_testing.file_server import HERE, FileServer, Listening, in_a_thread
 
 _PAGE = 3
 
@@ -76,11 +76,11 @@ class LoopbackBuckets(FileServer):
 
 
 @contextmanager
-def loopback_buckets(server: LoopbackBuckets) -> Iterator[LoopbackBuckets]:
+def loopback_buckets(server: LoopbackBuckets, listening: Listening = HERE) -> Iterator[LoopbackBuckets]:
     """Runs the server in a thread."""
     app = web.Application()
     app.router.add_get("/{path:.+}", server._answer)
-    with in_a_thread(server, {"endpoint": app}):
+    with in_a_thread(server, {"endpoint": app}, listening):
         yield server
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from fairlead_engine_testing.file_server import FileServer, in_a_thread
+from fairlead_engine_testing.file_server import HERE, FileServer, Listening, in_a_thread
 
 LARGE = 4096
 """Bytes from which on a file is in large-file storage, with a SHA-256."""
@@ -124,7 +124,7 @@ class LoopbackHub(FileServer):
 
 
 @contextmanager
-def loopback_hub(hub: LoopbackHub) -> Iterator[LoopbackHub]:
+def loopback_hub(hub: LoopbackHub, listening: Listening = HERE) -> Iterator[LoopbackHub]:
     """Runs the hub and its CDN in a thread."""
     api, cdn = web.Application(), web.Application()
     api.router.add_get("/api/models/{organisation}/{model}", hub._model)
@@ -132,7 +132,7 @@ def loopback_hub(hub: LoopbackHub) -> Iterator[LoopbackHub]:
     api.router.add_get("/api/models/{organisation}/{model}/tree/{revision:.+}", hub._tree)
     api.router.add_get("/{organisation}/{model}/resolve/{revision}/{path:.+}", hub._resolve)
     cdn.router.add_get("/{organisation}/{model}/{digest}", hub._cdn)
-    with in_a_thread(hub, {"endpoint": api, "cdn": cdn}):
+    with in_a_thread(hub, {"endpoint": api, "cdn": cdn}, listening):
         yield hub
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from fairlead_engine_testing.file_server import FileServer, in_a_thread
+from fairlead_engine_testing.file_server import HERE, FileServer, Listening, in_a_thread
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -154,14 +154,14 @@ class LoopbackRegistry(FileServer):
 
 
 @contextmanager
-def loopback_registry(registry: LoopbackRegistry) -> Iterator[LoopbackRegistry]:
+def loopback_registry(registry: LoopbackRegistry, listening: Listening = HERE) -> Iterator[LoopbackRegistry]:
     """Runs the registry, its token server and its blob storage in a thread."""
     api, storage = web.Application(), web.Application()
     api.router.add_get("/token", registry._token)
     api.router.add_get("/v2/{repository:.+}/manifests/{reference}", registry._manifest)
     api.router.add_get("/v2/{repository:.+}/blobs/{digest}", registry._blob)
     storage.router.add_get("/{digest}", registry._stored)
-    with in_a_thread(registry, {"registry": api, "storage": storage}):
+    with in_a_thread(registry, {"registry": api, "storage": storage}, listening):
         yield registry
 
 

@@ -2,15 +2,13 @@
 
 import asyncio
 import hashlib
-import ssl
-import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from aiohttp import web
+
+from fairlead_engine_testing.file_server import Listening, in_a_thread
 
 _PIECE = 64 << 10
 
@@ -39,10 +37,12 @@ class LoopbackWeb:
     """Method, path and first byte of each request."""
     authorized: list[str] = field(default_factory=list)
     """Paths that were asked for with an Authorization."""
-    certificate: Path = Path()
-    """For SSL_CERT_FILE."""
-    host: str = ""
-    """And port, as in `https://HOST/…`."""
+    url: str = ""
+
+    @property
+    def host(self) -> str:
+        """And port, as in `https://HOST/…`."""
+        return self.url.partition("://")[2]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.match_info["path"]
@@ -87,36 +87,9 @@ class LoopbackWeb:
 
 
 @contextmanager
-def loopback_web(server: LoopbackWeb, folder: Path) -> Iterator[LoopbackWeb]:
-    """Runs the server in a thread; its certificate, for 127.0.0.1 and localhost, is made in `folder`."""
-    key, server.certificate = folder / "key.pem", folder / "certificate.pem"
-    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=loopback",
-         "-addext", names, "-keyout", str(key), "-out", str(server.certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(server.certificate, key)
-    loop, ready, stopping = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", server.answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        server.host = f"127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        await stopping.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
-    thread.start()
-    ready.wait()
-    try:
+def loopback_web(server: LoopbackWeb, listening: Listening) -> Iterator[LoopbackWeb]:
+    """Runs the server in a thread. `listening` has a certificate."""
+    app = web.Application()
+    app.router.add_get("/{path:.*}", server.answer)
+    with in_a_thread(server, {"url": app}, listening):
         yield server
-    finally:
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join()
-        loop.close()

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
+from fairlead_engine_testing.certificates import make_certificate
+from fairlead_engine_testing.file_server import Listening
 from fairlead_engine_testing.model_places import PASSWORD, SCHEMES, Place, model_place
 from fairlead_protocol.model_sources import folder_name
 
@@ -33,9 +35,15 @@ LIMITED = (
 )
 
 
+@pytest.fixture(scope="module")
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Listening:
+    """With a certificate that only the Secret's `ca.crt` vouches for."""
+    return Listening(certificate=make_certificate(tmp_path_factory.mktemp("certificate"), "127.0.0.1"))
+
+
 @pytest.fixture(params=SCHEMES)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with model_place(request.param, MODEL, tmp_path_factory.mktemp("certificate")) as place:
+def place(request: pytest.FixtureRequest, listening: Listening) -> Iterator[Place]:
+    with model_place(request.param, MODEL, listening) as place:
         yield place
 
 
@@ -120,12 +128,26 @@ def test_a_flipped_byte_is_refused_by_name_and_a_full_disk_loses_nothing(place: 
     assert contents(tmp_path / folder_name(place.source)) == MODEL
 
 
+def test_a_certificate_that_nobody_vouches_for_is_refused(place: Place, tmp_path: Path) -> None:
+    trusting = dict(place.environment)
+    if "ca.crt" not in trusting:
+        pytest.skip("registries on this machine are spoken to without TLS")
+    place.environment = {name: value for name, value in trusting.items() if name != "ca.crt"}
+    process = start(place, tmp_path)
+    errors = ended(process)
+    assert process.returncode == 1 and "is not trusted: put the one that signed it into the Secret's ca.crt" in errors
+    place.environment = trusting | {"ca.crt": "no certificate"}
+    process = start(place, tmp_path)
+    errors = ended(process)
+    assert process.returncode == 1 and "ca.crt holds no certificate in PEM" in errors
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_the_guide_says_to_pull_is_pulled(scheme: str, tmp_path: Path) -> None:
+def test_what_the_guide_says_to_pull_is_pulled(scheme: str, listening: Listening, tmp_path: Path) -> None:
     """With this machine's address for those that are no one's."""
     commands = re.findall(rf"^fairlead models pull ({scheme}://[^\s`]*barge[^\s`]*)", GUIDE.read_text(), re.MULTILINE)
     assert len(commands) == 1
-    with model_place(scheme, MODEL, tmp_path) as place:
+    with model_place(scheme, MODEL, listening) as place:
         assert re.sub(r"(models|registry)\.example\.com", place.source.split("/")[2], commands[0]) == place.source
         environment = {**os.environ, **place.environment, "FAIRLEAD_MODELS_FOLDER": str(tmp_path / "models")}
         command = [sys.executable, "-m", "fairlead", "models", "pull", place.source]

@@ -19,6 +19,8 @@ from fairlead_engine.download.downloader import Orders, download
 from fairlead_engine.download.models_folder import ModelsFolder
 from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile
 from fairlead_engine.download.reporting import Reporter
+from fairlead_engine_testing.certificates import Certificate, make_certificate
+from fairlead_engine_testing.file_server import Listening
 from fairlead_engine_testing.loopback_web import LoopbackWeb, loopback_web
 from fairlead_protocol.downloads import DownloadFailure
 
@@ -35,17 +37,22 @@ FOLDER = {
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackWeb]:
-    with loopback_web(LoopbackWeb(), tmp_path_factory.mktemp("certificate")) as server:
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("certificate"), "127.0.0.1", "localhost")
+
+
+@pytest.fixture(scope="module")
+def running(certificate: Certificate) -> Iterator[LoopbackWeb]:
+    with loopback_web(LoopbackWeb(), Listening(certificate=certificate)) as server:
         yield server
 
 
 @pytest.fixture
-def server(running: LoopbackWeb, monkeypatch: pytest.MonkeyPatch) -> LoopbackWeb:
+def server(running: LoopbackWeb, certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> LoopbackWeb:
     running.files = {f"models/a/{path}": content for path, content in FOLDER.items()}
     running.redirects, running.authorization, running.has_ranges, running.cut_after = {}, None, True, None
     running.asked, running.authorized, running.changes, running.missing_status = [], [], {}, 404
-    monkeypatch.setenv("SSL_CERT_FILE", str(running.certificate))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
     monkeypatch.delenv("HTTPS_AUTHORIZATION", raising=False)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return running

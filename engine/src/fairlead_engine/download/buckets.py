@@ -15,6 +15,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from fairlead_engine.download.certificates import PUT_CERTIFICATE
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, RemoteFile
 from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revision_of
 from fairlead_protocol.downloads import DownloadFailure
@@ -47,6 +48,8 @@ _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _OF_THE_MACHINE = re.compile(r"169\.254\.169\.254|/latest/(api/token|meta-data)|computeMetadata|metadata/identity")
 """In messages of those that were asked for credentials because the environment has none."""
 _NOT_SET_UP = re.compile(r"must be specified|[Mm]issing|[Ii]nvalid .*(key|url|credential)|[Uu]nable to parse|decod")
+_NOT_TRUSTED = "InvalidCertificate("
+"""In what the library tells for those who debug it."""
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -165,6 +168,9 @@ class BucketRemote:
             told = f"HTTP {status}{f' ({code[1]})' if code else ''}"
             check = f"check {_PLACES[self._scheme]}"
             return DownloadError(DownloadFailure.SOURCE_UNREACHABLE, f"the answer for {what} is {told}: {check}")
+        if _NOT_TRUSTED in str(error):
+            problem = f"the certificate of what answers for {what} is not trusted: {PUT_CERTIFICATE}"
+            return DownloadError(DownloadFailure.SOURCE_UNREACHABLE, problem)
         if _NOT_SET_UP.search(text):
             return self._not_set_up()
         return Interrupted("no answer")

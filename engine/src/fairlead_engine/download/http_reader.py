@@ -13,6 +13,7 @@ from http import HTTPStatus
 import aiohttp
 from yarl import URL
 
+from fairlead_engine.download.certificates import PUT_CERTIFICATE
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted
 from fairlead_protocol.downloads import DownloadFailure
 
@@ -59,7 +60,7 @@ class HttpReader:
         except aiohttp.ClientConnectorCertificateError:
             raise DownloadError(
                 DownloadFailure.SOURCE_UNREACHABLE,
-                f"the certificate of {target.host} is not trusted: name a file with those that are in SSL_CERT_FILE",
+                f"the certificate of {target.host} is not trusted: {PUT_CERTIFICATE}",
             ) from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Interrupted(f"{target.host}: {_kind(error)}") from None

@@ -14,8 +14,8 @@ from fairlead_engine.model.quantization.written import Grid
 _BLOCK = 128
 """Columns whose errors are spread over the others at once."""
 _LEAST_DAMPING = 0.01
-"""Of the mean moment, added to each: what makes the inverse stable. A text with few inputs says little of how columns go
-together, and as much is added as there are columns for each input."""
+"""Of the mean moment, added to each: what makes the inverse stable. A text with few inputs says little of how columns
+go together, so that it is as much as there are columns for each input, where that is more."""
 _STEPS = 20
 """Powers of the inputs' magnitudes that are tried."""
 _LEAST_SHARE, _SHARES = 0.5, 11
@@ -58,7 +58,8 @@ def compensate(weight: Tensor, scales: Tensor, grid: Grid, moments: Tensor, num_
 
 
 def _inverse_root(moments: Tensor, share: float) -> Tensor:
-    """The upper triangular factor of the inverse, `share` of the mean being added to each moment; inputs that never were anything else than 0 have no say."""
+    """The upper triangular factor of the inverse, `share` of the mean being added to each moment; inputs that never
+    were anything else than 0 have no say."""
     moments = moments.clone()
     diagonal = moments.diagonal()
     diagonal[diagonal == 0] = 1.0
