@@ -13,6 +13,7 @@ from fairlead_engine.kernels.gates import gelu_mul, silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.norm_rope_store import norm_rope_store
 from fairlead_engine.kernels.rms_norm import rms_norm
+from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_rows
 from fairlead_engine_testing.gpu_code import compiled
 from fairlead_engine_testing.kv_caches import side_by_side, spoil
 
@@ -58,6 +59,39 @@ def test_add_rms_norm(device, dtype, shape):
     for one, other in zip(found, add_rms_norm.__wrapped__(update, stream, weight, 1e-5), strict=True):
         assert_same(one, other, dtype)
     assert torch.equal(stream, before)
+
+
+@on_each_device
+@in_each_format
+@pytest.mark.parametrize("shape", [(1, 8, 8), (5, 2, 72), (0, 3, 16), (2, 1, 8)])
+def test_add_rms_norm_sums_an_update_in_parts(device, dtype, shape):
+    from fairlead_engine.kernels import rms_norm_kernel
+
+    update, stream = torch.randn(shape, device=device, dtype=dtype), torch.randn(shape[::2], device=device, dtype=dtype)
+    weight = torch.randn(shape[2], device=device, dtype=dtype)
+    found = rms_norm_kernel.add_rms_norm(update, stream, weight, 1e-5)
+    for one, other in zip(found, add_rms_norm.__wrapped__(update, stream, weight, 1e-5), strict=True):
+        assert_same(one, other, dtype)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NaN
+@on_each_device
+@in_each_format
+@pytest.mark.parametrize("row_format", [INT8_ROWS, E4M3_ROWS], ids=lambda row_format: str(row_format.dtype))
+@pytest.mark.parametrize("shape", [(1, 2), (5, 72), (2, 2600), (0, 8)])
+def test_rounded_rows(device, dtype, row_format, shape):
+    from fairlead_engine.kernels import rounded_rows_kernel
+
+    x = (torch.randn(shape, device=device) * torch.logspace(-4, 0, shape[1], device=device)).to(dtype)
+    (found, scales), (wanted, of_twin) = (
+        rounded(x, row_format) for rounded in (rounded_rows_kernel.rounded_rows, rounded_rows.__wrapped__)
+    )
+    assert found.dtype is wanted.dtype is row_format.dtype
+    torch.testing.assert_close(scales, of_twin)
+    gap = (found.float() - wanted.float()).abs()  # halfway between two it may go either way, as the last bit happens
+    assert bool((gap <= LARGEST_STEP[row_format.dtype]).all()) and int((gap > 0).sum()) <= x.numel() // 100
+    x[:1, 0], x[1:, 1] = float("nan"), float("inf")
+    assert not bool(rounded_rows_kernel.rounded_rows(x, row_format)[1].isfinite().any())
 
 
 @on_each_device
@@ -151,7 +185,7 @@ def test_a_tensor_on_cuda_goes_to_the_kernel_and_no_other(monkeypatch):
 
 
 COMPILE = """
-from fairlead_engine.kernels import gates_kernel, norm_rope_store_kernel, rms_norm_kernel
+from fairlead_engine.kernels import gates_kernel, norm_rope_store_kernel, rms_norm_kernel, rounded_rows_kernel
 from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
 names = "output total x update weight gate_up query heads cosines sines query_weight key_weight"
@@ -159,8 +193,9 @@ types = {**dict.fromkeys(names.split(), "*bf16"), "eps": "fp32", "row_stride": "
 types |= dict.fromkeys(("key_scales", "value_scales"), "*fp32")
 normalise = dict(SIZE=4096, PADDED_SIZE=4096)
 found = {
-    "norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, HAS_UPDATE=False)),
-    "add and norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, HAS_UPDATE=True)),
+    "norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, NUM_PARTS=0)),
+    "add and norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, NUM_PARTS=1)),
+    "add parts and norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, NUM_PARTS=8)),
     "gate": compile_for_gpu(gates_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024, IS_GELU=False)),
     "gelu": compile_for_gpu(gates_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024, IS_GELU=True)),
 }
@@ -172,6 +207,12 @@ for stored, largest, has_norm in (("bf16", 0, False), ("bf16", 0, True), ("i8", 
             NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, PADDED_HALF=64, TILE_HEADS=16, HAS_NORM=has_norm,
             LARGEST=largest, IS_INTEGER=stored == "i8",
         ),
+    )
+for stored, largest in (("i8", 127.0), ("fp8e4nv", 448.0)):
+    found[f"round, {stored}"] = compile_for_gpu(
+        rounded_rows_kernel.rounded_rows_kernel,
+        {"output": "*" + stored, "scales": "*fp32", "x": "*bf16", "x_stride": "i32", "ROW_SIZE": "i32"},
+        dict(LARGEST=largest, IS_INTEGER=stored == "i8", TILE=rounded_rows_kernel._TILE),
     )
 tell(found)
 """

@@ -21,11 +21,13 @@ from fairlead_engine.kernels import (
     gates_kernel,
     norm_rope_store_kernel,
     penalise_kernel,
-    quantized_expert_product_kernel,
     rms_norm_kernel,
+    rounded_rows_kernel,
+    routes_kernel,
 )
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
-from fairlead_engine.model import expert_products, layers, load_model, read_config, weights
+from fairlead_engine.model import layers, load_model, read_config, weights
+from fairlead_engine.model.linear import PlainLinear
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.runner import (
     ModelRunner,
@@ -51,9 +53,8 @@ pytestmark = [
 ]
 
 MOST_LAUNCHES = 9
-MOST_EXPERT_LAUNCHES = 16
-MOST_ROUNDING_LAUNCHES = 10
-"""Of a product that rounds its rows, beside it."""
+MOST_WITH_EXPERTS = 10
+"""The router, who goes where, the product with gate and up, and the one that comes down, in place of three."""
 
 
 @pytest.fixture
@@ -66,7 +67,8 @@ def launches(monkeypatch) -> Launches:
         (rms_norm_kernel, ("normalise_kernel",)),
         (gates_kernel, ("gate_kernel",)),
         (expert_product_kernel, ("expert_product_kernel",)),
-        (quantized_expert_product_kernel, ("quantized_expert_product_kernel",)),
+        (routes_kernel, ("routes_kernel",)),
+        (rounded_rows_kernel, ("rounded_rows_kernel",)),
         (draw_kernel, ("draw_kernel",)),
         (penalise_kernel, ("count_kernel", "change_kernel")),
     ):
@@ -76,15 +78,20 @@ def launches(monkeypatch) -> Launches:
         for name in ("rms_norm", "add_rms_norm", "silu_mul", "gelu_mul"):
             if hasattr(module, name) and hasattr(layers, name):
                 monkeypatch.setattr(layers, name, getattr(module, name))
+    monkeypatch.setattr(layers, "find_routes", routes_kernel.find_routes)
+    monkeypatch.setattr(layers, "gated_product", expert_product_kernel.gated_product)
+    monkeypatch.setattr(layers, "weighted_product", expert_product_kernel.weighted_product)
     return found
 
 
-@pytest.mark.parametrize("fields", [llama_fields, qwen3_fields])
-@pytest.mark.parametrize("num_sequences", [1, 5])
-def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches, monkeypatch, tmp_path: Path) -> None:
-    folder = write_random_checkpoint(tmp_path / "model", fields())
-    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
-    runner.allocate_kv_cache(20, num_sequences, 4)
+def counted_decode(
+    folder: Path, num_sequences: int, launches: Launches, monkeypatch: pytest.MonkeyPatch, name: str | None = None
+) -> int:
+    """Counts what all layers of a step of decodes launch, with weights in that format; how many layers there are."""
+    runner = ModelRunner(
+        folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton", quantization=name
+    )
+    runner.allocate_kv_cache(max(20, num_sequences), num_sequences, 4)
 
     def counted(method: Any) -> Any:
         def call(*args: Any) -> Any:
@@ -93,12 +100,12 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
 
         return call
 
-    for part, name in (
+    for part, method in (
         (layers.DecoderLayer, "before_attention"),
         (layers.Attention, "attend"),
         (layers.DecoderLayer, "after_attention"),
     ):
-        monkeypatch.setattr(part, name, counted(getattr(part, name)))
+        monkeypatch.setattr(part, method, counted(getattr(part, method)))
     sequences = [
         Sequence(f"r{i}", [5, 6, 7], 3, SamplingParams(temperature=0.0), slot=i, block_table=[i])
         for i in range(num_sequences)
@@ -108,48 +115,55 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
             sequence.num_computed_tokens = start
         launches.by_name.clear()
         runner.collect(runner.launch(Batch([ScheduledSequence(sequence, num_tokens) for sequence in sequences])))
-    num_layers = runner.model_config.num_layers
-    assert launches.by_name["paged_attention_kernel"] == num_layers, launches.by_name
     assert not WAITING & launches.by_name.keys(), launches.by_name
+    assert launches.by_name["paged_attention_kernel"] == runner.model_config.num_layers, launches.by_name
+    return runner.model_config.num_layers
+
+
+@pytest.mark.parametrize("fields", [llama_fields, qwen3_fields])
+@pytest.mark.parametrize("num_sequences", [1, 5])
+def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches, monkeypatch, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", fields())
+    num_layers = counted_decode(folder, num_sequences, launches, monkeypatch)
     # Kernels are counted wherever they are launched: the last normalisation is no layer's.
     assert launches.by_name.total() - 1 <= MOST_LAUNCHES * num_layers, launches.by_name
 
 
-@pytest.mark.parametrize("num_tokens", [1, 5])
-def test_experts_are_computed_in_two_launches_and_nobody_waits_for_who_goes_where(
-    num_tokens, launches, monkeypatch, tmp_path: Path
-) -> None:
-    """Beside them: the router and its choice, the pairs in order, the gates, and the weighted sum."""
-    monkeypatch.setattr(expert_products, "expert_product", expert_product_kernel.expert_product)
+@pytest.mark.parametrize("num_sequences", [1, 5, 40])
+@pytest.mark.parametrize("name", [None, "int8"])
+def test_a_layer_with_experts_launches_one_more(name, num_sequences, launches, monkeypatch, tmp_path: Path) -> None:
+    """Of its own; what its attention's quantised products are is counted elsewhere."""
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     folder = write_random_checkpoint(tmp_path / "model", qwen3_moe_fields())
-    device = torch.device("cpu")
-    model = load_model(folder, read_config(folder), torch.float32, device)
-    x = torch.randn(num_tokens, model.config.hidden_size)
-    with torch.inference_mode(), host_reads(allowed=False), launches:
-        model.layers[0].feed_forward(x)
-    assert launches.by_name["expert_product_kernel"] == 2, launches.by_name
-    assert not WAITING & launches.by_name.keys(), launches.by_name
-    assert launches.by_name.total() <= MOST_EXPERT_LAUNCHES, launches.by_name
+    if name is not None:  # of the experts alone
+        monkeypatch.setattr(type(FORMATS[name]), "linear", in_floats)
+    num_layers = counted_decode(folder, num_sequences, launches, monkeypatch, name)
+    assert launches.by_name["expert_product_kernel"] == 2 * num_layers, launches.by_name
+    assert launches.by_name.total() - 1 <= MOST_WITH_EXPERTS * num_layers, launches.by_name
 
 
-@pytest.mark.parametrize("num_tokens", [1, 5])
-@pytest.mark.parametrize("name", FORMATS)
-def test_quantised_experts_take_two_launches_too_and_what_rounds_their_rows(
+def in_floats(weight_format: Any, weight: Any, bias: Any, dtype: torch.dtype) -> Any:
+    layer: Any = PlainLinear(weight.dequantized(dtype), bias)
+    layer.weight_bytes = 0
+    return layer
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 200])
+@pytest.mark.parametrize("name", [None, *FORMATS])
+def test_experts_take_four_launches_in_every_format_and_nobody_waits_for_who_goes_where(
     name, num_tokens, launches, monkeypatch, tmp_path: Path
 ) -> None:
-    kernel = quantized_expert_product_kernel.quantized_expert_product
-    monkeypatch.setattr(expert_products, "quantized_expert_product", kernel)
+    """The router, who goes where, and two products, which round their rows within. Whoever normalises next sums up."""
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     folder = write_random_checkpoint(tmp_path / "model", qwen3_moe_fields())
     model = load_model(folder, read_config(folder), torch.float32, torch.device("cpu"), name)
     x = torch.randn(num_tokens, model.config.hidden_size)
     with torch.inference_mode(), host_reads(allowed=False), launches:
-        model.layers[0].feed_forward(x)
-    assert launches.by_name["quantized_expert_product_kernel"] == 2, launches.by_name
+        model.layers[0].feed_forward.parts(x)
+    assert launches.by_name["expert_product_kernel"] == 2, launches.by_name
+    assert launches.by_name["routes_kernel"] == 1, launches.by_name
     assert not WAITING & launches.by_name.keys(), launches.by_name
-    most = MOST_EXPERT_LAUNCHES + 2 * MOST_ROUNDING_LAUNCHES * (FORMATS[name].rounding is not None)
-    assert launches.by_name.total() <= most, launches.by_name
+    assert launches.by_name.total() == 4, launches.by_name
 
 
 SAMPLINGS = {

@@ -8,8 +8,9 @@ import torch
 from fairlead.api.llmdeployment import Quantization
 from fairlead_engine.config import QUANTIZATIONS
 from fairlead_engine.errors import ModelLoadError
+from fairlead_engine.kernels.rounded_rows import decode
 from fairlead_engine.model.quantization import fp8, int4_weight_only, int8, int8_weight_only
-from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, decode
+from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.fp8 import DecodedFp8Linear, Fp8, ScaledFp8Linear
 from fairlead_engine.model.quantization.int4_weight_only import PackedInt4Linear, can_pack_int4, can_unpack

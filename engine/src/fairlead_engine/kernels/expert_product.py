@@ -7,32 +7,96 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.kernels.dispatch import with_kernel
+from fairlead_engine.kernels.gates import SILU, Gate
+from fairlead_engine.kernels.rounded_rows import RowFormat, rounded_blocks, rounded_rows
+from fairlead_engine.kernels.route_top_k import Routing, shares
+from fairlead_engine.kernels.routes import Routes
 
 
-class ExpertPairs(NamedTuple):
-    """Tokens paired with the experts they go to, a token's pairs side by side."""
+class ExpertWeights(NamedTuple):
+    """Weights of experts of one shape: element (e, i, j) is `values[e, i, j] * scales[e, i, g] + offsets[e, i, g]`,
+    where g is the column's group."""
 
-    experts: Tensor
-    """int64 [pairs]."""
-    order: Tensor
-    """int64 [pairs]: the pairs of the first expert, then those of the second, and so on."""
-    ends: Tensor
-    """int64 [experts]: where those of each end."""
+    values: Tensor
+    """[experts, out_features, in_features]: int8, float8_e4m3fn, or floats, which have nothing of what follows but a
+    bias."""
+    scales: Tensor | None = None
+    """float32 [experts, out_features, groups]; the last group may be narrower."""
+    group_size: int = 0
+    """Columns that share a scale."""
+    offsets: Tensor | None = None
+    """float32 [experts, out_features, groups]; None = 0."""
+    groups: Tensor | None = None
+    """int64 [experts, in_features]: the group of each column; None = j // group_size."""
+    bias: Tensor | None = None
+    """[experts, out_features], in the format of what is computed."""
+    row_format: RowFormat | None = None
+    """What rows are rounded to before the product; None = nothing."""
 
+    @property
+    def rounds_by_rows(self) -> bool:
+        """Whether a row is rounded as a whole, not each so many columns of it."""
+        return self.row_format is not None and not self.rounds_by_blocks
 
-def pair_up(experts: Tensor, num_experts: int) -> ExpertPairs:
-    """experts [tokens, each token's], int64."""
-    flat = experts.flatten()
-    counts = flat.new_zeros(num_experts).scatter_add_(0, flat, torch.ones_like(flat))
-    return ExpertPairs(flat, flat.argsort(stable=True), counts.cumsum(0))
+    @property
+    def rounds_by_blocks(self) -> bool:
+        """Whether as many columns as have one scale are rounded together: those of integers all are."""
+        is_float = self.row_format is not None and self.row_format.dtype.is_floating_point
+        return is_float and self.scales is not None and self.scales.shape[2] > 1
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.nbytes for part in self if isinstance(part, Tensor))
 
 
 @with_kernel("fairlead_engine.kernels.expert_product_kernel")
-def expert_product(x: Tensor, weights: Tensor, pairs: ExpertPairs) -> Tensor:
-    """x [rows, in_features], each of which is of as many pairs, side by side, times their experts' weights
-    [experts, out_features, in_features]: [pairs, out_features]."""
-    rows = x.repeat_interleave(len(pairs.experts) // max(1, len(x)), dim=0)
-    product = rows.new_zeros(len(rows), weights.shape[1])
-    for index, weight in enumerate(weights):  # each with all, of which its own are taken
-        product = torch.where((pairs.experts == index).unsqueeze(1), functional.linear(rows, weight), product)
+def gated_product(x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate = SILU) -> Tensor:
+    """x [tokens, in_features] times the weights of the experts that they go to, and what `gate` makes of that:
+    [pairs, out_features / 2]. `routes.largest_within` gets its rows' largest magnitudes."""
+    rows = _rounded(x, weights).repeat_interleave(routes.experts.shape[1], dim=0)
+    return gate(_product(rows, weights, routes).to(x.dtype))
+
+
+@with_kernel("fairlead_engine.kernels.expert_product_kernel")
+def weighted_product(rows: Tensor, weights: ExpertWeights, routes: Routes, routing: Routing) -> Tensor:
+    """What came of `gated_product` [pairs, in_features] times the weights of the pairs' experts, and that times what
+    each counts for its token: [tokens, each, out_features], of which a token's sum is wanted."""
+    product = _product(_rounded(rows, weights), weights, routes).to(rows.dtype)
+    by_token = product.view(*routes.experts.shape, product.shape[1])
+    return by_token * shares(routes.scores, routing).unsqueeze(-1).to(rows.dtype)
+
+
+def _product(rows: Tensor, weights: ExpertWeights, routes: Routes) -> Tensor:
+    """rows [pairs, in_features] → [pairs, out_features], with the bias; in float32 where weights are decoded."""
+    experts = routes.experts.flatten()
+    if weights.scales is not None:
+        rows = rows.float()
+    product = rows.new_zeros(len(rows), weights.values.shape[1])
+    for index in range(len(weights.values)):  # each with all, of which its own are taken
+        bias = None if weights.bias is None else weights.bias[index].to(rows.dtype)
+        computed = functional.linear(rows, _decoded(weights, index), bias)
+        product = torch.where((experts == index).unsqueeze(1), computed, product)
     return product
+
+
+def _rounded(rows: Tensor, weights: ExpertWeights) -> Tensor:
+    """The numbers that are meant."""
+    if weights.row_format is None:
+        return rows
+    if weights.rounds_by_blocks:
+        return rounded_blocks(rows, weights.group_size, weights.row_format)
+    values, scales = rounded_rows(rows, weights.row_format)
+    return values.float() * scales
+
+
+def _decoded(weights: ExpertWeights, index: int) -> Tensor:
+    """An expert's weight [out_features, in_features]; float32 where it was quantised."""
+    values = weights.values[index]
+    if weights.scales is None:
+        return values
+    if weights.groups is not None:
+        groups = weights.groups[index]
+    else:
+        groups = torch.arange(values.shape[1], device=values.device) // weights.group_size
+    decoded = values.float() * weights.scales[index].index_select(1, groups)
+    return decoded if weights.offsets is None else decoded + weights.offsets[index].index_select(1, groups)

@@ -1,109 +1,373 @@
-"""Products of rows with the weights of the experts that they go to, in one launch: Triton.
+"""Products of rows with the weights of the experts that they go to, with all that is before and behind them: Triton.
+
+Two launches are a layer's experts: gate and up of one tile are multiplied by one program, which lets the one through
+the other; and what comes down is weighted as its token weights it. Weights are floats, or 8-bit numbers that are
+decoded within; rows may be rounded before, by the largest magnitude of a row, which whoever wrote the row found, or of
+a tile of it.
 
 The pairs of an expert are cut into tiles. How many tiles there are depends on who goes where, which only the device
-knows: so there are as many programs as there can be tiles, each finds its own by the experts' ends, and those that find
-none are over at once. Rows are read, and results written, where they lie: nothing is sorted but the pairs' numbers.
+knows: so there are as many programs as there can be tiles, each finds its own by how many pairs experts have, and those
+that find none are over at once. Rows are read, and results written, where they lie.
+
+Numbers of 8 bits are exact in 16, so tiles of weights are multiplied as they are, and the scale of a group of columns
+is applied to the sums, which are fewer; where columns are in groups of any order, or a tile would have several, each
+number gets its own before the product.
 
 Bytes: of each expert that anybody goes to the weight, 2 x out_features x in_features in 16 bits, for each 16 of its
-pairs, or 64 where there are many; a pair's inputs once for each tile of outputs, from the L2 cache. Operations: 2 x
-pairs x out_features x in_features, and up to 16 times that where each of many experts has one pair: 16 a byte, so the
-time is that of reading the weights.
+pairs, or 64 where there are many; half of that in 8 bits, and 4 for each scale (offsets as many), 9/16 in groups of 32.
+A pair's inputs once for each tile of outputs, from the L2 cache. Operations: 2 x pairs x out_features x in_features,
+and up to 16 times that where each of many experts has one pair: 16 a byte of floats, and with the conversion of each
+weight 33 a byte of 8-bit numbers, or 129 for tiles of 64; rounding adds eight for each of a tile's inputs. So the time
+is that of reading the weights until there are many pairs.
 """
+
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairlead_engine.kernels.expert_product import ExpertPairs
+from fairlead_engine.kernels.expert_product import ExpertWeights
+from fairlead_engine.kernels.gates import SILU, Gate
+from fairlead_engine.kernels.rounded_rows import rounded_blocks
+from fairlead_engine.kernels.rounded_rows_kernel import nearest, scales_of_rows
+from fairlead_engine.kernels.route_top_k import Routing
+from fairlead_engine.kernels.routes import Routes
 
-_FEW_ROWS, _MANY_ROWS = 16, 64
+FEW_ROWS, MANY_ROWS = 16, 64
 """Pairs to a tile: tensor cores multiply 16 at least."""
 _MANY_PAIRS = 32
 """To each expert, on average, from which on tiles are large."""
-_TILE_OUTPUTS = 64
-_TILE_INPUTS = 64
-_NUM_WARPS = 4
-_NUM_STAGES = 3
+TILE_OUTPUTS = 64
+"""Twice as many of gate and up."""
+_FLOAT_INPUTS = 64
+_MOST_INPUTS = {FEW_ROWS: 128, MANY_ROWS: 64}
+"""Of a tile of 8-bit weights, by its pairs: bytes of a row."""
+_TILE_COLUMNS = 32
+"""Where each of them has a scale of its own."""
+
+FLOATS, PER_ROW, PER_TILE, PER_COLUMN = range(4)
+"""How many scales a tile of a weight has."""
+UNROUNDED, BY_ROW, BY_TILE = range(3)
+UNGATED, SIDE_BY_SIDE, BY_TURNS = range(3)
+_PER_ROW: tl.constexpr = tl.constexpr(PER_ROW)
+_PER_TILE: tl.constexpr = tl.constexpr(PER_TILE)
+_BY_ROW: tl.constexpr = tl.constexpr(BY_ROW)
+_BY_TILE: tl.constexpr = tl.constexpr(BY_TILE)
+_UNGATED: tl.constexpr = tl.constexpr(UNGATED)
+_SIDE_BY_SIDE: tl.constexpr = tl.constexpr(SIDE_BY_SIDE)
+_BY_TURNS: tl.constexpr = tl.constexpr(BY_TURNS)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _with_product(  # type: ignore[no-untyped-def]
+    total,
+    some,
+    row,
+    column,
+    is_row,
+    is_column,
+    expert,
+    values,
+    scales,
+    offsets,
+    groups,
+    weight_stride,
+    INPUT_SIZE,
+    num_groups,
+    at,
+    GROUP_SIZE: tl.constexpr,
+    SCALING: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    HAS_GROUPS: tl.constexpr,
+):
+    """total plus some rows' inputs times a tile of the weight: `row` of all experts' weights, and `column`."""
+    is_in = is_column[:, None] & is_row[None, :]
+    weight = tl.load(values + (row * weight_stride)[None, :] + column[:, None], mask=is_in, other=0.0)
+    if SCALING <= _PER_ROW:
+        total += tl.dot(some, weight.to(some.dtype), input_precision="ieee")
+    elif SCALING == _PER_TILE:
+        group = row * num_groups + at // GROUP_SIZE
+        product = tl.dot(some, weight.to(some.dtype), input_precision="ieee")
+        total += product * tl.load(scales + group, mask=is_row, other=0.0)[None, :]
+        if HAS_OFFSETS:
+            offset = tl.load(offsets + group, mask=is_row, other=0.0)
+            total += tl.sum(some.to(tl.float32), 1)[:, None] * offset[None, :]
+    else:
+        if HAS_GROUPS:
+            group = tl.load(groups + expert * INPUT_SIZE + column, mask=is_column, other=0)
+        else:
+            group = column // GROUP_SIZE
+        place = (row * num_groups)[None, :] + group[:, None]
+        decoded = weight.to(tl.float32) * tl.load(scales + place, mask=is_in, other=0.0)
+        if HAS_OFFSETS:
+            decoded += tl.load(offsets + place, mask=is_in, other=0.0)
+        total += tl.dot(some, decoded.to(some.dtype), input_precision="ieee")
+    return total
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _finished(  # type: ignore[no-untyped-def]
+    total, row_scale, row, is_row, scales, bias,
+    SCALING: tl.constexpr, ROUNDING: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Of a product that is summed up what is the same for all columns."""
+    if SCALING == _PER_ROW:
+        total *= tl.load(scales + row, mask=is_row, other=0.0)[None, :]
+    if ROUNDING == _BY_ROW:
+        total *= row_scale[:, None]
+    if HAS_BIAS:
+        total += tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)[None, :]
+    return total
+
+
+@triton.jit(do_not_specialize=["num_tokens"])  # type: ignore[untyped-decorator]
 def expert_product_kernel(  # type: ignore[no-untyped-def]
     output,
+    output_largest,
     x,
-    weights,
+    x_largest,
+    values,
+    scales,
+    offsets,
+    groups,
+    bias,
     order,
-    ends,
+    counts,
+    scores,
+    num_tokens,
     out_features,
     INPUT_SIZE,
     x_stride,
     weight_stride,
-    PAIRS_PER_ROW: tl.constexpr,
+    num_groups,
+    alpha,
+    limit,
+    route_scale,
+    least_sum,
+    EACH: tl.constexpr,
+    PADDED_EACH: tl.constexpr,
     NUM_EXPERTS: tl.constexpr,
     PADDED_EXPERTS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_OUTPUTS: tl.constexpr,
     TILE_INPUTS: tl.constexpr,
     IS_EVEN: tl.constexpr,
+    SCALING: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    HAS_GROUPS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ROUNDING: tl.constexpr,
+    LARGEST: tl.constexpr,
+    IS_INTEGER: tl.constexpr,
+    GATE: tl.constexpr,
+    TELLS_LARGEST: tl.constexpr,
+    IS_NORMALISED: tl.constexpr,
 ):
-    """Program (tile of pairs, tile of outputs)."""
+    """Program (tile of pairs, tile of outputs). With a gate x has a row for each token, and there are half as many
+    outputs as the weight has rows; without, it has one for each pair, and what comes of them is weighted."""
     tile = tl.program_id(0)
     e = tl.arange(0, PADDED_EXPERTS)
-    is_expert = e < NUM_EXPERTS
-    end = tl.load(ends + e, mask=is_expert, other=0)
-    start = tl.load(ends + e - 1, mask=is_expert & (e > 0), other=0)
-    num_tiles = (end - start + TILE_ROWS - 1) // TILE_ROWS
+    count = tl.load(counts + e, mask=e < NUM_EXPERTS, other=0)
+    num_tiles = (count + TILE_ROWS - 1) // TILE_ROWS
     tiles_end = tl.cumsum(num_tiles, 0)
     is_mine = (tiles_end - num_tiles <= tile) & (tile < tiles_end)  # of one expert, or of none
     expert = tl.sum(tl.where(is_mine, e, 0), 0).to(tl.int64)
-    first = tl.sum(tl.where(is_mine, start + (tile - tiles_end + num_tiles) * TILE_ROWS, 0), 0)
-    last = tl.sum(tl.where(is_mine, end, 0), 0)
+    first = tl.sum(tl.where(is_mine, (tile - tiles_end + num_tiles) * TILE_ROWS, 0), 0)
+    last = tl.sum(tl.where(is_mine, count, 0), 0)
 
     m, k = tl.arange(0, TILE_ROWS), tl.arange(0, TILE_INPUTS)
     n = tl.program_id(1) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
-    is_pair, is_output = first + m < last, n < out_features
-    pair = tl.load(order + first + m, mask=is_pair, other=0)
-    rows = x + (pair // PAIRS_PER_ROW * x_stride)[:, None] + k[None, :]
-    columns = weights + expert * out_features * weight_stride + (n.to(tl.int64) * weight_stride)[None, :] + k[:, None]
+    num_outputs = out_features
+    if GATE != _UNGATED:
+        num_outputs = out_features // 2
+    is_pair, is_output = first + m < last, n < num_outputs
+    pair = tl.load(order + expert * num_tokens + first + m, mask=is_pair, other=0).to(tl.int64)
+    token = pair // EACH
+    x_row = pair
+    if GATE != _UNGATED:
+        x_row = token
+    rows = x + (x_row * x_stride)[:, None] + k[None, :]
+    row = expert * out_features + n
+    if GATE == _BY_TURNS:
+        row += n
+    row_scale = tl.zeros([TILE_ROWS], tl.float32)
+    if ROUNDING == _BY_ROW:
+        row_scale = scales_of_rows(tl.load(x_largest + x_row, mask=is_pair, other=1.0), LARGEST)
+    up_row = row + 1
+    if GATE == _SIDE_BY_SIDE:
+        up_row = row + num_outputs
     total = tl.zeros([TILE_ROWS, TILE_OUTPUTS], tl.float32)
+    up = total
     for at in range(0, tl.where(first < last, INPUT_SIZE, 0), TILE_INPUTS):
-        is_of_x, is_of_weight = is_pair[:, None], is_output[None, :]
+        column = at + k
+        is_column = k < TILE_INPUTS
         if not IS_EVEN:
-            is_in = k + at < INPUT_SIZE
-            is_of_x, is_of_weight = is_of_x & is_in[None, :], is_of_weight & is_in[:, None]
-        some = tl.load(rows + at, mask=is_of_x, other=0.0)
-        weight = tl.load(columns + at, mask=is_of_weight, other=0.0)
-        total += tl.dot(some, weight, input_precision="ieee")
-    place = output + (pair * out_features)[:, None] + n[None, :]
-    tl.store(place, total.to(output.dtype.element_ty), mask=is_pair[:, None] & is_output[None, :])
+            is_column = column < INPUT_SIZE
+        some = tl.load(rows + at, mask=is_pair[:, None] & is_column[None, :], other=0.0)
+        if ROUNDING == _BY_ROW:
+            some = nearest(some.to(tl.float32) * (1 / row_scale)[:, None], IS_INTEGER).to(some.dtype)
+        elif ROUNDING == _BY_TILE:
+            wide = some.to(tl.float32)
+            tile_scale = scales_of_rows(tl.max(tl.abs(wide), 1), LARGEST)[:, None]
+            some = (nearest(wide * (1 / tile_scale), IS_INTEGER) * tile_scale).to(some.dtype)
+        total = _with_product(
+            total, some, row, column, is_output, is_column, expert, values, scales, offsets, groups, weight_stride,
+            INPUT_SIZE, num_groups, at, GROUP_SIZE, SCALING, HAS_OFFSETS, HAS_GROUPS,
+        )  # fmt: skip
+        if GATE != _UNGATED:
+            up = _with_product(
+                up, some, up_row, column, is_output, is_column, expert, values, scales, offsets, groups, weight_stride,
+                INPUT_SIZE, num_groups, at, GROUP_SIZE, SCALING, HAS_OFFSETS, HAS_GROUPS,
+            )  # fmt: skip
+    found = _finished(total, row_scale, row, is_output, scales, bias, SCALING, ROUNDING, HAS_BIAS)
+    if GATE == _UNGATED:
+        score = tl.load(scores + pair, mask=is_pair, other=0.0)
+        if IS_NORMALISED:
+            each = tl.arange(0, PADDED_EACH)
+            place = token[:, None] * EACH + each[None, :]
+            of_token = tl.load(scores + place, mask=is_pair[:, None] & (each < EACH)[None, :], other=0.0)
+            score = score / tl.where(is_pair, tl.sum(of_token, 1) + least_sum, 1.0)
+        found *= (score * route_scale)[:, None]
+    else:
+        # Rounded as torch's operations are, so that both ways give the same.
+        gate = found.to(output.dtype.element_ty).to(tl.float32)
+        up = _finished(up, row_scale, up_row, is_output, scales, bias, SCALING, ROUNDING, HAS_BIAS)
+        up = up.to(output.dtype.element_ty).to(tl.float32)
+        if GATE == _SIDE_BY_SIDE:
+            found = (gate * tl.sigmoid(gate)).to(output.dtype.element_ty).to(tl.float32) * up
+        else:
+            gate = tl.where(gate > limit, limit, gate)  # what is no number stays none
+            up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+            found = tl.sigmoid(alpha * gate) * gate * (up + 1)
+    found = found.to(output.dtype.element_ty)
+    is_in = is_pair[:, None] & is_output[None, :]
+    tl.store(output + (pair * num_outputs)[:, None] + n[None, :], found, mask=is_in)
+    if TELLS_LARGEST:
+        highest = tl.max(tl.where(is_in, tl.abs(found.to(tl.float32)), 0.0), 1)
+        tl.atomic_max(output_largest + pair, highest, mask=is_pair)  # in whatever order
 
 
-def expert_product(x: Tensor, weights: Tensor, pairs: ExpertPairs) -> Tensor:
-    """As `kernels.expert_product.expert_product`; weights lie side by side."""
-    num_experts, out_features, in_features = weights.shape
-    num_pairs = len(pairs.order)
-    output = torch.empty((num_pairs, out_features), dtype=x.dtype, device=x.device)
-    if num_pairs:
-        tile_rows = _MANY_ROWS if num_pairs >= _MANY_PAIRS * num_experts else _FEW_ROWS
-        most_tiles = (num_pairs + (tile_rows - 1) * min(num_experts, num_pairs)) // tile_rows
-        expert_product_kernel[(most_tiles, triton.cdiv(out_features, _TILE_OUTPUTS))](
-            output,
-            x,
-            weights,
-            pairs.order,
-            pairs.ends,
-            out_features,
-            in_features,
-            x.stride(0) if len(x) > 1 else in_features,  # that of a single row may be anything
-            weights.stride(1),
-            PAIRS_PER_ROW=num_pairs // len(x),
-            NUM_EXPERTS=num_experts,
-            PADDED_EXPERTS=triton.next_power_of_2(num_experts),
-            TILE_ROWS=tile_rows,
-            TILE_OUTPUTS=_TILE_OUTPUTS,
-            TILE_INPUTS=_TILE_INPUTS,
-            IS_EVEN=in_features % _TILE_INPUTS == 0,
-            num_warps=_NUM_WARPS,
-            num_stages=_NUM_STAGES,
-        )
+def gated_product(x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate = SILU) -> Tensor:
+    """As `kernels.expert_product.gated_product`."""
+    output = torch.empty((routes.num_pairs, weights.values.shape[1] // 2), dtype=x.dtype, device=x.device)
+    kind = SIDE_BY_SIDE if gate.limit is None else BY_TURNS
+    _launch(output, x, routes.largest, weights, routes, kind, gate, Routing(1))
     return output
+
+
+def weighted_product(rows: Tensor, weights: ExpertWeights, routes: Routes, routing: Routing) -> Tensor:
+    """As `kernels.expert_product.weighted_product`."""
+    output = torch.empty((*routes.experts.shape, weights.values.shape[1]), dtype=rows.dtype, device=rows.device)
+    _launch(output, rows, routes.largest_within, weights, routes, UNGATED, SILU, routing)
+    return output
+
+
+def _launch(
+    output: Tensor,
+    x: Tensor,
+    largest: Tensor | None,
+    weights: ExpertWeights,
+    routes: Routes,
+    kind: int,
+    gate: Gate,
+    routing: Routing,
+) -> None:
+    """`largest`: of the rows of x."""
+    num_experts, out_features, in_features = weights.values.shape
+    (num_tokens, each), num_pairs = routes.experts.shape, routes.num_pairs
+    if not num_pairs:
+        return
+    tile_rows = MANY_ROWS if num_pairs >= _MANY_PAIRS * num_experts else FEW_ROWS
+    most_tiles = (num_pairs + (tile_rows - 1) * min(num_experts, num_pairs)) // tile_rows
+    shape = tile_shape(weights, tile_rows)
+    if shape.rounding == UNROUNDED and weights.row_format is not None:  # no tile is a block
+        x = rounded_blocks(x, weights.group_size, weights.row_format)
+    scales = weights.values if weights.scales is None else weights.scales
+    num_outputs = out_features if kind == UNGATED else out_features // 2
+    tells_largest = kind != UNGATED and routes.largest_within is not None
+    expert_product_kernel[(most_tiles, triton.cdiv(num_outputs, TILE_OUTPUTS))](
+        output,
+        routes.scores if routes.largest_within is None else routes.largest_within,
+        x,
+        routes.scores if largest is None else largest,
+        weights.values,
+        scales,
+        scales if weights.offsets is None else weights.offsets,
+        routes.order if weights.groups is None else weights.groups,
+        output if weights.bias is None else weights.bias,
+        routes.order,
+        routes.counts,
+        routes.scores,
+        num_tokens,
+        out_features,
+        in_features,
+        x.stride(0) if len(x) > 1 else in_features,  # that of a single row may be anything
+        weights.values.stride(1),
+        scales.shape[2],
+        gate.alpha,
+        0.0 if gate.limit is None else gate.limit,
+        routing.scale,
+        routing.least_sum,
+        EACH=each,
+        PADDED_EACH=triton.next_power_of_2(each),
+        NUM_EXPERTS=num_experts,
+        PADDED_EXPERTS=triton.next_power_of_2(num_experts),
+        GROUP_SIZE=shape.group_size,
+        TILE_ROWS=tile_rows,
+        TILE_OUTPUTS=TILE_OUTPUTS,
+        TILE_INPUTS=shape.tile_inputs,
+        IS_EVEN=in_features % shape.tile_inputs == 0,
+        SCALING=shape.scaling,
+        HAS_OFFSETS=weights.offsets is not None,
+        HAS_GROUPS=weights.groups is not None,
+        HAS_BIAS=weights.bias is not None,
+        ROUNDING=shape.rounding,
+        LARGEST=1.0 if weights.row_format is None else weights.row_format.largest,
+        IS_INTEGER=weights.row_format is None or not weights.row_format.dtype.is_floating_point,
+        GATE=kind,
+        TELLS_LARGEST=tells_largest,
+        IS_NORMALISED=routing.normalised,
+        num_warps=num_warps(kind, tile_rows),
+        num_stages=num_stages(shape, tile_rows),
+    )
+
+
+class TileShape(NamedTuple):
+    """How the scales of a weight lie over its columns, and how many of those are multiplied at a time."""
+
+    scaling: int
+    rounding: int
+    group_size: int
+    tile_inputs: int
+
+
+def tile_shape(weights: ExpertWeights, tile_rows: int) -> TileShape:
+    """That of a product with tiles of so many rows."""
+    if weights.scales is None:
+        return TileShape(FLOATS, UNROUNDED, 0, _FLOAT_INPUTS)
+    most_inputs, size, num_groups = _MOST_INPUTS[tile_rows], weights.group_size, weights.scales.shape[2]
+    rounding = BY_ROW if weights.rounds_by_rows else UNROUNDED
+    if weights.groups is not None:
+        return TileShape(PER_COLUMN, rounding, size, _TILE_COLUMNS)
+    if num_groups == 1:
+        scaling = PER_ROW if weights.offsets is None else PER_TILE
+        return TileShape(scaling, rounding, most_inputs * max(1, size), most_inputs)
+    if weights.rounds_by_blocks and size in (16, 32, 64, 128):
+        return TileShape(PER_TILE, BY_TILE, size, size)
+    for tile_inputs in (most_inputs, 64, 32, 16):
+        if size % tile_inputs == 0:
+            return TileShape(PER_TILE, rounding, size, tile_inputs)
+    return TileShape(PER_COLUMN, rounding, size, _TILE_COLUMNS)
+
+
+def num_stages(shape: TileShape, tile_rows: int) -> int:
+    """Tiles that are on their way at a time: fewer where they are large."""
+    return 2 if tile_rows == MANY_ROWS and shape.tile_inputs > 64 else 3
+
+
+def num_warps(kind: int, tile_rows: int) -> int:
+    """Of 32 threads each, that work on a tile: more where two large sums are in their registers."""
+    return 8 if tile_rows == MANY_ROWS and kind != UNGATED else 4

@@ -1,5 +1,7 @@
 """The gates of gated feed-forward layers (arXiv 2002.05202)."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -26,3 +28,17 @@ def clamped_swiglu(gate_up: Tensor, alpha: float, limit: float) -> Tensor:
     They lie by turns in [rows, 2 x size], gate first."""
     gate, up = gate_up[:, ::2].clamp(max=limit), gate_up[:, 1::2].clamp(-limit, limit)
     return torch.sigmoid(alpha * gate).mul_(gate).mul_(up.add_(1.0))
+
+
+class Gate(NamedTuple):
+    """How gate and up become one, where a kernel may do it within their product: `silu_mul`, or `clamped_swiglu`."""
+
+    alpha: float = 1.0
+    limit: float | None = None
+    """None = none, and gate and up lie side by side; else by turns."""
+
+    def __call__(self, gate_up: Tensor) -> Tensor:
+        return silu_mul(gate_up) if self.limit is None else clamped_swiglu(gate_up, self.alpha, self.limit)
+
+
+SILU = Gate()

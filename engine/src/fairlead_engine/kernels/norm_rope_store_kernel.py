@@ -15,16 +15,9 @@ from torch import Tensor
 from fairlead_engine.kernels import norm_rope_store as in_torch
 from fairlead_engine.kernels.attention.stored_heads import LARGEST, SMALLEST_SCALE, StoredHeads
 from fairlead_engine.kernels.norm_rope import HeadTurn
+from fairlead_engine.kernels.rounded_rows_kernel import nearest
 
 _SMALLEST_SCALE: tl.constexpr = tl.constexpr(SMALLEST_SCALE)
-_ROUNDING: tl.constexpr = tl.constexpr(1.5 * 2.0**23)
-"""Added to a float32 below 2^22 and taken away again, it leaves the nearest whole number; a multiple of it, the nearest
-multiple. So numbers are rounded alike on every device, and in Triton's interpreter, whose own casts to 8-bit floats are
-wrong where they carry."""
-_EXPONENT: tl.constexpr = tl.constexpr(0x7F800000)
-_SMALLEST_NORMAL: tl.constexpr = tl.constexpr(2.0**-6)
-_FLOAT_STEP: tl.constexpr = tl.constexpr(2.0**-3)
-"""Of e4m3: between numbers from 1 to 2."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -39,11 +32,7 @@ def scales_of(low, high, LARGEST: tl.constexpr):  # type: ignore[no-untyped-def]
 def quantized(wide, scales, IS_INTEGER: tl.constexpr):  # type: ignore[no-untyped-def]
     """`quantize_heads`' numbers of float32 [heads, half], in float32 but such as their format has."""
     numbers = tl.div_rn(wide, tl.broadcast_to(scales[:, None], wide.shape))
-    rounding = _ROUNDING
-    if not IS_INTEGER:
-        power = (numbers.to(tl.int32, bitcast=True) & _EXPONENT).to(tl.float32, bitcast=True)
-        rounding *= tl.maximum(power, _SMALLEST_NORMAL) * _FLOAT_STEP
-    return (numbers + rounding) - rounding
+    return nearest(numbers, IS_INTEGER)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -26,22 +26,41 @@ class Routing(NamedTuple):
     """float32 [experts]: scores are sigmoids, each by itself, and this is added to them where experts are compared, but
     does not count in their weights (DeepSeek-V3, arXiv 2412.19437); None = they are a softmax over all experts."""
 
+    @property
+    def num_counted(self) -> int:
+        """How many of its experts a group is judged by."""
+        return 1 if self.bias is None else 2
+
+    @property
+    def least_sum(self) -> float:
+        """Added to that of scores."""
+        return 0.0 if self.bias is None else _LEAST_SUM
+
 
 def route_top_k(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
     """A token's experts, from logits [rows, experts]: float32 weights, and int64 indices, both [rows, num_chosen], best
-    first. Scores are float32 (arXiv 2401.04088). A group is as good as its best expert, or as its best two together
-    where there is a bias."""
+    first."""
+    scores, experts = choose_top_k(logits, routing)
+    return shares(scores, routing), experts
+
+
+def choose_top_k(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+    """The same with scores, which are not weights yet. Scores are float32 (arXiv 2401.04088). A group is as good as its
+    best expert, or as its best two together where there is a bias."""
     bias = routing.bias
     scores = logits.float().sigmoid() if bias is not None else torch.softmax(logits, dim=-1, dtype=torch.float32)
     merits = scores if bias is None else scores + bias
     if routing.num_groups > 1:
-        merits = _within_groups(merits, routing, 1 if bias is None else 2)
+        merits = _within_groups(merits, routing, routing.num_counted)
     best, experts = merits.topk(routing.num_chosen, dim=-1)
-    weights = best if bias is None else scores.gather(1, experts)
+    return best if bias is None else scores.gather(1, experts), experts
+
+
+def shares(scores: Tensor, routing: Routing) -> Tensor:
+    """From the scores of a token's experts [rows, num_chosen] to their weights."""
     if routing.normalised:
-        total = weights.sum(dim=-1, keepdim=True)
-        weights = weights / (total if bias is None else total + _LEAST_SUM)
-    return weights if routing.scale == 1.0 else weights * routing.scale, experts
+        scores = scores / (scores.sum(dim=-1, keepdim=True) + routing.least_sum)
+    return scores if routing.scale == 1.0 else scores * routing.scale
 
 
 def _within_groups(merits: Tensor, routing: Routing, num_counted: int) -> Tensor:

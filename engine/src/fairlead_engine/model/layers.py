@@ -14,12 +14,12 @@ from torch import Tensor
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
-from fairlead_engine.kernels.expert_product import pair_up
-from fairlead_engine.kernels.gates import silu_mul
+from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, weighted_product
+from fairlead_engine.kernels.gates import SILU, Gate, silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.route_top_k import Routing, route_top_k
-from fairlead_engine.model.expert_products import ExpertProduct
+from fairlead_engine.kernels.routes import find_routes
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_linear import AdaptedRows
 from fairlead_engine.model.shard import Shard
@@ -85,7 +85,8 @@ class RMSNorm:
         return rms_norm(x, self.weight, self.eps)
 
     def __call__(self, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
-        """The normalised sum and the sum, each [rows, hidden]; where nothing was computed yet there is no update."""
+        """The normalised sum and the sum, each [rows, hidden]; where nothing was computed yet there is no update, which
+        else may be in parts [rows, parts, hidden]."""
         if update is None:
             return self.alone(stream), stream
         return add_rms_norm(update, stream, self.weight, self.eps)
@@ -146,21 +147,23 @@ class GroupedExperts:
     """The same without a look at who goes where, for a device whose host runs ahead of it."""
 
     router: Linear
-    gate_up: ExpertProduct
-    down: ExpertProduct
+    gate_up: ExpertWeights
+    down: ExpertWeights
     routing: Routing
     shard: Shard
-    combine: Callable[[Tensor], Tensor] | None = None
-    """As `GatedFeedForward` has it."""
+    gate: Gate = SILU
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
+        return self.shard.sum(self.parts(x).sum(1))
+
+    def parts(self, x: Tensor) -> Tensor:
+        """What each of a token's experts adds [rows, each, hidden], on this rank."""
         if not len(x):
-            return x
-        weights, experts = route_top_k(self.router(x), self.routing)
-        pairs = pair_up(experts, self.gate_up.num_experts)
-        outputs = self.down((self.combine or silu_mul)(self.gate_up(x, pairs)), pairs)
-        return self.shard.sum((outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1))
+            return x.new_empty(0, self.routing.num_chosen, x.shape[1])
+        rounds = self.gate_up.rounds_by_rows or self.down.rounds_by_rows
+        routes = find_routes(self.router(x), self.routing, x, rounds)
+        return weighted_product(gated_product(x, self.gate_up, routes, self.gate), self.down, routes, self.routing)
 
 
 Experts = SparseExperts | GroupedExperts
@@ -304,18 +307,27 @@ class DecoderLayer:
         return self.attention.heads(seen), stream
 
     def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
-        """What is to be added next, and to what, each [tokens, hidden], or as few rows as were given."""
+        """What is to be added next, in parts where experts computed them [tokens, parts, hidden], and to what, each
+        [tokens, hidden], or as few rows as were given."""
         update = _alone(self.norms.after_attention, self.attention.output(attended))
         seen, stream = _joined(self.norms.before_feed_forward, update, stream)
-        return _alone(self.norms.after_feed_forward, self.feed_forward(seen)), stream
+        return self._fed_forward(seen), stream
+
+    def _fed_forward(self, seen: Tensor) -> Tensor:
+        """Parts are summed by what normalises next, unless that is the layer's own, or ranks must sum them first."""
+        feed_forward, norm = self.feed_forward, self.norms.after_feed_forward
+        if norm is None and isinstance(feed_forward, GroupedExperts) and feed_forward.shard.size == 1:
+            return feed_forward.parts(seen)
+        return _alone(norm, feed_forward(seen))
 
 
 def _joined(norm: RMSNorm | None, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
     """The stream with the update in it, as the next part sees it, and as it is."""
     if norm is not None:
         return norm(update, stream)
-    joined = stream if update is None else stream + update
-    return joined, joined
+    if update is not None:
+        stream = stream + (update if update.dim() == 2 else update.sum(1))
+    return stream, stream
 
 
 def _alone(norm: RMSNorm | None, update: Tensor) -> Tensor:

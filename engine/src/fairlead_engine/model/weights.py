@@ -11,16 +11,15 @@ from torch import Tensor
 
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.scoring import Scoring
+from fairlead_engine.kernels.expert_product import ExpertWeights
+from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.kernels.route_top_k import Routing
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
 from fairlead_engine.model.expert_products import (
-    ExpertProduct,
     ExpertProjections,
-    FloatExperts,
-    QuantizedExperts,
     decodes_within,
     groups_experts,
     put_together,
@@ -308,9 +307,9 @@ class Weights:
         *,
         row_parts: Sequence[slice],
         bias: bool = False,
-        combine: Callable[[Tensor], Tensor] | None = None,
+        gate: Gate = SILU,
     ) -> Experts:
-        """The layer of these experts, `inner` wide; `row_parts` of what is before `combine` are this rank's."""
+        """The layer of these experts, `inner` wide; `row_parts` of what is before `gate` are this rank's."""
         hidden, part = self._config.hidden_size, self.shard.part(inner)
         ups: _OfEach = [each.gate_up for each in experts], hidden, bias, row_parts, WHOLE
         downs: _OfEach = [{each.down: hidden} for each in experts], inner, bias, [WHOLE], part
@@ -318,14 +317,14 @@ class Weights:
         down = None if gate_up is None else self._of_all(*downs)
         if gate_up is not None and down is not None:
             for product, (layers, in_features, *_) in ((gate_up, ups), (down, downs)):
-                self._weight_bytes += product.weight_bytes
+                self._weight_bytes += product.num_bytes
                 self._num_parameters += sum(sum(layer.values()) for layer in layers) * (in_features + bias)
-            return GroupedExperts(router, gate_up, down, routing, self.shard, combine)
+            return GroupedExperts(router, gate_up, down, routing, self.shard, gate)
         each = tuple(
             GatedFeedForward(
                 gate_up=self.linear(up, hidden, bias=bias, row_parts=row_parts, sums=False),
                 down=self.linear(down, inner, bias=bias, column_part=part, sums=False),
-                combine=combine,
+                combine=gate.__call__,
             )
             for up, down in zip(ups[0], downs[0], strict=True)
         )
@@ -338,8 +337,8 @@ class Weights:
         bias: bool,
         row_parts: Sequence[slice],
         column_part: slice,
-    ) -> ExpertProduct | None:
-        """One product for a layer of each expert, given as `linear` takes it; None where there is none."""
+    ) -> ExpertWeights | None:
+        """The weights of a layer of each expert, given as `linear` takes it; None where they are no single piece."""
         formats = {self._format_of(name, False) for layer in layers for name in layer}
         if len(formats) > 1 or self._watch is not None or not groups_experts(self._checkpoint.device):
             return None
@@ -357,7 +356,7 @@ class Weights:
             weights = self._checkpoint.stacked(
                 [f"{name}.weight" for name in names], rows, in_features, row_parts=parts, column_part=column_part
             )
-            return FloatExperts(weights.view(len(layers), len(weights) // len(layers), -1), offset)
+            return ExpertWeights(weights.view(len(layers), len(weights) // len(layers), -1), bias=offset)
         if not decodes_within(weight_format, self._checkpoint.device):
             return None
         each = (
@@ -365,7 +364,7 @@ class Weights:
             for layer in layers
         )
         integers = put_together(each, len(layers))
-        return None if integers is None else QuantizedExperts(integers, weight_format.rounding, offset)
+        return None if integers is None else integers._replace(bias=offset, row_format=weight_format.row_format)
 
     def linear(
         self,

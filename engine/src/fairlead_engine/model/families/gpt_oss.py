@@ -4,7 +4,7 @@ in every other layer and may attend to nothing, by a score of each head."""
 from dataclasses import dataclass
 from functools import partial
 
-from fairlead_engine.kernels.gates import clamped_swiglu
+from fairlead_engine.kernels.gates import Gate
 from fairlead_engine.kernels.route_top_k import Routing
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.expert_products import ExpertProjections
@@ -47,7 +47,7 @@ def parse(fields: JsonFields) -> GptOssConfig:
 def build(weights: Weights, config: GptOssConfig) -> Decoder:
     hidden, inner, bias = config.hidden_size, config.intermediate_size, config.attention_bias
     part = weights.shard.part(inner)
-    combine = partial(clamped_swiglu, alpha=config.gate_alpha, limit=config.gate_limit)
+    gate = Gate(config.gate_alpha, config.gate_limit)
 
     def experts(prefix: str) -> Experts:
         each = [f"{prefix}.mlp.experts.{index}" for index in range(config.num_experts)]
@@ -58,7 +58,7 @@ def build(weights: Weights, config: GptOssConfig) -> Decoder:
         routing = Routing(config.num_experts_per_token)
         projections = [ExpertProjections({f"{one}.gate_up_proj": 2 * inner}, f"{one}.down_proj") for one in each]
         return weights.expert_layer(  # rows of gate and up lie by turns
-            router, routing, projections, inner, row_parts=[scaled(part, 2)], bias=True, combine=combine
+            router, routing, projections, inner, row_parts=[scaled(part, 2)], bias=True, gate=gate
         )
 
     return weights.decoder(

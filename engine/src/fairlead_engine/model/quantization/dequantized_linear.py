@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fairlead_engine.kernels.rounded_rows import decode
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 
 logger = logging.getLogger(__name__)
 
 PART_ELEMENTS = 2**22
 """Of the weight, decoded at a time: 8 MiB in bfloat16, which caches hold between its being written and read."""
-_E4M3_BITS = 0x87F0 - 2**16
-"""Sign, and the seven other bits of a float8_e4m3fn below the four highest of a bfloat16's exponent."""
-_E4M3_BIAS = 2.0 ** (127 - 7)
-"""Of their exponents, bfloat16's over float8_e4m3fn's."""
 
 
 class DequantizedLinear:
@@ -55,17 +52,6 @@ class DequantizedLinear:
         if weight.has_scale_per_row:  # every value is exact in bfloat16, so scaling can wait
             return functional.linear(x, decoded).mul_(scales.view(-1))
         return functional.linear(x, decoded.mul_(weight.spread(scales)))
-
-
-def decode(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """int8 or float8_e4m3fn values as a new tensor in `dtype`, without loss.
-
-    torch converts an 8-bit float on a CPU in 4 ns, so there its bits are put where a bfloat16 has them.
-    """
-    if values.dtype is not torch.float8_e4m3fn or values.device.type != "cpu":
-        return values.to(dtype)
-    bits = values.view(torch.int8).to(torch.int16).bitwise_left_shift_(4).bitwise_and_(_E4M3_BITS)
-    return bits.view(torch.bfloat16).mul_(_E4M3_BIAS).to(dtype)
 
 
 @cache

@@ -7,14 +7,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, decode, rounded_blocks, rounded_rows
 from fairlead_engine.model.product_trial import is_right
-from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, decode, tell_decoding
+from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
-from fairlead_engine.model.quantization.scaled_rows import scaled_rows
-from fairlead_engine.model.quantization.weight_format import QuantizedLinear, Rounding
+from fairlead_engine.model.quantization.weight_format import QuantizedLinear
 
-LARGEST = 448.0
-"""The largest number that e4m3 has."""
 _ALIGNMENT = 16
 """What the sizes of a product's operands must be multiples of on a GPU."""
 
@@ -24,13 +22,11 @@ class Fp8:
     """For GPUs that multiply 8-bit floats; elsewhere weights are decoded for each product."""
 
     name = "fp8"
-
-    @property
-    def rounding(self) -> Rounding:
-        return _rounding
+    row_format = E4M3_ROWS
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
-        return quantize_weight(weight, torch.float8_e4m3fn, largest=LARGEST, low=-LARGEST, high=LARGEST)
+        largest = E4M3_ROWS.largest
+        return quantize_weight(weight, E4M3_ROWS.dtype, largest=largest, low=-largest, high=largest)
 
     def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
         values = weight.values
@@ -54,8 +50,8 @@ class ScaledFp8Linear:
         self.weight_bytes = weight.values.nbytes + weight.scales.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        rows, scales = scaled_rows(x, LARGEST)
-        product = torch._scaled_mm(_rounded(rows), self._values.t(), scales, self._scales, out_dtype=x.dtype)
+        rows, scales = rounded_rows(x, E4M3_ROWS)
+        product = torch._scaled_mm(rows, self._values.t(), scales, self._scales, out_dtype=x.dtype)
         return product if self._bias is None else product.add_(self._bias)
 
 
@@ -65,28 +61,10 @@ class DecodedFp8Linear(DequantizedLinear):
     def product(self, x: Tensor) -> Tensor:
         if not x.numel():
             return super().product(x)
-        rows, scales = _rounding(x, None if self._weight.has_scale_per_row else self._weight.group_size)
-        if scales is None:
-            return super().product(rows)
+        if not self._weight.has_scale_per_row:
+            return super().product(rounded_blocks(x, self._weight.group_size, E4M3_ROWS))
+        rows, scales = rounded_rows(x, E4M3_ROWS)
         return super().product(decode(rows, x.dtype)).mul_(scales)
-
-
-def _rounding(x: Tensor, size: int | None) -> tuple[Tensor, Tensor | None]:
-    """Each row to 8-bit floats; or each so many columns of it, and back."""
-    if size is None:
-        rows, scales = scaled_rows(x, LARGEST)
-        return _rounded(rows), scales
-    columns = x.shape[1]
-    # The last block of columns may be narrower; zeros beside it change no scale.
-    blocks = torch.nn.functional.pad(x, (0, -columns % size)).view(-1, size)
-    rows, scales = scaled_rows(blocks, LARGEST)
-    rounded = decode(_rounded(rows), torch.float32).mul_(scales)
-    return rounded.view(len(x), -1)[:, :columns].to(x.dtype), None
-
-
-def _rounded(x: Tensor) -> Tensor:
-    """To the nearest 8-bit float; what lies outside their range by a rounding error, to the last of them."""
-    return x.clamp_(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
 
 
 @cache

@@ -38,7 +38,7 @@ class Int4WeightOnly:
     """A quarter of bfloat16's memory, and more than twice its speed for one sequence at a time."""
 
     name = "int4-weight-only"
-    rounding = None
+    row_format = None
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
         if weight.shape[1] % _GROUP_SIZE:

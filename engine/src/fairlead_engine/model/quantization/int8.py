@@ -9,12 +9,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.rounded_rows import INT8_ROWS, rounded_rows
 from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
-from fairlead_engine.model.quantization.scaled_rows import scaled_rows
-from fairlead_engine.model.quantization.weight_format import QuantizedLinear, Rounding
+from fairlead_engine.model.quantization.weight_format import QuantizedLinear
 
-_LARGEST = 127.0
 _ZERO = 128
 """What oneDNN's unsigned activations have for 0. With signed ones it falls back on a loop that is 300 times slower on
 CPUs with AVX512-VNNI and no AMX."""
@@ -28,13 +27,11 @@ class Int8:
     0.73 and 4.9 ms for 1, 8, 32 and 256 rows, in bfloat16 0.43, 0.57, 1.2 and 7.6."""
 
     name = "int8"
-
-    @property
-    def rounding(self) -> Rounding:
-        return _rounded
+    row_format = INT8_ROWS
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
-        return quantize_weight(weight, torch.int8, largest=_LARGEST, low=-_LARGEST, high=_LARGEST)
+        largest = INT8_ROWS.largest
+        return quantize_weight(weight, torch.int8, largest=largest, low=-largest, high=largest)
 
     def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
         if weight.values.device.type == "cpu" and can_pack_int8():
@@ -54,7 +51,7 @@ class Int8Linear:
         self.weight_bytes = weight.values.nbytes + weight.scales.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        values, scales = _rounded(x)
+        values, scales = rounded_rows(x, INT8_ROWS)
         if x.is_cuda and len(x) < _CUDA_ROWS:
             values = torch.nn.functional.pad(values, (0, 0, 0, _CUDA_ROWS - len(x)))
         product = torch._int_mm(values, self._values.t())[: len(x)]
@@ -76,18 +73,12 @@ class PackedInt8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if not len(x):
             return x.new_empty(0, len(self._scales))
-        rows, scales = _rounded(x)
+        rows, scales = rounded_rows(x, INT8_ROWS)
         values = rows.view(torch.uint8).bitwise_xor_(_ZERO)  # torch is slow from float to uint8
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             values, 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return _scaled(product, scales, self._bias, x.dtype)
-
-
-def _rounded(x: Tensor, size: int | None = None) -> tuple[Tensor, Tensor]:
-    """To int8, and the scales of rows; those of weights are for whole rows, too."""
-    rows, scales = scaled_rows(x, _LARGEST)
-    return rows.round_().to(torch.int8), scales
 
 
 def _scaled(product: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

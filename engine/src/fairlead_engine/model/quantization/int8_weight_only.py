@@ -22,7 +22,7 @@ class Int8WeightOnly:
     """Half the memory of bfloat16."""
 
     name = "int8-weight-only"
-    rounding = None
+    row_format = None
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
         return quantize_weight(weight, torch.int8, largest=_LARGEST, low=-_LARGEST, high=_LARGEST)

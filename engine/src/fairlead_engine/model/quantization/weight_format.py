@@ -1,17 +1,13 @@
 """What a format of quantised weights brings."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.rounded_rows import RowFormat
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
-
-Rounding = Callable[[Tensor, int | None], tuple[Tensor, Tensor | None]]
-"""What becomes of rows [rows, in_features] before a product whose weight has scales for so many columns each, or for
-whole rows (None): rows in 8 bits with their scales, float32 [rows, 1], or without scales in the format they came in."""
 
 
 class QuantizedLinear(Linear, Protocol):
@@ -30,8 +26,9 @@ class WeightFormat(Protocol):
         ...
 
     @property
-    def rounding(self) -> Rounding | None:
-        """None = rows stay as they are."""
+    def row_format(self) -> RowFormat | None:
+        """What rows are rounded to before a product: whole, or as many columns together as have one scale of a weight
+        of floats; None = they stay as they are."""
         ...
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairlead_engine.model.quantization.fp8 import LARGEST
+from fairlead_engine.kernels.rounded_rows import E4M3_ROWS
 from fairlead_engine.model.quantization.packed_integers import pack
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 
@@ -72,10 +72,11 @@ class Grid:
         }
 
 
+_E4M3 = E4M3_ROWS.largest
 GRIDS = {
     "int8": Grid(torch.int8, 127.0, -127, 127, 8, "int-quantized", rounds_activations=True),
     "int8-weight-only": Grid(torch.int8, 127.0, -127, 127, 8, "pack-quantized", rounds_activations=False),
     "int4-weight-only": Grid(torch.int8, 7.5, -8, 7, 4, "pack-quantized", rounds_activations=False, group_size=128),
-    "fp8": Grid(torch.float8_e4m3fn, LARGEST, -LARGEST, LARGEST, 8, "float-quantized", rounds_activations=True),
+    "fp8": Grid(torch.float8_e4m3fn, _E4M3, -_E4M3, _E4M3, 8, "float-quantized", rounds_activations=True),
 }
 """By format."""

@@ -1,0 +1,66 @@
+"""Activations scaled row by row and rounded: what a row becomes depends on nothing else in the batch."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fairlead_engine.kernels.dispatch import with_kernel
+
+LEAST_SCALE = 1e-30
+"""A row of zeros is divided by it."""
+_E4M3_BITS = 0x87F0 - 2**16
+"""Sign, and the seven other bits of a float8_e4m3fn below the four highest of a bfloat16's exponent."""
+_E4M3_BIAS = 2.0 ** (127 - 7)
+"""Of their exponents, bfloat16's over float8_e4m3fn's."""
+
+
+class RowFormat(NamedTuple):
+    """What rows are rounded to."""
+
+    dtype: torch.dtype
+    """int8 or float8_e4m3fn."""
+    largest: float
+    """What the largest magnitude of each row becomes."""
+
+
+INT8_ROWS = RowFormat(torch.int8, 127.0)
+E4M3_ROWS = RowFormat(torch.float8_e4m3fn, 448.0)
+"""To the largest number that e4m3 has."""
+
+
+@with_kernel("fairlead_engine.kernels.rounded_rows_kernel")
+def rounded_rows(x: Tensor, row_format: RowFormat) -> tuple[Tensor, Tensor]:
+    """x [rows, size] over its scales, to the nearest numbers of that format, and the scales, float32 [rows, 1].
+
+    A row with NaN or infinity in it has a scale that is neither finite, so that its products are not. All is float32
+    from the first: torch's operations on two number formats take four times as long.
+    """
+    rows = x.to(torch.float32, copy=True)
+    scales = rows.abs().amax(-1, keepdim=True).mul_(1 / row_format.largest).clamp_min_(LEAST_SCALE)
+    rows.mul_(scales.reciprocal())
+    if not row_format.dtype.is_floating_point:
+        return rows.round_().to(row_format.dtype), scales
+    # What lies outside of the format by a rounding error becomes the last number of it.
+    return rows.clamp_(-row_format.largest, row_format.largest).to(row_format.dtype), scales
+
+
+def rounded_blocks(x: Tensor, size: int, row_format: RowFormat) -> Tensor:
+    """Each so many columns of x [rows, columns] rounded by themselves, and back, in x's format. The last block may be
+    narrower."""
+    columns = x.shape[1]
+    blocks = functional.pad(x, (0, -columns % size)).view(-1, size)  # zeros beside them change no scale
+    rows, scales = rounded_rows(blocks, row_format)
+    return decode(rows, torch.float32).mul_(scales).view(len(x), -1)[:, :columns].to(x.dtype)
+
+
+def decode(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """int8 or float8_e4m3fn values as a new tensor in `dtype`, without loss.
+
+    torch converts an 8-bit float on a CPU in 4 ns, so there its bits are put where a bfloat16 has them.
+    """
+    if values.dtype is not torch.float8_e4m3fn or values.device.type != "cpu":
+        return values.to(dtype)
+    bits = values.view(torch.int8).to(torch.int16).bitwise_left_shift_(4).bitwise_and_(_E4M3_BITS)
+    return bits.view(torch.bfloat16).mul_(_E4M3_BIAS).to(dtype)
