@@ -58,3 +58,11 @@ def is_whole(sequence: Sequence) -> bool:
     own = (sequence.token_ids[at] for at in range(len(sequence.token_ids) - 1, turn_start - 1, -1))
     last = next((each for each in own if each in begins or each in ends), None)
     return not sequence.injectable.begins_inside if last is None else last in ends
+
+
+def no_room_for(sequence: Sequence, injection: Injection, max_len: int) -> str | None:
+    """What is wrong where its tokens do not fit the context of `max_len` tokens, and one more behind them."""
+    number, most = len(injection.token_ids), max(0, max_len - sequence.num_tokens - 1)
+    if number <= most:
+        return None
+    return f"it has {number} tokens, and the context of {max_len} has room for {most} more"

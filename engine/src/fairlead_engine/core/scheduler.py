@@ -15,12 +15,17 @@ import numpy as np
 from fairlead_engine.batch import Batch, Decodes
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
+from fairlead_engine.core.client_parts import ClientParts
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.decoding import DecodingSlots
-from fairlead_engine.core.injections import Injection, Injections, is_whole
-from fairlead_engine.sequences import NO_SLOT, NO_TOKEN, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.core.failed_sequences import failed_sequences
+from fairlead_engine.core.injections import Injection, Injections, is_whole, no_room_for
+from fairlead_engine.core.queue_bound import QueueBound, num_awaited_tokens
+from fairlead_engine.core.request_refusal import Refusal
+from fairlead_engine.core.sequence_ends import SequenceEnds, reason_to_end
+from fairlead_engine.sequences import NO_SLOT, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting
-from fairlead_engine.types import FinishReason, SamplingParams
+from fairlead_engine.types import FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +45,6 @@ class Limits:
     holds."""
     whole_prompts: bool = False
     """Whether a prompt is computed in one step or not at all; none is longer than a step then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a sequence was not taken, as its finish reason and a sentence for the client."""
-
-    reason: FinishReason
-    message: str
-    field: str | None = None
-    """The request's, whose fault it is."""
 
 
 @dataclass(slots=True)
@@ -115,7 +110,6 @@ class Scheduler:
         self.blocks = blocks
         self.coming = ComingBlocks(blocks.block_size, blocks.holds)
         self.limits = limits
-        self.eos_token_ids = frozenset(eos_token_ids)
         self.counters = Counters()
         self.num_ended = 0
         """Sequences since the start, however they ended."""
@@ -129,14 +123,14 @@ class Scheduler:
         """Slots that one request may hold."""
         # The last token of a full context is never fed back, so it needs no room in the cache.
         self.max_len = min(limits.max_model_len, blocks.num_blocks * blocks.block_size + 1)
+        self.ends = SequenceEnds(eos_token_ids, self.max_len)
         self._sequences: dict[str, Sequence] = {}
         self._prefilling: list[Sequence] = []
         """Those of `running` whose prompt is not planned to its end, by rank; `_decoding` has the others."""
         self._decoding = DecodingSlots(limits.max_num_seqs, blocks.block_size)
         self._completed: list[Sequence] = []
         """Those whose prompt the last step planned to its end: until it has a result they have tokens to compute."""
-        self._num_parts: Counter[str] = Counter()
-        """Of each client request that consists of parts, how many wait or run."""
+        self._parts = ClientParts(self.max_num_parts)
         self._preempted: list[Sequence] = []
         """Since the last commit: the step that it takes the results of may have them."""
         self._share = blocks.num_blocks * blocks.block_size // limits.max_num_seqs
@@ -145,7 +139,7 @@ class Scheduler:
         self.mean_output_tokens = _USUAL_OUTPUT_TOKENS
         """Fading mean over the sequences that ended."""
         self._now = now
-        self._predict_wait = predict_wait
+        self._queue_bound = QueueBound(limits.max_num_queued_tokens, self.max_num_parts, predict_wait)
         self._is_ready = is_ready
         self.drafting = drafting
         self._adapters = adapters
@@ -158,15 +152,14 @@ class Scheduler:
         """Queues a sequence, or says why not."""
         refusal = self._cannot_run(sequence)
         if refusal is None:
-            if sequence.part_of is not None:
-                sequence.num_parts_before = self._num_parts[sequence.part_of]
+            sequence.num_parts_before = self._parts.number_of(sequence)
             self._look_up(sequence)
-            refusal = self._no_room_in_queue(sequence)
+            refusal = self._queue_bound.refusal(sequence, self.waiting)
         if refusal is None:
             self._sequences[sequence.request_id] = sequence
-            if sequence.part_of is not None:
-                self._num_parts[sequence.part_of] += 1
-            self._settle_end(sequence)
+            self._parts.come(sequence)
+            sequence.max_num_tokens = self.ends.max_num_tokens_of(sequence)
+            sequence.end_token_ids = self.ends.token_ids_of(sequence.sampling)
             self.coming.expect(sequence)
             insort_right(self.waiting, sequence, key=_rank)
             if self._adapters is not None:
@@ -192,7 +185,7 @@ class Scheduler:
             injection.done("the answer has ended; send it with a new request")
         elif sequence.injectable is None:
             injection.done("nothing can be put into this answer; it was not asked for as injectable")
-        elif (problem := self._no_room_for(sequence, injection)) is not None:
+        elif (problem := no_room_for(sequence, injection, self.max_len)) is not None:
             injection.done(problem)  # there will not be more
         else:
             self._injections.add(sequence, injection)
@@ -225,7 +218,7 @@ class Scheduler:
     @property
     def num_queued_tokens(self) -> int:
         """Tokens of waiting sequences, without those the cache is expected to spare them."""
-        return sum(sequence.num_tokens - sequence.num_expected_cached_tokens for sequence in self.waiting)
+        return sum(map(num_awaited_tokens, self.waiting))
 
     @property
     def num_slots(self) -> int:
@@ -239,7 +232,7 @@ class Scheduler:
     @property
     def num_held_back(self) -> int:
         """How many wait because their request may not hold more slots: they stand in nobody else's way."""
-        return sum([max(0, number - self.max_num_parts) for number in self._num_parts.values()])
+        return self._parts.num_held_back
 
     @property
     def num_prefill_tokens(self) -> int:
@@ -260,44 +253,6 @@ class Scheduler:
                 f"at most {self.max_len - 1} leave room for an output within the context of {self.max_len}",
             )
         return None
-
-    def _no_room_in_queue(self, sequence: Sequence) -> Refusal | None:
-        """A queue in which nobody else waits takes any one request, however many parts it has: it could never be
-        served otherwise. What is held back of other requests is not in its way."""
-        limit = self.limits.max_num_queued_tokens
-        num_queued = sum(
-            each.num_tokens - each.num_expected_cached_tokens
-            for each in self.waiting
-            if each.num_parts_before < self.max_num_parts or each.part_of == sequence.part_of
-        )
-        num_tokens = sequence.num_tokens - sequence.num_expected_cached_tokens
-        is_alone = sequence.part_of is not None and all(each.part_of == sequence.part_of for each in self.waiting)
-        if not self.waiting or is_alone:
-            return None
-        longest = sequence.max_queue_seconds
-        if longest is None:
-            problem = f"{num_queued} of {limit} prompt tokens wait already"
-            is_full = num_queued + num_tokens > limit
-        else:  # who asks this engine itself: nobody else holds the request while others are served
-            seconds = self._predict_wait()
-            problem = f"a request would wait about {seconds:.1f} s, and at most {longest:g} s are allowed"
-            is_full = seconds > longest
-        return Refusal(FinishReason.REJECTED, f"the queue is full: {problem}") if is_full else None
-
-    def _settle_end(self, sequence: Sequence) -> None:
-        """What will end it, as sets and numbers that every step compares with."""
-        sampling = sequence.sampling
-        sequence.max_num_tokens = self.max_len
-        if sampling.max_tokens is not None:
-            sequence.max_num_tokens = min(self.max_len, sequence.num_prompt_tokens + sampling.max_tokens)
-        sequence.end_token_ids = self.end_token_ids_of(sampling)
-
-    def end_token_ids_of(self, sampling: SamplingParams) -> frozenset[int]:
-        """What ends an answer, once it is long enough; one set for all that name no tokens of their own."""
-        own = frozenset(sampling.stop_token_ids)
-        if sampling.ignore_eos:
-            return own
-        return own | self.eos_token_ids if own else self.eos_token_ids
 
     def _look_up(self, sequence: Sequence) -> list[int]:
         """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
@@ -346,7 +301,7 @@ class Scheduler:
 
     def _put_into(self, sequence: Sequence, injection: Injection) -> None:
         """From here on it has these tokens to compute, as one whose prompt is not computed to its end."""
-        if (problem := self._no_room_for(sequence, injection)) is not None:
+        if (problem := no_room_for(sequence, injection, self.max_len)) is not None:
             injection.done(problem)
             return
         number = len(injection.token_ids)
@@ -358,12 +313,6 @@ class Scheduler:
         sequence.turn_start = len(sequence.token_ids)
         sequence.max_num_tokens = min(self.max_len, sequence.max_num_tokens + number)
         self._injected.append((sequence, injection))
-
-    def _no_room_for(self, sequence: Sequence, injection: Injection) -> str | None:
-        number, most = len(injection.token_ids), max(0, self.max_len - sequence.num_tokens - 1)
-        if number <= most:
-            return None
-        return f"it has {number} tokens, and the context of {self.max_len} has room for {most} more"
 
     def _schedule_running(self) -> Batch:
         """A token of everyone who is past the prompt, and what the budget leaves of prompts."""
@@ -476,8 +425,7 @@ class Scheduler:
             if (
                 matched is None
             ):  # more of its prefix is under way: what it will take when the prefix it waits for is there
-                num_uncached = sequence.num_tokens - sequence.num_expected_cached_tokens
-                num_needed = self.blocks.num_blocks_for(num_uncached)
+                num_needed = self.blocks.num_blocks_for(num_awaited_tokens(sequence))
             else:
                 num_needed = self.blocks.num_needed(sequence, matched)
             if num_needed > num_blocks:
@@ -549,7 +497,7 @@ class Scheduler:
         """
         decodes, num_decodes = batch.decodes, len(batch.decodes)
         token_ids = [token.token_id for token in sampled[:num_decodes] if token is not None]
-        failed = self._failed(batch, sampled, token_ids)
+        failed = failed_sequences(batch, sampled, token_ids)
         for sequence, reason in failed.items():
             sequence.finish_reason = reason
             if reason is FinishReason.ERROR:
@@ -566,21 +514,6 @@ class Scheduler:
         self._preempted.clear()
         self._remove(finished)
         return finished
-
-    def _failed(
-        self, batch: Batch, sampled: list[SampledToken | None], token_ids: list[int]
-    ) -> dict[Sequence, FinishReason]:
-        """Those of which something that was computed is no number, and those that leave nothing to choose.
-        `token_ids`: of decodes, where one look finds that all are tokens."""
-        found = {item.sequence: FinishReason.ERROR for item in batch.chunks if item.reads_prompt and item.is_spoilt}
-        of_chunks = sampled[len(token_ids) :]
-        if min(token_ids, default=0) < 0 or any(token is not None and not token.is_there for token in of_chunks):
-            sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
-            for sequence, token in zip(sequences, sampled, strict=True):
-                if token is not None and not token.is_there:
-                    reason = FinishReason.ERROR if token == NO_TOKEN else FinishReason.INVALID
-                    found.setdefault(sequence, reason)
-        return found
 
     def _commit_decodes(self, decodes: Decodes, token_ids: list[int]) -> list[Sequence]:
         """Appends a token to each and returns those that end with it."""
@@ -601,7 +534,7 @@ class Scheduler:
                 self._publish(sequences[row], ends[row] - 1, ends[row])
         ending += [sequences[row] for row in np.flatnonzero(decodes.ends + 1 >= decodes.most).tolist()]
         for sequence in ending:
-            self._settle_reason(sequence)
+            sequence.finish_reason = reason_to_end(sequence)
         return [sequence for sequence in dict.fromkeys(ending) if sequence.finish_reason is not None]
 
     def _commit_chunk(self, item: ScheduledSequence, token: SampledToken | None) -> bool:
@@ -652,16 +585,7 @@ class Scheduler:
         self.counters.generation_tokens += 1
         if sequence.num_output_tokens == 1:
             self.counters.prompt_tokens += sequence.num_prompt_tokens
-        self._settle_reason(sequence)
-
-    def _settle_reason(self, sequence: Sequence) -> None:
-        """Ends it if its last token does. An end that comes early is one that its grammar leaves no choice but."""
-        is_end = sequence.token_ids[-1] in sequence.end_token_ids
-        sampling = sequence.sampling
-        if is_end and (sequence.num_output_tokens >= sampling.min_tokens or sampling.grammar is not None):
-            sequence.finish_reason = FinishReason.STOP
-        elif sequence.num_tokens >= sequence.max_num_tokens:
-            sequence.finish_reason = FinishReason.LENGTH
+        sequence.finish_reason = reason_to_end(sequence)
 
     def _remove(self, ended: list[Sequence]) -> None:
         """Forgets sequences that have a finish reason, and frees their blocks."""
@@ -675,8 +599,7 @@ class Scheduler:
             self._leave(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]
-            if sequence.part_of is not None:
-                self._part_ended(sequence.part_of)
+            self._parts.ended(sequence)
             if self._adapters is not None:
                 self._adapters.ended(sequence)
         if self.drafting is not None:
@@ -685,11 +608,6 @@ class Scheduler:
             self._injections.forget(ended)
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
         self.waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
-
-    def _part_ended(self, request: str) -> None:
-        self._num_parts[request] -= 1
-        if not self._num_parts[request]:
-            del self._num_parts[request]
 
     def _leave(self, sequence: Sequence) -> None:
         """Gives up the slot, of one that has it."""
@@ -716,8 +634,7 @@ class Scheduler:
         assert self.num_kv_tokens == num_kv_tokens, "tokens in the cache are counted wrongly"
         num_prompt_tokens = _num_prompt_tokens(self.running)
         assert self.num_prefill_tokens == self.num_queued_tokens + num_prompt_tokens, "a prompt is left uncounted"
-        num_parts = Counter(sequence.part_of for sequence in self.sequences() if sequence.part_of is not None)
-        assert self._num_parts == num_parts, "parts of requests are counted wrongly"
+        self._parts.check(self.sequences())
         if self._adapters is not None:
             self._adapters.check(self.running, self.sequences())
 

@@ -1,0 +1,81 @@
+"""What an engine begins with, made of its configuration: room for keys and values, who guesses, and what it tells of
+itself."""
+
+from typing import Any
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.block_manager import BlockManager
+from fairlead_engine.core.cache_size import CacheSize, choose_cache_size, size_without_cache
+from fairlead_engine.core.runner import Runner
+from fairlead_engine.core.scheduler import Limits
+from fairlead_engine.errors import KVCacheTooSmall
+from fairlead_engine.speculative.drafting import Drafting, RunnerProposer
+from fairlead_engine.speculative.ngram import NGramProposer
+from fairlead_engine.types import EngineInfo
+
+
+def cache_size_of(config: EngineConfig, runner: Runner[Any]) -> CacheSize:
+    """Blocks of the cache, and the longest context. Raises ConfigError and KVCacheTooSmall."""
+    model = runner.model_config
+    if model.task.sees_all:
+        return size_without_cache(config, model.max_position_embeddings)
+    return choose_cache_size(
+        config,
+        device_memory=None if config.kv_cache_memory else _device_memory(runner, config),
+        bytes_per_block=runner.kv_bytes_per_block(),
+        max_position_embeddings=model.max_position_embeddings,
+    )
+
+
+def drafting_of(config: EngineConfig) -> Drafting | None:
+    """Who guesses what comes next, where anybody does."""
+    if config.speculative_method is None:
+        return None
+    assert config.num_speculative_tokens is not None
+    is_ngram = config.speculative_method == "ngram"
+    proposer = NGramProposer(*config.lookup_lengths) if is_ngram else RunnerProposer()
+    return Drafting(proposer, config.num_speculative_tokens, config.tree)
+
+
+def info_of(
+    runner: Runner[Any],
+    limits: Limits,
+    blocks: BlockManager,
+    adapters: tuple[str, ...],
+    start_seconds: dict[str, float],
+) -> EngineInfo:
+    """What the engine tells of itself once it has started."""
+    return EngineInfo(
+        architecture=runner.model_config.architecture,
+        dtype=str(runner.dtype).removeprefix("torch."),
+        device=str(runner.device),
+        attention_backend=runner.attention_backend,
+        kv_cache_dtype=runner.kv_cache_dtype,
+        vocab_size=runner.model_config.vocab_size,
+        max_model_len=limits.max_model_len,
+        max_position_embeddings=runner.model_config.max_position_embeddings,
+        block_size=blocks.block_size,
+        num_kv_blocks=blocks.num_blocks,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_queued_tokens=limits.max_num_queued_tokens,
+        eos_token_ids=runner.model_config.eos_token_ids,
+        num_parameters=runner.num_parameters,
+        weight_bytes=runner.weight_bytes,
+        kv_cache_bytes=blocks.num_blocks * runner.kv_bytes_per_block(),
+        adapters=adapters,
+        task=runner.model_config.task,
+        shares_prefixes=blocks.enable_prefix_caching,
+        start_seconds=start_seconds,
+    )
+
+
+def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:
+    """What the device has left for a cache. Raises KVCacheTooSmall where not even one step fits."""
+    num_seqs, num_tokens = config.max_num_seqs or 0, config.max_num_batched_tokens or 0
+    max_model_len = config.max_model_len or runner.model_config.max_position_embeddings
+    try:
+        return runner.memory_for_cache(config.gpu_memory_utilization, num_seqs, num_tokens, max_model_len)
+    except (MemoryError, RuntimeError) as error:  # the latter is torch's
+        step = f"a step of {num_tokens} tokens and {num_seqs} sequences"
+        raise KVCacheTooSmall(f"{step} cannot be computed ({error}); lower max-num-batched-tokens") from error

@@ -1,0 +1,85 @@
+"""How loaded an engine is, for who sends it requests, and how long one would wait that came now."""
+
+from msgspec.structs import replace
+
+from fairlead_engine.core.adapter_places import Adapters
+from fairlead_engine.core.grammars import Grammars
+from fairlead_engine.core.scheduler import Scheduler
+from fairlead_engine.core.step_cost import StepCost, StepWork
+from fairlead_engine.types import EngineLoad
+from fairlead_protocol import messages
+
+
+class LoadGauge:
+    """Reads off the engine's parts what each of them counts; asked after every step, so it looks at no sequence that
+    goes on."""
+
+    def __init__(
+        self, scheduler: Scheduler, step_cost: StepCost, grammars: Grammars, adapters: Adapters | None
+    ) -> None:
+        """`adapters`: None where there is no room for any."""
+        self._scheduler = scheduler
+        self._step_cost = step_cost
+        self._grammars = grammars
+        self._adapters = adapters
+
+    def load(self, num_failed_checks: int) -> EngineLoad:
+        """How loaded the engine is now, and its counters since start."""
+        scheduler, counters, drafting = self._scheduler, self._scheduler.counters, self._scheduler.drafting
+        num_held_back = scheduler.num_held_back
+        if drafting is None:
+            step_cost = messages.StepCost(**self._step_cost.coefficients)
+        else:
+            step_cost = self._step_cost.told(drafting.rows_per_decode, drafting.tokens_per_decode)
+        load = EngineLoad(
+            waiting=len(scheduler.waiting) - num_held_back,
+            held_back=num_held_back,
+            running=len(scheduler.running),
+            queued_prefill_tokens=scheduler.num_prefill_tokens,
+            kv_blocks_free=scheduler.blocks.num_free,
+            kv_blocks_total=scheduler.blocks.num_blocks,
+            kv_tokens=scheduler.num_kv_tokens,
+            num_steps=self._step_cost.num_steps,
+            num_preemptions=counters.num_preemptions,
+            prefix_query_tokens=counters.prefix_query_tokens,
+            prefix_hit_tokens=counters.prefix_hit_tokens,
+            prompt_tokens=counters.prompt_tokens,
+            generation_tokens=counters.generation_tokens,
+            last_step_tokens=self._step_cost.last_step_tokens,
+            last_step_seconds=self._step_cost.last_step_seconds,
+            token_budget=scheduler.limits.max_num_batched_tokens,
+            max_num_seqs=scheduler.num_slots,
+            step_cost=step_cost,
+            num_failed_checks=num_failed_checks,
+        )
+        if self._grammars.num_masks:
+            load = replace(load, **self._grammars.figures)
+        if drafting is not None:
+            load = replace(load, **drafting.figures)
+        return replace(load, **self._adapters.figures) if self._adapters is not None else load
+
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds until a request that came now would begin: prompts before it are prefilled, and it has a slot.
+
+        Slots come free as the sequences that hold them end, which is after as many tokens as recent ones had.
+        """
+        scheduler, limits, sequences = self._scheduler, self._scheduler.limits, self._scheduler.sequences()
+        if not scheduler.waiting:
+            return 0.0
+        num_slots = scheduler.num_slots
+        num_busy = min(num_slots, len(sequences))
+        num_kv_tokens = num_busy * sum(sequence.num_tokens for sequence in sequences) / len(sequences)
+        num_slots_awaited = max(0, len(sequences) - scheduler.num_held_back + 1 - num_slots)
+        num_decode_steps = scheduler.mean_output_tokens * num_slots_awaited / num_slots
+        num_rows, num_tokens = float(num_busy), scheduler.num_prefill_tokens
+        if (drafting := scheduler.drafting) is not None:
+            num_decode_steps /= drafting.tokens_per_decode
+            num_rows, num_kv_tokens = num_rows * drafting.rows_per_decode, num_kv_tokens * drafting.rows_per_decode
+        context = sum(sequence.num_tokens * sequence.num_uncomputed_tokens / 2 for sequence in scheduler.waiting)
+        num_prefill_steps = -(-num_tokens // max(1, limits.max_num_batched_tokens - num_busy))
+        return (
+            num_decode_steps * self._step_cost.predict(StepWork(1, 0, 0, 0, num_rows, num_kv_tokens))
+            + num_prefill_steps * self._step_cost.predict(StepWork(1, 1, 0, 0, 0, 0))
+            + self._step_cost.predict(StepWork(0, 0, num_tokens, context, 0, 0))
+        )
