@@ -185,11 +185,12 @@ class BlockManager:
         table, block_size = sequence.block_table, self.block_size
         number, most = -(-num_tokens // block_size), -(-expected_tokens // block_size)
         last, most = table[-1] if table else None, max(number, most)
+        take, hash_of, ref_count = self._free.take, self._hash_of, self._ref_count
         for index in range(len(table), number):
-            last = block = self._free.take(last, most - index)
-            if self._hash_of[block] is not None:
+            last = block = take(last, most - index)
+            if hash_of[block] is not None:
                 self._evict(block)
-            self._ref_count[block] = 1
+            ref_count[block] = 1
             table.append(block)
 
     def free(self, sequence: Sequence) -> None:

@@ -403,7 +403,7 @@ class Scheduler:
         items: list[ScheduledSequence] = []
         num_slots = self.limits.max_num_seqs - len(self.running)
         num_blocks = self.blocks.num_free - self._num_reserved_blocks()
-        num_parts: Counter[str | None] = Counter([sequence.part_of for sequence in self.running])
+        num_awaiting: Counter[str | None] = Counter()  # parts that will take slots once their prefixes are there
         most = self.limits.max_batch_weight
         weight = math.inf if most is None else most - sum(self._weight(sequence) for sequence in self.running)
         if self._adapters is not None:
@@ -411,10 +411,10 @@ class Scheduler:
         position = 0
         while position < len(self.waiting) and budget and num_slots:
             sequence = self.waiting[position]
-            has_parts = sequence.part_of is not None and num_parts[sequence.part_of] >= self.max_num_parts
+            may_run = self._parts.may_run(sequence, num_awaiting[sequence.part_of])
             adapters, adapter = self._adapters, sequence.adapter
             lacks_adapter = adapters is not None and adapter is not None and not adapters.may_begin(adapter)
-            if has_parts or lacks_adapter or not self._is_ready(sequence):
+            if not may_run or lacks_adapter or not self._is_ready(sequence):
                 position += 1
                 continue
             if self.limits.whole_prompts and sequence.num_tokens > budget:
@@ -435,9 +435,9 @@ class Scheduler:
                     break
                 weight -= self._weight(sequence)
             num_slots -= 1
-            num_parts[sequence.part_of] += 1
             num_blocks -= num_needed + 1  # as `_num_reserved_blocks` would count
             if matched is None:
+                num_awaiting[sequence.part_of] += 1
                 position += 1
                 continue
             del self.waiting[position]
@@ -465,6 +465,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, matched: list[int]) -> None:
         sequence.slot = self._free_slots.pop()
+        self._parts.begin(sequence)
         if self._adapters is not None and sequence.adapter is not None:
             self._adapters.begin(sequence.adapter)
         self.blocks.share(sequence, matched)
@@ -614,6 +615,7 @@ class Scheduler:
         if sequence.slot == NO_SLOT:
             return
         self.num_kv_tokens -= sequence.num_computed_tokens
+        self._parts.leave(sequence)
         if sequence in self._prefilling:
             self._prefilling.remove(sequence)
         if self._adapters is not None and sequence.adapter is not None:
@@ -634,7 +636,7 @@ class Scheduler:
         assert self.num_kv_tokens == num_kv_tokens, "tokens in the cache are counted wrongly"
         num_prompt_tokens = _num_prompt_tokens(self.running)
         assert self.num_prefill_tokens == self.num_queued_tokens + num_prompt_tokens, "a prompt is left uncounted"
-        self._parts.check(self.sequences())
+        self._parts.check(self.sequences(), self.running)
         if self._adapters is not None:
             self._adapters.check(self.running, self.sequences())
 
