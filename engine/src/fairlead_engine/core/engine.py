@@ -171,8 +171,7 @@ class Engine:
         if batch:
             batch.masks = self._masks(batch) if self.grammars or self.thinking else None
             with self._watch.launching():
-                launched = self.runner.launch(batch)  # forward and draw; the device may be at it
-            step = _Step(batch, launched, self.scheduler.num_ended)
+                step = self._launch(batch)  # forward and draw; the device may be at it
         if self.config.async_scheduling:
             self._under_way, step = step, self._under_way
             if step is not None:
@@ -182,9 +181,7 @@ class Engine:
                 (self.adapters if self.adapters.is_awaited else self.grammars).wait()
             self._expect_end()
             return injected + self._broken()
-        batch, sampled = step.batch, self._collect(step)
-        if step.num_ended != self.scheduler.num_ended:
-            batch, sampled = _wanted(batch, sampled)
+        batch, sampled = self._results(step)
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
         self.step_cost.observe(step.batch, self._watch.end(), learns=not self._saw_images(step.batch))
@@ -387,6 +384,14 @@ class Engine:
         """All tokens before are accepted."""
         masks = self.grammars.begin(batch)
         return lambda: self.thinking.forced(batch, masks())
+
+    def _launch(self, batch: Batch) -> _Step:
+        return _Step(batch, self.runner.launch(batch), self.scheduler.num_ended)
+
+    def _results(self, step: _Step) -> tuple[Batch, list[SampledToken | None]]:
+        """What it chose for whom; who ended while it was under way is left out."""
+        sampled = self._collect(step)
+        return (step.batch, sampled) if step.num_ended == self.scheduler.num_ended else _wanted(step.batch, sampled)
 
     def _collect(self, step: _Step) -> list[SampledToken | None]:
         """What a step chose; waits for the device, and never decides."""
