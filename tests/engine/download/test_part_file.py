@@ -2,6 +2,9 @@
 
 import asyncio
 import hashlib
+import os
+import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -35,3 +38,40 @@ def test_a_blob_of_git_is_checked_as_it_comes(
 
     problem = asyncio.run(fetch())
     assert (problem is None) != flip and (problem is None or told in problem)
+
+
+def test_who_is_cancelled_while_a_piece_is_written_writes_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another file of the same model cannot be had; without a digest nobody would notice."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    write = PartFile._write
+
+    def slowly(part: PartFile) -> None:
+        begun.set()
+        may_go_on.wait()
+        write(part)
+
+    monkeypatch.setattr(PartFile, "_write", slowly)
+    content = os.urandom(1000)
+
+    async def fetch(part: PartFile) -> None:
+        try:
+            await part.append(content)
+            await part.flush()
+        finally:
+            await part.flush()
+
+    async def cancelled() -> int:
+        part = PartFile(tmp_path, RemoteFile("a", 2000))
+        task = asyncio.create_task(fetch(part))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        return part.size
+
+    assert asyncio.run(cancelled()) == len(content)
+    assert (tmp_path / "a.part").read_bytes() == content

@@ -25,7 +25,7 @@ from fairlead_engine.download.models_folder import (
     not_writable,
     touch,
 )
-from fairlead_engine.download.part_file import PART, PartFile
+from fairlead_engine.download.part_file import PART, PartFile, in_thread
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, Remote, RemoteFile
 from fairlead_engine.download.remotes import remote_of
 from fairlead_engine.download.reporting import Reporter
@@ -225,7 +225,7 @@ class _Run:
     async def _unpack(self, where: Path) -> None:
         name = self._orders.source
         self._reporter.stage(DownloadStage.VERIFYING)
-        found = await asyncio.to_thread(archive.opened, self._listing.files, where, name)
+        found = await in_thread(archive.opened, self._listing.files, where, name)
         needed = self._needed(tuple(RemoteFile(path, member.size) for path, member in found.items()))
         chosen = {file.path: found[file.path] for file in needed}
         size = sum(member.size for member in chosen.values() if member.info is not None)
@@ -236,7 +236,7 @@ class _Run:
                 f"{name} unpacks to {size} bytes, and {self._models.path} has {free}: make room",
             )
         try:
-            await asyncio.to_thread(archive.unpack, chosen, self._staging)
+            await in_thread(archive.unpack, chosen, self._staging)
         except BaseException:
             for file in chosen:  # of which nobody knows whether they are whole
                 (self._staging / file).unlink(missing_ok=True)
@@ -248,7 +248,7 @@ class _Run:
         for converter in converters.CONVERTERS:
             if converter.applies(self._staging):
                 self._reporter.stage(DownloadStage.CONVERTING)
-                await asyncio.to_thread(converter.convert, self._staging)
+                await in_thread(converter.convert, self._staging)
                 self._digests.clear()
                 if self._orders.kind is Kind.ADAPTER:
                     (self._staging / SINGLE_FILE).rename(self._staging / ADAPTER_WEIGHTS[0])
@@ -283,7 +283,7 @@ class _Run:
     async def _described(self, path: Path) -> ManifestFile:
         name = path.relative_to(self._staging).as_posix()
         if (digest := self._digests.get(name)) is None:
-            digest = await asyncio.to_thread(_sha256, path)
+            digest = await in_thread(_sha256, path)
         return ManifestFile(path=name, size=path.stat().st_size, sha256=digest)
 
 

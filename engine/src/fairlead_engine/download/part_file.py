@@ -3,7 +3,9 @@
 import asyncio
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from fairlead_engine.download.remote import RemoteFile
 
@@ -11,6 +13,24 @@ PART = ".part"
 _FLUSH_BYTES = 256 << 10
 """What a killed process loses of each file, at most; a thread is asked to write so much."""
 _READ_BYTES = 4 << 20
+Answer = TypeVar("Answer")
+
+
+async def in_thread(work: Callable[..., Answer], *arguments: object) -> Answer:
+    """The work's result. Who is cancelled goes on when it has ended: a thread cannot be ended, and while one is at it
+    nobody else may write to its file, or get the lock on the folder."""
+    call = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        while not call.done():
+            try:
+                await asyncio.wait({call})
+            except asyncio.CancelledError:
+                continue
+        if not call.cancelled():
+            call.exception()
+        raise
 
 
 class _Digests:
@@ -57,7 +77,7 @@ class PartFile:
 
     async def resume(self) -> int:
         """Reads what an earlier run has left into the digest. Returns its bytes. Raises OSError."""
-        await asyncio.to_thread(self._resume)
+        await in_thread(self._resume)
         return self._written
 
     async def append(self, chunk: bytes) -> None:
@@ -70,7 +90,7 @@ class PartFile:
     async def flush(self) -> None:
         """Raises OSError; what was written of it is not counted twice by the next run, which looks at the file."""
         if self._pending:
-            await asyncio.to_thread(self._write)
+            await in_thread(self._write)
 
     def problem(self) -> str | None:
         """What is wrong with the whole file; None = it is what the source says."""
@@ -80,7 +100,7 @@ class PartFile:
 
     async def finish(self) -> str:
         """Puts it in its place; returns its SHA-256 in hex."""
-        await asyncio.to_thread(self._finish)
+        await in_thread(self._finish)
         return self._digests.sha256.hexdigest()
 
     def discard(self) -> int:
