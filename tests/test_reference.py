@@ -1,13 +1,16 @@
 """`docs/reference/` is what the code says: no setting, metric, field or reason goes undocumented."""
 
-import importlib.util
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import ModuleType
 
+import generate_openapi
+import generate_reference
 import pytest
+from reference_pages.chart_page import chart_values, commented_values
+from reference_pages.metrics_page import series
+from reference_pages.tables import Undocumented, described, members
 
 from fairlead_engine.__main__ import build_parser
 from fairlead_protocol.docstrings import docstrings
@@ -15,31 +18,17 @@ from fairlead_protocol.docstrings import docstrings
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    return loaded("generate_reference")
-
-
 def test_the_gateways_openapi_document_is_the_engines_with_what_the_gateway_adds() -> None:
-    generator = loaded("generate_openapi")
-    assert generator.FILE.read_text(encoding="utf-8") == generator.text(), "run `make reference`"
+    assert generate_openapi.FILE.read_text(encoding="utf-8") == generate_openapi.text(), "run `make reference`"
 
 
-def test_every_page_is_the_generated_text(generator: ModuleType) -> None:
+def test_every_page_is_the_generated_text() -> None:
     written = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "reference").iterdir()}
-    assert written == generator.pages(), "run `make reference`"
+    assert written == generate_reference.pages(), "run `make reference`"
 
 
-def test_every_flag_of_every_command_of_the_engine_stands_on_a_page(generator: ModuleType) -> None:
-    pages = generator.pages()
+def test_every_flag_of_every_command_of_the_engine_stands_on_a_page() -> None:
+    pages = generate_reference.pages()
     sections = dict(re.findall(r"^## (\S+)$(.*?)(?=^## |\Z)", pages["engine-commands.md"], re.DOTALL | re.MULTILINE))
     [commands] = [each for each in build_parser()._actions if each.dest == "command"]
     assert commands.choices is not None
@@ -52,23 +41,21 @@ def test_every_flag_of_every_command_of_the_engine_stands_on_a_page(generator: M
 
 
 def test_help_is_printed_and_nothing_is_written(
-    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for argument, status in (("--help", 0), ("--nope", 2)):
         monkeypatch.setattr("sys.argv", ["generate_reference.py", argument])
         with pytest.raises(SystemExit) as ended:
-            generator.main()
+            generate_reference.main()
         assert ended.value.code == status
         assert "usage: generate_reference.py" in "".join(capsys.readouterr())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_pages_go_to_the_folder_that_is_named(
-    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generator, "pages", lambda: {"page.md": "text\n"})
-    generator.main([str(tmp_path / "new" / "folder")])
+def test_the_pages_go_to_the_folder_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_reference, "pages", lambda: {"page.md": "text\n"})
+    generate_reference.main([str(tmp_path / "new" / "folder")])
     assert (tmp_path / "new" / "folder" / "page.md").read_text() == "text\n"
 
 
@@ -80,21 +67,21 @@ class Sail(StrEnum):
     MAIN = "main"
 
 
-def test_what_has_no_text_is_refused_by_name(generator: ModuleType) -> None:
-    with pytest.raises(generator.Undocumented, match="main has no description"):
-        generator.members(Sail, "Sail")
-    with pytest.raises(generator.Undocumented, match=r"spec\.sails has no description"):
-        generator._text({"type": "integer"}, "spec.sails")
-    with pytest.raises(generator.Undocumented, match="boats_total has no description"):
-        generator._families("# HELP boats_total \n# TYPE boats_total counter\nboats_total 1.0\n")
-    with pytest.raises(generator.Undocumented, match="crews has no sample"):
-        generator._families("# HELP crews Crews.\n# TYPE crews gauge\n")
+def test_what_has_no_text_is_refused_by_name() -> None:
+    with pytest.raises(Undocumented, match="main has no description"):
+        members(Sail, "Sail")
+    with pytest.raises(Undocumented, match=r"spec\.sails has no description"):
+        described({"type": "integer"}, "spec.sails")
+    with pytest.raises(Undocumented, match="boats_total has no description"):
+        series("# HELP boats_total \n# TYPE boats_total counter\nboats_total 1.0\n")
+    with pytest.raises(Undocumented, match="crews has no sample"):
+        series("# HELP crews Crews.\n# TYPE crews gauge\n")
 
 
-def test_defaults_are_told_apart_from_the_meaning(generator: ModuleType) -> None:
-    assert generator._text({"description": "How many. Default: 3."}, "x") == ("How many.", "3")
-    assert generator._text({"description": "Which host; None = all."}, "x") == ("Which host.", "all")
-    assert generator._text({"description": "Where the files are."}, "x") == ("Where the files are.", "")
+def test_defaults_are_told_apart_from_the_meaning() -> None:
+    assert described({"description": "How many. Default: 3."}, "x") == ("How many.", "3")
+    assert described({"description": "Which host; None = all."}, "x") == ("Which host.", "all")
+    assert described({"description": "Where the files are."}, "x") == ("Where the files are.", "")
 
 
 CHART_VALUES = """
@@ -109,14 +96,14 @@ bare: 1
 """
 
 
-def test_values_of_the_chart_are_documented_by_the_comments_above_them(generator: ModuleType) -> None:
-    assert list(generator.commented_values(CHART_VALUES)) == [
+def test_values_of_the_chart_are_documented_by_the_comments_above_them() -> None:
+    assert list(commented_values(CHART_VALUES)) == [
         ("gateway.replicas", "How many, at least two.", 2),
         ("gateway.labels", "A map is one value.", {"a": "b"}),
         ("bare", "", 1),
     ]
-    with pytest.raises(generator.Undocumented, match="value bare has no description"):
-        generator.chart_values(CHART_VALUES)
+    with pytest.raises(Undocumented, match="value bare has no description"):
+        chart_values(CHART_VALUES)
 
 
 @dataclass

@@ -1,15 +1,14 @@
 """The metrics that engine, gateway and operator export, with their labels: scraped from the programs' own classes."""
 
 import asyncio
-import importlib.util
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
+from reference_pages.metrics_page import engine_scrape, operator_scrape
+from reference_pages.metrics_page import gateway_scrape as gateway_of_pages
 
 from fairlead_engine.server.metrics import OURS
 
-GENERATOR = Path(__file__).parents[2] / "docs" / "generate_reference.py"
 TARGET_LABELS = frozenset({"job", "instance", "namespace", "pod"})
 """What a PodMonitor, or the scrape configuration of docs/guides/monitoring.md, adds to everything."""
 ENGINE_LABEL = "fairlead_dev_llmdeployment"
@@ -33,13 +32,9 @@ def gateway_scrape() -> str:
 
 def _scrapes() -> list[str]:
     """The scrapes that docs/reference/metrics.md is made from: of engine, gateway and operator."""
-    spec = importlib.util.spec_from_file_location("generate_reference", GENERATOR)
-    assert spec is not None and spec.loader is not None
-    generator = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generator)
 
     async def scrape() -> list[str]:
-        return [generator._engine_scrape(), generator._gateway_scrape(), generator._operator_scrape()]
+        return [engine_scrape(), gateway_of_pages(), operator_scrape()]
 
     return asyncio.run(scrape())
 
