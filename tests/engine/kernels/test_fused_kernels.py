@@ -14,6 +14,7 @@ from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.norm_rope_store import norm_rope_store
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_rows
+from fairlead_engine.kernels.scaled_product import scaled_product
 from fairlead_engine_testing.gpu_code import compiled
 from fairlead_engine_testing.kv_caches import side_by_side, spoil
 
@@ -87,6 +88,8 @@ def test_rounded_rows(device, dtype, row_format, shape):
         rounded(x, row_format) for rounded in (rounded_rows_kernel.rounded_rows, rounded_rows.__wrapped__)
     )
     assert found.dtype is wanted.dtype is row_format.dtype
+    padded, same = rounded_rows_kernel.rounded_rows(x, row_format, 17)
+    assert len(padded) == 17 and padded[: len(x)].float().equal(found.float()) and same.equal(scales)
     torch.testing.assert_close(scales, of_twin)
     gap = (found.float() - wanted.float()).abs()  # halfway between two it may go either way, as the last bit happens
     assert bool((gap <= LARGEST_STEP[row_format.dtype]).all()) and int((gap > 0).sum()) <= x.numel() // 100
@@ -103,6 +106,20 @@ def test_gates(device, dtype, shape, gate):
 
     gate_up = 3 * torch.randn(shape, device=device, dtype=dtype)
     assert_same(getattr(gates_kernel, gate.__name__)(gate_up), gate.__wrapped__(gate_up.clone()), dtype)
+
+
+@on_each_device
+@in_each_format
+@pytest.mark.parametrize("shape", [(1, 2), (5, 72), (2, 2600), (0, 8)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_scaled_product(device, dtype, shape, has_bias):
+    from fairlead_engine.kernels import scaled_product_kernel
+
+    sums = torch.randint(-(10**6), 10**6, (shape[0] + 3, shape[1]), dtype=torch.int32, device=device)
+    row_scales, column_scales = 1e-3 * torch.rand(shape[0], 1, device=device), torch.rand(shape[1], device=device)
+    bias = torch.randn(shape[1], device=device, dtype=dtype) if has_bias else None
+    given = sums, row_scales, column_scales, bias, dtype
+    assert_same(scaled_product_kernel.scaled_product(*given), scaled_product.__wrapped__(*given), dtype)
 
 
 def two_caches(num_kv_heads: int, head_dim: int, dtype, kv_dtype, device: str):
@@ -186,6 +203,7 @@ def test_a_tensor_on_cuda_goes_to_the_kernel_and_no_other(monkeypatch):
 
 COMPILE = """
 from fairlead_engine.kernels import gates_kernel, norm_rope_store_kernel, rms_norm_kernel, rounded_rows_kernel
+from fairlead_engine.kernels import scaled_product_kernel
 from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
 names = "output total x update weight gate_up query heads cosines sines query_weight key_weight"
@@ -214,6 +232,12 @@ for stored, largest in (("i8", 127.0), ("fp8e4nv", 448.0)):
         {"output": "*" + stored, "scales": "*fp32", "x": "*bf16", "x_stride": "i32", "ROW_SIZE": "i32"},
         dict(LARGEST=largest, IS_INTEGER=stored == "i8", TILE=rounded_rows_kernel._TILE),
     )
+scales = {"output": "*bf16", "sums": "*i32", "bias": "*bf16", "ROW_SIZE": "i32"}
+found["scale"] = compile_for_gpu(
+    scaled_product_kernel.scaled_product_kernel,
+    scales | dict.fromkeys(("row_scales", "column_scales"), "*fp32"),
+    dict(HAS_BIAS=True, TILE=scaled_product_kernel._TILE),
+)
 tell(found)
 """
 

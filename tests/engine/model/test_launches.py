@@ -24,10 +24,12 @@ from fairlead_engine.kernels import (
     rms_norm_kernel,
     rounded_rows_kernel,
     routes_kernel,
+    scaled_product_kernel,
 )
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
 from fairlead_engine.model import layers, load_model, read_config, weights
 from fairlead_engine.model.linear import PlainLinear
+from fairlead_engine.model.quantization import int8
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.runner import (
     ModelRunner,
@@ -69,6 +71,7 @@ def launches(monkeypatch) -> Launches:
         (expert_product_kernel, ("expert_product_kernel",)),
         (routes_kernel, ("routes_kernel",)),
         (rounded_rows_kernel, ("rounded_rows_kernel",)),
+        (scaled_product_kernel, ("scaled_product_kernel",)),
         (draw_kernel, ("draw_kernel",)),
         (penalise_kernel, ("count_kernel", "change_kernel")),
     ):
@@ -164,6 +167,21 @@ def test_experts_take_four_launches_in_every_format_and_nobody_waits_for_who_goe
     assert launches.by_name["routes_kernel"] == 1, launches.by_name
     assert not WAITING & launches.by_name.keys(), launches.by_name
     assert launches.by_name.total() == 4, launches.by_name
+
+
+def test_a_product_of_rounded_rows_is_three_launches(launches, monkeypatch) -> None:
+    """Rounding, the product, and its scales; of 8-bit floats, whose product takes scales, the first two."""
+    for name, module in (("rounded_rows", rounded_rows_kernel), ("scaled_product", scaled_product_kernel)):
+        monkeypatch.setattr(int8, name, getattr(module, name))
+    weight = torch.randn(64, 32)
+    for bias in (None, torch.randn(64)):
+        layer = int8.Int8Linear(int8.Int8().quantize(weight), bias, torch.float32)
+        x = torch.randn(3, 32)
+        with torch.inference_mode(), host_reads(allowed=False), launches:
+            found = layer(x)
+        assert launches.by_name == {"rounded_rows_kernel": 1, "_int_mm": 1, "scaled_product_kernel": 1}
+        launches.by_name.clear()
+        torch.testing.assert_close(found, torch.nn.functional.linear(x, weight, bias), rtol=0.0, atol=0.5)
 
 
 SAMPLINGS = {

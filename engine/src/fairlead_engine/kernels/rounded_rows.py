@@ -31,8 +31,9 @@ E4M3_ROWS = RowFormat(torch.float8_e4m3fn, 448.0)
 
 
 @with_kernel("fairlead_engine.kernels.rounded_rows_kernel")
-def rounded_rows(x: Tensor, row_format: RowFormat) -> tuple[Tensor, Tensor]:
-    """x [rows, size] over its scales, to the nearest numbers of that format, and the scales, float32 [rows, 1].
+def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple[Tensor, Tensor]:
+    """x [rows, size] over its scales, to the nearest numbers of that format, and the scales, float32 [rows, 1]. Behind
+    the numbers are rows of anything, up to `least_rows` in all.
 
     A row with NaN or infinity in it has a scale that is neither finite, so that its products are not. All is float32
     from the first: torch's operations on two number formats take four times as long.
@@ -40,6 +41,8 @@ def rounded_rows(x: Tensor, row_format: RowFormat) -> tuple[Tensor, Tensor]:
     rows = x.to(torch.float32, copy=True)
     scales = rows.abs().amax(-1, keepdim=True).mul_(1 / row_format.largest).clamp_min_(LEAST_SCALE)
     rows.mul_(scales.reciprocal())
+    if len(rows) < least_rows:
+        rows = functional.pad(rows, (0, 0, 0, least_rows - len(rows)))
     if not row_format.dtype.is_floating_point:
         return rows.round_().to(row_format.dtype), scales
     # What lies outside of the format by a rounding error becomes the last number of it.

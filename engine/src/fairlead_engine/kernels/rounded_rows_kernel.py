@@ -60,10 +60,10 @@ def rounded_rows_kernel(  # type: ignore[no-untyped-def]
         tl.store(output + row * ROW_SIZE + at + column, rounded.to(output.dtype.element_ty), mask=is_in)
 
 
-def rounded_rows(x: Tensor, row_format: RowFormat) -> tuple[Tensor, Tensor]:
+def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple[Tensor, Tensor]:
     """As `kernels.rounded_rows.rounded_rows`; columns lie side by side."""
     num_rows, num_columns = x.shape
-    output = torch.empty((num_rows, num_columns), dtype=row_format.dtype, device=x.device)
+    output = torch.empty((max(num_rows, least_rows), num_columns), dtype=row_format.dtype, device=x.device)
     scales = torch.empty((num_rows, 1), dtype=torch.float32, device=x.device)
     if num_rows:
         rounded_rows_kernel[(num_rows,)](

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.rounded_rows import INT8_ROWS, rounded_rows
+from fairlead_engine.kernels.scaled_product import scaled_product
 from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
@@ -51,11 +52,9 @@ class Int8Linear:
         self.weight_bytes = weight.values.nbytes + weight.scales.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        values, scales = rounded_rows(x, INT8_ROWS)
-        if x.is_cuda and len(x) < _CUDA_ROWS:
-            values = torch.nn.functional.pad(values, (0, 0, 0, _CUDA_ROWS - len(x)))
-        product = torch._int_mm(values, self._values.t())[: len(x)]
-        return _scaled(product * self._scales, scales, self._bias, x.dtype)
+        values, scales = rounded_rows(x, INT8_ROWS, _CUDA_ROWS if x.is_cuda else 0)
+        sums = torch._int_mm(values, self._values.t())
+        return scaled_product(sums, scales, self._scales, self._bias, x.dtype)
 
 
 class PackedInt8Linear:
