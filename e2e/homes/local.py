@@ -21,6 +21,7 @@ from homes.kubectl import Json
 
 COMMAND_SECONDS = 120.0
 VLLM_IMAGE = "vllm/vllm-openai"
+LLAMA_IMAGE = "ghcr.io/ggml-org/llama.cpp"
 """A fake of it stands in."""
 
 
@@ -131,6 +132,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 def local_fleet(folder: Path, program: str) -> Iterator[LocalFleet]:
     """Up until the end of the block, or of this process. `program`: kubectl."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    stand_in = f"--stand-in={VLLM_IMAGE}={sys.executable} -m fairlead_testing.fake_vllm"
-    with owned_fleet(folder, ["--gateways", "2", stand_in], write=lambda text: print(text, end="")) as fleet:
+    fakes = {VLLM_IMAGE: "fake_vllm", LLAMA_IMAGE: "fake_llama"}
+    stand_ins = [f"--stand-in={image}={sys.executable} -m fairlead_testing.{fake}" for image, fake in fakes.items()]
+    with owned_fleet(folder, ["--gateways", "2", *stand_ins], write=lambda text: print(text, end="")) as fleet:
         yield LocalFleet(folder, fleet.gateway, program)

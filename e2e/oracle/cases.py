@@ -50,6 +50,21 @@ def _vllm(**fields: Any) -> Json:
     )
 
 
+def _llama(**fields: Any) -> Json:
+    return deployment(model={"source": "hf://o/name"}, engine={"type": "llama.cpp", "image": "llama:1", **fields})
+
+
+def _not_llamas(field: str, value: Any, kept: Json | None = None) -> RuleCase:
+    """A field that llama.cpp has not; our engine has it."""
+    ours = {**_llama(), "spec": {"model": {"source": "hf://o/name"}, "engine": {field: value}}}
+    return RuleCase(
+        f"engine.{field} must be left out with engine.type llama.cpp",
+        "spec.engine",
+        _llama(**{field: value}),
+        kept or ours,
+    )
+
+
 def _left_out(field: str, value: Any, kept: Json | None = None) -> RuleCase:
     """A field that vLLM has not; our engine has it."""
     ours = {**_vllm(**{field: value}), "spec": {"model": {"source": "hf://o/name"}, "engine": {field: value}}}
@@ -193,6 +208,49 @@ RULES = (
         "<nil>",
         deployment(engine={"type": "vLLM", "image": "vllm/vllm-openai:v0.22.0"}),
         deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
+    ),
+    RuleCase(
+        "engine.image must be set with engine.type llama.cpp",
+        "spec.engine",
+        deployment(model={"source": "hf://o/name"}, engine={"type": "llama.cpp"}),
+        _llama(),
+    ),
+    _not_llamas("quantization", "int8"),
+    _not_llamas("dtype", "float16", _llama(dtype="auto")),
+    _not_llamas("apiServers", 2, _llama(apiServers=1)),
+    _not_llamas("toolCallParser", "hermes", _llama(toolCallParser="auto")),
+    _not_llamas("reasoningParser", "think", _llama(reasoningParser="none")),
+    _not_llamas("speculative", {"method": "ngram"}),
+    _not_llamas("profile", {"configMap": "measured"}),
+    _not_llamas("maxLoras", 2),
+    _not_llamas("maxLoraRank", 8),
+    _not_llamas("maxCpuLoras", 8),
+    _not_llamas("maxImages", 2),
+    _not_llamas("maxImagePixels", 100000),
+    _not_llamas("allowedMediaDomains", ["example.com"]),
+    RuleCase(
+        "engine.kvCache.dtype fp8 is not llama.cpp's",
+        "spec.engine",
+        _llama(kvCache={"dtype": "fp8"}),
+        _llama(kvCache={"dtype": "int8"}),
+    ),
+    RuleCase(
+        "adapters must be left out with engine.type llama.cpp",
+        "<nil>",
+        _llama() | {"spec": _llama()["spec"] | {"adapters": [{"name": "pirate", "source": "pvc://a/b"}]}},
+        _llama() | {"spec": _llama()["spec"] | {"adapters": []}},
+    ),
+    RuleCase(
+        "model.source demo:// is not for engine.type llama.cpp",
+        "<nil>",
+        deployment(engine={"type": "llama.cpp", "image": "llama:1"}),
+        deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
+    ),
+    RuleCase(
+        "model.source must name a .gguf file with engine.type llama.cpp",
+        "<nil>",
+        deployment(model={"source": "pvc://models/boat"}, engine={"type": "llama.cpp", "image": "llama:1"}),
+        deployment(model={"source": "pvc://models/boat.gguf"}, engine={"type": "llama.cpp", "image": "llama:1"}),
     ),
     RuleCase(
         "engine.speculative.method must be ngram where engine.tensorParallelSize is above 1",

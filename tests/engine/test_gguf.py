@@ -1,6 +1,5 @@
 """GGUF files, written and decoded by llama.cpp's own package: whole models, tokenizers, and files that are damaged."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +23,7 @@ from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.tokenizer_files import read_tokenizer
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
-from fairlead_engine_testing.gguf_files import write_gguf
+from fairlead_engine_testing.gguf_files import dinghy_vocabulary, write_gguf
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
@@ -115,20 +114,6 @@ def test_rotation_is_scaled_as_llama_3_says_by_factors(tmp_path: Path) -> None:
 TEXTS = ["Hello, world!  It's 12345 miles.", "naïve café\n\n  Ünïcode 東京 🚢", " leading, and trailing ", "x" * 40]
 
 
-def metadata_of_bytes() -> dict:
-    dinghy = resolve_model("demo://dinghy")
-    model = json.loads((dinghy / "tokenizer.json").read_text())
-    vocab = model["model"]["vocab"]
-    tokens = sorted(vocab, key=vocab.get)
-    special = {entry["content"] for entry in model["added_tokens"]}
-    merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in model["model"]["merges"]]
-    kinds = [3 if token in special else 1 for token in tokens]
-    return {
-        "model": "gpt2", "pre": "qwen2", "tokens": tokens, "merges": merges, "token_type": kinds, "bos_token_id": 0,
-        "eos_token_id": 5,
-    }  # fmt: skip
-
-
 def metadata_of_pieces() -> dict:
     pieces = [
         "\u2581the",
@@ -157,7 +142,7 @@ def metadata_of_pieces() -> dict:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("metadata", [metadata_of_bytes(), metadata_of_pieces()], ids=["gpt2", "llama"])
+@pytest.mark.parametrize("metadata", [dinghy_vocabulary(), metadata_of_pieces()], ids=["gpt2", "llama"])
 def test_tokenizers_are_those_that_transformers_builds(metadata: dict, tmp_path: Path) -> None:
     from transformers.integrations.gguf import convert_gguf_tokenizer
 
@@ -184,7 +169,7 @@ def test_tokenizers_are_those_that_transformers_builds(metadata: dict, tmp_path:
 def test_a_file_answers_as_the_folder_that_it_was_made_of(tmp_path: Path) -> None:
     """The dinghy, whose text is cut otherwise than a file can say; its questions are cut alike."""
     folder = resolve_model("demo://dinghy")
-    tokenizer = {f"ggml.{name}": value for name, value in metadata_of_bytes().items()}
+    tokenizer = {f"ggml.{name}": value for name, value in dinghy_vocabulary().items()}
     tokenizer["chat_template"] = (folder / "chat_template.jinja").read_text()
     file = write_gguf(folder, tmp_path / "model.gguf", tmp_path / "meant", {".weight": Kind.BF16}, tokenizer=tokenizer)
     answers = []
@@ -206,7 +191,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tokenizers_are_read_without_torch(tmp_path: Path) -> None:
     """As the HTTP process reads them, which is the smaller for it."""
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
-    for key, value in metadata_of_bytes().items():
+    for key, value in dinghy_vocabulary().items():
         writer.add_key_value(f"tokenizer.ggml.{key}", value, gguf.GGUFValueType.get_type(value))
     writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
     for write in (

@@ -11,6 +11,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file, save_file
 
+from fairlead_engine.demo import resolve_model
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS
 
 _NAMES = {
@@ -54,7 +55,8 @@ def write_gguf(
     tokens = [f"t{index}" for index in range(config["vocab_size"])]
     plain = {"ggml.model": "gpt2", "ggml.tokens": tokens}
     for key, value in (tokenizer or plain).items():
-        writer.add_key_value(f"tokenizer.{key}", value, gguf.GGUFValueType.get_type(value))
+        stored = gguf.GGUFValueType.UINT32 if type(value) is int else gguf.GGUFValueType.get_type(value)
+        writer.add_key_value(f"tokenizer.{key}", value, stored)
     left = {}
     for name, weight in load_file(folder / WEIGHTS).items():
         stem, _, suffix = name.rpartition(".")
@@ -74,3 +76,32 @@ def write_gguf(
     (meant / "config.json").write_text(json.dumps({**config, "dtype": "float32", "torch_dtype": "float32"}))
     save_file(left, meant / WEIGHTS, metadata={"format": "pt"})
     return target
+
+
+def write_dinghy(folder: Path) -> Path:
+    """The dinghy as one file, whose tokenizer cuts text a little otherwise than its own."""
+    dinghy = resolve_model("demo://dinghy")
+    vocabulary = dinghy_vocabulary()
+    added = json.loads((dinghy / "tokenizer.json").read_text())["added_tokens"]
+    behind = [each["content"] for each in added if each["id"] >= len(vocabulary["tokens"])]
+    vocabulary["tokens"] += behind
+    vocabulary["token_type"] += [4] * len(behind)
+    tokenizer = {f"ggml.{name}": value for name, value in vocabulary.items()}
+    tokenizer["chat_template"] = (dinghy / "chat_template.jinja").read_text()
+    return write_gguf(
+        dinghy, folder / "dinghy.gguf", folder / "meant", {"_proj.weight": Kind.BF16}, tokenizer=tokenizer
+    )
+
+
+def dinghy_vocabulary() -> dict[str, Any]:
+    """The dinghy's vocabulary and merges, as `tokenizer.ggml` has them."""
+    model = json.loads((resolve_model("demo://dinghy") / "tokenizer.json").read_text())
+    vocab = model["model"]["vocab"]
+    tokens = sorted(vocab, key=vocab.get)
+    special = {entry["content"] for entry in model["added_tokens"]}
+    merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in model["model"]["merges"]]
+    kinds = [3 if token in special else 1 for token in tokens]
+    return {
+        "model": "gpt2", "pre": "qwen2", "tokens": tokens, "merges": merges, "token_type": kinds, "bos_token_id": 0,
+        "eos_token_id": 5,
+    }  # fmt: skip

@@ -108,7 +108,7 @@ def test_a_gguf_stays_as_it_is_and_answers_as_what_its_blocks_mean(
     write_gguf(floats, source / "cutter-q4_0.gguf", tmp_path / "meant", {"_proj.weight": Kind.Q4_0})
     (source / "config.json").write_text('{"model_type": "llama"}')  # as people put one beside it for other programs
     model = fetch(hub, source, tmp_path / "models")
-    assert names(model) == {"cutter-q4_0.gguf"}
+    assert names(model) == {"model.gguf"}
     for prompt, output in zip(
         PROMPTS, greedy_answers(small_engine(resolve_model(str(model))), PROMPTS, 8), strict=True
     ):

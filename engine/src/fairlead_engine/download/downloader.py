@@ -29,7 +29,15 @@ from fairlead_engine.download.part_file import PART, PartFile, in_thread
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, Remote, RemoteFile
 from fairlead_engine.download.remotes import remote_of
 from fairlead_engine.download.reporting import Reporter
-from fairlead_engine.download.selection import ADAPTER_WEIGHTS, SINGLE_FILE, Kind, check_kind, check_path, needed
+from fairlead_engine.download.selection import (
+    ADAPTER_WEIGHTS,
+    GGUF_FILE,
+    SINGLE_FILE,
+    Kind,
+    check_kind,
+    check_path,
+    needed,
+)
 from fairlead_protocol.downloads import DownloadFailure, DownloadStage
 from fairlead_protocol.model_sources import parse_source
 
@@ -257,6 +265,7 @@ class _Run:
         self._reporter.stage(DownloadStage.VERIFYING)
         for path in [path for path in self._staging.rglob(f"*{PART}") if path.is_file()]:
             path.unlink()
+        self._name_gguf()
         every = [path for path in self._staging.rglob("*") if path.is_file()]
         paths = sorted(path for path in every if path.name != MANIFEST and not path.name.startswith(".plan"))
         files = [await self._described(path) for path in paths]
@@ -279,6 +288,15 @@ class _Run:
         }
         _log.info("the model is downloaded", extra=facts)
         return folder
+
+    def _name_gguf(self) -> None:
+        """A model that is one GGUF file is always called the same: servers that are given a file can be told it before
+        it is there."""
+        files = list(self._staging.glob("*.gguf"))
+        if len(files) == 1 and files[0].name != GGUF_FILE:
+            if (digest := self._digests.pop(files[0].name, None)) is not None:
+                self._digests[GGUF_FILE] = digest
+            files[0].rename(self._staging / GGUF_FILE)
 
     async def _described(self, path: Path) -> ManifestFile:
         name = path.relative_to(self._staging).as_posix()

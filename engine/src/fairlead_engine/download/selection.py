@@ -49,6 +49,8 @@ _TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
 _CHECKPOINT = re.compile(r"(pytorch_model|model|consolidated|medusa_lm_head)([-.].*)?")
 """Names of files with weights, other than an optimiser's or a trainer's."""
 _MODEL_SHARD = re.compile(r"model-[0-9]+-of-[0-9]+\.safetensors")
+GGUF_FILE = "model.gguf"
+"""What a model that is one GGUF file is called once it is there."""
 _GGUF_SHARD = re.compile(r"(.*)-[0-9]+-of-[0-9]+\.gguf")
 
 

@@ -29,7 +29,8 @@ _FIRST_ID = 100
 
 async def warm_up(service: FrontService, model: ForeignModel) -> None:
     """Asks, and learns. A server that does not generate text, or refuses, is left with nothing known of it."""
-    http, serial = HttpClient(max_idle=_AT_ONCE), itertools.count()
+    keeps = service.client.engine.keeps_connections
+    http, serial = HttpClient(max_idle=_AT_ONCE if keeps else 0), itertools.count()
     try:
         for turn in range(_ROUNDS):
             for length in _PROMPTS:

@@ -5,7 +5,8 @@ so each gets the hash that a gateway computes for a prompt with these tokens. A 
 such name, and neither has what follows it.
 
 While events may be missed, or where there are none, the server is also taken to hold the prompts that it has computed,
-the last used ones, as many as it has blocks: an approximation that knows no eviction but its own.
+the last used ones, as many as it has blocks: an approximation that knows no eviction but its own. Of a server whose
+cache is a number of places for sequences, what these hold (`sequence_places.py`).
 """
 
 from collections import Counter
@@ -23,6 +24,7 @@ from fairlead_engine.front.foreign_engine import (
     Resumed,
     Stored,
 )
+from fairlead_engine.front.sequence_places import Place, SequencePlaces
 from fairlead_protocol.blocks import DIGEST_SIZE, ROOT, BlockHash, extra_bytes, hash_block
 
 _SPARE = 4
@@ -41,7 +43,8 @@ class _Block:
 class ForeignBlocks:
     """What one server holds."""
 
-    def __init__(self, block_size: int, num_blocks: int) -> None:
+    def __init__(self, block_size: int, num_blocks: int, num_places: int | None = None) -> None:
+        """`num_places`: as a `ForeignModel`'s."""
         self._block_size = block_size
         self._num_blocks = num_blocks
         self._known: dict[ForeignHash, _Block] = {}
@@ -51,6 +54,7 @@ class ForeignBlocks:
         """Taken to be there; the least recently used first."""
         self._stored: list[tuple[BlockHash, list[BlockHash]]] = []
         self._removed: list[BlockHash] = []
+        self._places = None if num_places is None else SequencePlaces(num_places)
         self.is_exact = False
         """Whether events tell everything."""
 
@@ -80,18 +84,45 @@ class ForeignBlocks:
                     self.is_exact = False
         return self._taken()
 
-    def computed(self, names: Sequence[BlockHash]) -> BlocksChanged | None:
-        """The server has computed a prompt of these blocks."""
+    def begins(self, names: Sequence[BlockHash]) -> tuple[Place | None, BlocksChanged | None]:
+        """A prompt of these blocks goes to the server; the place that it takes, where there are places."""
+        place = None if self._places is None else self._places.take(names)
+        return place, self._as_placed()
+
+    def computed(self, names: Sequence[BlockHash], place: Place | None = None) -> BlocksChanged | None:
+        """The server has computed a prompt of these blocks. `place`: that it took."""
+        if self._places is not None:
+            if place is not None:
+                self._places.computed(place, names)
+            return None
         if self.is_exact:
             return None
+        self._assume(names)
+        self._forget_assumed(self._num_blocks)
+        return self._taken()
+
+    def ends(self, place: Place | None) -> BlocksChanged | None:
+        """The sequence in this place is over."""
+        if self._places is not None and place is not None:
+            self._places.left(place)
+        return self._as_placed()
+
+    def _as_placed(self) -> BlocksChanged | None:
+        if self._places is None:
+            return None
+        before, self._assumed = self._assumed, {}
+        for names in self._places.held():
+            self._assume(names)
+        self._removed += [name for name in before if name not in self._assumed]
+        return self._taken()
+
+    def _assume(self, names: Sequence[BlockHash]) -> None:
         parent = ROOT
         for name in names:
             if name not in self:
                 self._show(parent, name)
             self._assumed[name] = self._assumed.pop(name, None)
             parent = name
-        self._forget_assumed(self._num_blocks)
-        return self._taken()
 
     def _store(self, event: Stored) -> None:
         if event.block_size != self._block_size:
@@ -141,6 +172,8 @@ class ForeignBlocks:
         self._known.clear()
         self._holders.clear()
         self._assumed.clear()
+        if self._places is not None:
+            self._places.clear()
 
     def _forget_assumed(self, num_left: int) -> None:
         while len(self._assumed) > num_left:

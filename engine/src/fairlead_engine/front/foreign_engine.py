@@ -27,6 +27,9 @@ class ForeignModel:
     block_size: int
     """Tokens per block of the KV cache."""
     num_kv_blocks: int
+    num_places: int | None = None
+    """How many sequences keep what was computed for them, each in a place of its own; None = blocks share all the room.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,8 @@ class ForeignEngine(Protocol):
     """For people: what it is, without its version."""
     tells_blocks: bool
     """Whether it says what happens to its blocks."""
+    keeps_connections: bool
+    """Whether a connection may be used again: some close it after a stream, and say so to nobody."""
 
     async def describe(self) -> ForeignModel:
         """Raises NotServing until it serves."""

@@ -12,7 +12,7 @@ from fairlead_protocol.logs import LogFormat
 from fairlead_protocol.settings import BYTES, SECONDS
 
 _ADDRESS = re.compile(r"tcp://[^/]+:[0-9]+|ipc://.+")
-ENGINES = ("vllm",)
+ENGINES = ("vllm", "llama-cpp")
 """Those of `front.kinds`, which imports what each needs."""
 
 
@@ -22,7 +22,7 @@ class FrontConfig:
     not fit."""
 
     engine: str = "vllm"
-    """Which server it stands before: vllm."""
+    """Which server it stands before: vllm or llama-cpp."""
     upstream_host: str | None = None
     """Address that the server listens on. None = the same as this one's `host`."""
     upstream_port: int = 8001
@@ -32,8 +32,10 @@ class FrontConfig:
     holds is approximated."""
     replay: str | None = None
     """Where it tells KV events again that were missed, written in the same ways. None = it does not."""
+    block_size: int = 16
+    """Tokens that gateways count as one in caches that have no blocks: llama-cpp's. Others say themselves."""
     model: str
-    """Folder of the model, for its tokenizer and chat template."""
+    """Folder of the model, or its GGUF file, for its tokenizer and chat template."""
     served_name: str | None = None
     """Name of the model, as the server was told it. None = the last part of `model`."""
     max_num_seqs: int = 256
@@ -74,7 +76,12 @@ class FrontConfig:
             raise ConfigError("engine", f"is {self.engine!r}", f"use one of {', '.join(ENGINES)}")
         if not self.served_name and not Path(self.model).name:
             raise ConfigError("served_name", "is not given", "name the model as the server does")
-        for field, least in (("max_num_seqs", 1), ("max_num_batched_tokens", 1), ("max_connections", 1)):
+        for field, least in (
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", 1),
+            ("max_connections", 1),
+            ("block_size", 1),
+        ):
             if getattr(self, field) < least:
                 raise ConfigError(field, f"is {getattr(self, field)}", f"use {least} or more")
         if self.max_num_queued_tokens is not None and self.max_num_queued_tokens < 1:

@@ -20,6 +20,7 @@ from fairlead_engine.front.foreign_engine import (
 )
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.passing_requests import PassingRequest, PassingRequests
+from fairlead_engine.front.sequence_places import Place
 from fairlead_engine.types import EngineLoad
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import StepCost
@@ -57,6 +58,8 @@ class FrontCore:
         self._config = config
         self._now = now
         self._blocks: ForeignBlocks | None = None
+        self._places: dict[PassingRequest, list[Place | None]] = {}
+        """That the prompts of each request took, where there are places."""
         self._usage = 0.0
         self._num_tokens = 0.0
         self._moved_at = now()
@@ -74,7 +77,7 @@ class FrontCore:
                 break
         self.model = model
         if self._blocks is None:
-            self._blocks = ForeignBlocks(model.block_size, model.num_kv_blocks)
+            self._blocks = ForeignBlocks(model.block_size, model.num_kv_blocks, model.num_places)
         return model
 
     async def watch(self) -> None:
@@ -108,9 +111,11 @@ class FrontCore:
 
     def _tell(self, events: Sequence[BlockEvent]) -> None:
         if self._blocks is not None:
-            changed = self._blocks.told(events)
-            if changed is not None:
-                self.on_change(changed, self.num_commands)
+            self._pass_on(self._blocks.told(events))
+
+    def _pass_on(self, changed: BlocksChanged | None) -> None:
+        if changed is not None:
+            self.on_change(changed, self.num_commands)
 
     @contextmanager
     def passing(
@@ -130,10 +135,13 @@ class FrontCore:
             num_prompt_tokens, num_uncached, num_seqs=num_seqs, is_streamed=is_streamed, now=self._now()
         )
         self.num_commands += 1
+        blocks = self._blocks
+        self._places[request] = [None if blocks is None else self._place(blocks, chain) for chain in chains]
         try:
             yield request
         finally:
             self.requests.end(request)
+            self._end(request)
             self.on_change(None, self.num_commands)
 
     def came(self, request: PassingRequest, chains: Sequence[Sequence[BlockHash]], num_tokens: int) -> None:
@@ -141,10 +149,20 @@ class FrontCore:
         is_first = not request.is_computed
         self.requests.came(request, num_tokens, self._now())
         if is_first and self._blocks is not None:
-            for chain in chains:
-                changed = self._blocks.computed(chain)
-                if changed is not None:
-                    self.on_change(changed, self.num_commands)
+            places = self._places[request]
+            for index, chain in enumerate(chains):
+                places[index] = places[index] or self._place(self._blocks, chain)  # it may have waited for one
+                self._pass_on(self._blocks.computed(chain, places[index]))
+
+    def _place(self, blocks: ForeignBlocks, chain: Sequence[BlockHash]) -> Place | None:
+        place, changed = blocks.begins(chain)
+        self._pass_on(changed)
+        return place
+
+    def _end(self, request: PassingRequest) -> None:
+        for place in self._places.pop(request):
+            if self._blocks is not None:
+                self._pass_on(self._blocks.ends(place))
 
     @property
     def is_exact(self) -> bool:

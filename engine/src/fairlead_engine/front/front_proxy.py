@@ -30,6 +30,10 @@ from fairlead_protocol.messages import (
 
 log = logging.getLogger(__name__)
 
+MAX_IDLE = 100
+"""Connections to the server that are kept for the next request."""
+IDLE_SECONDS = 4.0
+"""So long: less than servers keep them, 5 s mostly, because a request that meets the end of one cannot be repeated."""
 BYTES_PER_TOKEN = 4
 """Of prompts whose tokens are not known."""
 _PRIVATE = "fairlead_"
@@ -121,7 +125,8 @@ class FrontProxy:
 
     def __init__(self, service: FrontService) -> None:
         self._service = service
-        self._http = HttpClient()
+        keeps = service.client.engine.keeps_connections
+        self._http = HttpClient(max_idle=MAX_IDLE if keeps else 0, idle_seconds=IDLE_SECONDS)
 
     def close(self) -> None:
         """Ends what is kept for the next request."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from fairlead_engine.front.foreign_engine import ForeignEngine
 from fairlead_engine.front.front_config import FrontConfig
+from fairlead_engine.front.llama_server import LlamaServer
 from fairlead_engine.front.vllm_server import VllmServer
 from fairlead_protocol.http.origin import Origin
 
@@ -12,4 +13,8 @@ def _vllm(config: FrontConfig, origin: Origin) -> ForeignEngine:
     return VllmServer(origin, config.name, config.events, config.replay)
 
 
-KINDS: Mapping[str, Callable[[FrontConfig, Origin], ForeignEngine]] = {"vllm": _vllm}
+def _llama_cpp(config: FrontConfig, origin: Origin) -> ForeignEngine:
+    return LlamaServer(origin, config.name, config.block_size)
+
+
+KINDS: Mapping[str, Callable[[FrontConfig, Origin], ForeignEngine]] = {"vllm": _vllm, "llama-cpp": _llama_cpp}

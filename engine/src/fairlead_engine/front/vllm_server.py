@@ -40,6 +40,7 @@ class VllmServer:
     """A `ForeignEngine`."""
 
     name = "vLLM"
+    keeps_connections = True
 
     def __init__(self, origin: Origin, served_name: str, events: str | None, replay: str | None) -> None:
         """`events`, `replay`: where it publishes its KV events, and where it tells them again; None = it does not."""

@@ -53,6 +53,7 @@ class EngineType(StrEnum):
 
     FAIRLEAD = "Fairlead"
     VLLM = "vLLM"
+    LLAMA_CPP = "llama.cpp"
 
 
 class ScalingMode(StrEnum):
@@ -250,12 +251,12 @@ class Engine:
     """How the engine runs the model. What is not set, the engine chooses by model and device."""
 
     type: EngineType = EngineType.FAIRLEAD
-    """Fairlead: the engine that comes with it. vLLM: vLLM's server, with a front before it; the fields below are its
-    flags, where it has them."""
+    """Fairlead: the engine that comes with it. vLLM and llama.cpp: their servers, with a front before them; the fields
+    below are their flags, where they have them."""
     image: Annotated[
         str | None, Constraints(min_length=1, max_length=512, default_text="from the operator's settings")
     ] = None
-    """Container image of the engine; with type vLLM it must be named, such as vllm/vllm-openai:v0.22.0."""
+    """Container image of the engine; with another type than Fairlead it must be named: vllm/vllm-openai:v0.22.0."""
     dtype: Dtype = Dtype.AUTO
     """Number format of weights and activations; auto takes the checkpoint's, if the device computes it natively."""
     quantization: Annotated[Quantization | None, Constraints(default_text="as the checkpoint stores them")] = None
@@ -316,7 +317,8 @@ class Engine:
     extra_args: Annotated[
         tuple[Annotated[str, Constraints(max_length=1024)], ...], Constraints(max_items=64, list_type="atomic")
     ] = ()
-    """More arguments of `fairlead-engine serve`, such as --seed, or of `vllm serve`; they win over the fields above."""
+    """More arguments of `fairlead-engine serve`, such as --seed, or of the server that `type` names; they win over the
+    fields above."""
     env: Annotated[
         tuple[Annotated[EnvironmentVariable, Constraints(rules=rules.ENVIRONMENT_VARIABLE)], ...],
         Constraints(max_items=64, list_type="map", list_map_keys=("name",)),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any, get_args, get_origin
 
-from fairlead.api import names
+from fairlead.api import foreign_rules, names
 from fairlead.api.decoding import matches
 from fairlead.api.durations import parse_duration
 from fairlead.api.schema import Constraints, Rule, api_fields, join, unwrap
@@ -101,36 +101,6 @@ _DYNAMIC_TREE = "^[0-9]+x[0-9]+$"
 _NO_WAY_UP = "(^|.*/)[.][.](/.*|$)"
 _EXTERNAL_EXCLUDES = ("minReplicas", "maxReplicas", "targets", "scaleUp", "scaleDown", "scaleToZeroAfter")
 
-_OURS_ALONE = (
-    ("quantization", "vLLM rounds weights in ways of its own: write --quantization into engine.extraArgs"),
-    ("apiServers", "write --api-server-count into engine.extraArgs"),
-    ("speculative", "write --speculative-config into engine.extraArgs"),
-    ("profile", "the front of vLLM learns by itself what its steps cost"),
-    ("maxLoras", "adapters at run time are for the engine that comes with Fairlead"),
-    ("maxLoraRank", "adapters at run time are for the engine that comes with Fairlead"),
-    ("maxCpuLoras", "adapters at run time are for the engine that comes with Fairlead"),
-    ("maxImages", "write --limit-mm-per-prompt into engine.extraArgs"),
-    ("maxImagePixels", "write --mm-processor-kwargs into engine.extraArgs"),
-    ("allowedMediaDomains", "write --allowed-media-domains into engine.extraArgs"),
-)
-"""Fields of `spec.engine` that vLLM has not, or not so, and what to do instead."""
-_IS_OURS = "(!has(self.type) || self.type != 'vLLM')"
-
-
-def _is_vllm(engine: Mapping[str, Any]) -> bool:
-    return engine.get("type") == "vLLM"
-
-
-def _not_for_vllm(field: str, instead: str) -> Rule:
-    """A field that must be left out with `type: vLLM`; the numbers of processes may say what is so anyway."""
-    one = f" || self.{field} == 1" if field == "apiServers" else ""
-    return Rule(
-        f"{_IS_OURS} || !has(self.{field}){one}",
-        lambda self: not _is_vllm(self) or not _has(self, field) or bool(one and self[field] == 1),
-        f"engine.{field} must be left out with engine.type vLLM: {instead}",
-    )
-
-
 OBJECT = (
     Rule(
         f"size(self.metadata.name) <= {names.MAX_NAME_LENGTH}",
@@ -173,21 +143,7 @@ OBJECT = (
         lambda self: not _has(self["spec"].get("model") or {}, "cache") or _downloads(self["spec"]),
         "model.cache is for sources that are downloaded: leave it out",
     ),
-    Rule(
-        "!has(self.spec.engine) || !has(self.spec.engine.type) || self.spec.engine.type != 'vLLM' || "
-        "!has(self.spec.adapters) || size(self.spec.adapters) == 0",
-        lambda self: not _is_vllm(self["spec"].get("engine") or {}) or not self["spec"].get("adapters"),
-        "adapters must be left out with engine.type vLLM: they are loaded at run time, by the engine that comes with "
-        "Fairlead",
-    ),
-    Rule(
-        "!has(self.spec.engine) || !has(self.spec.engine.type) || self.spec.engine.type != 'vLLM' || "
-        "!self.spec.model.source.startsWith('demo://')",
-        lambda self: (
-            not _is_vllm(self["spec"].get("engine") or {}) or not self["spec"]["model"]["source"].startswith("demo://")
-        ),
-        "model.source demo:// is not for engine.type vLLM: that model comes with the engine of Fairlead",
-    ),
+    *foreign_rules.OBJECT,
 )
 """On the whole object."""
 
@@ -311,28 +267,7 @@ ENGINE = (
         lambda self: _in_order(self, "maxNumSeqs", "maxNumBatchedTokens"),
         "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens: each running sequence takes a token of a step",
     ),
-    Rule(
-        f"{_IS_OURS} || has(self.image)",
-        lambda self: not _is_vllm(self) or _has(self, "image"),
-        "engine.image must be set with engine.type vLLM, such as vllm/vllm-openai:v0.22.0: which version runs is yours "
-        "to say",
-    ),
-    *(_not_for_vllm(field, instead) for field, instead in _OURS_ALONE),
-    Rule(
-        f"{_IS_OURS} || !has(self.toolCallParser) || self.toolCallParser != 'harmony'",
-        lambda self: not _is_vllm(self) or self.get("toolCallParser") != "harmony",
-        "engine.toolCallParser harmony must be left out with engine.type vLLM, which knows by itself",
-    ),
-    Rule(
-        f"{_IS_OURS} || !has(self.reasoningParser) || self.reasoningParser != 'think'",
-        lambda self: not _is_vllm(self) or self.get("reasoningParser") != "think",
-        "engine.reasoningParser think is not vLLM's: write --reasoning-parser and one of its own into engine.extraArgs",
-    ),
-    Rule(
-        f"{_IS_OURS} || !has(self.kvCache) || !has(self.kvCache.dtype) || self.kvCache.dtype != 'int8'",
-        lambda self: not _is_vllm(self) or (self.get("kvCache") or {}).get("dtype") != "int8",
-        "engine.kvCache.dtype int8 is not vLLM's: use auto or fp8",
-    ),
+    *foreign_rules.ENGINE,
 )
 """On `spec.engine`."""
 

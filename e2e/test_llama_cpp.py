@@ -1,0 +1,74 @@
+"""llama.cpp's server behind one CR: a fake of it stands in for the image, and everything else is real."""
+
+import json
+import re
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead_engine_testing.gguf_files import write_dinghy
+
+GUIDE = Path(__file__).parent.parent / "docs/guides/llama-cpp.md"
+BLOCK = 16
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+
+
+@pytest.fixture(scope="module")
+def file() -> Iterator[Path]:
+    """The dinghy's; outside of /tmp, which pods have of their own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield write_dinghy(Path(folder))
+
+
+@pytest.fixture(scope="module")
+def model(fleet, shared_name: str, file: Path) -> Iterator[str]:
+    """The guide's, but for where the file is and what the machine has."""
+    if fleet.home != "local":
+        pytest.skip("llama.cpp's own image is not on these nodes")
+    found = re.search(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert found is not None
+    body: Any = yaml.safe_load(found[1])
+    assert body["spec"]["engine"]["type"] == "llama.cpp"
+    body["metadata"]["name"] = shared_name
+    body["spec"]["model"] = {"source": f"file://{file}"}
+    body["spec"]["resources"] = {"profile": "cpu-small"}
+    body["spec"]["replicas"] = 2
+    fleet.apply(body)
+    fleet.wait_ready(shared_name, 2)
+    yield shared_name
+    fleet.delete("llm", shared_name)
+
+
+def test_cached_tokens_are_as_predicted(fleet, model: str) -> None:
+    """Conversations that grow, one after another: each finds the slot that has its beginning."""
+    seen = []
+    for name in ("Ann", "Ben", "Cid"):
+        prompt = f"My name is {name}, and I want to know what is on the shelf. "
+        for turn in range(5):
+            prompt += f"In place {turn} there is a box with a lid, two ropes and a lamp that {name} has left there. "
+            body = {"model": model, "prompt": prompt, "max_tokens": 4}
+            with urllib.request.urlopen(fleet.request(f"{fleet.gateway}/v1/completions", body), timeout=60) as reply:
+                usage = json.load(reply)["usage"]
+                predicted = int(reply.headers["x-fairlead-predicted-cached-tokens"])
+            seen.append((predicted, usage["prompt_tokens_details"]["cached_tokens"]))
+    assert not [each for each in seen if abs(each[0] - each[1]) > BLOCK], seen
+    assert sum(actual for _, actual in seen) > 15 * 40, seen
+
+
+def test_a_scale_down_and_a_rollout_drop_nothing(fleet, model: str) -> None:
+    with fleet.steady_load(model) as load:
+        fleet.wait_for_answers(load)
+        fleet.kubectl("scale", "llm", model, "--replicas=1")
+        fleet.wait("one pod to be left", lambda: len(fleet.pods(model)) == 1)
+        before = set(fleet.pods(model))
+        fleet.kubectl("patch", "llm", model, "--type=merge", "-p", '{"spec": {"engine": {"maxNumSeqs": 6}}}')
+        fleet.wait("the old pod to be gone", lambda: not before & set(fleet.pods(model)))
+        fleet.wait_ready(model, 1)
+        fleet.wait_for_answers(load)
+    assert load.verdict == (0, 0, 0), load.problems

@@ -1,0 +1,97 @@
+"""llama.cpp's server behind the door: its properties, its one model, its metrics. It tells nothing of its cache, which
+is laid out in slots: each keeps the sequence that it computed last."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from fairlead_engine.front.foreign_engine import BlockEvent, ForeignModel, Gauges, NotServing
+from fairlead_engine.front.prometheus_lines import total, values
+from fairlead_engine.front.server_questions import Busy, ServerQuestions
+from fairlead_protocol.http.origin import Origin
+
+_WAITING, _RUNNING = "llamacpp:requests_deferred", "llamacpp:requests_processing"
+_TOKENS = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total")
+
+
+class _Slot(msgspec.Struct):
+    n_ctx: int
+
+
+class _Properties(msgspec.Struct):
+    default_generation_settings: _Slot
+    total_slots: int
+    build_info: str = "of an unknown version"
+
+
+class _Card(msgspec.Struct):
+    id: str
+    aliases: list[str] = []
+
+
+class _Cards(msgspec.Struct):
+    data: list[_Card]
+
+
+class LlamaServer:
+    """A `ForeignEngine`."""
+
+    name = "llama.cpp"
+    tells_blocks = False
+    keeps_connections = False
+
+    def __init__(self, origin: Origin, served_name: str, block_size: int) -> None:
+        """`block_size`: tokens that gateways count as one; the server's cache has no blocks."""
+        self._served_name = served_name
+        self._block_size = block_size
+        self._questions = ServerQuestions(origin, self.name)
+        self._num_slots = 1
+        self._last: Gauges | None = None
+
+    async def describe(self) -> ForeignModel:
+        properties = await self._questions.document("/props", _Properties)
+        names = [
+            name
+            for card in (await self._questions.document("/v1/models", _Cards)).data
+            for name in (card.id, *card.aliases)
+        ]
+        if self._served_name not in names:
+            raise NotServing(f"it serves no model {self._served_name!r}, but {', '.join(names) or 'none'}")
+        read_gauges(await self._questions.metrics(), 1)
+        length, self._num_slots = properties.default_generation_settings.n_ctx, properties.total_slots
+        if length < 1 or self._num_slots < 1:
+            raise NotServing(f"it says {self._num_slots} slots of {length} tokens")
+        return ForeignModel(
+            version=properties.build_info,
+            max_model_len=length,
+            block_size=self._block_size,
+            num_kv_blocks=max(1, length // self._block_size) * self._num_slots,
+            num_places=self._num_slots,
+        )
+
+    async def gauges(self) -> Gauges:
+        """Between two steps it answers, and a step may take long on CPUs: meanwhile what it said last counts."""
+        try:
+            self._last = read_gauges(await self._questions.metrics(), self._num_slots)
+        except Busy:
+            if self._last is None or not await self._questions.is_well():
+                raise
+        return self._last
+
+    async def block_events(self) -> AsyncIterator[BlockEvent]:
+        """None come."""
+        nothing: tuple[BlockEvent, ...] = ()
+        for event in nothing:
+            yield event
+
+
+def read_gauges(text: str, num_slots: int) -> Gauges:
+    """Of `/metrics`. A slot that computes has its whole share of the cache. Raises NotServing."""
+    waiting, running = values(text, _WAITING), values(text, _RUNNING)
+    if not waiting or not running:
+        raise NotServing(f"its metrics have no {_WAITING} or no {_RUNNING}: it needs --metrics")
+    return Gauges(
+        waiting=round(sum(waiting)),
+        kv_usage_ratio=min(1.0, max(0.0, sum(running) / num_slots)),
+        num_tokens=total(text, *_TOKENS),
+    )

@@ -1,0 +1,163 @@
+"""The rules for servers that are not ours, for the table of `rules.py`: what each has not, or not so, and what to do
+instead."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api.schema import Rule
+
+_SAYS_NOTHING: Mapping[str, tuple[object, ...]] = {
+    "apiServers": (1,),
+    "dtype": ("auto",),
+    "toolCallParser": ("auto",),
+    "reasoningParser": ("auto", "none"),
+}
+"""Values of such fields that say what is so anyway, or what each server can."""
+_AT_RUN_TIME = "adapters at run time are for the engine that comes with Fairlead"
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    type: str
+    """As `engine.type` names it."""
+    image: str
+    """An example."""
+    left_out: Mapping[str, str]
+    """Fields of `spec.engine` that it has not, and what to do instead."""
+    refused: tuple[tuple[str, str, str], ...] = ()
+    """Of a field that it has, a value that it has not, and a sentence about it."""
+
+
+_VLLM = _Server(
+    "vLLM",
+    "vllm/vllm-openai:v0.22.0",
+    {
+        "quantization": "vLLM rounds weights in ways of its own: write --quantization into engine.extraArgs",
+        "apiServers": "write --api-server-count into engine.extraArgs",
+        "speculative": "write --speculative-config into engine.extraArgs",
+        "profile": "the front of vLLM learns by itself what its steps cost",
+        "maxLoras": _AT_RUN_TIME,
+        "maxLoraRank": _AT_RUN_TIME,
+        "maxCpuLoras": _AT_RUN_TIME,
+        "maxImages": "write --limit-mm-per-prompt into engine.extraArgs",
+        "maxImagePixels": "write --mm-processor-kwargs into engine.extraArgs",
+        "allowedMediaDomains": "write --allowed-media-domains into engine.extraArgs",
+    },
+    (
+        (
+            "toolCallParser",
+            "harmony",
+            "engine.toolCallParser harmony must be left out with engine.type vLLM, which knows by itself",
+        ),
+        (
+            "reasoningParser",
+            "think",
+            "engine.reasoningParser think is not vLLM's: write --reasoning-parser and one of its own into "
+            "engine.extraArgs",
+        ),
+        ("kvCache.dtype", "int8", "engine.kvCache.dtype int8 is not vLLM's: use auto or fp8"),
+    ),
+)
+_LLAMA_CPP = _Server(
+    "llama.cpp",
+    "ghcr.io/ggml-org/llama.cpp:server",
+    {
+        "quantization": "weights are as the GGUF file has them: name a file with others",
+        "dtype": "weights are as the GGUF file has them: name a file with others",
+        "apiServers": "its server is one process; write --threads-http into engine.extraArgs",
+        "toolCallParser": "llama.cpp knows by the chat template; write --chat-template-file into engine.extraArgs",
+        "reasoningParser": "llama.cpp knows by the chat template; write --reasoning-format into engine.extraArgs",
+        "speculative": "write flags of llama-server's own into engine.extraArgs",
+        "profile": "the front of llama.cpp learns by itself what its steps cost",
+        "maxLoras": _AT_RUN_TIME,
+        "maxLoraRank": _AT_RUN_TIME,
+        "maxCpuLoras": _AT_RUN_TIME,
+        "maxImages": "write --mmproj into engine.extraArgs for a model that sees",
+        "maxImagePixels": "write --image-max-tokens into engine.extraArgs",
+        "allowedMediaDomains": "write --media-path into engine.extraArgs",
+    },
+    (("kvCache.dtype", "fp8", "engine.kvCache.dtype fp8 is not llama.cpp's: use auto or int8"),),
+)
+_SERVERS = (_VLLM, _LLAMA_CPP)
+
+
+def _is_other(server: _Server, of: str = "self") -> str:
+    """CEL: this engine is of another type."""
+    return f"(!has({of}.type) || {of}.type != '{server.type}')"
+
+
+def _left_out(server: _Server, field: str, instead: str) -> Rule:
+    """A field that must be left out, or say what is so anyway."""
+    allowed = _SAYS_NOTHING.get(field, ())
+    others = "".join(f" || self.{field} == {value!r}" for value in allowed)
+    return Rule(
+        f"{_is_other(server)} || !has(self.{field}){others}",
+        lambda self: self.get("type") != server.type or self.get(field) is None or self[field] in allowed,
+        f"engine.{field} must be left out with engine.type {server.type}: {instead}",
+    )
+
+
+def _refused(server: _Server, path: str, value: str, sentence: str) -> Rule:
+    outer, _, inner = path.rpartition(".")
+    has = f"!has(self.{outer}) || " if outer else ""
+    return Rule(
+        f"{_is_other(server)} || {has}!has(self.{path}) || self.{path} != '{value}'",
+        lambda self: (
+            self.get("type") != server.type or ((self.get(outer) or {}) if outer else self).get(inner) != value
+        ),
+        sentence,
+    )
+
+
+def _of_an_engine(server: _Server) -> Iterator[Rule]:
+    yield Rule(
+        f"{_is_other(server)} || has(self.image)",
+        lambda self: self.get("type") != server.type or self.get("image") is not None,
+        f"engine.image must be set with engine.type {server.type}, such as {server.image}: which version runs is yours "
+        "to say",
+    )
+    for field, instead in server.left_out.items():
+        yield _left_out(server, field, instead)
+    for path, value, sentence in server.refused:
+        yield _refused(server, path, value, sentence)
+
+
+def _type(body: Mapping[str, Any]) -> str | None:
+    return (body["spec"].get("engine") or {}).get("type")
+
+
+def _of_an_object(server: _Server) -> Iterator[Rule]:
+    other = f"!has(self.spec.engine) || {_is_other(server, 'self.spec.engine')}"
+    yield Rule(
+        f"{other} || !has(self.spec.adapters) || size(self.spec.adapters) == 0",
+        lambda self: _type(self) != server.type or not self["spec"].get("adapters"),
+        f"adapters must be left out with engine.type {server.type}: they are loaded at run time, by the engine that "
+        "comes with Fairlead",
+    )
+    yield Rule(
+        f"{other} || !self.spec.model.source.startsWith('demo://')",
+        lambda self: _type(self) != server.type or not self["spec"]["model"]["source"].startswith("demo://"),
+        f"model.source demo:// is not for engine.type {server.type}: that model comes with the engine of Fairlead",
+    )
+
+
+_FILES = ("pvc://", "file://")
+
+ENGINE = tuple(rule for server in _SERVERS for rule in _of_an_engine(server))
+"""On `spec.engine`."""
+OBJECT = (
+    *(rule for server in _SERVERS for rule in _of_an_object(server)),
+    Rule(
+        f"!has(self.spec.engine) || {_is_other(_LLAMA_CPP, 'self.spec.engine')} || "
+        "!self.spec.model.source.matches('^(pvc|file)://') || self.spec.model.source.endsWith('.gguf')",
+        lambda self: (
+            _type(self) != _LLAMA_CPP.type
+            or not self["spec"]["model"]["source"].startswith(_FILES)
+            or self["spec"]["model"]["source"].endswith(".gguf")
+        ),
+        "model.source must name a .gguf file with engine.type llama.cpp, such as pvc://CLAIM/FOLDER/model.gguf, or be "
+        "downloaded",
+    ),
+)
+"""On the whole object."""
