@@ -1,5 +1,6 @@
 """A models folder on odd file systems: without locks, without rights, and one that is not there."""
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fairlead_engine.download.downloader import Orders, download
 from fairlead_engine.download.models_folder import Manifest, ModelsFolder, hold_model, is_held
 from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.reporting import Reporter
 from fairlead_protocol.downloads import DownloadFailure
 
 SOURCE = "hf://acme/dinghy"
@@ -52,6 +55,29 @@ def test_where_nothing_can_be_held_engines_serve_and_nothing_goes(tmp_path: Path
         assert is_held(folder, 0.0) and not models.remove(folder) and folder.exists()
     with pytest.raises(DownloadError):
         models.make_room(10, 1, SOURCE)
+
+
+class _Killed(BaseException):
+    """Stands for the end of a process."""
+
+
+def test_a_model_is_never_lost_between_the_old_one_and_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed when the old one lies aside and the new one not yet in its place, with a source that is gone since."""
+    models = ModelsFolder(tmp_path)
+    put(models)
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if path == models.staging(SOURCE):
+            raise _Killed
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(_Killed):
+        patch.setattr(Path, "rename", killed)
+        put(models)
+    assert models.manifest(SOURCE) is None
+    folder = asyncio.run(download(Orders(SOURCE, models), Reporter(SOURCE)))
+    assert folder == models.model(SOURCE) and models.manifest(SOURCE) is not None
 
 
 def prune(*arguments: str) -> "subprocess.CompletedProcess[str]":

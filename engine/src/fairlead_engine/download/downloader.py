@@ -79,6 +79,7 @@ async def download(orders: Orders, reporter: Reporter, remote: Remote | None = N
     models.prepare()
     async with AsyncExitStack() as stack:
         await _our_turn(orders, reporter, stack)
+        models.go_on(source)
         there = models.manifest(source)
         if there is not None and not orders.refresh:
             return _as_it_is(orders, there, reporter)

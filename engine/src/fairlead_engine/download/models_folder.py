@@ -165,6 +165,13 @@ class ModelsFolder:
         if former is not None:
             _remove_unheld(former)
 
+    def go_on(self, source: str) -> None:
+        """Puts into the model's place what a run had whole that was killed before it could; who has the lock calls it.
+        What was there before lies aside by then."""
+        staging, model = self.staging(source), self.model(source)
+        if not model.exists() and not (staging / _PLAN).exists() and read_manifest(staging) is not None:
+            staging.rename(model)
+
     def models(self) -> dict[Path, Manifest]:
         """All that are whole, the one that was least recently used first."""
         found = {path: manifest for path in _folders(self.path) if (manifest := read_manifest(path)) is not None}
