@@ -25,8 +25,9 @@ BUSY = 0.9
 
 def kind(machine: dict[str, Any]) -> str:
     """The page's name: the machine's kind, without what differs between two of them."""
-    words = f"{machine.get('gpu') or machine['cpu']} {machine['cores']} cores"
-    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+    by = str(machine.get("bfloat16 by") or "").partition(" ")[0]
+    words = machine.get("gpu") or f"{machine['cpu']} {by}"
+    return re.sub(r"[^a-z0-9]+", "-", f"{words} {machine['cores']} cores".lower()).strip("-")
 
 
 def write(results: dict[str, Any], folder: Path) -> Path:
