@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
 
 @pytest.fixture(scope="module")
 def file() -> Iterator[Path]:
-    """The dinghy's; outside of /tmp, which pods have of their own."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+    """The dinghy's, below /tmp, of which pods have one of their own."""
+    with tempfile.TemporaryDirectory() as folder:
         yield write_dinghy(Path(folder))
 
 

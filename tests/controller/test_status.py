@@ -13,6 +13,7 @@ from fairlead.controller.plan import key_of
 from fairlead.controller.status import situation, status
 from fairlead.kube.client import JsonObject
 from fairlead.operator_settings import OperatorSettings
+from fairlead_protocol.downloads import DownloadProgress, DownloadStage
 
 SETTINGS = OperatorSettings(gateway_url="http://gateway/")
 NOW = "2026-06-01T00:00:00Z"
@@ -105,6 +106,20 @@ def test_everything_is_well() -> None:
     assert seen.brief("Progressing") == ("False", "Complete")
     assert seen.brief("ModelAvailable") == ("True", "ModelLoaded")
     assert seen.brief("Degraded") == ("False", "AsExpected")
+
+
+def test_of_two_pods_the_one_that_downloads_is_told_of_not_the_one_that_waits_for_it() -> None:
+    pods, stages = [], {"a": DownloadStage.WAITING, "b": DownloadStage.DOWNLOADING}
+    for name in stages:
+        pods.append(pod(name, SCHEDULED, state={"waiting": {"reason": "PodInitializing"}}))
+        pods[-1]["status"]["initContainerStatuses"] = [{"name": "download", "state": {"running": {}}}]
+    downloads = {
+        f"uid-{name}": DownloadProgress(source="hf://a/b", stage=stage, bytes=1) for name, stage in stages.items()
+    }
+    for order in (pods, pods[::-1]):
+        seen = Seen(*order, spec={"replicas": 2}, downloads=downloads)
+        for kind in ("Ready", "Progressing"):
+            assert "downloading hf://a/b: 1 B" in seen.message(kind), seen.message(kind)
 
 
 def test_counts_selector_and_url() -> None:

@@ -91,6 +91,9 @@ def test_both_know_what_they_are_told() -> None:
     parsed = build_parser().parse_args(words)
     assert isinstance(parsed, argparse.Namespace) and parsed.events == "ipc://@fairlead-kv-$(POD_NAME)"
     assert config["model"] == server(pod)["args"][1] == "/models/boat"
+    (mount,) = (each for each in server(pod)["volumeMounts"] if each["mountPath"] == "/models/boat")
+    (volume,) = (each for each in pod["volumes"] if each["name"] == mount["name"])
+    assert volume["hostPath"] == {"path": "/models/boat"}, "so that local mode takes no path below /tmp for the pod's"
 
 
 def test_a_download_is_our_images_and_both_read_the_same_folder() -> None:

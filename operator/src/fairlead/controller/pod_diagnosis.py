@@ -79,6 +79,8 @@ class Diagnosis:
     message: str = ""
     model_failed: bool = False
     """Whether the engine itself said that it cannot serve this model here."""
+    waits_for_another: bool = False
+    """Whether another pod downloads what it needs."""
 
     @property
     def sentence(self) -> str:
@@ -113,7 +115,8 @@ def diagnose(
         return Diagnosis(name, Stage.FAILING, Reason.UNSCHEDULABLE, message)
     statuses = _container_statuses(status)
     if is_downloading(pod) and progress is not None:  # also after an attempt that failed
-        return Diagnosis(name, Stage.STARTING, Reason.DOWNLOADING, in_words(progress))
+        waits = progress.stage is DownloadStage.WAITING
+        return Diagnosis(name, Stage.STARTING, Reason.DOWNLOADING, in_words(progress), waits_for_another=waits)
     for container in statuses:
         failure = _failure(name, container)
         if failure is not None:

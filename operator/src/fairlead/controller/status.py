@@ -70,6 +70,11 @@ class Situation:
         return [pod for pod in self.pods if pod.stage in stages]
 
     @property
+    def starting(self) -> list[Diagnosis]:
+        """Those on their way; last the pods that wait for another one's download, which say least."""
+        return sorted(self.of(Stage.STARTING), key=lambda pod: pod.waits_for_another)
+
+    @property
     def num_ready(self) -> int:
         """Replicas that answer requests."""
         return len(self.of(Stage.READY))
@@ -198,14 +203,14 @@ def ready(now: Situation) -> Said:
             return TRUE, Reason.SCALED_TO_ZERO, "scaled to zero: the next request starts a replica and waits for it"
         message = "scaled to zero: requests wait for as long as routing.coldStartTimeout says, until the external "
         return FALSE, Reason.SCALED_TO_ZERO, message + "autoscaler or a person raises spec.replicas"
-    if starting := now.of(Stage.STARTING):
+    if starting := now.starting:
         return FALSE, starting[0].reason, f"{count}; {starting[0].sentence}"
     return FALSE, Reason.RECONCILING, f"{count}; {now.waiting_for or 'replicas are being created'}"
 
 
 def progressing(now: Situation) -> Said:
     """True while something is on its way without anybody's help."""
-    starting, draining, trouble = now.of(Stage.STARTING), now.of(Stage.DRAINING), now.trouble
+    starting, draining, trouble = now.starting, now.of(Stage.DRAINING), now.trouble
     leaving = "".join(f"; {pod.sentence}" for pod in draining if pod.message)
     if now.paused and now.is_rolling:
         # Before what goes on or goes wrong: it is the pods of before that do, and nothing will replace them.

@@ -9,7 +9,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.source import ModelSource
+from fairlead.manifests.source import MODEL_VOLUME, ModelSource
 from fairlead.operator_settings import OperatorSettings
 
 SERVER_PORT = 8001
@@ -100,7 +100,12 @@ def with_front(
     del server["readinessProbe"], server["ports"]
     # The image of the user's is the server's; what downloads is ours.
     downloads = [each | {"image": settings.engine_image} for each in pod.get("initContainers") or ()]
-    made = {**pod, "containers": [server, front]}
+    volumes = list(pod["volumes"])
+    if folder := source.flags.get("model"):  # of the machine, whose /tmp is not the pod's
+        volumes.append({"name": MODEL_VOLUME, "hostPath": {"path": folder}})
+        mount = {"name": MODEL_VOLUME, "mountPath": folder, "readOnly": True}
+        server["volumeMounts"] = [*server["volumeMounts"], mount]
+    made = {**pod, "containers": [server, front], "volumes": volumes}
     return made | ({"initContainers": downloads} if downloads else {})
 
 
