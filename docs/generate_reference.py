@@ -85,3 +85,7 @@ def _wrapped(text: str) -> str:
         return [line] if line.startswith("|") or not line else textwrap.wrap(line, 120, break_on_hyphens=False)
 
     return "\n".join(part for line in text.split("\n") for part in lines(line))
+
+
+if __name__ == "__main__":
+    main()
