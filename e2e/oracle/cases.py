@@ -87,6 +87,36 @@ RULES = (
         deployment(model={"source": "hf://o/name", "cache": {"claim": "models", "node": False}}),
     ),
     RuleCase(
+        "model.cache.image excludes model.cache.claim, node and size",
+        "spec.model.cache",
+        deployment(model={"source": "oci://h.example/a", "cache": {"image": True, "size": "1Gi"}}),
+        deployment(model={"source": "oci://h.example/a", "cache": {"image": False, "size": "1Gi", "node": True}}),
+    ),
+    RuleCase(
+        "model.cache.imagePath needs model.cache.image: true",
+        "spec.model.cache",
+        deployment(model={"source": "oci://h.example/a", "cache": {"node": True, "imagePath": "models/a"}}),
+        deployment(model={"source": "oci://h.example/a", "cache": {"image": True, "imagePath": "models/a"}}),
+    ),
+    RuleCase(
+        "model.cache.image needs a model.source of oci://REGISTRY/NAME",
+        "<nil>",
+        deployment(model={"source": "hf://o/name", "cache": {"image": True}}),
+        deployment(model={"source": "oci://h.example/a:v1", "cache": {"image": True, "node": False}}),
+    ),
+    RuleCase(
+        "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image",
+        "<nil>",
+        deployment(
+            model={"source": "oci://h.example/a", "cache": {"image": True}},
+            engine={"speculative": {"method": "draft", "source": "hf://o/name"}},
+        ),
+        deployment(
+            model={"source": "oci://h.example/a", "cache": {"image": True}},
+            engine={"speculative": {"method": "draft", "source": "oci://h.example/b"}},
+        ),
+    ),
+    RuleCase(
         "model.credentials is for sources that are downloaded",
         "<nil>",
         deployment(model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}}),

@@ -118,6 +118,30 @@ def test_each_rule_is_what_its_case_breaks_and_just_keeps(case: RuleCase) -> Non
         ({"model": {"source": "hf://o/n", "cache": {"claim": "c", "node": True}}}, "is kept in one place"),
         ({"model": {"source": "demo://a", "credentials": {"secretName": "s"}}}, "model.credentials is for sources"),
         ({"model": {"source": "pvc://a", "cache": {"claim": "c"}}}, "model.cache is for sources"),
+        *(
+            ({"model": {"source": "oci://h.example/a", "cache": {"image": True, **other}}}, sentence)
+            for other, sentence in (
+                ({"claim": "c"}, "model.cache.image excludes model.cache.claim, node and size"),
+                ({"node": True}, "model.cache.image excludes model.cache.claim, node and size"),
+                ({"size": "1Gi"}, "model.cache.image excludes model.cache.claim, node and size"),
+                ({"image": False, "imagePath": "a"}, "model.cache.imagePath needs model.cache.image: true"),
+            )
+        ),
+        ({"model": {"source": "hf://o/n", "cache": {"image": True}}}, "model.cache.image needs a model.source of oci"),
+        (
+            {
+                "model": {"source": "pvc://a", "cache": {"image": True}},
+                "adapters": [{"name": "a", "source": "hf://o/n"}],
+            },
+            "model.cache.image needs a model.source of oci://REGISTRY/NAME",
+        ),
+        (
+            {
+                "model": {"source": "oci://h.example/a", "cache": {"image": True}},
+                "engine": {"speculative": {"method": "draft", "source": "https://h.example/b"}},
+            },
+            "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image",
+        ),
         ({"model": {"source": "pvc://models/../secrets"}}, "must not contain '..'"),
         (
             {"engine": {"speculative": {"method": "draft", "source": "hf://name-only"}}},
@@ -167,6 +191,14 @@ def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> N
             )
         ),
         {"model": {"source": "hf://o/n", "credentials": {"secretName": "hub"}, "cache": {"size": "100Gi"}}},
+        *(
+            {
+                "model": {"source": "oci://h.example/a", "cache": {"image": True, "imagePath": "models/a"}},
+                "engine": {"speculative": {"method": "draft", "source": source}},
+                "adapters": [{"name": "a", "source": "hf://o/n"}],
+            }
+            for source in ("oci://h.example/b@sha256:0a", "pvc://claim/b", "demo://dinghy")
+        ),
         {
             "model": {"source": "demo://a", "credentials": {"secretName": "hub"}, "cache": {"size": "100Gi"}},
             "adapters": [{"name": "a", "source": "pvc://a/b"}, {"name": "b", "source": "hf://o/n@r"}],
@@ -207,14 +239,14 @@ targets = st.fixed_dictionaries(
     {}, optional={"tolerance": replicas, "timeToFirstToken": durations, "queueDepth": st.integers(1, 2)}
 )
 boats = st.sampled_from(["a", "b", "-"])
-sources = st.sampled_from(["hf://o/n", "demo://a", "az://a/b", "", "hf:/"])
+sources = st.sampled_from(["hf://o/n", "demo://a", "az://a/b", "oci://h/a", "", "hf:/"])
 models = st.fixed_dictionaries(
     {"source": sources},
     optional={
         "servedName": boats,
         "aliases": st.lists(boats, max_size=2),
         "credentials": st.just({"secretName": "s"}),
-        "cache": st.just({"node": True}),
+        "cache": st.sampled_from([{"node": True}, {"image": True}, {"image": False}, {}]),
     },
 )
 values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
@@ -271,7 +303,16 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
     ),
     "cache": (
         rules.CACHE,
-        st.fixed_dictionaries({}, optional={"claim": st.just("c"), "node": st.booleans()}),
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "claim": st.just("c"),
+                "node": st.booleans(),
+                "image": st.booleans(),
+                "imagePath": st.just("a"),
+                "size": st.just("1Gi"),
+            },
+        ),
     ),
     "adapter source": (
         rules.ADAPTER_SOURCE,

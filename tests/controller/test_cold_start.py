@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.llmdeployment import ModelCache
+from fairlead.api.model_cache import ModelCache
 from fairlead.controller.autoscale import ColdStart
 from fairlead.controller.start_stages import start_seconds, start_stages
 

@@ -74,6 +74,59 @@ def test_an_image_that_does_not_pull_is_named(reason: str) -> None:
     assert found.message.startswith("fairlead/engine:1 cannot be pulled; check engine.image")
 
 
+def mounting(*containers: dict[str, Any], name: str = "model", **status: Any) -> dict[str, Any]:
+    """A pod that mounts the model's image."""
+    found = pod(*containers, **status)
+    found["spec"]["volumes"] = [
+        {"name": "scratch", "emptyDir": {}},
+        {"name": name, "image": {"reference": "registry.example:5000/models/barge:v1", "pullPolicy": "IfNotPresent"}},
+    ]
+    return found
+
+
+BARGE = "registry.example:5000/models/barge"
+
+
+@pytest.mark.parametrize("written", [f"{BARGE}:v1", f"{BARGE}@sha256:0a", f'"{BARGE}"'])
+@pytest.mark.parametrize("name", ["model", "speculative"])
+def test_the_models_image_that_does_not_pull_is_named_and_not_the_engines(written: str, name: str) -> None:
+    """The kubelet says so of the container that mounts it."""
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": f"Back-off pulling image {written}: 401"}}
+    found = diagnose(mounting(engine(state=state), name=name))
+    assert (found.stage, found.reason, found.model_failed) == (Stage.FAILING, "ImagePullBackOff", True)
+    field = {"model": "model.source", "speculative": "engine.speculative.source"}[name]
+    assert found.message.startswith(f"{BARGE}:v1 cannot be pulled; check {field}, and that model.credentials names")
+    assert found.message.endswith("401")
+
+
+@pytest.mark.parametrize("written", ["fairlead/engine:1", f"{BARGE}-other:1", f"{BARGE}/below:1", ""])
+def test_beside_a_models_image_the_engines_own_is_still_named(written: str) -> None:
+    found = diagnose(mounting(engine(state={"waiting": {"reason": "ErrImagePull", "message": written}})))
+    assert found.message.startswith("fairlead/engine:1 cannot be pulled; check engine.image")
+    assert not found.model_failed
+
+
+def test_a_kubelet_that_only_warns_of_an_image_that_does_not_pull_is_heard() -> None:
+    creating = mounting(engine(state={"waiting": {"reason": "ContainerCreating"}}))
+    found = diagnose(creating, PodWarning("Failed", f'Failed to pull image "{BARGE}:v1": not found'))
+    assert (found.stage, found.reason, found.model_failed) == (Stage.FAILING, "ImagePullBackOff", True)
+    assert diagnose(creating, PodWarning("Failed", "something else")).stage is Stage.STARTING
+
+
+def test_a_pod_that_waits_for_the_models_image_says_so() -> None:
+    found = diagnose(mounting(engine(state={"waiting": {"reason": "ContainerCreating"}})))
+    assert (found.stage, found.reason) == (Stage.STARTING, "ContainerCreating")
+    assert found.message.endswith(f"of which {BARGE}:v1 may have to be pulled, too")
+
+
+def test_a_node_that_cannot_mount_images_is_suspected() -> None:
+    words = 'cannot find volume "model" to mount into container "engine"'
+    failed = engine(state={"waiting": {"reason": "CreateContainerConfigError", "message": words}})
+    found = diagnose(mounting(failed))
+    assert "check whether its node can mount images (else write model.cache: {node: true}), engine.env" in found.message
+    assert "mount images" not in diagnose(pod(failed)).message
+
+
 def test_a_container_that_cannot_be_created_says_why() -> None:
     found = waiting("CreateContainerConfigError", 'secret "s" not found')
     assert (found.stage, found.reason) == (Stage.FAILING, "CreateContainerError")

@@ -500,6 +500,84 @@ def test_downloaded_models_are_kept_where_the_cache_says() -> None:
         downloads(node=True)
 
 
+def in_an_image(source: str = "oci://registry.example/models/barge:v1", **model: Any) -> dict[str, Any]:
+    return {"source": source, "cache": {"image": True}} | model
+
+
+def test_a_model_in_an_image_is_mounted_and_nothing_is_downloaded() -> None:
+    settings = OperatorSettings(engine_image_pull_secrets=("engines", "registry"))
+    spec = pod(settings, model=in_an_image(credentials={"secretName": "registry"}))["spec"]
+    assert "initContainers" not in spec
+    image = {"reference": "registry.example/models/barge:v1", "pullPolicy": "IfNotPresent"}
+    assert spec["volumes"][-1] == {"name": "model", "image": image}
+    (engine,) = spec["containers"]
+    assert engine["volumeMounts"][-1] == {"name": "model", "mountPath": "/models", "readOnly": True}
+    assert engine["args"][3:5] == ["--model", "/models"]
+    assert "registry" not in str(engine.get("env")) + str(engine.get("envFrom"))
+    assert spec["imagePullSecrets"] == [{"name": "engines"}, {"name": "registry"}]
+    assert build(model=in_an_image())[1]["spec"]["progressDeadlineSeconds"] == 3600 + 86400, "a pull may take as long"
+    assert "imagePullSecrets" not in pod(model=in_an_image())["spec"]
+
+
+def test_where_in_an_image_its_model_is_is_said() -> None:
+    model = in_an_image(cache={"image": True, "imagePath": "models/barge"})
+    spec = pod(model=model, engine=speculative("oci://registry.example/head@sha256:" + "0a" * 32))["spec"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["config", "scratch", "model", "speculative"]
+    assert spec["volumes"][-1]["image"]["reference"] == "registry.example/head@sha256:" + "0a" * 32
+    assert spec["containers"][0]["args"][3:7] == [
+        "--model", "/models/models/barge", "--speculative-model", "/speculative",
+    ]  # fmt: skip
+    assert "initContainers" not in spec
+
+
+def test_an_image_is_mounted_into_servers_that_are_not_ours() -> None:
+    model = in_an_image(cache={"image": True, "imagePath": "barge.gguf"})
+    server, front = pod(model=model, engine={"type": "llama.cpp", "image": "llama:1"})["spec"]["containers"]
+    assert server["args"][server["args"].index("--model") + 1] == "/models/barge.gguf"
+    assert front["args"][front["args"].index("--model") + 1] == "/models/barge.gguf"
+    assert server["volumeMounts"][-1]["name"] == "model"
+
+
+def test_adapters_beside_an_image_are_downloaded_into_each_pod() -> None:
+    manifests = children(
+        llmdeployment(model=in_an_image(credentials={"secretName": "registry"}), adapters=[HUB_ADAPTER]), SETTINGS
+    )
+    (spec,) = (each["spec"]["template"]["spec"] for each in manifests if each["kind"] == "Deployment")
+    assert {"name": "downloads", "emptyDir": {}} in spec["volumes"]
+    assert spec["containers"][1]["envFrom"] == [{"secretRef": {"name": "registry", "optional": True}}]
+
+
+@pytest.mark.parametrize("cache", [None, {"node": False}, {"image": False}])
+def test_without_being_asked_no_image_is_mounted(cache: dict[str, Any] | None) -> None:
+    spec = pod(model=in_an_image(cache=cache))["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == ["download"]
+    assert "image" not in spec["volumes"][-1]
+
+
+def test_local_mode_and_registries_that_nodes_would_take_for_others_are_refused_with_the_way_out() -> None:
+    local = OperatorSettings(claims_folder="/claims", node_models_folder="/srv/models")
+    with pytest.raises(
+        CannotBuild, match=r"local mode mounts no images: write model\.cache: \{node: true\}"
+    ) as refused:
+        build(local, model=in_an_image())
+    assert refused.value.reason is Reason.SOURCE_NOT_SUPPORTED
+    with pytest.raises(CannotBuild, match=r"'acme' has neither: write it in full, such as oci://docker\.io/"):
+        build(model=in_an_image("oci://acme/barge"))
+    with pytest.raises(CannotBuild, match=r"engine\.speculative\.source: with model\.cache\.image a registry"):
+        build(model=in_an_image("oci://localhost/barge"), engine=speculative("oci://acme/head"))
+    with pytest.raises(CannotBuild, match=r"model\.source: oci:// is written oci://REGISTRY"):
+        build(model=in_an_image("oci://host/Upper/case"))
+
+
+def test_kubernetes_schemas_know_every_field_of_the_guides_image_volume() -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "model-sources.md").read_text()
+    (written,) = (part for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "imagePath" in part)
+    model = yaml.safe_load(written)["spec"]["model"]
+    assert container(model=model)["args"][4] == "/models/models/barge"
+    kubernetes_validate.validate(build(model=model)[1], "1.32", strict=True)
+
+
 def test_the_users_image_wins_over_the_settings() -> None:
     assert container(engine={"image": "mine:1"})["image"] == "mine:1"
 

@@ -18,7 +18,6 @@ from fairlead import __version__
 from fairlead.api import names
 from fairlead.api.decoding import InvalidValue, UnknownField, decode
 from fairlead.api.durations import format_duration
-from fairlead.api.llmdeployment import DNS_SUBDOMAIN_PATTERN
 from fairlead.api.quantities import QUANTITY_PATTERN
 from fairlead.api.schema import Constraints, Quantities, Raw, Seconds, schema_of
 from fairlead_protocol.logs import LogFormat
@@ -103,7 +102,7 @@ class OperatorSettings:
     engine_image_pull_policy: ImagePullPolicy = ImagePullPolicy.IF_NOT_PRESENT
     """When the kubelet pulls an engine's image: IfNotPresent, Always or Never."""
     engine_image_pull_secrets: tuple[
-        Annotated[str, Constraints(pattern=DNS_SUBDOMAIN_PATTERN, max_length=253)], ...
+        Annotated[str, Constraints(pattern=names.DNS_SUBDOMAIN_PATTERN, max_length=253)], ...
     ] = ()
     """Names of the Secrets with the registry's credentials for engines' images, in the namespace of each LLMDeployment:
     the operator copies none. Default: those that the namespace's ServiceAccount names."""

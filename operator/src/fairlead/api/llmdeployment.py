@@ -11,9 +11,10 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Self
 
-from fairlead.api import rules
+from fairlead.api import names, rules
 from fairlead.api.decoding import InvalidValue, decode
 from fairlead.api.durations import format_duration
+from fairlead.api.model_cache import ModelCache, ModelCredentials
 from fairlead.api.rules import BrokenRule
 from fairlead.api.schema import Bytes, Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of
 
@@ -102,8 +103,6 @@ class SpeculativeMethod(StrEnum):
     EAGLE3 = "eagle3"
 
 
-DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-"""Names of Secrets, claims and most other objects."""
 DEFAULT_QUEUE_DEPTH = 4
 """Waiting requests per replica that an autoscaled fleet is held to where no target is set at all."""
 DEFAULT_SCALE_TO_ZERO_AFTER = 600.0
@@ -115,30 +114,6 @@ Name = Annotated[
     ),
 ]
 """A name of a model, as clients send it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCredentials:
-    """A Secret for downloads."""
-
-    secret_name: Annotated[str, Constraints(pattern=DNS_SUBDOMAIN_PATTERN, max_length=253)]
-    """Name of a Secret in the same namespace. Its keys become environment variables of downloads alone: HF_TOKEN,
-    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, OCI_USERNAME and OCI_PASSWORD, HTTPS_AUTHORIZATION, and the like."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCache:
-    """Where a downloaded model is kept, so that the next replica finds it."""
-
-    claim: Annotated[str | None, Constraints(pattern=DNS_SUBDOMAIN_PATTERN, max_length=253, default_text="none")] = None
-    """A PersistentVolumeClaim of the same namespace that all replicas share; on several nodes it needs the access mode
-    ReadWriteMany."""
-    node: bool = False
-    """Whether each node keeps the model in a folder of its own, which the operator's settings name (nodeModelsFolder).
-    """
-    size: Annotated[Bytes | None, Constraints(default_text="no limit but the volume's own")] = None
-    """Most that downloaded models may take there, such as 100Gi. To make room, those go first that were not used for
-    longest; never one that an engine runs from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +200,7 @@ class Speculative:
 class MeasuredProfile:
     """What `fairlead-engine characterise` has measured of this model on this kind of machine."""
 
-    config_map: Annotated[str, Constraints(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN_PATTERN)]
+    config_map: Annotated[str, Constraints(min_length=1, max_length=253, pattern=names.DNS_SUBDOMAIN_PATTERN)]
     """A ConfigMap of the same namespace that holds the profile."""
     key: Annotated[str, Constraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "profile.json"
     """Under which it is there."""

@@ -10,6 +10,8 @@ SHORT_NAME = "llm"
 CRD_NAME = f"{PLURAL}.{GROUP}"
 MAX_NAME_LENGTH = 40
 """Of an LLMDeployment: its children's names and label values are made from it."""
+DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+"""Names of Secrets, claims and most other objects."""
 
 LABEL_LLMDEPLOYMENT = f"{GROUP}/llmdeployment"
 """On every child: the name of the LLMDeployment it belongs to."""

@@ -82,6 +82,10 @@ def _in_order(value: Mapping[str, Any], lower: str, upper: str) -> bool:
     return not _has(value, lower) or not _has(value, upper) or bool(value[lower] <= value[upper])
 
 
+def _keeps_images(body: Mapping[str, Any]) -> bool:
+    return bool(((body["spec"].get("model") or {}).get("cache") or {}).get("image"))
+
+
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _DOWNLOADED_FORMS = "hf://[^/@?#]+/[^/@?#]+(@[^@?#]+)?|(s3|gs|az|https|oci)://[^/@?#]+/[^?#]+"
 _SOURCE = f"^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|{_DOWNLOADED_FORMS})$"
@@ -92,6 +96,8 @@ _ANY_DOWNLOADED = (
     f"self.spec.engine.speculative.source.matches('{_DOWNLOADED}')) || "
     f"(has(self.spec.adapters) && self.spec.adapters.exists(each, each.source.matches('{_DOWNLOADED}')))"
 )
+_NO_IMAGES = "!has(self.spec.model.cache) || !has(self.spec.model.cache.image) || !self.spec.model.cache.image"
+_NOT_MOUNTED = "^(hf|s3|gs|az|https)://"
 _ADAPTER_SOURCE = f"^(file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?/.+|{_DOWNLOADED_FORMS})$"
 _DOWNLOADED_LOOK = (
     "hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, "
@@ -143,6 +149,24 @@ OBJECT = (
         lambda self: not _has(self["spec"].get("model") or {}, "cache") or _downloads(self["spec"]),
         "model.cache is for sources that are downloaded: leave it out",
     ),
+    Rule(
+        f"{_NO_IMAGES} || self.spec.model.source.startsWith('oci://')",
+        lambda self: not _keeps_images(self) or (self["spec"]["model"].get("source") or "").startswith("oci://"),
+        "model.cache.image needs a model.source of oci://REGISTRY/NAME: nodes pull images from registries only; for "
+        "other sources choose model.cache.claim or node",
+    ),
+    Rule(
+        f"{_NO_IMAGES} || !has(self.spec.engine) || !has(self.spec.engine.speculative) || "
+        "!has(self.spec.engine.speculative.source) || "
+        f"!self.spec.engine.speculative.source.matches('{_NOT_MOUNTED}')",
+        lambda self: (
+            not _keeps_images(self)
+            or not _has(guesser := (self["spec"].get("engine") or {}).get("speculative") or {}, "source")
+            or not matches(_NOT_MOUNTED, guesser["source"])
+        ),
+        "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image: there is nowhere to "
+        "keep what is downloaded otherwise",
+    ),
     *foreign_rules.OBJECT,
 )
 """On the whole object."""
@@ -176,6 +200,17 @@ CACHE = (
         "!has(self.claim) || !has(self.node) || !self.node",
         lambda self: not _has(self, "claim") or not self.get("node"),
         "model.cache.claim excludes model.cache.node: a model is kept in one place",
+    ),
+    Rule(
+        "!has(self.image) || !self.image || !(has(self.claim) || (has(self.node) && self.node) || has(self.size))",
+        lambda self: not self.get("image") or not (_has(self, "claim", "size") or self.get("node")),
+        "model.cache.image excludes model.cache.claim, node and size: nodes keep images, and remove them, as their "
+        "kubelet is set",
+    ),
+    Rule(
+        "!has(self.imagePath) || (has(self.image) && self.image)",
+        lambda self: not _has(self, "imagePath") or bool(self.get("image")),
+        "model.cache.imagePath needs model.cache.image: true: it is a place in an image that pods mount",
     ),
 )
 """On `spec.model.cache`."""

@@ -18,7 +18,8 @@ from typing import Any
 
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import parse_duration
-from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ModelCache, ScalingMode
+from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode
+from fairlead.api.model_cache import ModelCache
 from fairlead.api.names import SCALING_HISTORY_LENGTH
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import demand_window, targets_of

@@ -15,6 +15,11 @@ from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings
 
+NO_IMAGE_VOLUMES = (
+    "model.cache.image: this cluster has no image volumes, which Kubernetes has from 1.35 on, and from 1.33 with the "
+    "feature gate ImageVolume: write model.cache: {node: true}, or {claim: NAME}, to have the model downloaded"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -74,5 +79,7 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
         override = f"the annotation {names.ANNOTATION_IGNORE_FIT}: 'true' has one made all the same"
         message = f"no pod is made, as it could only fail: {fit.message}; {override}"
         return Desired(deployment, obstacle=Problem(fit.reason, message), fit=fit)
+    if observed.image_volumes is False:
+        return Desired(deployment, obstacle=Problem(Reason.SOURCE_NOT_SUPPORTED, NO_IMAGE_VOLUMES), fit=fit)
     adapters = placed_adapters(deployment, settings, observed.adapter_claims)
     return Desired(deployment, manifests, done_without=capabilities.done_without, adapters=adapters, fit=fit)

@@ -6,6 +6,7 @@ them. An engine that could not start has written `{"reason", "message"}` to its 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +16,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.conditions import Reason, find_condition
 from fairlead.fleet.pods import became_ready
+from fairlead.manifests.source import MODEL_VOLUME, SPECULATIVE_VOLUME
 from fairlead_protocol.downloads import DownloadProgress, DownloadStage
 
 MAX_MESSAGE_LENGTH = 1024
@@ -37,6 +39,8 @@ WARNINGS = {
     "NetworkNotReady": _SANDBOX,
 }
 """What a warning about a pod whose containers are being created comes to: a reason, and what to do."""
+_FIELDS = {MODEL_VOLUME: "model.source", SPECULATIVE_VOLUME: "engine.speculative.source"}
+"""Volumes of ours that may be images, and the fields that name those."""
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 _STEP_TIMEOUT = "--step-timeout"
 _DOWNLOADERS = (*names.DOWNLOAD_CONTAINERS, names.ADAPTERS_CONTAINER)
@@ -78,7 +82,7 @@ class Diagnosis:
     """Empty for a ready pod that is well."""
     message: str = ""
     model_failed: bool = False
-    """Whether the engine itself said that it cannot serve this model here."""
+    """Whether the engine itself said that it cannot serve this model here, or the model's own image cannot be had."""
     waits_for_another: bool = False
     """Whether another pod downloads what it needs."""
 
@@ -118,13 +122,15 @@ def diagnose(
         waits = progress.stage is DownloadStage.WAITING
         return Diagnosis(name, Stage.STARTING, Reason.DOWNLOADING, in_words(progress), waits_for_another=waits)
     for container in statuses:
-        failure = _failure(name, container)
+        failure = _failure(pod, container)
         if failure is not None:
             return failure
     starting = _starting(name, pod, statuses)
     if warning is None or starting.reason != Reason.CONTAINER_CREATING:
         return starting
     said = f"{warning.reason}: {warning.message}"
+    if warning.reason == "Failed" and (failure := _model_not_pulled(pod, warning.message)) is not None:
+        return failure
     if warning.reason in WARNINGS:
         reason, advice = WARNINGS[warning.reason]
         return Diagnosis(name, Stage.FAILING, reason, _shorten(f"{advice}. The cluster says: {said}"))
@@ -206,17 +212,41 @@ def _container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
-def _failure(pod: str, container: Mapping[str, Any]) -> Diagnosis | None:
-    """What keeps this container from running; None when nothing does."""
+def _model_images(pod: Mapping[str, Any]) -> dict[str, str]:
+    """The images that a pod mounts as volumes, by the field that names each."""
+    volumes = ((each.get("name"), each.get("image") or {}) for each in (pod.get("spec") or {}).get("volumes") or ())
+    return {_FIELDS[name]: str(image.get("reference")) for name, image in volumes if image and name in _FIELDS}
+
+
+def _model_not_pulled(body: Mapping[str, Any], words: str) -> Diagnosis | None:
+    """What words about a pull mean that are about a model's image; None for others. Container runtimes write tags and
+    digests their own way."""
+    for field, image in _model_images(body).items():
+        if re.search(re.escape(re.sub(r"(:[^:/@]+)?(@.*)?$", "", image)) + r"(?![\w./-])", words):
+            message = f"{image} cannot be pulled; check {field}, and that model.credentials names a Secret of the type "
+            message = _shorten(f"{message}kubernetes.io/dockerconfigjson, if the registry wants one. {words}")
+            name = body["metadata"]["name"]
+            return Diagnosis(name, Stage.FAILING, Reason.IMAGE_PULL_BACK_OFF, message, model_failed=True)
+    return None
+
+
+def _failure(body: Mapping[str, Any], container: Mapping[str, Any]) -> Diagnosis | None:
+    """What keeps this container of a pod from running; None when nothing does."""
+    pod = body["metadata"]["name"]
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
     if reason in IMAGE_REASONS:
         image = container.get("image") or "the image"
+        # The kubelet says of the container what keeps it, also where that is the image of a volume.
+        if image not in detail and (told := _model_not_pulled(body, detail)) is not None:
+            return told
         message = f"{image} cannot be pulled; check engine.image and the registry's credentials. {detail or reason}"
         return Diagnosis(pod, Stage.FAILING, Reason.IMAGE_PULL_BACK_OFF, _shorten(message))
     if reason in CREATE_REASONS:
         suspect = "model.credentials" if container.get("name") in _DOWNLOADERS else "engine.env"
+        if container.get("name") not in _DOWNLOADERS and _model_images(body):
+            suspect = f"whether its node can mount images (else write model.cache: {{node: true}}), {suspect}"
         message = f"the container cannot be created ({reason}); check {suspect} and template. {detail}"
         return Diagnosis(pod, Stage.FAILING, Reason.CREATE_CONTAINER_ERROR, _shorten(message))
     if "running" in state and (container.get("started") or not container.get("restartCount")):
@@ -276,6 +306,8 @@ def _starting(name: str, pod: Mapping[str, Any], containers: list[Mapping[str, A
     engine = next((each for each in containers if each.get("name") == names.ENGINE_CONTAINER), None)
     if engine is None or "running" not in (engine.get("state") or {}):
         message = "the container is being created: its image is pulled and its volumes are mounted"
+        if images := _model_images(pod):
+            message += f", of which {' and '.join(images.values())} may have to be pulled, too"
         return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
     # A pod that never was ready is not ready since before its container started. Both are in UTC: text sorts as time.
     since = str((find_condition(status, "Ready") or {}).get("lastTransitionTime") or "")

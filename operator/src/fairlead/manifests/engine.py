@@ -54,10 +54,11 @@ def engine_deployment(
         volumes: list[dict[str, Any]] = list(pod.get("volumes") or [])
         if all(volume["name"] != CONFIG_VOLUME for volume in volumes):
             volumes.insert(0, {"name": CONFIG_VOLUME, "configMap": {"name": config_name(deployment, flags, profile)}})
+        fetches = bool(pod.get("initContainers")) or any("image" in volume for volume in volumes)
     spec = {
         "replicas": deployment.desired_replicas,
         "revisionHistoryLimit": 3,
-        "progressDeadlineSeconds": 2 * START_SECONDS + (DOWNLOAD_SECONDS if pod.get("initContainers") else 0),
+        "progressDeadlineSeconds": 2 * START_SECONDS + (DOWNLOAD_SECONDS if fetches else 0),
         "selector": {"matchLabels": selector_labels(deployment)},
         "strategy": {
             "type": "RollingUpdate",
@@ -202,11 +203,12 @@ def engine_pod(
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": selector_labels(deployment)},
     }
+    pull_secrets = (*settings.engine_image_pull_secrets, *source.pull_secrets)
     # Nothing where the template says how: merged with ours, its constraints would mean something else.
     is_said = "topologySpreadConstraints" in deployment.spec.template.spec
     placement = {
         "topologySpreadConstraints": [] if is_said else [spread],
-        "imagePullSecrets": [{"name": name} for name in settings.engine_image_pull_secrets],
+        "imagePullSecrets": [{"name": name} for name in dict.fromkeys(pull_secrets)],
         "nodeSelector": dict(profile.node_selector),
         "tolerations": [dict(toleration) for toleration in profile.tolerations],
         "runtimeClassName": profile.runtime_class_name,

@@ -7,9 +7,10 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
-from fairlead.api.llmdeployment import LLMDeploymentSpec, ModelCache
+from fairlead.api.llmdeployment import LLMDeploymentSpec
+from fairlead.api.model_cache import ModelCache
 from fairlead.operator_settings import OperatorSettings
-from fairlead_protocol.model_sources import DOWNLOADED, SourceError, folder_name, parse_source
+from fairlead_protocol.model_sources import DOWNLOADED, Source, SourceError, folder_name, parse_source
 
 MODEL_VOLUME = "model"
 SPECULATIVE_VOLUME = "speculative"
@@ -48,6 +49,8 @@ class ModelSource:
     """For the engine's container."""
     downloads: tuple[Download, ...] = ()
     """Of the pod, in this order; no source twice."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets that nodes pull the images of `volumes` with."""
 
     def beside(self, other: "ModelSource") -> "ModelSource":
         """Both in one pod, where a volume is mounted once and a source is downloaded once."""
@@ -58,6 +61,7 @@ class ModelSource:
             self.volumes + tuple(each for each in other.volumes if each not in self.volumes),
             self.mounts + tuple(each for each in other.mounts if each not in self.mounts),
             self.downloads + tuple(each for each in other.downloads if each.source not in known),
+            self.pull_secrets + tuple(each for each in other.pull_secrets if each not in self.pull_secrets),
         )
 
 
@@ -147,10 +151,7 @@ def _on_a_claim(source: str, use: _Use, spec: LLMDeploymentSpec, settings: Opera
 
 
 def _downloaded(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
-    try:
-        parse_source(source)
-    except SourceError as e:
-        raise CannotBuild(f"{use.field}: {e}") from e
+    _parsed(source, use)
     return ModelSource(
         arguments=(f"--{use.flag}", f"{names.DOWNLOADS_FOLDER}/{folder_name(source)}"),
         volumes=(cache_volume(spec.model.cache, settings),),
@@ -159,11 +160,43 @@ def _downloaded(source: str, use: _Use, spec: LLMDeploymentSpec, settings: Opera
     )
 
 
+def _from_a_registry(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
+    """An image volume where the cache says so, else a download."""
+    cache, credentials = spec.model.cache, spec.model.credentials
+    if cache is None or not cache.image:
+        return _downloaded(source, use, spec, settings)
+    if settings.claims_folder is not None:
+        message = "model.cache.image is for clusters, and local mode mounts no images: write model.cache: {node: true}"
+        raise CannotBuild(message, Reason.SOURCE_NOT_SUPPORTED)
+    registry = _parsed(source, use).authority
+    if not any(mark in registry for mark in ".:") and registry != "localhost":
+        # Which nodes would take for a folder of Docker Hub.
+        message = f"{use.field}: with model.cache.image a registry is named by a host with a '.' or a port, and "
+        raise CannotBuild(f"{message}{registry!r} has neither: write it in full, such as oci://docker.io/ACCOUNT/NAME")
+    reference = {"reference": source.removeprefix("oci://"), "pullPolicy": "IfNotPresent"}
+    path = f"/{cache.image_path}" if cache.image_path and use is _MODEL else ""
+    return ModelSource(
+        arguments=(f"--{use.flag}", f"{use.mount_path}{path}"),
+        volumes=({"name": use.volume, "image": reference},),
+        mounts=({"name": use.volume, "mountPath": use.mount_path, "readOnly": True},),
+        pull_secrets=() if credentials is None else (credentials.secret_name,),
+    )
+
+
+def _parsed(source: str, use: _Use) -> Source:
+    """Raises CannotBuild."""
+    try:
+        return parse_source(source)
+    except SourceError as e:
+        raise CannotBuild(f"{use.field}: {e}") from e
+
+
 _PLACES: Mapping[str, Callable[[str, _Use, LLMDeploymentSpec, OperatorSettings], ModelSource]] = {
     "demo": _bundled,
     "file": _on_the_machine,
     "pvc": _on_a_claim,
     **dict.fromkeys(DOWNLOADED, _downloaded),
+    "oci": _from_a_registry,
 }
 """Scheme → what becomes of a source."""
 
@@ -179,5 +212,6 @@ def cache_volume(cache: ModelCache | None, settings: OperatorSettings) -> dict[s
             message += "(nodeModelsFolder): have one set, or use model.cache.claim"
             raise CannotBuild(message)
         return {"name": DOWNLOADS_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}
+    # Adapters come and go while a pod stays, and its image volumes do not: with `image` each pod has its own copy.
     limit = {"sizeLimit": str(cache.size)} if cache is not None and cache.size is not None else {}
     return {"name": DOWNLOADS_VOLUME, "emptyDir": limit}
