@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from homes.kubectl import Json
 from homes.volumes import MAKE_WRITABLE
 
@@ -17,6 +18,7 @@ import fairlead_local.demo.loopback_hub
 
 HUB = Path(fairlead_local.demo.loopback_hub.__file__).read_text()
 TOKEN = "hf_thistokenmustbeseennowhere"
+SERVER_WITH_IMAGE_VOLUMES = (1, 33)
 BYTES_PER_SECOND = 1_800_000
 """The dinghy has 7 MB: some four seconds, in which the operator looks twice."""
 
@@ -78,6 +80,17 @@ def test_a_model_of_a_hub_is_downloaded_once_and_says_how_far_it_is(fleet, deplo
             fleet.kubectl("delete", "llm", each, "--ignore-not-found")
             fleet.wait("its engines to go", lambda each=each: not fleet.pods(each))
         fleet.remove_claim(name)
+
+
+def test_where_models_cannot_be_mounted_as_images_that_is_said_and_no_pod_is_made(
+    fleet, deployed: Any, name: str
+) -> None:
+    if fleet.home == "kubernetes" and fleet.server_version() >= SERVER_WITH_IMAGE_VOLUMES:
+        pytest.skip("this cluster may have image volumes")
+    deployed(name, "oci://registry.example.com/models/barge:v1", model={"cache": {"image": True}})
+    seen = fleet.wait_condition(name, "ModelAvailable", "False", "SourceNotSupported")
+    assert "write model.cache: {node: true}" in seen["message"]
+    assert not fleet.pods(name)
 
 
 def told(fleet: Any, name: str) -> str:
