@@ -22,7 +22,8 @@ from homes.kubectl import Json
 COMMAND_SECONDS = 120.0
 VLLM_IMAGE = "vllm/vllm-openai"
 LLAMA_IMAGE = "ghcr.io/ggml-org/llama.cpp"
-"""A fake of it stands in."""
+SGLANG_IMAGE = "lmsysorg/sglang"
+"""Fakes of them stand in."""
 
 
 def fairlead(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -132,7 +133,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 def local_fleet(folder: Path, program: str) -> Iterator[LocalFleet]:
     """Up until the end of the block, or of this process. `program`: kubectl."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    fakes = {VLLM_IMAGE: "fake_vllm", LLAMA_IMAGE: "fake_llama"}
+    fakes = {VLLM_IMAGE: "fake_vllm", LLAMA_IMAGE: "fake_llama", SGLANG_IMAGE: "fake_sglang"}
     stand_ins = [f"--stand-in={image}={sys.executable} -m fairlead_testing.{fake}" for image, fake in fakes.items()]
     with owned_fleet(folder, ["--gateways", "2", *stand_ins], write=lambda text: print(text, end="")) as fleet:
         yield LocalFleet(folder, fleet.gateway, program)

@@ -65,6 +65,20 @@ def _not_llamas(field: str, value: Any, kept: Json | None = None) -> RuleCase:
     )
 
 
+def _sglang(**fields: Any) -> Json:
+    return deployment(model={"source": "hf://o/name"}, engine={"type": "SGLang", "image": "sglang:1", **fields})
+
+
+def _not_sglangs(field: str, value: Any, kept: Json | None = None) -> RuleCase:
+    """A field that SGLang has not; our engine has it."""
+    outer, _, inner = field.rpartition(".")
+    fields = {outer: {inner: value}} if outer else {field: value}
+    ours = {**_sglang(), "spec": {"model": {"source": "hf://o/name"}, "engine": fields}}
+    return RuleCase(
+        f"engine.{field} must be left out with engine.type SGLang", "spec.engine", _sglang(**fields), kept or ours
+    )
+
+
 def _left_out(field: str, value: Any, kept: Json | None = None) -> RuleCase:
     """A field that vLLM has not; our engine has it."""
     ours = {**_vllm(**{field: value}), "spec": {"model": {"source": "hf://o/name"}, "engine": {field: value}}}
@@ -281,6 +295,53 @@ RULES = (
         "<nil>",
         deployment(model={"source": "pvc://models/boat"}, engine={"type": "llama.cpp", "image": "llama:1"}),
         deployment(model={"source": "pvc://models/boat.gguf"}, engine={"type": "llama.cpp", "image": "llama:1"}),
+    ),
+    RuleCase(
+        "engine.image must be set with engine.type SGLang",
+        "spec.engine",
+        deployment(model={"source": "hf://o/name"}, engine={"type": "SGLang"}),
+        _sglang(),
+    ),
+    _not_sglangs("quantization", "int8"),
+    _not_sglangs("apiServers", 2, _sglang(apiServers=1)),
+    _not_sglangs("kvCache.memory", "2Gi", _sglang(kvCache={"blockSize": 32})),
+    _not_sglangs("speculative", {"method": "ngram"}),
+    _not_sglangs("profile", {"configMap": "measured"}),
+    _not_sglangs("maxLoras", 2),
+    _not_sglangs("maxLoraRank", 8),
+    _not_sglangs("maxCpuLoras", 8),
+    _not_sglangs("maxImages", 2),
+    _not_sglangs("maxImagePixels", 100000),
+    _not_sglangs("allowedMediaDomains", ["example.com"]),
+    RuleCase(
+        "engine.reasoningParser think is not SGLang's",
+        "spec.engine",
+        _sglang(reasoningParser="think"),
+        _sglang(reasoningParser="mistral"),
+    ),
+    RuleCase(
+        "engine.kvCache.dtype int8 is not SGLang's",
+        "spec.engine",
+        _sglang(kvCache={"dtype": "int8"}),
+        _sglang(kvCache={"dtype": "fp8"}),
+    ),
+    RuleCase(
+        "engine.maxNumBatchedTokens (8192) must be a multiple of engine.kvCache.blockSize (16)",
+        "spec.engine",
+        _sglang(kvCache={"blockSize": 48}),
+        _sglang(kvCache={"blockSize": 48}, maxNumBatchedTokens=4800),
+    ),
+    RuleCase(
+        "adapters must be left out with engine.type SGLang",
+        "<nil>",
+        _sglang() | {"spec": _sglang()["spec"] | {"adapters": [{"name": "pirate", "source": "pvc://a/b"}]}},
+        _sglang() | {"spec": _sglang()["spec"] | {"adapters": []}},
+    ),
+    RuleCase(
+        "model.source demo:// is not for engine.type SGLang",
+        "<nil>",
+        deployment(engine={"type": "SGLang", "image": "sglang:1"}),
+        deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
     ),
     RuleCase(
         "engine.speculative.method must be ngram where engine.tensorParallelSize is above 1",

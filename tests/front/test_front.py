@@ -43,7 +43,9 @@ def num_held(held: set[str], prompt: str, salt: str | None = None) -> int:
     return SIZE * next((index for index, each in enumerate(names) if each.hex() not in held), len(names))
 
 
-@pytest.mark.parametrize(("encoding", "hashes_are_bytes"), list(zip(Encoding, (False, True, True, False), strict=True)))
+@pytest.mark.parametrize(
+    ("encoding", "hashes_are_bytes"), list(zip(Encoding, (False, True, True, False, False), strict=True))
+)
 async def test_what_is_listed_is_what_the_server_finds(
     encoding: Encoding, hashes_are_bytes: bool, folder: Path, addresses: Addresses, http: aiohttp.ClientSession
 ) -> None:

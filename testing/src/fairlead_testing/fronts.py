@@ -10,7 +10,7 @@ from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.front_process import FrontProcess
 from fairlead_protocol.http.connections import listening_socket
 from fairlead_testing.fake_engine.prompts import CHAT_TEMPLATE, make_tokenizer
-from fairlead_testing.fake_vllm.vllm_api import FakeVllm
+from fairlead_testing.paged_server import PagedServer
 
 
 def write_tokenizer(folder: Path) -> Path:
@@ -38,12 +38,13 @@ class Front:
 
 
 @asynccontextmanager
-async def running_front(vllm: FakeVllm, folder: Path, **settings: Any) -> AsyncIterator[Front]:
-    """`folder`: of the model's tokenizer. Waits until it is ready; drains it at the end."""
+async def running_front(server: PagedServer, folder: Path, **settings: Any) -> AsyncIterator[Front]:
+    """Before that fake. `folder`: of the model's tokenizer. Waits until it is ready; drains it at the end."""
     config = FrontConfig(**{
-        "upstream_host": vllm.host, "upstream_port": vllm.port, "model": str(folder), "served_name": vllm.served_name,
-        "events": vllm.publisher.endpoint, "replay": vllm.publisher.replay_endpoint, "warm_up": False,
-        "max_num_seqs": vllm.core.limits.max_num_seqs, "max_num_batched_tokens": vllm.core.token_budget,
+        "engine": server.kind, "upstream_host": server.host, "upstream_port": server.port, "model": str(folder),
+        "served_name": server.served_name, "events": server.publisher.endpoint,
+        "replay": server.publisher.replay_endpoint, "warm_up": False,
+        "max_num_seqs": server.core.limits.max_num_seqs, "max_num_batched_tokens": server.core.token_budget,
         "drain_grace": 0.0, "drain_timeout": 5.0, **settings,
     })  # fmt: skip
     async with front_with(config) as front:

@@ -1,4 +1,4 @@
-"""vLLM's KV events over ZMQ: subscribes, notices what was missed, and asks for it again.
+"""KV events over ZMQ, as vLLM and SGLang publish them: subscribes, notices what was missed, and asks for it again.
 
 Messages are `topic, sequence number, payload`; numbers go up by one from 0, and a server that starts anew begins anew.
 A second socket replays what is kept of the past, from a number on. What was missed for good is said as such: whoever
@@ -24,7 +24,7 @@ REPLAY_SECONDS = 5.0
 """For the whole of what is asked for again."""
 MAX_REPLAYED = 100_000
 _HIGH_WATER = 100_000
-"""Messages that may wait to be read; vLLM keeps as many."""
+"""Messages that may wait to be read; servers keep as many."""
 _SEQ_BYTES = 8
 _END = (-1).to_bytes(_SEQ_BYTES, "big", signed=True)
 _CONNECTED, _CUT = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED

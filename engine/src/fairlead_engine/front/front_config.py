@@ -12,7 +12,7 @@ from fairlead_protocol.logs import LogFormat
 from fairlead_protocol.settings import BYTES, SECONDS
 
 _ADDRESS = re.compile(r"tcp://[^/]+:[0-9]+|ipc://.+")
-ENGINES = ("vllm", "llama-cpp")
+ENGINES = ("vllm", "llama-cpp", "sglang")
 """Those of `front.kinds`, which imports what each needs."""
 
 
@@ -22,7 +22,7 @@ class FrontConfig:
     not fit."""
 
     engine: str = "vllm"
-    """Which server it stands before: vllm or llama-cpp."""
+    """Which server it stands before: vllm, llama-cpp or sglang."""
     upstream_host: str | None = None
     """Address that the server listens on. None = the same as this one's `host`."""
     upstream_port: int = 8001

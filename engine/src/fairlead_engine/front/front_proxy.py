@@ -217,6 +217,8 @@ class FrontProxy:
     async def _whole(self, exchange: Exchange, response: Connection, passing: _Passing | None) -> int:
         """Answers with what the server answers, whole; returns the tokens that it has generated."""
         body = await response.read(self._service.config.max_reply_bytes)
+        if response.status >= 400:
+            body = _in_envelope(body)
         kind, headers, num_tokens = response.headers.get(b"content-type", _JSON), {}, 1
         if passing is not None and response.status < 400:
             usage = _usage(body)
@@ -240,6 +242,15 @@ class FrontProxy:
         if method == "POST":
             fields |= {"content-type": "application/json", "content-length": str(len(body))}
         return request_head(method, target, fields)
+
+
+def _in_envelope(body: bytes) -> bytes:
+    """An error in OpenAI's shape: SGLang leaves off what is around it."""
+    try:
+        fields = _fields.decode(body)
+    except _UNREADABLE:
+        return body
+    return msgspec.json.encode({"error": fields}) if "message" in fields and "error" not in fields else body
 
 
 def _usage(body: bytes) -> _Usage | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from fairlead_engine.front.foreign_engine import ForeignEngine
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.llama_server import LlamaServer
+from fairlead_engine.front.sglang_server import SglangServer
 from fairlead_engine.front.vllm_server import VllmServer
 from fairlead_protocol.http.origin import Origin
 
@@ -17,4 +18,12 @@ def _llama_cpp(config: FrontConfig, origin: Origin) -> ForeignEngine:
     return LlamaServer(origin, config.name, config.block_size)
 
 
-KINDS: Mapping[str, Callable[[FrontConfig, Origin], ForeignEngine]] = {"vllm": _vllm, "llama-cpp": _llama_cpp}
+def _sglang(config: FrontConfig, origin: Origin) -> ForeignEngine:
+    return SglangServer(origin, config.name, config.events, config.replay)
+
+
+KINDS: Mapping[str, Callable[[FrontConfig, Origin], ForeignEngine]] = {
+    "vllm": _vllm,
+    "llama-cpp": _llama_cpp,
+    "sglang": _sglang,
+}

@@ -39,10 +39,14 @@ class ServerQuestions:
         """Raises NotServing."""
         return (await self._get("/metrics")).decode(errors="replace")
 
+    async def health(self) -> None:
+        """Raises NotServing unless `/health` says that it is well."""
+        await self._get("/health")
+
     async def is_well(self) -> bool:
         """Whether `/health` says so."""
         try:
-            await self._get("/health")
+            await self.health()
         except NotServing:
             return False
         return True

@@ -1,8 +1,9 @@
-"""vLLM's KV events as they come over ZMQ: bytes → events. Pure.
+"""vLLM's KV events, which SGLang has, too, as they come over ZMQ: bytes → events. Pure.
 
 A payload is msgpack of a batch: `[time, [event…], rank]`, or a map with `events`. An event is an array that begins with
 its name, whose last fields may be missing and may have others behind them, or a map with `type`: vLLM went from the one
-to the other in June 2026. Hashes are whole numbers or bytes.
+to the other in June 2026. Hashes are whole numbers or bytes. A prompt's salt is an extra key of its first block for
+vLLM, and for SGLang a field of all its events.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,7 +97,8 @@ def _stored(fields: Mapping[Any, Any]) -> Stored | None:
         block_size=block_size,
         medium=_text(fields.get("medium")) or "",
         adapter=_text(fields.get("lora_name")),
-        extra_keys=_extra_keys(fields.get("extra_keys"), len(hashes)),
+        extra_keys=_extra_keys(fields.get("extra_keys"), len(hashes))
+        or _salt(_text(fields.get("cache_salt")), len(hashes), begins=parent is None),
     )
 
 
@@ -106,6 +108,11 @@ def _extra_keys(raw: Any, num_blocks: int) -> tuple[tuple[object, ...], ...]:
     if not isinstance(raw, list) or len(raw) != num_blocks:
         raise MalformedEvents("extra keys are not one for each block")
     return tuple(tuple(each) if isinstance(each, list) else () if each is None else (each,) for each in raw)
+
+
+def _salt(salt: str | None, num_blocks: int, *, begins: bool) -> tuple[tuple[object, ...], ...]:
+    """As a key of a prompt's first block; the others follow from it."""
+    return ((salt,), *(() for _ in range(num_blocks - 1))) if salt and begins and num_blocks else ()
 
 
 def _hashes(raw: Any) -> tuple[ForeignHash, ...]:

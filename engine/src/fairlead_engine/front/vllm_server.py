@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from fairlead_engine.front.event_subscription import EventSubscription
-from fairlead_engine.front.foreign_engine import BlockEvent, ForeignModel, Gauges, NotServing
+from fairlead_engine.front.foreign_engine import BlockEvent, ForeignModel, Gauges
+from fairlead_engine.front.model_cards import ModelCards
 from fairlead_engine.front.server_questions import ServerQuestions
 from fairlead_engine.front.vllm_metrics import read_cache, read_gauges
 from fairlead_protocol.http.origin import Origin
@@ -13,27 +14,6 @@ from fairlead_protocol.http.origin import Origin
 
 class _Version(msgspec.Struct):
     version: str
-
-
-class ModelCard(msgspec.Struct):
-    """A model, as `/v1/models` lists it."""
-
-    id: str
-    max_model_len: int | None = None
-
-
-class ModelCards(msgspec.Struct):
-    """All of them."""
-
-    data: list[ModelCard]
-
-    def length_of(self, name: str) -> int:
-        """Longest prompt plus answer of the model, in tokens. Raises NotServing where it is not served."""
-        lengths = [length for card in self.data if card.id == name and (length := card.max_model_len or 0) > 0]
-        if not lengths:
-            names = ", ".join(card.id for card in self.data)
-            raise NotServing(f"it serves no model {name!r}, but {names or 'none'}")
-        return lengths[0]
 
 
 class VllmServer:

@@ -79,7 +79,33 @@ _LLAMA_CPP = _Server(
     },
     (("kvCache.dtype", "fp8", "engine.kvCache.dtype fp8 is not llama.cpp's: use auto or int8"),),
 )
-_SERVERS = (_VLLM, _LLAMA_CPP)
+_SGLANG = _Server(
+    "SGLang",
+    "lmsysorg/sglang:v0.5.23",
+    {
+        "quantization": "SGLang rounds weights in ways of its own: write --quantization into engine.extraArgs",
+        "apiServers": "write --tokenizer-worker-num into engine.extraArgs",
+        "kvCache.memory": "write --mem-fraction-static or --max-total-tokens into engine.extraArgs",
+        "speculative": "write --speculative-algorithm and its other flags into engine.extraArgs",
+        "profile": "the front of SGLang learns by itself what its steps cost",
+        "maxLoras": _AT_RUN_TIME,
+        "maxLoraRank": _AT_RUN_TIME,
+        "maxCpuLoras": _AT_RUN_TIME,
+        "maxImages": "write --limit-mm-data-per-request into engine.extraArgs",
+        "maxImagePixels": "write --mm-process-config into engine.extraArgs",
+        "allowedMediaDomains": "write --allowed-media-domains into engine.extraArgs",
+    },
+    (
+        (
+            "reasoningParser",
+            "think",
+            "engine.reasoningParser think is not SGLang's: write --reasoning-parser and one of its own into "
+            "engine.extraArgs",
+        ),
+        ("kvCache.dtype", "int8", "engine.kvCache.dtype int8 is not SGLang's: use auto or fp8"),
+    ),
+)
+_SERVERS = (_VLLM, _LLAMA_CPP, _SGLANG)
 
 
 def _is_other(server: _Server, of: str = "self") -> str:
@@ -87,25 +113,33 @@ def _is_other(server: _Server, of: str = "self") -> str:
     return f"(!has({of}.type) || {of}.type != '{server.type}')"
 
 
-def _left_out(server: _Server, field: str, instead: str) -> Rule:
+def _is_absent(path: str) -> str:
+    """CEL: this field, which may be one of another, is not set."""
+    outer, _, _ = path.rpartition(".")
+    return (f"!has(self.{outer}) || " if outer else "") + f"!has(self.{path})"
+
+
+def _value(engine: Mapping[str, Any], path: str) -> Any:
+    """Of this field; None where it is not set."""
+    outer, _, inner = path.rpartition(".")
+    return ((engine.get(outer) or {}) if outer else engine).get(inner)
+
+
+def _left_out(server: _Server, path: str, instead: str) -> Rule:
     """A field that must be left out, or say what is so anyway."""
-    allowed = _SAYS_NOTHING.get(field, ())
-    others = "".join(f" || self.{field} == {value!r}" for value in allowed)
+    allowed = _SAYS_NOTHING.get(path, ())
+    others = "".join(f" || self.{path} == {value!r}" for value in allowed)
     return Rule(
-        f"{_is_other(server)} || !has(self.{field}){others}",
-        lambda self: self.get("type") != server.type or self.get(field) is None or self[field] in allowed,
-        f"engine.{field} must be left out with engine.type {server.type}: {instead}",
+        f"{_is_other(server)} || {_is_absent(path)}{others}",
+        lambda self: self.get("type") != server.type or (value := _value(self, path)) is None or value in allowed,
+        f"engine.{path} must be left out with engine.type {server.type}: {instead}",
     )
 
 
 def _refused(server: _Server, path: str, value: str, sentence: str) -> Rule:
-    outer, _, inner = path.rpartition(".")
-    has = f"!has(self.{outer}) || " if outer else ""
     return Rule(
-        f"{_is_other(server)} || {has}!has(self.{path}) || self.{path} != '{value}'",
-        lambda self: (
-            self.get("type") != server.type or ((self.get(outer) or {}) if outer else self).get(inner) != value
-        ),
+        f"{_is_other(server)} || {_is_absent(path)} || self.{path} != '{value}'",
+        lambda self: self.get("type") != server.type or _value(self, path) != value,
         sentence,
     )
 
@@ -144,7 +178,19 @@ def _of_an_object(server: _Server) -> Iterator[Rule]:
 
 _FILES = ("pvc://", "file://")
 
-ENGINE = tuple(rule for server in _SERVERS for rule in _of_an_engine(server))
+ENGINE = (
+    *(rule for server in _SERVERS for rule in _of_an_engine(server)),
+    Rule(
+        f"{_is_other(_SGLANG)} || (has(self.maxNumBatchedTokens) ? self.maxNumBatchedTokens : 8192) % "
+        "(has(self.kvCache) && has(self.kvCache.blockSize) ? self.kvCache.blockSize : 16) == 0",
+        lambda self: (
+            self.get("type") != _SGLANG.type
+            or (self.get("maxNumBatchedTokens") or 8192) % (_value(self, "kvCache.blockSize") or 16) == 0
+        ),
+        "engine.maxNumBatchedTokens (8192) must be a multiple of engine.kvCache.blockSize (16) with engine.type "
+        "SGLang, which computes prompts by whole blocks",
+    ),
+)
 """On `spec.engine`."""
 OBJECT = (
     *(rule for server in _SERVERS for rule in _of_an_object(server)),

@@ -55,6 +55,7 @@ class EngineType(StrEnum):
     FAIRLEAD = "Fairlead"
     VLLM = "vLLM"
     LLAMA_CPP = "llama.cpp"
+    SGLANG = "SGLang"
 
 
 class ScalingMode(StrEnum):
@@ -226,8 +227,8 @@ class Engine:
     """How the engine runs the model. What is not set, the engine chooses by model and device."""
 
     type: EngineType = EngineType.FAIRLEAD
-    """Fairlead: the engine that comes with it. vLLM and llama.cpp: their servers, with a front before them; the fields
-    below are their flags, where they have them."""
+    """Fairlead: the engine that comes with it. vLLM, llama.cpp and SGLang: their servers, with a front before them; the
+    fields below are their flags, where they have them."""
     image: Annotated[
         str | None, Constraints(min_length=1, max_length=512, default_text="from the operator's settings")
     ] = None

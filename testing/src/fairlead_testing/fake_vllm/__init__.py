@@ -6,7 +6,7 @@ cache, steps that take time, and a SIGTERM that cuts everything.
 `python -m fairlead_testing.fake_vllm serve MODEL --…` takes vLLM's flags and is one as a process of its own.
 """
 
-from fairlead_testing.fake_vllm.block_publisher import Encoding
+from fairlead_testing.block_publisher import Encoding
 from fairlead_testing.fake_vllm.vllm_api import FakeVllm
 
 __all__ = ["Encoding", "FakeVllm"]

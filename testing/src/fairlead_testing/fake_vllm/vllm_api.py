@@ -1,204 +1,36 @@
 """The fake vLLM's HTTP side."""
 
-import asyncio
-import itertools
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
-from fairlead.routing.replica import Limits
-from fairlead_protocol.blocks import extra_bytes
-from fairlead_protocol.messages import StepCost
-from fairlead_protocol.tokenizing import PromptTokenizer
-from fairlead_testing.fake_engine.answers import Answer, error
-from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
-from fairlead_testing.fake_engine.prompts import make_tokenizer
-from fairlead_testing.fake_vllm.block_publisher import BlockPublisher, Encoding
-from fairlead_testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.fake_engine.answers import error
+from fairlead_testing.paged_server import DEFAULT_LIMITS, PagedServer
 
+__all__ = ["DEFAULT_LIMITS", "FakeVllm"]
 VERSION = "0.22.0"
-DEFAULT_LIMITS = Limits(max_num_seqs=8, max_num_queued_tokens=10**9, max_model_len=4096)
-"""Its queue has no end."""
-DEFAULT_TOKENS = tuple(f" {index}" for index in range(16))
 
 
-class FakeVllm:
+class FakeVllm(PagedServer):
     """`async with FakeVllm() as vllm:` and send requests to `vllm.url`. Attributes may be changed at any time."""
 
-    def __init__(
-        self,
-        *,
-        served_name: str = "fake",
-        tokenizer: PromptTokenizer | None = None,
-        tokens: tuple[str, ...] = DEFAULT_TOKENS,
-        limits: Limits = DEFAULT_LIMITS,
-        num_kv_blocks: int = 1024,
-        token_budget: int = 2048,
-        step_cost: StepCost | None = None,
-        events: str | None = None,
-        replay: str | None = None,
-        encoding: Encoding = Encoding.MAPS_IN_ARRAY,
-        hashes_are_bytes: bool = False,
-        host: str = "127.0.0.1",
-        port: int = 0,
-    ) -> None:
-        """`tokens`: what it answers, again and again up to `max_tokens`. `events`, `replay`: ZMQ's addresses. The rest
-        is as for a `FakeEngine`."""
-        self.served_name = served_name
-        self.tokens = tokens
-        self.host, self.port = host, port
-        self.core = FakeCore(limits, num_blocks=num_kv_blocks, token_budget=token_budget, step_cost=step_cost)
-        self.publisher = BlockPublisher(
-            self.core.cache, events, replay, encoding=encoding, hashes_are_bytes=hashes_are_bytes
-        )
-        self.core.stream = self.publisher  # type: ignore[assignment]  # it is told of steps in the same way
-        self.requests: list[RecordedRequest] = []
-        """Every request to an inference path."""
-        self.num_cancelled = 0
-        """Requests whose client left before the end."""
-        self.is_loaded = True
-        """Whether it answers anything."""
-        self._tokenizer = tokenizer or make_tokenizer()
-        self._counts = {"prompt_tokens": 0, "generation_tokens": 0}
-        self._responders: set[Responder] = set()
-        self._server: asyncio.Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+    kind = "vllm"
 
-    async def __aenter__(self) -> Self:
-        self.publisher.open()
-        if self.core.step_cost is not None:
-            self._tasks.append(asyncio.create_task(self.core.run()))
-        self._server = await serve_http(self._answer, host=self.host, port=self.port)
-        self.port = int(self._server.sockets[0].getsockname()[1])
-        return self
+    def documents(self) -> Mapping[str, Any]:
+        card = {**self.card(), "owned_by": "vllm", "root": "/model"}
+        return {"/version": {"version": VERSION}, "/v1/models": {"object": "list", "data": [card]}}
 
-    async def __aexit__(self, *_: object) -> None:
-        self.kill()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
-
-    def kill(self) -> None:
-        """As the death of the process, and as SIGTERM: whatever runs is cut off."""
-        if self._server is not None:
-            self._server.close()
-        self.publisher.close()
-        for responder in list(self._responders):
-            responder.abort()
-
-    async def restart(self) -> None:
-        """As after a crash: cut connections, an empty cache, events from 0."""
-        self.kill()
-        self.core.restart()
-        self._server = await serve_http(self._answer, host=self.host, port=self.port)
-        self.publisher.open()
-
-    async def _answer(self, request: RecordedRequest, responder: Responder) -> None:
-        self._responders.add(responder)
-        try:
-            await self._respond(request, responder)
-        finally:
-            self._responders.discard(responder)
-
-    async def _respond(self, request: RecordedRequest, responder: Responder) -> None:
-        path = request.path.partition("?")[0]
-        if not self.is_loaded:
-            responder.abort()
-        elif path in ("/v1/chat/completions", "/v1/completions"):
-            self.requests.append(request)
-            await self._infer(request, responder)
-        elif path == "/health":
-            await responder.whole(200, b"")
-        elif path == "/version":
-            await responder.json(200, {"version": VERSION})
-        elif path == "/v1/models":
-            card = {"id": self.served_name, "object": "model", "owned_by": "vllm", "root": "/model",
-                    "max_model_len": self.core.limits.max_model_len}  # fmt: skip
-            await responder.json(200, {"object": "list", "data": [card]})
-        elif path == "/metrics":
-            await responder.whole(200, self._metrics().encode(), {"content-type": "text/plain; version=0.0.4"})
-        elif path == "/tokenize":
-            ids = self._prompt(request.json())
-            await responder.json(
-                200, {"count": len(ids), "max_model_len": self.core.limits.max_model_len, "tokens": ids}
-            )
-        else:
-            await responder.json(404, {"detail": "Not Found"})
-
-    def _prompt(self, body: Mapping[str, Any]) -> list[int]:
-        if "messages" in body:
-            return self._tokenizer.encode_chat(body["messages"], tools=body.get("tools"))
-        prompt = body["prompt"]
-        return prompt if isinstance(prompt, list) else self._tokenizer.encode(prompt)
-
-    async def _infer(self, request: RecordedRequest, responder: Responder) -> None:
-        body, chat = request.json(), request.path.endswith("/chat/completions")
-        if any(name.startswith("fairlead_") for name in body) or any(
-            name.startswith("x-fairlead") for name in request.headers
-        ):
-            await responder.json(400, error("What is this?", "BadRequestError"))  # nobody else's business
-            return
-        if body.get("model") != self.served_name:
-            await responder.json(404, error(f"The model `{body.get('model')}` does not exist.", "NotFoundError"))
-            return
-        ids, salt = self._prompt(body), body.get("cache_salt")
-        if len(ids) >= (self.core.limits.max_model_len or 10**9):
-            await responder.json(400, error("The prompt is longer than the model's context.", "BadRequestError"))
-            return
-        extra = extra_bytes(cache_salt=salt)
-        self.publisher.knows(ids, extra, salt)
-        most = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
-        tokens = list(itertools.islice(itertools.cycle(self.tokens), most))
-        sequence = self.core.sequence(ids, len(tokens), extra)
-        answer = Answer(engine="vllm", model=self.served_name, chat=chat, tokens=tokens, num_prompt_tokens=len(ids))
-        self.core.add(sequence)
-        try:
-            await self._serve(body, sequence, answer, responder)
-        except (asyncio.CancelledError, ConnectionError):
-            self.num_cancelled += 1
-            raise
-        finally:
-            self.core.remove(sequence)
-
-    async def _serve(
-        self, body: Mapping[str, Any], sequence: FakeSequence, answer: Answer, responder: Responder
-    ) -> None:
-        is_streamed = bool(body.get("stream"))
-        if is_streamed:  # before anything is computed, as vLLM does
-            await responder.start(200, {"content-type": "text/event-stream; charset=utf-8"})
-        await sequence.until_ready(0)
-        answer.num_cached_tokens = sequence.num_cached_tokens
-        self._counts["prompt_tokens"] += answer.num_prompt_tokens
-        if not is_streamed:
-            for index in range(len(answer.tokens)):
-                await self._token(sequence, index)
-            await responder.json(200, answer.whole())
-            return
-        wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        for index, event in enumerate(answer.events(include_usage=wants_usage, null_usage=False)):
-            if index < len(answer.tokens):
-                await self._token(sequence, index)
-            await responder.chunk(event)
-        await responder.end()
-
-    async def _token(self, sequence: FakeSequence, index: int) -> None:
-        await sequence.until_ready(index)
-        self._counts["generation_tokens"] += 1
-
-    def _metrics(self) -> str:
+    def metrics(self) -> list[str]:
         core, label = self.core, f'engine="0",model_name="{self.served_name}"'
-        usage = 1.0 - core.cache.num_free / core.cache.num_blocks
-        lines = [
+        return [
             "# HELP vllm:num_requests_running Number of requests in model execution batches.",
             "# TYPE vllm:num_requests_running gauge",
             f"vllm:num_requests_running{{{label}}} {float(len(core.running))}",
             f"vllm:num_requests_waiting{{{label}}} {float(len(core.waiting))}",
-            f"vllm:kv_cache_usage_perc{{{label}}} {usage}",
-            *(f"vllm:{name}_total{{{label}}} {float(count)}" for name, count in self._counts.items()),
+            f"vllm:kv_cache_usage_perc{{{label}}} {self.usage}",
+            *(f"vllm:{name}_total{{{label}}} {float(count)}" for name, count in self.counts.items()),
             f'vllm:cache_config_info{{block_size="{core.limits.block_size}",cache_dtype="auto",engine="0",'
             f'num_gpu_blocks="{core.cache.num_blocks}",prefix_caching_hash_algo="sha256"}} 1.0',
         ]
-        return "\n".join(lines) + "\n"
+
+    def refusal(self, status: int, message: str, type: str) -> dict[str, Any]:
+        return error(message, type)

@@ -1,10 +1,11 @@
-"""KV events as vLLM publishes them over ZMQ: numbered, in each of the encodings it has had, with replay of the past."""
+"""KV events as vLLM and SGLang publish them over ZMQ: numbered, in each of the encodings they have had, with replay of
+the past."""
 
 import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -20,15 +21,18 @@ END = (-1).to_bytes(8, "big", signed=True)
 
 
 class Encoding(Enum):
-    """How they are written: whether a batch is a map, whether an event is one, and whether it has all fields."""
+    """How they are written: whether a batch is a map, whether an event is one, whether it has all fields, and whether a
+    salt is one of them."""
 
-    ARRAYS = (False, False, False)
+    ARRAYS = (False, False, False, False)
     """vLLM until June 2026, with the last fields left out."""
-    LONG_ARRAYS = (False, False, True)
+    LONG_ARRAYS = (False, False, True, False)
     """The same, with all of them."""
-    MAPS_IN_ARRAY = (False, True, True)
+    MAPS_IN_ARRAY = (False, True, True, False)
     """Since then."""
-    MAPS = (True, True, True)
+    MAPS = (True, True, True, False)
+    SALTED_MAPS = (False, True, True, True)
+    """SGLang's, which also leaves out what is not so."""
 
 
 class BlockPublisher:
@@ -65,7 +69,7 @@ class BlockPublisher:
         size = self.cache.block_size
         for index, each in enumerate(hash_blocks(token_ids, size, extra=extra)):
             self._tokens[each] = tuple(token_ids[index * size : (index + 1) * size])
-            if index == 0 and salt is not None:
+            if salt is not None:
                 self._salts[each] = salt
 
     def open(self) -> None:
@@ -94,34 +98,36 @@ class BlockPublisher:
         if changes is None:
             return
         stored, removed = changes
-        events = [self._event("BlockRemoved", block_hashes=[self._name(bytes.fromhex(each)) for each in removed],
-                              medium="GPU", group_idx=0)] if removed else []  # fmt: skip
+        events = []
+        if removed:
+            names = [self._name(bytes.fromhex(each)) for each in removed]
+            events.append(self._event("BlockRemoved", {"block_hashes": names, "medium": "GPU"}, {"group_idx": 0}))
         for chain in stored:
             hashes = [bytes.fromhex(each) for each in chain.hashes]
-            parent = None if chain.parent is None else self._name(bytes.fromhex(chain.parent))
             salt = self._salts.get(hashes[0])
-            events.append(
-                self._event(
-                    "BlockStored",
-                    block_hashes=[self._name(each) for each in hashes],
-                    parent_block_hash=parent,
-                    token_ids=[token for each in hashes for token in self._tokens[each]],
-                    block_size=self.cache.block_size,
-                    lora_id=None,
-                    medium="GPU",
-                    lora_name=None,
-                    extra_keys=None if salt is None else [[salt], *([None] * (len(hashes) - 1))],
-                    group_idx=0,
-                    kv_cache_spec_kind="full_attention",
-                )
-            )
+            fields = {
+                "block_hashes": [self._name(each) for each in hashes],
+                "parent_block_hash": None if chain.parent is None else self._name(bytes.fromhex(chain.parent)),
+                "token_ids": [token for each in hashes for token in self._tokens[each]],
+                "block_size": self.cache.block_size,
+                "lora_id": None,
+                "medium": "GPU",
+            }
+            begins = salt is not None and chain.parent is None
+            vllms = {
+                "lora_name": None,
+                "extra_keys": [[salt], *([None] * (len(hashes) - 1))] if begins else None,
+                "group_idx": 0,
+                "kv_cache_spec_kind": "full_attention",
+            }
+            events.append(self._event("BlockStored", fields, vllms, {"cache_salt": salt} if salt else {}))
         self.publish(events)
 
     def clear(self) -> None:
         """As when the cache is reset."""
         self.cache.forget_all()
         self.cache.take_changes()
-        self.publish([self._event("AllBlocksCleared")])
+        self.publish([self._event("AllBlocksCleared", {}, {})])
 
     def restart(self, cache: BlockCache) -> None:
         """The server was restarted: another cache, and numbers begin anew."""
@@ -131,7 +137,7 @@ class BlockPublisher:
 
     def publish(self, events: list[Any]) -> None:
         """One message, whatever is in it."""
-        is_map, _, _ = self.encoding.value
+        is_map, _, _, _ = self.encoding.value
         batch: Any = {"ts": time.time(), "events": events} if is_map else [time.time(), events, 0]
         self.seq += 1
         payload = msgspec.msgpack.encode(batch)
@@ -150,11 +156,15 @@ class BlockPublisher:
 
     def _topics(self, topic: bytes) -> list[bytes]:
         """What is told again has had a topic, as what is published, since events have all fields."""
-        _, _, has_extra = self.encoding.value
+        _, _, has_extra, _ = self.encoding.value
         return [topic] if has_extra else []
 
-    def _event(self, kind: str, **fields: Any) -> Any:
-        _, is_map, has_extra = self.encoding.value
+    def _event(
+        self, kind: str, fields: dict[str, Any], vllms: dict[str, Any], sglangs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """`vllms`, `sglangs`: what only events of the one or the other have."""
+        _, is_map, has_extra, has_salt = self.encoding.value
+        fields = {**fields, **((sglangs or {}) if has_salt else vllms)}
         if is_map:
             return {"type": kind, **fields}
         values = list(fields.values())
@@ -165,6 +175,6 @@ class BlockPublisher:
         return [kind, *values]
 
     def _name(self, block: BlockHash) -> int | bytes:
-        """vLLM's own hash, which nobody else can compute."""
+        """The server's own hash, which nobody else can compute."""
         name = hashlib.sha256(b"vllm" + block).digest()
         return name if self.hashes_are_bytes else int.from_bytes(name[-8:], "big")
