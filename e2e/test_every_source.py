@@ -14,12 +14,20 @@ _MODULES = "certificates file_server loopback_buckets loopback_hub loopback_regi
 PLACE = packed("fairlead_engine_testing", "model_place_server", tuple(_MODULES.split()))
 PAUSE_SECONDS = "0.06"
 """Before each 64 KiB: the dinghy's 7 MB take some seconds, in which the operator looks twice."""
-ELSEWHERE = pytest.mark.local_only(reason="the library and the program are those of s3, which a cluster shows")
+LOCALLY = pytest.mark.local_only(reason="the library and the program are those of s3, which a cluster shows")
+ON_A_CLUSTER = pytest.mark.kubernetes_only(reason="local mode shows the others, by the same program")
 
 
 @pytest.mark.slow_in_local_mode
 @pytest.mark.parametrize(
-    "scheme", ["https", "s3", "oci", pytest.param("gs", marks=ELSEWHERE), pytest.param("az", marks=ELSEWHERE)]
+    "scheme",
+    [
+        "oci",
+        pytest.param("https", marks=ON_A_CLUSTER),
+        pytest.param("s3", marks=ON_A_CLUSTER),
+        pytest.param("gs", marks=LOCALLY),
+        pytest.param("az", marks=LOCALLY),
+    ],
 )
 def test_a_model_is_ready_from_any_source_and_downloaded_once(fleet, deployed: Any, name: str, scheme: str) -> None:
     with (
