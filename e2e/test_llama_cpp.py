@@ -1,15 +1,14 @@
 """llama.cpp's server behind one CR: a fake of it stands in for the image, and everything else is real."""
 
-import json
 import re
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from other_servers import cached_tokens_are_as_predicted, scale_down_and_rollout_drop_nothing
 
 from fairlead_engine_testing.gguf_files import write_dinghy
 
@@ -46,30 +45,8 @@ def model(fleet, shared_name: str, file: Path) -> Iterator[str]:
 
 
 def test_cached_tokens_are_as_predicted(fleet, model: str) -> None:
-    """Conversations that grow, one after another: each finds the slot that has its beginning."""
-    seen = []
-    for name in ("Ann", "Ben", "Cid", "Dan", "Eve", "Fay", "Gil", "Hal"):
-        prompt = f"My name is {name}, and I want to know what is on the shelf. "
-        for turn in range(5):
-            prompt += f"In place {turn} there is a box with a lid, two ropes and a lamp that {name} has left there. "
-            body = {"model": model, "prompt": prompt, "max_tokens": 4}
-            with urllib.request.urlopen(fleet.request(f"{fleet.gateway}/v1/completions", body), timeout=60) as reply:
-                usage = json.load(reply)["usage"]
-                predicted = int(reply.headers["x-fairlead-predicted-cached-tokens"])
-            seen.append((predicted, usage["prompt_tokens_details"]["cached_tokens"]))
-    # The gateway may be asked before it has heard of the answer before.
-    assert sum(abs(predicted - actual) <= BLOCK for predicted, actual in seen) >= 0.95 * len(seen), seen
-    assert sum(actual for _, actual in seen) > 40 * len(seen), seen
+    cached_tokens_are_as_predicted(fleet, model, BLOCK)
 
 
 def test_a_scale_down_and_a_rollout_drop_nothing(fleet, model: str) -> None:
-    with fleet.steady_load(model) as load:
-        fleet.wait_for_answers(load)
-        fleet.kubectl("scale", "llm", model, "--replicas=1")
-        fleet.wait("one pod to be left", lambda: len(fleet.pods(model)) == 1)
-        before = set(fleet.pods(model))
-        fleet.kubectl("patch", "llm", model, "--type=merge", "-p", '{"spec": {"engine": {"maxNumSeqs": 6}}}')
-        fleet.wait("the old pod to be gone", lambda: not before & set(fleet.pods(model)))
-        fleet.wait_ready(model, 1)
-        fleet.wait_for_answers(load)
-    assert load.verdict == (0, 0, 0), load.problems
+    scale_down_and_rollout_drop_nothing(fleet, model, max_num_seqs=6)

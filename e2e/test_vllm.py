@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from homes.kubectl import Json
+from other_servers import scale_down_and_rollout_drop_nothing
 
 import fairlead_engine.demo
 
@@ -89,17 +90,7 @@ def test_a_cut_event_stream_fails_no_request(fleet, model: str) -> None:
 def test_a_scale_down_and_a_rollout_drop_nothing(fleet, model: str) -> None:
     fleet.kubectl("scale", "llm", model, "--replicas=2")
     fleet.wait_ready(model, 2)
-    with fleet.steady_load(model) as load:
-        fleet.wait_for_answers(load)
-        fleet.kubectl("scale", "llm", model, "--replicas=1")
-        fleet.wait("one pod to be left", lambda: len(fleet.pods(model)) == 1)
-        fleet.wait_for_answers(load)
-        before = set(fleet.pods(model))
-        fleet.kubectl("patch", "llm", model, "--type=merge", "-p", '{"spec": {"engine": {"maxNumSeqs": 24}}}')
-        fleet.wait("the old pod to be gone", lambda: not before & set(fleet.pods(model)))
-        fleet.wait_ready(model, 1)
-        fleet.wait_for_answers(load)
-    assert load.verdict == (0, 0, 0), load.problems
+    scale_down_and_rollout_drop_nothing(fleet, model, max_num_seqs=24)
 
 
 def test_what_vllm_has_not_is_refused_by_name(fleet, manifest: Any, name: str) -> None:

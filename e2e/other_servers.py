@@ -1,0 +1,42 @@
+"""What holds of servers that are not ours behind a CR, whichever they are."""
+
+import json
+import urllib.request
+from typing import Any
+
+_PEOPLE = ("Ann", "Ben", "Cid", "Dan", "Eve", "Fay", "Gil", "Hal")
+_TURNS = 5
+
+
+def cached_tokens_are_as_predicted(fleet: Any, model: str, block_size: int, *, is_salted: bool = False) -> None:
+    """Conversations that grow, one after another: within a block for 95 % of the requests, as is asked of vLLM's. A
+    gateway may be asked before it has heard that the request before is over, and a place that computes serves nobody.
+    `is_salted`: they share nothing, not even their first words."""
+    seen = []
+    for name in _PEOPLE:
+        prompt = f"My name is {name}, and I want to know what is on the shelf. "
+        for turn in range(_TURNS):
+            prompt += f"In place {turn} there is a box with a lid, two ropes and a lamp that {name} has left there. "
+            body = {"model": model, "prompt": prompt, "max_tokens": 4} | ({"cache_salt": name} if is_salted else {})
+            with urllib.request.urlopen(fleet.request(f"{fleet.gateway}/v1/completions", body), timeout=60) as reply:
+                usage = json.load(reply)["usage"]
+                predicted = int(reply.headers["x-fairlead-predicted-cached-tokens"])
+            seen.append((predicted, usage["prompt_tokens_details"]["cached_tokens"]))
+    assert sum(abs(predicted - actual) <= block_size for predicted, actual in seen) >= 0.95 * len(seen), seen
+    assert sum(actual for _, actual in seen) > 40 * len(seen), seen
+
+
+def scale_down_and_rollout_drop_nothing(fleet: Any, model: str, max_num_seqs: int) -> None:
+    """From two replicas. `max_num_seqs`: another than it has."""
+    with fleet.steady_load(model) as load:
+        fleet.wait_for_answers(load)
+        fleet.kubectl("scale", "llm", model, "--replicas=1")
+        fleet.wait("one pod to be left", lambda: len(fleet.pods(model)) == 1)
+        fleet.wait_for_answers(load)
+        before = set(fleet.pods(model))
+        change = json.dumps({"spec": {"engine": {"maxNumSeqs": max_num_seqs}}})
+        fleet.kubectl("patch", "llm", model, "--type=merge", "-p", change)
+        fleet.wait("the old pod to be gone", lambda: not before & set(fleet.pods(model)))
+        fleet.wait_ready(model, 1)
+        fleet.wait_for_answers(load)
+    assert load.verdict == (0, 0, 0), load.problems
