@@ -2,10 +2,12 @@
 
 import argparse
 import difflib
+import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from fairlead_engine import compare_command, front_command, models_command, quantize_command
@@ -150,5 +152,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(engine, server)
 
 
+def program() -> NoReturn:
+    """`main` as a process of its own, which ends with its exit status."""
+    status = main()
+    if "obstore" in sys.modules:
+        # Its threads may still let go of something when asyncio is done with it, and abort a process whose interpreter
+        # ends meanwhile (PyO3/pyo3-async-runtimes, issue 40).
+        logging.shutdown()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -28,10 +28,12 @@ MODEL = {
 }
 SIZE = sum(map(len, MODEL.values()))
 NUM_KILLS = 4
+NUM_ENDS = 6
+"""Processes whose connections end with them, any of which could be aborted by that."""
 LIMITED = (
     "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     "resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, 900_000)); "
-    "from fairlead_engine.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    "from fairlead_engine.__main__ import program; program()"
 )
 
 
@@ -133,9 +135,10 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(place: Place, tmp_path
     if "ca.crt" not in trusting:
         pytest.skip("registries on this machine are spoken to without TLS")
     place.environment = {name: value for name, value in trusting.items() if name != "ca.crt"}
-    process = start(place, tmp_path)
-    errors = ended(process)
-    assert process.returncode == 1 and "is not trusted: put the one that signed it into the Secret's ca.crt" in errors
+    processes = [start(place, tmp_path / str(number)) for number in range(NUM_ENDS)]
+    for process, errors in [(process, ended(process)) for process in processes]:
+        assert "is not trusted: put the one that signed it into the Secret's ca.crt" in errors
+        assert process.returncode == 1  # whatever its connections still do
     place.environment = trusting | {"ca.crt": "no certificate"}
     process = start(place, tmp_path)
     errors = ended(process)
