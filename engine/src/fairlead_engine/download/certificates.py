@@ -30,13 +30,11 @@ def trusted() -> Iterator[None]:
     _check(own)
     named = os.environ.get(FILE)
     try:
-        system = (
-            Path(path).read_text(encoding="utf-8") if (path := named or ssl.get_default_verify_paths().cafile) else ""
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        raise _not_set_up(f"{FILE}: {path} cannot be read: {getattr(error, 'strerror', error)}") from None
-    with tempfile.NamedTemporaryFile("w", prefix="certificates-", suffix=".pem") as together:
-        together.write(f"{system}\n{own}\n")
+        system = Path(path).read_bytes() if (path := named or ssl.get_default_verify_paths().cafile) else b""
+    except OSError as error:
+        raise _not_set_up(f"{FILE}: {path} cannot be read: {error.strerror}") from None
+    with tempfile.NamedTemporaryFile(prefix="certificates-", suffix=".pem") as together:
+        together.write(b"\n".join((system, os.fsencode(own), b"")))
         together.flush()
         os.environ[FILE] = together.name
         try:
@@ -49,8 +47,9 @@ def trusted() -> Iterator[None]:
 
 
 def _check(own: str) -> None:
+    text = own.encode("ascii", errors="replace").decode()  # names of authorities beside PEM have any letters
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=own)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError):
         raise _not_set_up(f"{KEY} holds no certificate in PEM: give it the text of the file") from None
 
