@@ -117,6 +117,29 @@ def test_a_configuration_is_taken_from_where_it_lies(run: Run, form: str, tmp_pa
     assert str(folder) in ended.out
 
 
+def test_adapters_and_a_model_that_guesses_are_counted(run: Run, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    (small / "config.json").write_text(json.dumps(TINY))
+    guessing = {"method": "draft", "source": f"file://{small}"}
+    spec = served(LLAMA_8B, "nvidia-h100", maxModelLen=2048, speculative=guessing)
+    spec["adapters"] = [{"name": "polite", "source": "hf://acme/polite"}]
+    ended = run("check", "-f", written(tmp_path, spec), "-o", "json")
+    assert ended.status == 0, ended.err
+    (found,) = ended.json
+    assert found["adaptersBytes"] == 4 * 41_943_040 * 2 and found["draftBytes"] > 0
+    assert not any("not reckoned" in each for each in found["assumed"])
+    table = run("check", "-f", written(tmp_path, spec)).out
+    assert "places for adapters" in table and "the model that guesses tokens" in table
+    (small / "config.json").write_text("{}")
+    ended = run("check", "-f", written(tmp_path, spec))
+    assert ended.status == 2 and "m0: engine.speculative.source: config.json:" in ended.err
+    (small / "config.json").unlink()
+    ended = run("check", "-f", written(tmp_path, spec))
+    assert ended.status == 0
+    assert "engine.speculative.source, whose config.json is not at hand, takes memory that is not reckoned" in ended.out
+
+
 def test_the_hub_is_asked_only_where_that_is_asked_for(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,16 @@ import pytest
 import torch
 
 import fairlead_engine.config as engine_config
-from fairlead.fit.memory_need import _BATCHED_TOKENS, _NUM_SEQS, EngineChoice, kv_block_bytes, weight_bytes
+from fairlead.fit.memory_need import (
+    _ADAPTER_RANK,
+    _ADAPTERS,
+    _BATCHED_TOKENS,
+    _NUM_SEQS,
+    EngineChoice,
+    adapter_bytes,
+    kv_block_bytes,
+    weight_bytes,
+)
 from fairlead.fit.model_families import ENCODERS, FAMILIES, read_shape
 from fairlead.fit.model_shape import ModelShape
 from fairlead.fit.stored_formats import METHODS, ROUNDED, DeviceKind
@@ -19,6 +28,7 @@ from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.encoders.encoder_registry import ENCODERS as ENGINE_ENCODERS
 from fairlead_engine.model.families.registry import ARCHITECTURES
 from fairlead_engine.model.linear import can_pack
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.quantization.int4_weight_only import can_pack_int4
 from fairlead_engine.model.quantization.int8 import can_pack_int8
 from fairlead_engine.model.quantization.stored import METHODS as ENGINE_METHODS
@@ -61,6 +71,8 @@ def test_the_names_are_those_of_the_engine() -> None:
     assert set(ENCODERS) == {name for name in ENGINE_ENCODERS if not name.endswith("ForSequenceClassification")}
     assert set(ROUNDED) == set(engine_config.QUANTIZATIONS)
     assert set(METHODS) == set(ENGINE_METHODS) - {"gguf"}
+    assert _ADAPTERS == engine_config._DEFAULT_LORAS
+    assert engine_config.EngineConfig(model="x").max_lora_rank == _ADAPTER_RANK
     for kind in DeviceKind:
         assert _NUM_SEQS[kind] == engine_config._DEFAULT_NUM_SEQS[kind]
         assert _BATCHED_TOKENS[kind] == engine_config._DEFAULT_BATCHED_TOKENS[kind]
@@ -143,6 +155,17 @@ def test_a_vision_tower_is_counted(tmp_path: Path) -> None:
     model = load_model(folder, read_config(folder), torch.float32, CPU)
     assert shape.num_parameters == model.num_parameters
     assert model.weight_bytes == weight_bytes(shape, EngineChoice(), device(torch.float32), 4)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("family", TINY)
+def test_places_of_adapters_take_what_the_engine_lays_out(family: str, ranks: int, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, TINY[family]())
+    config = read_config(folder)
+    slots = AdapterSlots(3, 8, torch.float32, CPU, hidden_size=config.hidden_size)
+    load_model(folder, config, torch.float32, CPU, None, Shard(0, ranks), slots=slots)
+    choice = EngineChoice(ranks=ranks, num_adapters=3, adapter_rank=8)
+    assert adapter_bytes(shape_of(folder), choice, 4) == slots.num_bytes > 0
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.llmdeployment import Engine, Speculative, SpeculativeMethod
+from fairlead.api.llmdeployment import Adapter, Engine, LLMDeploymentSpec, Model, Speculative, SpeculativeMethod
 from fairlead.fit.checkpoint_fields import ConfigUnreadable
 from fairlead.fit.fit_check import Fit, Memory, Verdict, assumed, check
 from fairlead.fit.memory_need import EngineChoice, reckon
@@ -30,6 +30,10 @@ def cpu(gib: float) -> Memory:
 
 def found(config: Any, memory: Memory, **choice: Any) -> Fit:
     return check(read_shape(config), EngineChoice(**choice), memory)
+
+
+def spec(engine: Engine, adapters: tuple[Adapter, ...] = ()) -> LLMDeploymentSpec:
+    return LLMDeploymentSpec(model=Model(source="hf://acme/model"), engine=engine, adapters=adapters)
 
 
 def test_a_model_that_fits() -> None:
@@ -59,6 +63,37 @@ def test_fewer_sequences_than_asked_for_still_start() -> None:
     assert {change.field for remedy in remedies(fit) for change in remedy.changes} >= {
         "engine.maxNumSeqs", "engine.maxModelLen", "engine.tensorParallelSize",
     }  # fmt: skip
+
+
+def test_places_of_adapters_take_of_the_cache_and_fewer_are_proposed() -> None:
+    """Llama-3.1-8B: 41,943,040 numbers at rank 16, as PEFT counts the trainable parameters of all its linear layers."""
+    without = found(LLAMA_8B, gpu(24), max_model_len=2048)
+    fit = found(LLAMA_8B, gpu(24), max_model_len=2048, num_adapters=2)
+    assert fit.need.adapters == 2 * 41_943_040 * 2
+    assert without.cache is not None and fit.cache == without.cache - fit.need.adapters
+    assert "places for adapters 160.0 MiB" in fit.message
+    crowded = found(LLAMA_8B, gpu(24), max_model_len=2048, num_adapters=16, adapter_rank=64)
+    assert crowded.verdict is Verdict.TOO_LARGE and "places for adapters (5.0 GiB)" in crowded.message
+    assert "engine.maxLoras: 1" in map(str, remedies(crowded))
+
+
+def test_a_model_that_guesses_takes_weights_and_cache_and_is_not_divided() -> None:
+    shape, small, memory = read_shape(LLAMA_8B), presets()["smollm2-1-7b-instruct"].config, gpu(20)
+    choice = EngineChoice(max_model_len=2048, guesser="hf://acme/small", is_draft=True, quantization="fp8", ranks=2)
+    draft = read_shape(small)
+    fit = check(shape, choice, memory, draft)
+    its = reckon(draft, EngineChoice(), DeviceKind.CUDA)
+    own = reckon(shape, choice, DeviceKind.CUDA)
+    assert (fit.need.draft, fit.need.weights) == (its.weights, own.weights)
+    assert fit.need.kv_block == own.kv_block + its.kv_block
+    assert "the model that guesses tokens 3.2 GiB" in fit.message and not assumed(fit)[1:]
+    crowded = check(shape, choice, gpu(10), draft)
+    assert crowded.verdict is Verdict.TOO_LARGE
+    assert "engine.speculative: left out" in map(str, remedies(crowded))
+    unknown = check(shape, choice, memory)
+    assert "engine.speculative.source, whose config.json is not at hand, takes memory that is not reckoned" in assumed(
+        unknown
+    )
 
 
 def test_a_context_that_nobody_asked_for_is_lowered_as_the_engine_lowers_it() -> None:
@@ -155,13 +190,19 @@ def test_extra_arguments_win_and_are_read() -> None:
         max_model_len=1024, extra_args=extra,
         speculative=Speculative(method=SpeculativeMethod.DRAFT, source="pvc://models/small"), max_loras=2,
     )  # fmt: skip
-    choice = EngineChoice.of(engine)
+    choice = EngineChoice.of(spec(engine))
     assert (choice.max_model_len, choice.quantization, choice.utilization) == (4096, "fp8", 0.5)
-    assert choice.uncounted == ("engine.speculative", "engine.maxLoras")
+    assert (choice.guesser, choice.is_draft) == ("pvc://models/small", True)
+    assert (choice.num_adapters, choice.adapter_rank) == (2, 16)
+    given = EngineChoice.of(spec(Engine(extra_args=("--max-loras=3", "--max-lora-rank=64"))))
+    assert (given.num_adapters, given.adapter_rank) == (3, 64)
+    listed = (Adapter(name="one", source="pvc://models/one"),)
+    assert EngineChoice.of(spec(Engine(), listed)).num_adapters == 4
+    assert EngineChoice.of(spec(Engine(max_loras=0))).num_adapters == EngineChoice.of(spec(Engine())).num_adapters == 0
     opened = (Engine(image="mine"), Engine(extra_args=("--device=cpu",)), Engine(extra_args=("--model", "/models/x")))
-    assert [choice.is_open, *(EngineChoice.of(each).is_open for each in opened)] == [False, True, True, True]
+    assert [choice.is_open, *(EngineChoice.of(spec(each)).is_open for each in opened)] == [False, True, True, True]
     with pytest.raises(ValueError, match=r"engine\.extraArgs: --max-num-seqs many is not a whole number"):
-        EngineChoice.of(Engine(extra_args=("--max-num-seqs", "many")))
+        EngineChoice.of(spec(Engine(extra_args=("--max-num-seqs", "many"))))
 
 
 @pytest.mark.parametrize(

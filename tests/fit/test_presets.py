@@ -44,7 +44,7 @@ def test_a_preset_is_what_it_says(name: str) -> None:
     assert broken_rules(body) == []
     assert len(name) <= 40
     memory = replica_memory(deployment, SETTINGS)
-    fit = check(shape, EngineChoice.of(deployment.spec.engine), memory)
+    fit = check(shape, EngineChoice.of(deployment.spec), memory)
     assert fit.verdict is Verdict.FITS, fit.message
     wanted = deployment.spec.engine.max_model_len or shape.max_position_embeddings
     assert fit.max_model_len == wanted

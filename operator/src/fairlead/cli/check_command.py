@@ -12,9 +12,10 @@ from fairlead.api.llmdeployment import EngineType, LLMDeployment
 from fairlead.cli.check_inputs import find_config, read_config, read_deployments, read_settings
 from fairlead.cli.options import UsageError, tell
 from fairlead.fit.checkpoint_fields import ConfigUnreadable
-from fairlead.fit.fit_check import Fit, Verdict, assumed, check, size
+from fairlead.fit.fit_check import Fit, Verdict, assumed, check, extras, size
 from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.model_families import read_shape
+from fairlead.fit.model_shape import ModelShape
 from fairlead.fit.remedies import Remedy, remedies
 from fairlead.fit.replica_memory import other_profiles, replica_memory
 from fairlead.manifests.source import CannotBuild
@@ -87,14 +88,26 @@ def _checked(
     try:
         config, where = given or find_config(deployment.spec.model.source)
         shape = read_shape(config)
-        memory = replica_memory(deployment, settings)
-        return check(shape, EngineChoice.of(deployment.spec.engine), memory), where
+        choice, memory = EngineChoice.of(deployment.spec), replica_memory(deployment, settings)
+        return check(shape, choice, memory, _draft(choice)), where
     except UsageError as error:
         raise UsageError(f"{name}: {error}", error.hint) from error
     except CannotBuild as error:
         raise UsageError(f"{name}: {error.message}", "--profiles names the operator's settings") from error
     except (ConfigUnreadable, ValueError) as error:
         raise UsageError(f"{name}: {error}", "nothing can be said of whether it fits") from error
+
+
+def _draft(choice: EngineChoice) -> ModelShape | None:
+    """Of the model that guesses tokens; None = there is none, or its config.json is not at hand."""
+    if choice.guesser is None or not choice.is_draft:
+        return None
+    try:
+        return read_shape(find_config(choice.guesser)[0])
+    except UsageError:
+        return None
+    except ConfigUnreadable as error:
+        raise UsageError(f"engine.speculative.source: {error}", "nothing can be said of whether it fits") from error
 
 
 def _print(deployment: LLMDeployment, found: Fit, others: tuple[Remedy, ...], where: str) -> None:
@@ -127,6 +140,7 @@ def _rows(found: Fit, where: str) -> list[tuple[str, str]]:
         ("download", size(shape.stored_bytes)),
         ("memory", f"{memory}, {found.memory.device} ({found.memory.name})"),
         ("weights", f"{size(need.weights)}{each}"),
+        *((what, f"{size(number)}{each}") for what, number in extras(need)),
         ("cache of a token", f"{size(need.kv_token)}{each}"),
         ("cache wanted", f"{size(found.wanted_kv)}: {found.sequences} x {found.max_model_len} tokens"),
         ("work space", f"about {size(need.work_space + need.libraries)}"),
@@ -159,6 +173,8 @@ def _as_json(deployment: LLMDeployment, found: Fit, others: tuple[Remedy, ...], 
         "memoryBytes": found.memory.per_rank,
         "tensorParallelSize": found.choice.ranks,
         "weightsBytes": need.weights,
+        "draftBytes": need.draft,
+        "adaptersBytes": need.adapters,
         "kvBytesPerToken": need.kv_token,
         "kvWantedBytes": found.wanted_kv,
         "workSpaceBytes": need.work_space + need.libraries,

@@ -58,7 +58,7 @@ def model_fit(deployment: LLMDeployment, settings: OperatorSettings) -> ModelFit
         message = f"{source} is not in the catalogue, so nothing is known of the model before it is loaded; "
         return _unknown(Reason.MODEL_UNKNOWN, message + "`fairlead check --config` reckons with its config.json")
     try:
-        choice, memory = EngineChoice.of(engine), replica_memory(deployment, settings)
+        choice, memory = EngineChoice.of(deployment.spec), replica_memory(deployment, settings)
     except (CannotBuild, ValueError) as e:
         return _unknown(Reason.INVALID_SPEC, str(e))
     others = other_profiles(deployment, settings)
@@ -84,7 +84,9 @@ def _unknown(reason: Reason, message: str) -> ModelFit:
 @lru_cache(maxsize=256)
 def _reckoned(source: str, choice: EngineChoice, memory: Memory, others: tuple[tuple[str, Memory], ...]) -> ModelFit:
     """Proposals take some tens of milliseconds, and an LLMDeployment is looked at again and again."""
-    fit = check(read_shape(config_of(source)), choice, memory)
+    known = None if choice.guesser is None or not choice.is_draft else config_of(choice.guesser)
+    draft = None if known is None else read_shape(known)
+    fit = check(read_shape(config_of(source)), choice, memory, draft)
     status = ConditionStatus.UNKNOWN
     if fit.verdict is not Verdict.MEMORY_UNKNOWN:
         status = ConditionStatus.TRUE if fit.verdict.starts else ConditionStatus.FALSE

@@ -71,6 +71,8 @@ class Fit:
     """That is asked for, or that the model was made for."""
     sequences: int
     """That are to be held at once; where nobody says how many, one."""
+    draft: ModelShape | None = None
+    """Of the model that guesses tokens, where there is one and its shape is known."""
     usable: int | None = None
     """Of the memory, that weights, cache and work space may take; None = not known."""
     cache: int | None = None
@@ -100,14 +102,15 @@ class Fit:
         return self.verdict is Verdict.NOT_DIVISIBLE or (is_too_large and self.memory.is_certain)
 
 
-def check(shape: ModelShape, choice: EngineChoice, memory: Memory) -> Fit:
-    """Never raises: what the engine would refuse is a verdict."""
+def check(shape: ModelShape, choice: EngineChoice, memory: Memory, draft: ModelShape | None = None) -> Fit:
+    """`draft`: the shape of `choice.guesser`, where that is a model and known. Never raises: what the engine would
+    refuse is a verdict."""
     device = memory.device
-    need = reckon(shape, choice, device)
+    need = reckon(shape, choice, device, draft)
     longest = choice.max_model_len or shape.max_position_embeddings
     found = Fit(
         verdict=Verdict.FITS, message="", shape=shape, choice=choice, memory=memory, need=need,
-        max_model_len=longest, sequences=choice.max_num_seqs or 1,
+        max_model_len=longest, sequences=choice.max_num_seqs or 1, draft=draft,
     )  # fmt: skip
     if refusal := _refusal(shape, choice):
         return _said(found, *refusal)
@@ -169,7 +172,7 @@ def _judged(found: Fit, memory: int) -> Fit:
     left = usable - need.beside_cache
     cache = min(left, choice.kv_memory) if choice.kv_memory is not None else left
     if device is DeviceKind.CPU and choice.kv_memory is None:
-        free = memory - need.weights - need.libraries
+        free = memory - need.loaded - need.libraries
         cache = min(left, _CPU_CACHE_BYTES // choice.ranks, int(_CPU_CACHE_SHARE * free))
     longest = found.max_model_len
     held = need.tokens_in(cache)
@@ -207,14 +210,22 @@ def _short(found: Fit, usable: int) -> str:
 
 def _beside(found: Fit) -> str:
     need = found.need
-    return f"weights ({size(need.weights)}) and work space (about {size(need.work_space + need.libraries)})"
+    weights = ", ".join([f"weights ({size(need.weights)})", *(f"{what} ({size(each)})" for what, each in extras(need))])
+    return f"{weights} and work space (about {size(need.work_space + need.libraries)})"
+
+
+def extras(need: Need) -> list[tuple[str, int]]:
+    """What is loaded beside a model's weights."""
+    loaded = [("the model that guesses tokens", need.draft), ("places for adapters", need.adapters)]
+    return [(what, each) for what, each in loaded if each]
 
 
 def _needs(found: Fit) -> str:
     number = f"{found.sequences} sequences" if found.sequences > 1 else "one sequence"
     each = "" if found.choice.ranks == 1 else f"on each of {found.choice.ranks} GPUs "
+    beside = "".join(f"{what} {size(number)}, " for what, number in extras(found.need))
     return (
-        f"{each}weights take {size(found.need.weights)}, the cache of {number} of {found.max_model_len} tokens "
+        f"{each}weights take {size(found.need.weights)}, {beside}the cache of {number} of {found.max_model_len} tokens "
         f"{size(found.wanted_kv)}, work space about {size(found.need.work_space + found.need.libraries)}"
     )
 
@@ -240,5 +251,7 @@ def assumed(found: Fit) -> tuple[str, ...]:
         )
     if found.choice.max_num_seqs is None:
         said.append("engine.maxNumSeqs is not set, so the cache is held to one sequence of the longest context")
-    said += [f"{name} takes memory that is not reckoned" for name in choice.uncounted]
+    if choice.guesser is not None and found.draft is None:
+        why = "whose config.json is not at hand, " if choice.is_draft else ""
+        said.append(f"engine.speculative.source, {why}takes memory that is not reckoned")
     return tuple(said)

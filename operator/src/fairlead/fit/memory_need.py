@@ -5,9 +5,9 @@ largest step, and errs by what kernels and libraries take: so verdicts that rest
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fairlead.api.llmdeployment import Dtype, Engine, KvCacheDtype
+from fairlead.api.llmdeployment import Dtype, KvCacheDtype, LLMDeploymentSpec, SpeculativeMethod
 from fairlead.api.quantities import parse_bytes
 from fairlead.fit.model_shape import ModelShape
 from fairlead.fit.stored_formats import FLOAT_BYTES, ROUNDED, DeviceKind, WeightFormat
@@ -25,6 +25,11 @@ _LOGIT_BYTES = 20
 """Of each word's logit while a token is drawn: as it is computed, in float32, and what sorting takes."""
 _DECIDES_ELSE = frozenset({"model", "device", "config"})
 """Arguments by which another model, device or file of settings is taken."""
+_ADAPTERS = 4
+"""The engine's places for adapters, where any are listed and nobody says how many,"""
+_ADAPTER_RANK = 16
+"""and the largest rank of one."""
+_ADAPTERS_GIVEN = frozenset({"lora-modules", "adapter-folder"})
 DEFAULT_UTILIZATION = 0.9
 """The engine's share of a GPU's memory,"""
 _LEAST_UTILIZATION = 0.01
@@ -49,21 +54,24 @@ class EngineChoice:
     max_num_batched_tokens: int | None = None
     ranks: int = 1
     utilization: float = DEFAULT_UTILIZATION
-    uncounted: tuple[str, ...] = ()
-    """Fields that take memory which is not reckoned."""
+    num_adapters: int = 0
+    """Adapters that have room on the device."""
+    adapter_rank: int = _ADAPTER_RANK
+    """Of the largest."""
+    guesser: str | None = None
+    """The source of what guesses tokens, and is in memory as well; None = nothing is."""
+    is_draft: bool = False
+    """Whether that is a model of its own, whose shape says what it takes; else it is heads."""
     is_open: bool = False
     """Whether something else decides what runs where: another image, or arguments that name a model or a device."""
 
     @classmethod
-    def of(cls, engine: Engine) -> "EngineChoice":
+    def of(cls, spec: LLMDeploymentSpec) -> "EngineChoice":
         """Raises ValueError, naming the argument, for one in `extraArgs` that is no number."""
-        extra = _extra(engine.extra_args)
-        speculative, lora = engine.speculative, engine.max_loras
-        uncounted = []
-        if speculative is not None and speculative.source is not None:
-            uncounted.append("engine.speculative")
-        if lora:
-            uncounted.append("engine.maxLoras")
+        engine = spec.engine
+        extra, speculative = _extra(engine.extra_args), engine.speculative
+        has_any = bool(spec.adapters) or not _ADAPTERS_GIVEN.isdisjoint(extra)
+        num_adapters = _ADAPTERS if engine.max_loras is None and has_any else engine.max_loras or 0
         memory = extra.get("kv-cache-memory")
         return cls(
             dtype=_one_of(extra, "dtype", Dtype) or str(engine.dtype),
@@ -77,7 +85,10 @@ class EngineChoice:
             max_num_batched_tokens=_number(extra, "max-num-batched-tokens", engine.max_num_batched_tokens),
             ranks=_number(extra, "tensor-parallel-size", engine.tensor_parallel_size) or 1,
             utilization=_share(extra),
-            uncounted=tuple(uncounted),
+            num_adapters=_number(extra, "max-loras", num_adapters, least=0) or 0,
+            adapter_rank=_number(extra, "max-lora-rank", engine.max_lora_rank) or _ADAPTER_RANK,
+            guesser=None if speculative is None else speculative.source,
+            is_draft=speculative is not None and speculative.method is SpeculativeMethod.DRAFT,
             is_open=engine.image is not None or not _DECIDES_ELSE.isdisjoint(extra),
         )
 
@@ -103,12 +114,13 @@ def _extra(arguments: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def _number(extra: Mapping[str, str], name: str, otherwise: int | None) -> int | None:
+def _number(extra: Mapping[str, str], name: str, otherwise: int | None, *, least: int = 1) -> int | None:
     if name not in extra:
         return otherwise
     digits = extra[name]
-    if not digits.isdecimal() or len(digits) > _MOST_DIGITS or not int(digits):
-        raise ValueError(f"engine.extraArgs: --{name} {digits[:20]} is not a whole number above 0")
+    if not digits.isdecimal() or len(digits) > _MOST_DIGITS or int(digits) < least:
+        bound = "above 0" if least else "from 0"
+        raise ValueError(f"engine.extraArgs: --{name} {digits[:20]} is not a whole number {bound}")
     return int(digits)
 
 
@@ -144,8 +156,12 @@ class Need:
     """Bytes of one rank."""
 
     weights: int
+    draft: int
+    """Weights of the model that guesses tokens, which is not divided."""
+    adapters: int
+    """Of the places that adapters have on the device, empty or not."""
     kv_block: int
-    """Of one block of the cache."""
+    """Of one block of the cache, and of that model's as well."""
     block_size: int
     """Tokens of it."""
     work_space: int
@@ -166,7 +182,12 @@ class Need:
 
     @property
     def beside_cache(self) -> int:
-        return self.weights + self.work_space + self.libraries
+        return self.loaded + self.work_space + self.libraries
+
+    @property
+    def loaded(self) -> int:
+        """What is there before the first step."""
+        return self.weights + self.draft + self.adapters
 
 
 def computed_dtype(shape: ModelShape, choice: EngineChoice, device: DeviceKind, *, least: bool = False) -> str:
@@ -187,15 +208,30 @@ def weights_format(shape: ModelShape, choice: EngineChoice) -> WeightFormat | No
     return ROUNDED.get(choice.quantization or "")
 
 
-def reckon(shape: ModelShape, choice: EngineChoice, device: DeviceKind, *, least: bool = False) -> Need:
-    """What one rank needs. `least`: by the number format of `computed_dtype`."""
+def reckon(
+    shape: ModelShape, choice: EngineChoice, device: DeviceKind, draft: ModelShape | None = None, *, least: bool = False
+) -> Need:
+    """What one rank needs, where there is a `draft` model the first, which has it. `least`: by the number format of
+    `computed_dtype`."""
     each = FLOAT_BYTES[computed_dtype(shape, choice, device, least=least)]
-    return Need(
+    need = Need(
         weights=weight_bytes(shape, choice, device, each),
+        draft=0,
+        adapters=adapter_bytes(shape, choice, each),
         kv_block=kv_block_bytes(shape, choice, each),
         block_size=choice.block_size,
         work_space=_work_space(shape, choice, device, each),
         libraries=_LIBRARIES[device],
+    )
+    if draft is None:
+        return need
+    alone = replace(choice, ranks=1, quantization=None, head_quantization=None, num_adapters=0)
+    its = reckon(draft, alone, device, least=least)
+    return replace(
+        need,
+        draft=its.weights,
+        kv_block=need.kv_block + its.kv_block,
+        work_space=max(need.work_space, its.work_space),
     )
 
 
@@ -217,6 +253,13 @@ def _of_head(head: Part, is_tied: bool, choice: EngineChoice, device: DeviceKind
         kept = rounded.kept_bytes(head, device, each)
         return kept if is_tied else kept - head.weights * each
     return head.weights * each if is_tied and device is DeviceKind.CPU else 0
+
+
+def adapter_bytes(shape: ModelShape, choice: EngineChoice, each: int) -> int:
+    """Of the places of adapters: two narrow products beside each that they may change, as large as the largest rank."""
+    parts = [part for part in shape.parts(choice.ranks) if part.role is Role.LINEAR]
+    widths = sum(part.num * (part.projections * part.columns + part.rows) for part in parts)
+    return choice.num_adapters * choice.adapter_rank * widths * each
 
 
 def kv_block_bytes(shape: ModelShape, choice: EngineChoice, each: int) -> int:

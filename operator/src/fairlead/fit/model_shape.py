@@ -128,7 +128,7 @@ class Dense:
         kv_heads = -(-self.kv_heads // ranks) if self.kv_heads >= ranks else 1
         rows = (heads + 2 * kv_heads) * dim
         parts = [
-            Part("self_attn.qkv_proj", num, rows, self.hidden, bias=rows if qkv_bias else 0),
+            Part("self_attn.qkv_proj", num, rows, self.hidden, bias=rows if qkv_bias else 0, projections=3),
             Part("self_attn.o_proj", num, self.hidden, heads * dim, bias=self.hidden if output_bias else 0),
         ]
         if norm:
@@ -148,7 +148,7 @@ class Dense:
         """`num` gated ones; None = one of each layer."""
         num, inner = self.num_layers if num is None else num, -(-(inner or self.inner) // ranks)
         return [
-            Part(f"{name}.gate_up_proj", num, 2 * inner, self.hidden, role, 2 * inner if bias else 0),
+            Part(f"{name}.gate_up_proj", num, 2 * inner, self.hidden, role, 2 * inner if bias else 0, projections=2),
             Part(f"{name}.down_proj", num, self.hidden, inner, role, self.hidden if bias else 0),
         ] if num else []  # fmt: skip
 

@@ -69,17 +69,21 @@ def remedies(found: Fit, profiles: Mapping[str, Memory] = {}) -> tuple[Remedy, .
 
 def _tried(found: Fit, choice: EngineChoice, *changes: Change) -> Remedy | None:
     """None where it still does not fit; of a number that divides the model no more is asked."""
-    becomes = check(found.shape, choice, found.memory)
+    becomes = _checked(found, choice)
     is_enough = becomes.verdict is Verdict.FITS
     if found.verdict is Verdict.NOT_DIVISIBLE:
         is_enough = changes[0].field == "engine.tensorParallelSize"
     return Remedy(changes, becomes) if is_enough else None
 
 
+def _checked(found: Fit, choice: EngineChoice) -> Fit:
+    return check(found.shape, choice, found.memory, None if choice.guesser is None else found.draft)
+
+
 def _elsewhere(found: Fit, name: str, memory: Memory) -> Remedy | None:
     if memory == found.memory or memory.per_rank is None:
         return None
-    becomes = check(found.shape, found.choice, memory)
+    becomes = check(found.shape, found.choice, memory, found.draft)
     return Remedy((Change("resources.profile", name),), becomes) if becomes.verdict is Verdict.FITS else None
 
 
@@ -94,6 +98,7 @@ def _steps(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
     if (shorter := _shorter(found)) is not None:
         yield Change("engine.maxModelLen", str(shorter)), replace(choice, max_model_len=shorter)
     yield from _kv(choice)
+    yield from _fewer_beside(found)
     yield from _quantised(found)
     yield from _ranks(found)
 
@@ -113,6 +118,15 @@ def _kv(choice: EngineChoice) -> Iterator[tuple[Change, EngineChoice]]:
     if choice.kv_dtype == "auto":
         also = "int8 on GPUs before compute capability 8.9"
         yield Change("engine.kvCache.dtype", "fp8", also), replace(choice, kv_dtype="fp8")
+
+
+def _fewer_beside(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
+    """Of what is in memory beside the model."""
+    choice = found.choice
+    if choice.num_adapters > 1:
+        yield Change("engine.maxLoras", "1"), replace(choice, num_adapters=1)
+    if found.draft is not None:
+        yield Change("engine.speculative", "left out"), replace(choice, guesser=None)
 
 
 def _quantised(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
@@ -135,7 +149,7 @@ def _ranks(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
     also = "with {} GPUs in resources" if device is DeviceKind.CUDA else ""
     choices = [(each, replace(found.choice, ranks=each)) for each in wanted]
     if found.verdict is not Verdict.NOT_DIVISIBLE:  # the fewest, and the next that leave more room
-        choices = [each for each in choices if check(found.shape, each[1], found.memory).verdict is Verdict.FITS][:2]
+        choices = [each for each in choices if _checked(found, each[1]).verdict is Verdict.FITS][:2]
     for each, choice in choices:
         yield Change("engine.tensorParallelSize", str(each), also.format(each)), choice
 

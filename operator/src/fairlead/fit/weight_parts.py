@@ -33,6 +33,8 @@ class Part:
     role: Role = Role.LINEAR
     bias: int = 0
     """Numbers that each has beside."""
+    projections: int = 1
+    """Products of one input that lie side by side in it: adapters have one each."""
 
     @property
     def weights(self) -> int:
