@@ -7,6 +7,7 @@ tell how much of them the server is going to find in its cache.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -44,7 +45,11 @@ _LIMITS = TimeLimits(connect=_CONNECT_SECONDS, first_byte=_SILENT_SECONDS, silen
 _RELAYED = TimeLimits(connect=_CONNECT_SECONDS, first_byte=30.0, silence=30.0, whole=60.0)
 _EVENT_STREAM, _JSON = b"text/event-stream", b"application/json"
 _PASSED_HEADERS = ("accept", "traceparent", "tracestate", "baggage", "user-agent")
-_DATA, _DONE, _ERROR = b"data:", b"data: [DONE]", b'data: {"error"'
+_DATA, _DONE, _ERROR = b"\ndata:", b"\ndata: [DONE]", b'\ndata: {"error"'
+"""At the beginning of a line: what a model writes has line ends escaped."""
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+MAX_EVENT_BYTES = 8 * 2**20
+"""The longest event of a stream: a prompt that is echoed comes as one."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -184,11 +189,11 @@ class FrontProxy:
                     response.close()
 
                 admission.attach(stop)
-                if response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM):
+                is_stream = response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM)
+                if is_stream and response.status == HTTPStatus.OK:
                     await exchange.send_events(self._events(response, passing, counted, stopped))
-                else:
-                    answer = await self._whole(exchange, response, passing)
-                    self._service.client.came(counted, passing.chains, answer)
+                elif num_tokens := await self._whole(exchange, response, passing):
+                    self._service.client.came(counted, passing.chains, num_tokens)
         except AnswerTooLarge as error:
             raise EngineError(f"the answer is larger than this front takes: {error}") from error
         except TransportError as error:
@@ -197,16 +202,20 @@ class FrontProxy:
     async def _events(
         self, response: Connection, passing: _Passing, counted: PassingRequest, stopped: list[EngineError]
     ) -> AsyncIterator[Events]:
-        """What comes, as it comes. Where it breaks off before its end, that is an error."""
-        core, is_whole, tail = self._service.client, False, b""
+        """What comes, event by event. Where it breaks off before its end, that is an error."""
+        core, is_whole, rest = self._service.client, False, b""
         try:
             while chunk := await response.chunk():
-                num_events = chunk.count(_DATA)
-                seen = tail + chunk
-                is_whole = is_whole or _DONE in seen or _ERROR in seen
-                tail = seen[-len(_ERROR) :]
-                core.came(counted, passing.chains, num_events)
-                yield Events(chunk)
+                events, rest = _whole_events(rest + chunk)
+                lines = b"\n" + events
+                is_failed = _ERROR in lines
+                is_whole = is_whole or is_failed or _DONE in lines
+                if not is_failed and (num_events := lines.count(_DATA)):
+                    core.came(counted, passing.chains, num_events)
+                if events:
+                    yield Events(events)
+                if len(rest) > MAX_EVENT_BYTES:
+                    raise EngineError(f"the server has begun an event of more than {MAX_EVENT_BYTES} bytes")
         except TransportError as error:
             if not is_whole:
                 raise stopped[0] if stopped else EngineDead(f"the server died: {cause_of(error)}") from error
@@ -215,12 +224,13 @@ class FrontProxy:
         yield Events(b"", are_last=True)
 
     async def _whole(self, exchange: Exchange, response: Connection, passing: _Passing | None) -> int:
-        """Answers with what the server answers, whole; returns the tokens that it has generated."""
+        """Answers with what the server answers, whole; returns the tokens that it has generated, 0 where it refuses."""
         body = await response.read(self._service.config.max_reply_bytes)
-        if response.status >= 400:
+        if response.status >= HTTPStatus.BAD_REQUEST:
             body = _in_envelope(body)
-        kind, headers, num_tokens = response.headers.get(b"content-type", _JSON), {}, 1
-        if passing is not None and response.status < 400:
+        kind, headers = response.headers.get(b"content-type", _JSON), {}
+        num_tokens = int(response.status == HTTPStatus.OK)
+        if passing is not None and num_tokens:
             usage = _usage(body)
             if usage is not None:
                 num_tokens = usage.completion_tokens or 1
@@ -242,6 +252,12 @@ class FrontProxy:
         if method == "POST":
             fields |= {"content-type": "application/json", "content-length": str(len(body))}
         return request_head(method, target, fields)
+
+
+def _whole_events(stream: bytes) -> tuple[bytes, bytes]:
+    """(the events that are whole, what there is of the next): half of one would swallow the error that follows it."""
+    end = max((at + len(mark) for mark in _EVENT_ENDS if (at := stream.rfind(mark)) >= 0), default=0)
+    return stream[:end], stream[end:]
 
 
 def _in_envelope(body: bytes) -> bytes:
