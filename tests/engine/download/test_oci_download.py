@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from backports import zstd
 
 from fairlead_engine.download.downloader import Orders, download
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
@@ -127,6 +128,13 @@ ARTIFACTS = {
     "oras folder": [
         Layer(tar(below("a", MODEL), "gz"), OCI_GZIP, {TITLE: "a", "io.deis.oras.content.unpack": "true"}),
     ],
+    "image compressed with zstd": [
+        Layer(zstd.compress(tar(below("models/a", MODEL))), "application/vnd.oci.image.layer.v1.tar+zstd"),
+    ],
+    "modelpack compressed with zstd": [
+        Layer(zstd.compress(tar(MODEL)), "application/vnd.cncf.model.weight.v1.tar+zstd", {FILEPATH: "model"}),
+    ],
+    "oras tar compressed with zstd": [Layer(zstd.compress(tar(below("a", MODEL))), ORAS_FILE, {TITLE: "a.tar.zst"})],
     "oras tar": [Layer(tar(below("a", MODEL), "gz"), ORAS_FILE, {TITLE: "a.tar.gz"})],
     "modelpack tars": [
         Layer(tar({"model.safetensors": WEIGHTS}), f"{MODELPACK}.weight.v1.tar", {FILEPATH: "model.safetensors"}),
@@ -248,7 +256,7 @@ def test_each_refusal_has_its_sentence(
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
-        ([Layer(b"a", "application/vnd.cncf.model.weight.v1.tar+zstd")], "cannot be unpacked"),
+        ([Layer(b"a", "application/vnd.cncf.model.weight.v1.tar+xz")], "cannot be unpacked"),
         ([Layer(tar(MODEL, "gz", ("config.json",)), "application/vnd.a.model.v1.tar+gzip")], "a link or a device"),
         ([Layer(tar(MODEL | {"../../evil.json": b"{}"}, "gz"), OCI_GZIP)], "no path below a folder"),
         (files(MODEL | {"../evil.json": b"{}"}), "no path below a folder"),
@@ -256,7 +264,7 @@ def test_each_refusal_has_its_sentence(
         ([Layer(tar(MODEL, "gz"), OCI_GZIP), *files({"TMP/evil.json": b"{}"})], "no path below a folder"),
         ([Layer(b"a", "text/plain")], "holds no weights"),
     ],
-    ids=["zstd", "link", "up", "title", "title beside a tar", "absolute title beside a tar", "nothing"],
+    ids=["xz", "link", "up", "title", "title beside a tar", "absolute title beside a tar", "nothing"],
 )
 def test_artifacts_that_are_not_trusted(
     registry: LoopbackRegistry, tmp_path: Path, layers: list[Layer], words: str

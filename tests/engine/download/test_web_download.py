@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from backports import zstd
 
 from fairlead_engine.download import archive
 from fairlead_engine.download.downloader import Orders, download
@@ -25,6 +26,7 @@ from fairlead_engine_testing.loopback_web import LoopbackWeb, loopback_web
 from fairlead_protocol.downloads import DownloadFailure
 
 WEIGHTS = random.Random(5).randbytes(600_000)
+ZSTD = [("m.tar.zst", "zst"), ("m.tzst", "zst")]
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 INDEX = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}).encode()
 FOLDER = {
@@ -75,6 +77,8 @@ def fails(server: LoopbackWeb, models: Path, path: str) -> DownloadError:
 
 def tar(members: dict[str, bytes], compression: str = "") -> bytes:
     content = io.BytesIO()
+    if compression == "zst":
+        return zstd.compress(tar(members))
     with tarfile.open(fileobj=content, mode=f"w:{compression}") as archive:
         for name, each in members.items():
             info = tarfile.TarInfo(name)
@@ -131,7 +135,7 @@ def test_sums_are_checked(server: LoopbackWeb, tmp_path: Path) -> None:
     assert fetch(server, tmp_path, "models/a") == FOLDER
 
 
-@pytest.mark.parametrize(("name", "compression"), [("m.tar", ""), ("m.tar.gz", "gz"), ("m.tgz", "gz")])
+@pytest.mark.parametrize(("name", "compression"), [("m.tar", ""), ("m.tar.gz", "gz"), ("m.tgz", "gz"), *ZSTD])
 def test_an_archive_is_unpacked(server: LoopbackWeb, tmp_path: Path, name: str, compression: str) -> None:
     packed = tar({f"./model/{path}": each for path, each in FOLDER.items()} | {"README.md": b"#"}, compression)
     server.files = {name: packed, f"{name}.sha256": f"{hashlib.sha256(packed).hexdigest()}  {name}\n".encode()}
@@ -177,7 +181,12 @@ def holes() -> bytes:
         (link("/etc/passwd"), "a link or a device"),
         (link("config.json", tarfile.LNKTYPE), "a link or a device"),
         (tar({"config.json": b"{}", "model.safetensors": bytes(80 << 20)}, "gz"), "unpacks to more than"),
+        (tar({"config.json": b"{}", "model.safetensors": bytes(80 << 20)}, "zst"), "unpacks to more than"),
         (b"no tar" * 1000, "is no tar that can be read"),
+        (zstd.compress(header(tarfile.XHDTYPE, 32 << 20, bytes(32 << 20)) + tar(FOLDER)), "is no tar that can be read"),
+        (tar(FOLDER, "zst")[:-20_000], "is no tar that can be read"),
+        (tar(FOLDER, "zst")[:4] + b"\xff" * 1000, "is no tar that can be read"),
+        (zstd.compress(b"no tar" * 1000), "is no tar that can be read"),
         (tar({"config.json": b"{}"}), "holds no weights"),
     ],
     ids=[
@@ -190,7 +199,12 @@ def holes() -> bytes:
         "symbolic link",
         "hard link",
         "bomb",
+        "bomb of zstd",
         "damaged",
+        "long header of zstd",
+        "zstd cut short",
+        "zstd damaged",
+        "zstd of something else",
         "nothing",
     ],
 )

@@ -1,7 +1,9 @@
 """Tars, unpacked without trust: plain files that serving needs, below one folder, and not more bytes than bounded."""
 
+import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,6 +12,13 @@ from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile
 from fairlead_engine.download.selection import check_path, model_folder
 from fairlead_protocol.downloads import DownloadFailure
 
+if sys.version_info >= (3, 14):
+    from compression.zstd import ZstdError, ZstdFile
+else:
+    from backports.zstd import ZstdError, ZstdFile
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
+"""Of names that are archives'; how one is compressed its first bytes say."""
 MOST_MEMBERS = {Packing.ARCHIVE: 10_000, Packing.LAYER: 200_000}
 """A layer may be of a whole system, in which a model lies."""
 EXPANSION = 10
@@ -19,6 +28,8 @@ SMALL = 64 << 20
 LARGEST_HEADER = 64 << 10
 """Bytes of an extended header, which tarfile reads into memory: names and times take a few hundred."""
 _COPY_BYTES = 1 << 20
+_ZSTD = b"\x28\xb5\x2f\xfd"
+"""What a frame begins with (RFC 8878)."""
 _REMOVED = ".wh."
 """Before the name of what a layer takes away."""
 _ALL_REMOVED = ".wh..wh..opq"
@@ -67,7 +78,7 @@ def unpack(chosen: Mapping[str, Member], target: Path) -> None:
     for place in sorted({member.place for member in chosen.values() if member.info is not None}):
         # In the archive's order: a compressed one is read from its start for each step back.
         inside = [(m.info.offset_data, path, m.info) for path, m in chosen.items() if m.info and m.place == place]
-        with tarfile.open(place) as archive:
+        with _tar(place) as archive:
             for _, path, info in sorted(inside, key=lambda each: each[0]):
                 content = archive.extractfile(info)
                 assert content is not None, "only plain files are chosen"
@@ -83,7 +94,7 @@ def _members(path: Path, name: str, packing: Packing) -> Iterator[tuple[str, tar
     """Plain files by name; None = what earlier layers have at that name, or below it if it ends in '/', goes."""
     bound, most, total = path.stat().st_size * EXPANSION + SMALL, MOST_MEMBERS[packing], 0
     try:
-        with tarfile.open(path, tarinfo=_BoundedInfo) as archive:
+        with _tar(path, _BoundedInfo) as archive:
             for count, member in enumerate(archive, 1):
                 total += member.size
                 if count > most or total > bound:
@@ -103,8 +114,20 @@ def _members(path: Path, name: str, packing: Packing) -> Iterator[tuple[str, tar
                     yield (f"{gone}/" if gone else ""), None
                 else:
                     yield inner, member
-    except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError) as error:
+    except (tarfile.TarError, ZstdError, EOFError, OSError, ValueError, RecursionError) as error:
         raise _unfit(name, f"is no tar that can be read ({type(error).__name__}): pack it again") from error
+
+
+@contextmanager
+def _tar(path: Path, info: type[tarfile.TarInfo] = tarfile.TarInfo) -> Iterator[tarfile.TarFile]:
+    with path.open("rb") as file:
+        is_zstd = file.read(len(_ZSTD)) == _ZSTD
+    if not is_zstd:
+        with tarfile.open(path, tarinfo=info) as archive:
+            yield archive
+        return
+    with ZstdFile(path) as content, tarfile.open(fileobj=content, mode="r:", tarinfo=info) as archive:
+        yield archive
 
 
 class _BoundedInfo(tarfile.TarInfo):

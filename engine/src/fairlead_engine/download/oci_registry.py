@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead_engine.download import archive
 from fairlead_engine.download.http_reader import HttpReader, Refused
 from fairlead_engine.download.registry_login import CONFIG, PASSWORD, USERNAME, RegistryLogin
 from fairlead_engine.download.remote import DownloadError, Interrupted, Listing, Packing, RemoteFile
@@ -45,9 +46,8 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _TITLES = ("org.opencontainers.image.title", "org.cncf.model.filepath", "org.cnai.model.filepath")
 _UNPACK = "io.deis.oras.content.unpack"
 """Of ORAS: the layer is a tar of the folder that its title names."""
-_ARCHIVES = (".tar", ".tar.gz", ".tgz")
-_TAR = re.compile(r"[.+](tar|tar[.+]gzip|tar[.+]gz)(\.nondistributable)?")
-_OTHER_TAR = re.compile(r"[.+]tar[.+](zstd|zst|bz2|xz)")
+_TAR = re.compile(r"[.+](tar|tar[.+]gzip|tar[.+]gz|tar[.+]zstd|tar[.+]zst)(\.nondistributable)?")
+_OTHER_TAR = re.compile(r"[.+]tar[.+](bz2|xz)")
 _IMAGE_LAYERS = ("application/vnd.oci.image.layer.", "application/vnd.docker.image.rootfs.")
 _NO_MODEL = re.compile(r"\.(docs?|code|dataset)\.v[0-9]")
 """In types of what ModelPack and KitOps put beside a model."""
@@ -178,12 +178,14 @@ class OciRemote:
             raise self._unfit(f"has a layer with the digest {layer.digest[:20]!r}: push it with sha256")
         is_image = kind.startswith(_IMAGE_LAYERS)
         # ORAS calls every file an image's layer where it is not told what it is; a tar is what has no name of its own.
-        is_named = bool(title) and not title.endswith(_ARCHIVES) and notes.get(_UNPACK) != "true"
+        is_named = bool(title) and not title.endswith(archive.SUFFIXES) and notes.get(_UNPACK) != "true"
         packing = None
         if not is_named or not is_image:
             if _OTHER_TAR.search(kind):
-                raise self._unfit(f"has a layer of type {kind}, which cannot be unpacked: push it as tar or tar+gzip")
-            if title.endswith(_ARCHIVES) or notes.get(_UNPACK) == "true" or _TAR.search(kind):
+                raise self._unfit(
+                    f"has a layer of type {kind}, which cannot be unpacked: push it as tar, tar+gzip or tar+zstd"
+                )
+            if title.endswith(archive.SUFFIXES) or notes.get(_UNPACK) == "true" or _TAR.search(kind):
                 packing = Packing.LAYER if is_image and not title else Packing.ARCHIVE
         if packing is not None:
             path = f"sha256-{match[1]}"

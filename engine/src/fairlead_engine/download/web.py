@@ -12,6 +12,7 @@ from http import HTTPStatus
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
+from fairlead_engine.download import archive
 from fairlead_engine.download.http_reader import HttpReader, Refused
 from fairlead_engine.download.remote import DownloadError, Listing, Packing, RemoteFile
 from fairlead_engine.download.selection import ADAPTER_WEIGHTS, INDEX_FILE, SETTINGS, SINGLE_FILE
@@ -19,7 +20,6 @@ from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revisio
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
 
-ARCHIVES = (".tar", ".tar.gz", ".tgz")
 _WEIGHTS = (".safetensors", ".gguf")
 _OTHER_WEIGHTS = ("pytorch_model.bin",)
 _OTHER_INDEXES = ("pytorch_model.bin.index.json",)
@@ -37,7 +37,7 @@ class WebRemote:
         self._etags: dict[str, str] = {}
 
     async def open(self) -> Listing:
-        is_archive = self._path.name.endswith(ARCHIVES)
+        is_archive = self._path.name.endswith(archive.SUFFIXES)
         if is_archive:
             files = [await self._named(self._path.name, self._url, must=True)]
             sums = read_sums(await self._text(f"{self._url}.sha256"))
