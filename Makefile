@@ -63,8 +63,8 @@ test: setup-dev ## All tests but the slow ones: unit, HTTP, local mode end to en
 test-fast: setup-dev ## Only what needs no fleet of processes
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not gpu and not oracle and not e2e"
 
-test-slow: setup-dev ## The long ones: those that need a fleet in one process, which waits often, all else in another
-	$(PYTEST) -n 2 --dist loadgroup -m "slow and not gpu and not oracle"
+test-slow: setup-dev ## The long ones: those that need a fleet in one process and those that need other servers in another, which wait often
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not gpu and not oracle"
 
 test-chart: setup-chart ## Only the chart: lint, every value rendered, Kubernetes' schemas, rights, Pod Security, alerts
 	$(PYTEST) -n $(PYTEST_WORKERS) tests/chart
