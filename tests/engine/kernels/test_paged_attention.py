@@ -4,6 +4,7 @@ import math
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -71,10 +72,13 @@ def run_kernel(
     kv_dtype: torch.dtype | None = None,
     num_programs: int = 1,
     shared_value_dim: int | None = None,
+    query_stride: int | None = None,
+    folder: Path | None = None,
     **options: object,
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """Random sequences in scattered blocks of a cache whose other slots are NaN: what came out, what should have, and
-    the splits of each grid. `options` are of `Scoring`."""
+    the splits of each grid. `query_stride`: from row to row, in memory or in a file of `folder`. `options` are of
+    `Scoring`."""
     from fairlead_engine.kernels.attention.paged_attention import paged_attention
     from fairlead_engine.kernels.attention.triton_paged import TritonPaged
 
@@ -106,6 +110,11 @@ def run_kernel(
     step = backend.prepare(batch, backend.tables(layout, len(contexts), max(map(len, tables))))
     query = torch.cat(queries)
     output = query.new_full((*query.shape[:2], shared_value_dim or head_dim), float("nan"))
+    if query_stride is not None:  # before them as much, which is what numbers of 32 bits would lead to
+        size, kind = 2**31 + len(query) * query_stride, {"dtype": dtype}
+        far = torch.from_file(str(folder / "query"), shared=True, size=size, **kind) if device == "cpu" else None
+        far = torch.zeros(size, device=device, **kind) if far is None else far
+        query = far.as_strided(query.shape, (query_stride, head_dim, 1), 2**31).copy_(query)
     paged_attention(query, cache.keys, cache.values, output, step, Scoring(**options))  # type: ignore[arg-type]
     return output, torch.cat(expected), [grid.num_splits for grid in step.grids]
 
@@ -191,6 +200,13 @@ def test_half_precision_stays_near_the_definition(device, num_programs, kv_dtype
         num_programs=num_programs,
     )
     assert output.dtype is torch.float16
+    assert_near(output, expected, 2e-3)
+
+
+@on_each_device
+def test_queries_may_lie_more_than_two_billion_numbers_apart(device, tmp_path):
+    """As those of tens of thousands of tokens with a hundred wide heads do: here in a file that is nearly all holes."""
+    output, expected, _ = run_kernel([5], [9], device, dtype=torch.float16, query_stride=2**29, folder=tmp_path)
     assert_near(output, expected, 2e-3)
 
 

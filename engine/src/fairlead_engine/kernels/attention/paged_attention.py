@@ -103,7 +103,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     is_query = (m < TILE_ROWS // TILE_HEADS * TILE_HEADS) & (row < end_row)
     position = context - end_row + row
     is_dim = d < VALUE_DIM
-    of_query = query + (row * query_stride + head * HEAD_DIM)[:, None]
+    of_query = query + (row.to(tl.int64) * query_stride + head * HEAD_DIM)[:, None]
     q = tl.load(of_query + REST_DIM + d[None, :], mask=is_query[:, None] & is_dim[None, :], other=0.0)
     if REST_DIM > 0:
         r = tl.arange(0, PADDED_REST)
@@ -179,7 +179,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
 
     if HAS_SCALES:
         mixed *= unit
-    place = row * NUM_HEADS + head
+    place = row.to(tl.int64) * NUM_HEADS + head
     if NUM_SPLITS == 1:
         if HAS_SINKS:
             sink = tl.load(sinks + head, mask=is_query, other=0.0) * _LOG2E
@@ -235,7 +235,7 @@ def put_together_kernel(  # type: ignore[no-untyped-def]
     if HAS_SINKS:
         total += tl.exp2(sink - highest)
     whole = tl.sum(mixed * fading[:, None], 0) / total
-    place = ((grid_row + row) * NUM_HEADS + head) * HEAD_DIM
+    place = ((grid_row + row).to(tl.int64) * NUM_HEADS + head) * HEAD_DIM
     tl.store(output + place + d, whole.to(output.dtype.element_ty), mask=is_dim)
 
 
