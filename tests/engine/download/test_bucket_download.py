@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fairlead_engine.download import buckets
 from fairlead_engine.download.downloader import Orders, download
 from fairlead_engine.download.models_folder import ModelsFolder
 from fairlead_engine.download.remote import DownloadError
@@ -108,6 +109,16 @@ def test_a_key_that_is_no_path_is_told_at_once(server: LoopbackBuckets, tmp_path
     error = fails(f"{scheme}://weights/models/a", tmp_path)
     assert error.reason == DownloadFailure.SOURCE_NOT_SUPPORTED and "has a key that is no path" in error.message
     assert not server.asked
+
+
+def test_a_bucket_without_end_is_not_listed_to_its_end(
+    server: LoopbackBuckets, tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "_MOST_OBJECTS", len(MODEL) + 2)
+    server.buckets["weights"] |= {f"models/a/logs/{index}": b"" for index in range(9)}
+    error = fails(f"{scheme}://weights/models/a", tmp_path)
+    assert error.reason == DownloadFailure.SOURCE_NOT_SUPPORTED
+    assert "has more than 7 objects: name the folder that has config.json" in error.message
 
 
 def test_sums_are_checked(server: LoopbackBuckets, tmp_path: Path, scheme: str) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 from fairlead_engine.download import downloader
 from fairlead_engine.download.downloader import Orders, download
 from fairlead_engine.download.models_folder import ModelsFolder, hold_model, last_used, read_manifest
-from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.remote import DownloadError, Listing, Remote, RemoteFile
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
 from fairlead_protocol.downloads import DownloadFailure, DownloadProgress, DownloadStage
@@ -334,6 +334,41 @@ def test_passwords_of_mirrors_and_proxies_are_told_to_nobody(hub: LoopbackHub, t
         )  # fmt: skip
         assert done.returncode == 1 and '"reason"' in done.stderr
         assert "hidden-word" not in done.stdout + done.stderr, done.stderr
+
+
+class Dripping(Remote):
+    """A source whose first connections bring little."""
+
+    def __init__(self, content: bytes, num_slow: int) -> None:
+        self.content, self.num_slow, self.starts = content, num_slow, list[int]()
+
+    async def open(self) -> Listing:
+        files = {"config.json": 2, "model.safetensors": len(self.content)}
+        return Listing("r1", tuple(RemoteFile(path, size) for path, size in files.items()))
+
+    async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
+        if file.path == "config.json":
+            yield b"{}"
+            return
+        self.starts.append(start)
+        while len(self.starts) <= self.num_slow:
+            yield self.content[start : start + 10]
+            start += 10
+            await asyncio.sleep(0.001)
+        yield self.content[start:]
+
+    async def close(self) -> None: ...
+
+
+def test_a_connection_that_has_become_slow_is_given_up_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloader, "_SLOW_SECONDS", 0.05)
+    remote = Dripping(random.Random(8).randbytes(500_000), num_slow=3)
+    orders = Orders(SOURCE, ModelsFolder(tmp_path), backoff_seconds=0.001, attempts=2)
+    folder = asyncio.run(download(orders, Reporter(SOURCE), remote))
+    assert (folder / "model.safetensors").read_bytes() == remote.content
+    assert len(remote.starts) == 4 and remote.starts == sorted(set(remote.starts))  # what came is kept
 
 
 def test_a_disk_without_room_is_told_before_a_byte_is_fetched(

@@ -43,6 +43,8 @@ _WHOLE = timedelta(days=7)
 """For one file: silence ends a request, not its length."""
 _CHUNK_BYTES = 64 << 10
 """Which obstore puts together, and throws away where a connection breaks meanwhile."""
+_MOST_OBJECTS = 10_000
+"""Below what is named, of which a model has some tens: a whole bucket has no end."""
 _STATUS = re.compile(r"status code: ([1-5][0-9]{2})\b")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _OF_THE_MACHINE = re.compile(r"169\.254\.169\.254|/latest/(api/token|meta-data)|computeMetadata|metadata/identity")
@@ -66,10 +68,7 @@ class BucketRemote:
         self._etags: dict[str, str] = {}
 
     async def open(self) -> Listing:
-        try:
-            objects = await self._store.list(self._prefix).collect_async()
-        except Exception as error:
-            raise self._failure(error, self._name) from None
+        objects = await self._objects()
         files = [file for each in objects if (file := self._file(each)) is not None]
         if not files:
             raise DownloadError(
@@ -100,6 +99,21 @@ class BucketRemote:
 
     async def close(self) -> None:
         """obstore's connections end by themselves."""
+
+    async def _objects(self) -> list[Mapping[str, Any]]:
+        """Raises DownloadError, Interrupted."""
+        found: list[Mapping[str, Any]] = []
+        try:
+            async for page in self._store.list(self._prefix):
+                found += page
+                if len(found) > _MOST_OBJECTS:
+                    break
+        except Exception as error:
+            raise self._failure(error, self._name) from None
+        if len(found) > _MOST_OBJECTS:
+            problem = f"{self._name} has more than {_MOST_OBJECTS} objects: name the folder that has config.json"
+            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, problem)
+        return found
 
     async def _text(self, file: RemoteFile) -> str:
         """Of a small file. Raises DownloadError, Interrupted."""

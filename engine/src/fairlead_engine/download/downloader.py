@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import shutil
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ from fairlead_protocol.model_sources import parse_source
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _WAIT_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
+_SLOW_SECONDS = 60.0
+_SLOW_BYTES = 60 << 10
+"""A connection that brings no more in that time is given up for another: one that is silent its reader gives up."""
 _READ_BYTES = 4 << 20
 _ARCHIVE = ".archive"
 """Folder of archives, and of what comes with them, beside what is unpacked."""
@@ -214,11 +218,16 @@ class _Run:
         if part.file.size is not None and part.size >= part.file.size:
             return
         try:
+            since, at_first = time.monotonic(), part.size
             async for chunk in self._remote.read(part.file, part.size):
                 await part.append(chunk)
                 self._reporter.fetched(len(chunk))
                 if part.file.size is not None and part.size > part.file.size:
                     raise Changed
+                if (now := time.monotonic()) - since > _SLOW_SECONDS:
+                    if part.size - at_first < _SLOW_BYTES:
+                        raise Interrupted("the connection has become slow")
+                    since, at_first = now, part.size
             if part.file.size is not None and part.size < part.file.size:
                 raise Interrupted("the connection ended early")
         except Changed:
