@@ -191,6 +191,11 @@ class ScheduledSequence:
         """Whether something of the prompt is told in this step beside the next token."""
 
     @property
+    def known_end(self) -> int:
+        """Where its drafts begin; `end` where it has none."""
+        return self.end - len(self.drafts)
+
+    @property
     def num_choices(self) -> int:
         """How many tokens this step chooses: behind its last ones."""
         return self.samples + len(self.drafts)

@@ -129,6 +129,23 @@ def test_the_model_itself_guesses_right_behind_what_was_put_into_its_answer(fold
     assert sum(engine.load.num_accepted_per_position) == engine.load.num_draft_tokens
 
 
+def test_the_model_itself_guesses_right_behind_guesses_that_did_not_stand(folders: dict[str, Path]) -> None:
+    """As a grammar chose otherwise, and a long prompt then left no room for guesses: nothing is left of those."""
+    config = config_of(
+        folders["llama"], speculative_method="draft", speculative_model=str(folders["llama"]), num_speculative_tokens=5,
+        max_num_seqs=2, max_num_batched_tokens=8,
+    )  # fmt: skip
+    engine, grammar = Engine(config), Grammar('start: "abc"')
+    assert engine.add(make_request("a", [5, 9, 7], max_tokens=40, ignore_eos=True, grammar=grammar)) is None
+    while not engine.load.num_draft_tokens:
+        engine.step()
+    assert engine.load.num_draft_tokens == 5 and not sum(engine.load.num_accepted_per_position)
+    assert engine.add(make_request("b", [2 + place % 50 for place in range(60)], max_tokens=1)) is None
+    while engine.load.generation_tokens < 30:
+        engine.step()
+    assert sum(engine.load.num_accepted_per_position) == engine.load.num_draft_tokens - 5 > 0
+
+
 def test_a_cache_for_two_models_holds_fewer_tokens(folders: dict[str, Path]) -> None:
     alone, draft = (load_runner(config_of(folders[name])).kv_bytes_per_block() for name in ("llama", "small"))
     both = config_of(folders["llama"], speculative_method="draft", speculative_model=str(folders["small"]))

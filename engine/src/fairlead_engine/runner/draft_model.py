@@ -6,29 +6,18 @@ and values are its own. A guess is drawn as the token will be, with the same ran
 nearly agree mostly draw the same.
 """
 
-from typing import NamedTuple
-
 import msgspec
 import numpy as np
 from torch import Tensor
 
 from fairlead_engine.batch import Batch, Numbers
-from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import ALONE
-from fairlead_engine.runner.guesser import fitted, next_tokens
+from fairlead_engine.runner.guesser import draft_places, fitted, next_tokens
 from fairlead_engine.runner.model_part import Computed, ModelPart, PartSettings, check_generates
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan, plan_of
 from fairlead_engine.sequences import ScheduledSequence
-
-
-class _Guessed(NamedTuple):
-    """A sequence that has drafts in this step."""
-
-    item: ScheduledSequence
-    known: int
-    """Its tokens that are no drafts."""
 
 
 class _WithinVocabulary(SlotTokens):
@@ -84,14 +73,14 @@ class DraftModel:
     def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
         """Computes what it lacks of the batch, and its drafts, one after the other: int32 [drafts], item by item; they
         stand behind the known tokens of their slots. None where there are none."""
-        guessed = [_Guessed(item, item.end - len(item.drafts)) for item in batch.chunks if item.drafts]
+        decodes, guessed = batch.decodes, [item for item in batch.chunks if item.drafts]
+        # What it holds behind the last known token of these were guesses that did not stand.
+        self._ends[decodes.slots] = np.minimum(self._ends[decodes.slots], decodes.ends - 1)
         if not batch.chunks:
             self._part.learn(plan.new_blocks)
             return None
         num_drafts = np.array([len(item.drafts) for item in batch.chunks], np.int64)
-        slots, ends, num_queries = (
-            each[len(batch.decodes) :] for each in (plan.slots, plan.context_lens, plan.num_queries)
-        )
+        slots, ends, num_queries = (each[len(decodes) :] for each in (plan.slots, plan.context_lens, plan.num_queries))
         known = ends - num_drafts
         goes_on = np.array([self._goes_on(item) for item in batch.chunks])
         starts = np.where(num_drafts > 0, known - 1, known - num_queries)
@@ -101,11 +90,11 @@ class DraftModel:
         first = msgspec.structs.replace(first, new_tokens=plan.new_tokens, new_blocks=plan.new_blocks)
         self._compute(first, guessed, 0, sampler)
         for place in range(1, int(num_drafts.max(initial=0))):
-            left = [each for each in guessed if len(each.item.drafts) > place]
-            slots = np.array([each.item.sequence.slot for each in left], np.int64)
-            ones, ends = np.ones(len(left), np.int64), np.array([each.known + place for each in left], np.int64)
+            left = [item for item in guessed if len(item.drafts) > place]
+            slots = np.array([item.sequence.slot for item in left], np.int64)
+            ones, ends = np.ones(len(left), np.int64), np.array([item.known_end + place for item in left], np.int64)
             self._compute(plan_of(slots, ones, ends, ones), left, place, sampler)
-        return self._drafts(guessed)
+        return self._part.tokens.rows[draft_places(guessed, self._part.device)] if guessed else None
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
         """It has hidden states of its own."""
@@ -123,20 +112,11 @@ class DraftModel:
         self._block_tables[slot] = table
         return is_same
 
-    def _compute(self, plan: StepPlan, guessed: list[_Guessed], place: int, sampler: Sampler) -> None:
+    def _compute(self, plan: StepPlan, guessed: list[ScheduledSequence], place: int, sampler: Sampler) -> None:
         """A step of its own, with the next draft of each."""
         computed = self._part.compute(plan)
         if not guessed:
             return
-        following = next_tokens([each.item for each in guessed], place)
+        following = next_tokens(guessed, place)
         chosen = sampler.sample(fitted(computed.logits, self._vocab_size), following, self._part.tokens.rows)
         self._part.settle(computed, chosen.token_ids)
-
-    def _drafts(self, guessed: list[_Guessed]) -> Tensor | None:
-        if not guessed:
-            return None
-        places = [
-            (each.item.sequence.slot, position) for each in guessed for position in range(each.known, each.item.end)
-        ]
-        slots, positions = to_device(np.array(places, np.int64).T.copy(), self._part.device)
-        return self._part.tokens.rows[slots, positions]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.runner.guesser import draft_places
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.tree_step import depths_of
 from fairlead_engine.sequences import ScheduledSequence
@@ -71,9 +72,7 @@ def fill_dynamic(items: list[ScheduledSequence], tree: DynamicTree, logits_of: L
 
 def put_drafts(items: list[ScheduledSequence], drafts: Tensor, tokens: SlotTokens) -> None:
     """Writes them behind the known tokens of their slots."""
-    places = [(item.sequence.slot, end) for item in items for end in range(item.end - len(item.drafts), item.end)]
-    slots, positions = to_device(np.array(places, np.int64), drafts.device).unbind(1)
-    tokens.put(slots, positions, drafts.long())
+    tokens.put(*draft_places(items, drafts.device), drafts.long())
 
 
 def check_width(tree: TreeShape | None, num_words: int) -> None:

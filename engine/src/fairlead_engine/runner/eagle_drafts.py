@@ -18,7 +18,7 @@ from fairlead_engine.kernels.attention.tree_rows import TreeRows
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.eagle_head import EagleHead
 from fairlead_engine.runner.draft_trees import Frontier, check_width, fill_dynamic, put_drafts
-from fairlead_engine.runner.guesser import next_tokens
+from fairlead_engine.runner.guesser import draft_places, next_tokens
 from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.sampler import Sampler
@@ -94,12 +94,10 @@ class EagleDrafts:
             if place:
                 hidden = self._go_on(left, place, hidden)
             following = next_tokens(items, place)
-            slots, ends = self._on_device([(item.sequence.slot, _known(item) + place) for item in left]).T
+            slots, ends = self._on_device([(item.sequence.slot, item.known_end + place) for item in left]).T
             chosen = sampler.sample(self._head.logits(hidden), following, self._tokens.rows)
             self._tokens.put(slots, ends, chosen.token_ids)
-        places = [(item.sequence.slot, position) for item in items for position in range(_known(item), item.end)]
-        slots, positions = self._on_device(places).T
-        return self._tokens.rows[slots, positions]
+        return self._tokens.rows[draft_places(items, self._device)]
 
     def _guess_trees(self, items: list[ScheduledSequence], tree: DynamicTree, sampler: Sampler) -> Tensor:
         """Guesses that are followed lie in the head's cache place by place, as a tree of their own, behind what it
@@ -111,7 +109,7 @@ class EagleDrafts:
                 self._grow(growth, front)
             hidden = growth.hidden[front.rows] if front.place else growth.hidden
             width = hidden.shape[1]
-            ends = [_known(item) + front.place for item in front.items for _ in range(width)]
+            ends = [item.known_end + front.place for item in front.items for _ in range(width)]
             sequences = [item.sequence for item in front.items for _ in range(width)]
             shares = Batch([ScheduledSequence(sequence, 1, end) for sequence, end in zip(sequences, ends, strict=True)])
             found = sampler.changed(self._head.logits(hidden.flatten(0, 1)), shares, self._tokens.rows)
@@ -125,7 +123,7 @@ class EagleDrafts:
         """Computes the guesses that are followed: what the next ones are made of."""
         num_items, width = front.token_ids.shape
         num_before = (front.place - 1) * width
-        knowns = np.array([_known(item) for item in front.items], np.int64)
+        knowns = np.array([item.known_end for item in front.items], np.int64)
         slots = np.array([item.sequence.slot for item in front.items], np.int64)
         columns = knowns[:, None] + num_before + np.arange(width)
         places = np.array((slots.repeat(width), columns.ravel(), (knowns + front.place - 2).repeat(width)))
@@ -158,7 +156,7 @@ class EagleDrafts:
     def _go_on(self, items: list[ScheduledSequence], place: int, hidden: Tensor) -> Tensor:
         """From what it computed itself, and the draft before that place: [items, hidden] → the same."""
         slots = np.array([item.sequence.slot for item in items], np.int64)
-        ends = np.array([_known(item) + place - 1 for item in items], np.int64)
+        ends = np.array([item.known_end + place - 1 for item in items], np.int64)
         ones = np.ones(len(items), np.int64)
         return self._compute(plan_of(slots, ones, ends, ones), hidden)
 
@@ -187,8 +185,3 @@ class _Growth:
             self.hidden = self.hidden.expand(-1, hidden.shape[1], -1).clone()
             self.bits = self.bits.expand(-1, hidden.shape[1]).clone()
         self.hidden[rows], self.bits[rows] = hidden, bits
-
-
-def _known(item: ScheduledSequence) -> int:
-    """Its tokens that are no drafts."""
-    return item.end - len(item.drafts)

@@ -2,10 +2,12 @@
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.runner.model_part import Computed
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
@@ -52,4 +54,10 @@ def fitted(logits: Tensor, vocab_size: int) -> Tensor:
 def next_tokens(items: list[ScheduledSequence], place: int) -> Batch:
     """Who has another draft than the first `place`, each up to where that one comes."""
     left = [item for item in items if len(item.drafts) > place]
-    return Batch([ScheduledSequence(item.sequence, 1, item.end - len(item.drafts) + place) for item in left])
+    return Batch([ScheduledSequence(item.sequence, 1, item.known_end + place) for item in left])
+
+
+def draft_places(items: list[ScheduledSequence], device: torch.device) -> tuple[Tensor, ...]:
+    """Slots and positions of all drafts, item by item: int64 [drafts] each."""
+    places = [(item.sequence.slot, position) for item in items for position in range(item.known_end, item.end)]
+    return to_device(np.array(places, np.int64).T.copy(), device).unbind()

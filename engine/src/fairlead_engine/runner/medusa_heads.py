@@ -17,7 +17,7 @@ from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.loose_tensors import read_tensors, refused
 from fairlead_engine.runner.draft_trees import Frontier, check_width, fill_dynamic, fill_static, put_drafts
-from fairlead_engine.runner.guesser import fitted, next_tokens
+from fairlead_engine.runner.guesser import draft_places, fitted, next_tokens
 from fairlead_engine.runner.model_part import Computed
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
@@ -94,16 +94,14 @@ class MedusaHeads:
             slots, positions = to_device(np.array(numbers, np.int64).T.copy(), self._device)
             logits = fitted(self.logits(place, self._hidden[slots]), self._vocab_size)
             self._tokens.put(slots, positions, sampler.sample(logits, following, self._tokens.rows).token_ids)
-        places = [(item.sequence.slot, end) for item in items for end in range(item.end - len(item.drafts), item.end)]
-        slots, positions = to_device(np.array(places, np.int64).T.copy(), self._device)
-        return self._tokens.rows[slots, positions]
+        return self._tokens.rows[draft_places(items, self._device)]
 
     def _guess_trees(self, items: list[ScheduledSequence], tree: TreeShape, sampler: Sampler) -> Tensor:
         """A head sees nothing of the guesses before its own: it says the same behind all of them."""
         hidden = self._hidden[to_device(np.array([item.sequence.slot for item in items]), self._device)]
 
         def logits(place: int, some: list[ScheduledSequence], rows: Tensor) -> Tensor:
-            shares = Batch([ScheduledSequence(item.sequence, 1, item.end - len(item.drafts)) for item in some])
+            shares = Batch([ScheduledSequence(item.sequence, 1, item.known_end) for item in some])
             found = fitted(self.logits(place, hidden[rows]), self._vocab_size)
             return sampler.changed(found, shares, self._tokens.rows)
 

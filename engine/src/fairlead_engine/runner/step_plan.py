@@ -109,7 +109,7 @@ class SentSlots:
             if item.drafts:
                 if item.drafts[0] == UNKNOWN:
                     continue
-                places.append((slot, end - len(item.drafts), end))
+                places.append((slot, item.known_end, end))
                 token_ids.append(int64s(item.drafts))
                 continue
             num_known = self._num_tokens[slot] if self._owners[slot] is sequence else 0
