@@ -18,7 +18,6 @@ from fairlead_engine.front.llama_server import LlamaServer, read_gauges
 from fairlead_engine.front.sequence_places import Place, SequencePlaces
 from fairlead_protocol.blocks import hash_blocks, num_cacheable_blocks
 from fairlead_protocol.http.client import TimeLimits
-from fairlead_protocol.http.origin import Origin
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.fake_llama import BUILD, FakeLlama
 from fairlead_testing.fronts import Front, front_with
@@ -111,10 +110,10 @@ async def test_a_server_that_loads_or_serves_another_is_waited_for() -> None:
     async with FakeLlama() as llama:
         llama.is_loaded = False
         with pytest.raises(NotServing, match="503"):
-            await LlamaServer(Origin(llama.host, llama.port), "fake", SIZE).describe()
+            await LlamaServer(config(llama, Path("/model"))).describe()
         llama.is_loaded = True
         with pytest.raises(NotServing, match="it serves no model 'other', but fake"):
-            await LlamaServer(Origin(llama.host, llama.port), "other", SIZE).describe()
+            await LlamaServer(config(llama, Path("/model"), served_name="other")).describe()
 
 
 async def test_a_stream_passes_and_whoever_leaves_takes_the_request_along(
@@ -153,6 +152,9 @@ def test_gauges_are_read_from_its_metrics() -> None:
     assert (gauges.waiting, gauges.kv_usage_ratio, gauges.num_tokens) == (3, 0.5, 1007)
     with pytest.raises(NotServing, match="--metrics"):
         read_gauges("", 4)
+    text = "llamacpp:requests_deferred 1e308\n" * 2 + 'llamacpp:requests_processing{a="b"} -1e308\n' * 2
+    gauges = read_gauges(text, 4)
+    assert (gauges.waiting, gauges.kv_usage_ratio) == (2**40, 0)
 
 
 @given(st.lists(st.tuples(st.lists(st.binary(min_size=1, max_size=1), max_size=6), st.booleans()), max_size=30))

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from fairlead_engine.front.foreign_engine import NotServing, Stored
+from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.sglang_server import SglangServer, read_gauges
 from fairlead_engine.front.vllm_events import decode_events
 from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.http.origin import Origin
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_sglang import VERSION, FakeSglang
 from fairlead_testing.fronts import Front, running_front
@@ -90,9 +90,13 @@ def test_a_salt_is_told_beside_the_blocks(fields: dict[str, Any], keys: tuple[tu
     assert isinstance(event, Stored) and event.extra_keys == keys and event.hashes == (-5,)
 
 
+def config(sglang: FakeSglang, name: str) -> FrontConfig:
+    return FrontConfig(upstream_host=sglang.host, upstream_port=sglang.port, model="/model", served_name=name)
+
+
 async def test_one_that_warms_up_or_tells_no_metrics_or_serves_another_is_waited_for() -> None:
     async with FakeSglang() as sglang:
-        kind = SglangServer(Origin(sglang.host, sglang.port), "fake", None, None)
+        kind = SglangServer(config(sglang, "fake"))
         sglang.is_warm = False
         with pytest.raises(NotServing, match="/health answers HTTP 503"):
             await kind.describe()
@@ -102,7 +106,7 @@ async def test_one_that_warms_up_or_tells_no_metrics_or_serves_another_is_waited
         sglang.has_metrics = True
         assert (await kind.describe()).version == VERSION
         with pytest.raises(NotServing, match="it serves no model 'other', but fake"):
-            await SglangServer(Origin(sglang.host, sglang.port), "other", None, None).describe()
+            await SglangServer(config(sglang, "other")).describe()
 
 
 def test_what_waits_is_not_counted_twice() -> None:

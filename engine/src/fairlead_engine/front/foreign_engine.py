@@ -11,6 +11,8 @@ from typing import Protocol
 
 ForeignHash = int | bytes
 """What the server calls a block of its KV cache: a name and no more, since it cannot be computed here."""
+MOST_TOKENS = 2**40
+"""In a cache, and of anything that is counted."""
 
 
 class NotServing(Exception):
@@ -42,6 +44,15 @@ class Gauges:
     """Share of the KV cache's blocks that running sequences use."""
     num_tokens: float
     """Prompt and output tokens since its start: while they grow, it goes on."""
+
+    @classmethod
+    def told(cls, *, waiting: float, kv_usage_ratio: float, num_tokens: float) -> "Gauges":
+        """Of numbers of any kind, infinite ones too, such as there may be."""
+        return cls(
+            waiting=round(min(MOST_TOKENS, max(0.0, waiting))),
+            kv_usage_ratio=min(1.0, max(0.0, kv_usage_ratio)),
+            num_tokens=num_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ class FrontProcess:
     def __init__(self, config: FrontConfig, listener: socket.socket) -> None:
         self._config = config
         self._listener = listener
-        engine = KINDS[config.engine](config, config.origin)
+        engine = KINDS[config.engine](config)
         self.service = FrontService(config, engine, asyncio.get_running_loop())
 
     async def serve(self) -> None:

@@ -7,23 +7,9 @@ from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.llama_server import LlamaServer
 from fairlead_engine.front.sglang_server import SglangServer
 from fairlead_engine.front.vllm_server import VllmServer
-from fairlead_protocol.http.origin import Origin
 
-
-def _vllm(config: FrontConfig, origin: Origin) -> ForeignEngine:
-    return VllmServer(origin, config.name, config.events, config.replay)
-
-
-def _llama_cpp(config: FrontConfig, origin: Origin) -> ForeignEngine:
-    return LlamaServer(origin, config.name, config.block_size)
-
-
-def _sglang(config: FrontConfig, origin: Origin) -> ForeignEngine:
-    return SglangServer(origin, config.name, config.events, config.replay)
-
-
-KINDS: Mapping[str, Callable[[FrontConfig, Origin], ForeignEngine]] = {
-    "vllm": _vllm,
-    "llama-cpp": _llama_cpp,
-    "sglang": _sglang,
+KINDS: Mapping[str, Callable[[FrontConfig], ForeignEngine]] = {
+    "vllm": VllmServer,
+    "llama-cpp": LlamaServer,
+    "sglang": SglangServer,
 }

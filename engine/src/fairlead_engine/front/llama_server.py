@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from fairlead_engine.front.foreign_engine import BlockEvent, ForeignModel, Gauges, NotServing
+from fairlead_engine.front.foreign_engine import MOST_TOKENS, BlockEvent, ForeignModel, Gauges, NotServing
+from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.prometheus_lines import total, values
 from fairlead_engine.front.server_questions import Busy, ServerQuestions
-from fairlead_protocol.http.origin import Origin
 
 _WAITING, _RUNNING = "llamacpp:requests_deferred", "llamacpp:requests_processing"
 _TOKENS = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total")
+_MOST_SLOTS = 2**16
 
 
 class _Slot(msgspec.Struct):
@@ -40,11 +41,10 @@ class LlamaServer:
     tells_blocks = False
     keeps_connections = False
 
-    def __init__(self, origin: Origin, served_name: str, block_size: int) -> None:
-        """`block_size`: tokens that gateways count as one; the server's cache has no blocks."""
-        self._served_name = served_name
-        self._block_size = block_size
-        self._questions = ServerQuestions(origin, self.name)
+    def __init__(self, config: FrontConfig) -> None:
+        self._served_name = config.name
+        self._block_size = config.block_size
+        self._questions = ServerQuestions(config.origin, self.name)
         self._num_slots = 1
         self._last: Gauges | None = None
 
@@ -59,7 +59,7 @@ class LlamaServer:
             raise NotServing(f"it serves no model {self._served_name!r}, but {', '.join(names) or 'none'}")
         read_gauges(await self._questions.metrics(), 1)
         length, self._num_slots = properties.default_generation_settings.n_ctx, properties.total_slots
-        if length < 1 or self._num_slots < 1:
+        if not 1 <= length <= MOST_TOKENS or not 1 <= self._num_slots <= _MOST_SLOTS:
             raise NotServing(f"it says {self._num_slots} slots of {length} tokens")
         return ForeignModel(
             version=properties.build_info,
@@ -90,8 +90,8 @@ def read_gauges(text: str, num_slots: int) -> Gauges:
     waiting, running = values(text, _WAITING), values(text, _RUNNING)
     if not waiting or not running:
         raise NotServing(f"its metrics have no {_WAITING} or no {_RUNNING}: it needs --metrics")
-    return Gauges(
-        waiting=round(sum(waiting)),
-        kv_usage_ratio=min(1.0, max(0.0, sum(running) / num_slots)),
+    return Gauges.told(
+        waiting=sum(waiting),
+        kv_usage_ratio=sum(running) / num_slots,
         num_tokens=total(text, *_TOKENS),
     )

@@ -1,12 +1,10 @@
 """vLLM's `/metrics` → the few figures that count here. Pure."""
 
-from fairlead_engine.front.foreign_engine import Gauges, NotServing
+from fairlead_engine.front.foreign_engine import MOST_TOKENS, Gauges, NotServing
 from fairlead_engine.front.prometheus_lines import labels, total, values
 
 _WAITING, _USAGE, _OLD_USAGE = "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"
 _CACHE = "vllm:cache_config_info"
-_MOST_TOKENS = 2**40
-"""In a cache, and of anything that is counted."""
 
 
 def read_gauges(text: str) -> Gauges:
@@ -14,9 +12,9 @@ def read_gauges(text: str) -> Gauges:
     waiting, usage = values(text, _WAITING), values(text, _USAGE) or values(text, _OLD_USAGE)
     if not waiting or not usage:
         raise NotServing(f"its metrics have no {_WAITING} or no {_USAGE}")
-    return Gauges(
-        waiting=round(min(_MOST_TOKENS, max(0.0, sum(waiting)))),
-        kv_usage_ratio=min(1.0, max(0.0, max(usage))),
+    return Gauges.told(
+        waiting=sum(waiting),
+        kv_usage_ratio=max(usage),
         num_tokens=total(text, "vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
     )
 
@@ -28,6 +26,6 @@ def read_cache(text: str) -> tuple[int, int]:
         block_size, num_blocks = int(said["block_size"]), int(said["num_gpu_blocks"])
     except (KeyError, ValueError) as error:
         raise NotServing(f"its metrics do not say block_size and num_gpu_blocks in {_CACHE}") from error
-    if not 0 < block_size <= _MOST_TOKENS or not 0 < num_blocks <= _MOST_TOKENS:
+    if not 0 < block_size <= MOST_TOKENS or not 0 < num_blocks <= MOST_TOKENS:
         raise NotServing(f"its metrics say {num_blocks} blocks of {block_size} tokens")
     return block_size, num_blocks

@@ -1,0 +1,40 @@
+"""What vLLM's server and SGLang's have in common: metrics, and events over ZMQ that tell of their blocks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+
+from fairlead_engine.front.event_subscription import EventSubscription
+from fairlead_engine.front.foreign_engine import BlockEvent, ForeignModel, Gauges
+from fairlead_engine.front.front_config import FrontConfig
+from fairlead_engine.front.model_cards import ModelCards
+from fairlead_engine.front.server_questions import ServerQuestions
+
+
+class ToldServer(ABC):
+    """A `ForeignEngine`."""
+
+    name: str
+    keeps_connections = True
+
+    def __init__(self, config: FrontConfig) -> None:
+        self._served_name = config.name
+        self._questions = ServerQuestions(config.origin, self.name)
+        self.tells_blocks = config.events is not None
+        self._subscription = EventSubscription(config.events or "", config.replay)
+
+    @abstractmethod
+    async def describe(self) -> ForeignModel: ...
+
+    @abstractmethod
+    def read_gauges(self, text: str) -> Gauges:
+        """Of `/metrics`. Raises NotServing."""
+
+    async def gauges(self) -> Gauges:
+        return self.read_gauges(await self._questions.metrics())
+
+    def block_events(self) -> AsyncIterator[BlockEvent]:
+        return self._subscription.events()
+
+    async def max_model_len(self) -> int:
+        """Of the model that is to be served. Raises NotServing where it is not."""
+        return (await self._questions.document("/v1/models", ModelCards)).length_of(self._served_name)
