@@ -136,3 +136,14 @@ def test_the_books_agree_with_a_cache_whatever_happens(seed: int) -> None:
 def apply(mirror: KVMirror, changed: BlocksChanged | None) -> None:
     if changed is not None:
         mirror.apply(changed)
+
+
+def test_what_was_given_up_is_exact_again_once_it_is_told_from_its_beginning(blocks: ForeignBlocks) -> None:
+    blocks.told([stored(7, 8)])
+    assert blocks.lost() is None and blocks.is_exact  # the events go on, and tell what becomes of it
+    blocks.told([Interrupted()])
+    assert blocks.lost() is not None and blocks.num_held(NAMES) == 0
+    blocks.told([Resumed(True)])
+    assert not blocks.is_exact
+    blocks.told([Cleared(), stored(7, 8), Resumed(True)])
+    assert blocks.is_exact and blocks.num_held(NAMES) == 2

@@ -331,3 +331,73 @@ async def test_what_steps_cost_is_known_before_the_first_request(folder: Path, h
         )
         assert prefill == pytest.approx(0.11, rel=0.5)
         assert told.base + 8 * told.decode_seq == pytest.approx(0.018, rel=0.6)
+
+
+async def until_serving(front: Front, is_serving: bool = True) -> None:
+    async with asyncio.timeout(20):
+        while (front.service.client.model is not None) is not is_serving:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_server_that_does_not_answer_for_a_while_still_has_its_blocks(
+    folder: Path, addresses: Addresses, http: aiohttp.ClientSession
+) -> None:
+    async with FakeVllm(**addresses()) as vllm, running_front(vllm, folder) as front:
+        await front.until_exact()
+        await complete(http, front.url, "a" * 100)
+        await published(front, vllm)
+        vllm.is_loaded = False
+        await until_serving(front, False)
+        vllm.is_loaded = True
+        await until_serving(front)
+        assert front.service.client.is_exact and num_held(await listed(http, front), "a" * 100) == 96
+        assert (await complete(http, front.url, "a" * 100))[0] == 96
+
+
+@pytest.mark.parametrize("has_events", [True, False])
+async def test_a_server_that_starts_anew_and_does_not_tell_of_the_past_has_an_empty_cache(
+    has_events: bool, folder: Path, addresses: Addresses, http: aiohttp.ClientSession
+) -> None:
+    where = {**addresses(), "replay": None} if has_events else {}
+    async with FakeVllm(**where) as vllm, running_front(vllm, folder) as front:
+        for letter in "abc":
+            await complete(http, front.url, letter * 100, fairlead_prompt_tokens=tokens(letter * 100))
+        async with asyncio.timeout(20):
+            while not front.service.client._num_tokens:  # until it was looked at
+                await asyncio.sleep(0.01)
+        assert num_held(await listed(http, front), "a" * 100) == 96
+        await vllm.restart()
+        vllm.counts = dict.fromkeys(vllm.counts, 0)
+        async with asyncio.timeout(20):
+            while await listed(http, front):
+                await asyncio.sleep(0.02)
+        await until_serving(front)
+        await complete(http, front.url, "d" * 100, fairlead_prompt_tokens=tokens("d" * 100))
+        async with asyncio.timeout(20):
+            while num_held(await listed(http, front), "d" * 100) != 96:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_prompt_is_not_queued_until_its_whole_answer_is_there(
+    folder: Path, http: aiohttp.ClientSession
+) -> None:
+    """Of a request that is not streamed only that comes."""
+    async with (
+        FakeVllm(step_cost=StepCost(base=0.02)) as vllm,
+        running_front(vllm, folder, max_num_queued_tokens=150) as front,
+    ):
+        asked = {"fairlead_prompt_tokens": tokens("a" * 100), "max_tokens": 3000}
+        running = asyncio.create_task(complete(http, front.url, "a" * 100, **asked))
+        load = await load_where(http, front, lambda load: load["running"] == 1 and not load["queued_prefill_tokens"])
+        assert load["kv_tokens"] == 100
+        asked = {"fairlead_prompt_tokens": tokens("b" * 100), "max_tokens": 2}
+        await complete(http, front.url, "b" * 100, **asked)
+        assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_server_without_a_cache_for_prompts_has_no_blocks(folder: Path, http: aiohttp.ClientSession) -> None:
+    async with FakeVllm() as vllm, running_front(vllm, folder, enable_prefix_caching=False) as front:
+        await complete(http, front.url, "a" * 100, fairlead_prompt_tokens=tokens("a" * 100))
+        assert await listed(http, front) == set()

@@ -50,7 +50,7 @@ def test_what_is_not_said_keeps_no_prompts_in_memory_that_the_pod_was_not_given(
     server, _, config = built(enablePrefixCaching=False)
     said = llama_parser().parse_args(server["args"])
     assert (said.ctx_size, said.parallel, said.cache_ram) == (0, 4, "0") and said.no_cache_prompt
-    assert config["max-num-seqs"] == 4 and "block-size" not in config
+    assert config["max-num-seqs"] == 4 and "block-size" not in config and config["enable-prefix-caching"] is False
 
 
 @pytest.mark.parametrize("source", ["hf://org/boat-GGUF", "https://models.example/boat.gguf"])

@@ -107,7 +107,8 @@ def test_a_download_is_our_images_and_both_read_the_same_folder() -> None:
 
 
 def test_without_prefix_caching_there_are_no_events() -> None:
-    pod, _ = built(enablePrefixCaching=False)
+    pod, config = built(enablePrefixCaching=False)
+    assert config["enable-prefix-caching"] is False and "enable-prefix-caching" not in built()[1]
     assert "--no-enable-prefix-caching" in server(pod)["args"]
     assert not [word for made in pod["containers"] for word in made["args"] if "ipc://" in word]
 

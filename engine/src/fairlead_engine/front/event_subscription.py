@@ -79,7 +79,13 @@ class EventSubscription:
         if told == _CONNECTED:
             self._is_following = True
             log.info("following block events", extra={"endpoint": self._endpoint})
-            return await self._catch_up(context)
+            events = await self._catch_up(context)
+            if events is not None:
+                return events
+            # Nor does anybody say whether it is the server of before.
+            forgotten: list[BlockEvent] = [] if self._last is None else [Cleared()]
+            self._last = None
+            return forgotten + self._missed()
         if self._is_following:
             self._is_following = False
             log.warning(
@@ -93,7 +99,7 @@ class EventSubscription:
             return self._malformed("a message has no sequence number")
         number, payload = int.from_bytes(frames[-2], "big"), frames[-1]
         if number > self._next:
-            events = await self._catch_up(context)
+            events = await self._catch_up(context) or []
             if number > self._next:  # it is not kept any more, or nothing is
                 events += self._missed()
                 self._last = (number - 1, b"")
@@ -107,25 +113,25 @@ class EventSubscription:
     def _next(self) -> int:
         return 0 if self._last is None else self._last[0] + 1
 
-    async def _catch_up(self, context: zmq.asyncio.Context) -> list[BlockEvent]:
-        """What has happened since the last message; from the server's beginning, where that is another one."""
+    async def _catch_up(self, context: zmq.asyncio.Context) -> list[BlockEvent] | None:
+        """What has happened since the last message; from the server's beginning, where that is another one. None where
+        it is not told."""
         last = self._last
         replayed = await self._replay(context, 0 if last is None else last[0])
         if replayed is None:
-            return self._missed()
+            return None
         if last is not None and replayed[:1] == [last]:
             return self._taken(replayed[1:]) + self._resumed(self._is_complete)
-        events: list[BlockEvent] = []
         if last is not None:
             replayed = await self._replay(context, 0)
             if replayed is None:
-                return self._missed()
+                return None
             if not replayed or replayed[0][0] == 0:  # another run of the server, with an empty cache
-                events.append(Cleared())
                 self._last = None
             else:
                 replayed = [each for each in replayed if each[0] > last[0]]
         is_complete = self._last is None and (not replayed or replayed[0][0] == 0)
+        events: list[BlockEvent] = [Cleared()] if is_complete else []
         if replayed and replayed[0][0] != self._next:
             self._last = (replayed[0][0] - 1, b"")
         return events + self._taken(replayed) + self._resumed(is_complete)

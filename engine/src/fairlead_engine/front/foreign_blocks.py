@@ -57,6 +57,9 @@ class ForeignBlocks:
         self._places = None if num_places is None else SequencePlaces(num_places)
         self.is_exact = False
         """Whether events tell everything."""
+        self._is_lost = False
+        """Whether what they told once was given up: until they tell it from its beginning they do not tell everything.
+        """
 
     def __contains__(self, name: BlockHash) -> bool:
         return name in self._holders or name in self._assumed
@@ -75,13 +78,22 @@ class ForeignBlocks:
                     self._remove(event)
                 case Cleared():
                     self._clear()
+                    self._is_lost = False
                 case Interrupted():
                     self.is_exact = False
-                case Resumed(is_complete=True):
+                case Resumed(is_complete=True) if not self._is_lost:
                     self.is_exact = True
                     self._forget_assumed(0)
                 case Resumed():
                     self.is_exact = False
+        return self._taken()
+
+    def lost(self) -> BlocksChanged | None:
+        """The server is gone, and with it all that it held; where its events tell everything, they tell that, too."""
+        if self.is_exact:
+            return None
+        self._clear()
+        self._is_lost = True
         return self._taken()
 
     def begins(self, names: Sequence[BlockHash]) -> tuple[Place | None, BlocksChanged | None]:

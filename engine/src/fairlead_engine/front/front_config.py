@@ -32,6 +32,8 @@ class FrontConfig:
     holds is approximated."""
     replay: str | None = None
     """Where it tells KV events again that were missed, written in the same ways. None = it does not."""
+    enable_prefix_caching: bool = True
+    """Whether the server keeps what it has computed for other prompts with the same beginning, as it was told."""
     block_size: int = 16
     """Tokens that gateways count as one in caches that have no blocks: llama-cpp's. Others say themselves."""
     model: str

@@ -10,14 +10,7 @@ from contextlib import contextmanager
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.errors import QueueFull
 from fairlead_engine.front.foreign_blocks import ForeignBlocks
-from fairlead_engine.front.foreign_engine import (
-    BlockEvent,
-    Cleared,
-    ForeignEngine,
-    ForeignModel,
-    Interrupted,
-    NotServing,
-)
+from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, ForeignEngine, ForeignModel, NotServing
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.passing_requests import PassingRequest, PassingRequests
 from fairlead_engine.front.sequence_places import Place
@@ -58,6 +51,7 @@ class FrontCore:
         self._config = config
         self._now = now
         self._blocks: ForeignBlocks | None = None
+        """None also where it keeps none for other prompts."""
         self._places: dict[PassingRequest, list[Place | None]] = {}
         """That the prompts of each request took, where there are places."""
         self._usage = 0.0
@@ -76,7 +70,7 @@ class FrontCore:
             else:
                 break
         self.model = model
-        if self._blocks is None:
+        if self._blocks is None and self._config.enable_prefix_caching:
             self._blocks = ForeignBlocks(model.block_size, model.num_kv_blocks, model.num_places)
         return model
 
@@ -90,14 +84,17 @@ class FrontCore:
                 num_troubles += 1
                 if num_troubles >= NUM_TROUBLES:
                     log.warning("the server is gone", extra={"engine": self.engine.name, "error": str(error)})
-                    self.model, self.trouble = None, str(error)
-                    self._tell([Cleared(), Interrupted()])
+                    self.model, self.trouble, self._num_tokens = None, str(error), 0.0
+                    self._lose_blocks()
                     await self.serving()
                     log.info("the server serves again", extra={"engine": self.engine.name})
                     num_troubles = 0
             else:
                 num_troubles = 0
-                self._usage, self.requests.num_waiting_told = gauges.kv_usage_ratio, gauges.waiting
+                if gauges.num_tokens < self._num_tokens:  # it has begun anew between two looks
+                    self._lose_blocks()
+                self._usage = gauges.kv_usage_ratio
+                self.requests.looked(gauges.waiting)
                 if gauges.num_tokens != self._num_tokens:
                     self._num_tokens, self._moved_at = gauges.num_tokens, self._now()
                 self.on_change(None, self.num_commands)
@@ -107,11 +104,17 @@ class FrontCore:
         """Hears what happens to its blocks, where it tells."""
         if self.engine.tells_blocks:
             async for event in self.engine.block_events():
-                self._tell([event])
+                self._tell(event)
 
-    def _tell(self, events: Sequence[BlockEvent]) -> None:
+    def _tell(self, event: BlockEvent) -> None:
+        if isinstance(event, Cleared):  # maybe since it has begun anew, and its counters with it
+            self._num_tokens = 0.0
         if self._blocks is not None:
-            self._pass_on(self._blocks.told(events))
+            self._pass_on(self._blocks.told([event]))
+
+    def _lose_blocks(self) -> None:
+        if self._blocks is not None:
+            self._pass_on(self._blocks.lost())
 
     def _pass_on(self, changed: BlocksChanged | None) -> None:
         if changed is not None:

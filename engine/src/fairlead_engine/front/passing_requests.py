@@ -40,6 +40,10 @@ class PassingRequest:
     num_generated: int = 0
     is_computed: bool = False
     """Whether its first token has come."""
+    is_prefilled: bool = False
+    """Whether its prompt counts as computed: of one that is not streamed nothing comes before its end."""
+    num_looks: int = 0
+    """So many times it has not been among those that wait."""
     arrived: _Moment
     last_sample: _Moment | None = None
     num_since_sample: int = 0
@@ -75,7 +79,7 @@ class PassingRequests:
     @property
     def waiting(self) -> int:
         """Of those, that no step has touched yet."""
-        return min(self.num_waiting_told, sum(each.num_seqs for each in self._requests if not each.is_computed))
+        return min(self.num_waiting_told, sum(each.num_seqs for each in self._requests if not each.is_prefilled))
 
     @property
     def running(self) -> int:
@@ -84,12 +88,12 @@ class PassingRequests:
     @property
     def queued_tokens(self) -> int:
         """Prompt tokens that are still to be computed."""
-        return sum(each.num_uncached_tokens for each in self._requests if not each.is_computed)
+        return sum(each.num_uncached_tokens for each in self._requests if not each.is_prefilled)
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that each decode step reads."""
-        return sum(each.num_prompt_tokens + each.num_generated for each in self._requests if each.is_computed)
+        return sum(each.num_prompt_tokens + each.num_generated for each in self._requests if each.is_prefilled)
 
     def begin(
         self, num_prompt_tokens: int, num_uncached_tokens: int, *, num_seqs: int = 1, is_streamed: bool, now: float
@@ -107,15 +111,28 @@ class PassingRequests:
         self._requests[request] = None
         return request
 
+    def looked(self, num_waiting: int) -> None:
+        """The server's metrics say that so many wait: those that came last. A request that is not streamed counts as
+        computed once it has not waited for a look more than its prompt has steps: else its prompt would be in the way
+        of others until all of its answer is there."""
+        self.num_waiting_told = num_waiting
+        left = sum(each.num_seqs for each in self._requests if not each.is_prefilled) - num_waiting
+        for request in [each for each in self._requests if not each.is_prefilled]:
+            left -= request.num_seqs
+            if left < 0:
+                break
+            request.num_looks += 1
+            num_steps = ceil(request.num_uncached_tokens / self.token_budget)
+            if not request.is_streamed and request.num_looks > num_steps:
+                self._count_prefill(request)
+
     def came(self, request: PassingRequest, num_tokens: int, now: float) -> None:
         """So many of its tokens came: with the first ones its prompt is computed."""
         self.last_token_at = now
         request.num_generated += num_tokens
         if not request.is_computed:
             request.is_computed = True
-            self._num_prefills += 1
-            self._prefilled_tokens += request.num_uncached_tokens
-            self._prefilled_context += request.context
+            self._count_prefill(request)
             if request.is_streamed:
                 self._learn_from_prefill(request, now)
             request.last_sample = self._moment(now)
@@ -129,8 +146,15 @@ class PassingRequests:
         """It is over, however it ended."""
         self._requests.pop(request, None)
 
+    def _count_prefill(self, request: PassingRequest) -> None:
+        if not request.is_prefilled:
+            request.is_prefilled = True
+            self._num_prefills += 1
+            self._prefilled_tokens += request.num_uncached_tokens
+            self._prefilled_context += request.context
+
     def _moment(self, now: float) -> _Moment:
-        decoding = [each for each in self._requests if each.is_computed]
+        decoding = [each for each in self._requests if each.is_prefilled]
         return _Moment(
             now,
             self._num_prefills,

@@ -119,6 +119,7 @@ def front_flags(deployment: LLMDeployment, source: ModelSource, kind: ForeignSer
         "max-num-seqs": kind.num_seqs(deployment),
         "max-num-batched-tokens": kind.num_batched_tokens(deployment),
         "max-num-queued-tokens": engine.max_num_queued_tokens,
+        "enable-prefix-caching": None if engine.enable_prefix_caching else False,
         "drain-timeout": format_duration(spec.drain.timeout),
         **kind.front_flags(deployment),
         **source.flags,
