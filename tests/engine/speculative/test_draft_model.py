@@ -16,7 +16,9 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
+from fairlead_engine.runner import draft_model
 from fairlead_engine.runner.draft_model import DraftModel
+from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.types import EngineLoad, EngineRequest, Grammar, Injectable, ThinkingBudget
 from fairlead_engine_testing import make_request
@@ -127,6 +129,36 @@ def test_the_model_itself_guesses_right_behind_what_was_put_into_its_answer(fold
         engine.step()
     assert told == [None] * 3
     assert sum(engine.load.num_accepted_per_position) == engine.load.num_draft_tokens
+
+
+def test_what_is_made_up_for_comes_in_steps_of_a_bounded_size(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sequences for which long prompts left no room for guesses, which are right all the same."""
+    num_rows: list[int] = []
+
+    def compute(part: ModelPart, plan: StepPlan) -> Computed:
+        num_rows.append(int(plan.num_queries.sum()))
+        return kept(part, plan)
+
+    kept = ModelPart.compute
+    monkeypatch.setattr(ModelPart, "compute", compute)
+    monkeypatch.setattr(draft_model, "_MOST_MADE_UP", 7)
+    config = config_of(
+        folders["llama"], speculative_method="draft", speculative_model=str(folders["llama"]), num_speculative_tokens=2,
+        max_num_seqs=4, max_num_batched_tokens=8,
+    )  # fmt: skip
+    engine = Engine(config)
+    for name in "abc":
+        assert engine.add(make_request(name, [5, 9, 7 + ord(name) % 3], max_tokens=30, ignore_eos=True)) is None
+    engine.step()
+    assert engine.add(make_request("long", [2 + place % 50 for place in range(60)], max_tokens=1)) is None
+    num_rows.clear()
+    while engine.has_work():
+        engine.step()
+    assert max(num_rows) <= 7 + 8
+    assert num_rows.count(7) > 2, "there was more to make up for"
+    assert sum(engine.load.num_accepted_per_position) >= engine.load.num_draft_tokens - 3 > 20
 
 
 def test_the_model_itself_guesses_right_behind_guesses_that_did_not_stand(folders: dict[str, Path]) -> None:

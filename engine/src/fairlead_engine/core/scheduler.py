@@ -422,9 +422,7 @@ class Scheduler:
             matched = None if self.coming.still_awaited(sequence) else self._look_up(sequence)
             if matched is not None and self.coming.under_way(sequence, len(matched)):
                 matched = None
-            if (
-                matched is None
-            ):  # more of its prefix is under way: what it will take when the prefix it waits for is there
+            if matched is None:  # more of its prefix is under way: what it will take once that is there
                 num_needed = self.blocks.num_blocks_for(num_awaited_tokens(sequence))
             else:
                 num_needed = self.blocks.num_needed(sequence, matched)

@@ -6,7 +6,6 @@ and values are its own. A guess is drawn as the token will be, with the same ran
 nearly agree mostly draw the same.
 """
 
-import msgspec
 import numpy as np
 from torch import Tensor
 
@@ -18,6 +17,10 @@ from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan, plan_of
 from fairlead_engine.sequences import ScheduledSequence
+
+_MOST_MADE_UP = 512
+"""Tokens that it makes up for at a time: of hundreds of sequences, for which a step had no room for guesses in a while,
+they are many times what a step has, and what memory was measured for."""
 
 
 class _WithinVocabulary(SlotTokens):
@@ -76,19 +79,18 @@ class DraftModel:
         decodes, guessed = batch.decodes, [item for item in batch.chunks if item.drafts]
         # What it holds behind the last known token of these were guesses that did not stand.
         self._ends[decodes.slots] = np.minimum(self._ends[decodes.slots], decodes.ends - 1)
+        self._part.learn(plan.new_blocks)
         if not batch.chunks:
-            self._part.learn(plan.new_blocks)
             return None
+        self._part.tokens.add(plan.new_tokens)
         num_drafts = np.array([len(item.drafts) for item in batch.chunks], np.int64)
         slots, ends, num_queries = (each[len(decodes) :] for each in (plan.slots, plan.context_lens, plan.num_queries))
         known = ends - num_drafts
         goes_on = np.array([self._goes_on(item) for item in batch.chunks])
-        starts = np.where(num_drafts > 0, known - 1, known - num_queries)
-        starts = np.where(goes_on, np.minimum(self._ends[slots], starts), starts)
+        own = np.where(num_drafts > 0, known - 1, known - num_queries)
+        starts = self._made_up(slots, np.where(goes_on, np.minimum(self._ends[slots], own), own), own)
         self._ends[slots] = known + np.maximum(num_drafts - 1, 0)
-        first = plan_of(slots, known - starts, known, (num_drafts > 0).astype(np.int64))
-        first = msgspec.structs.replace(first, new_tokens=plan.new_tokens, new_blocks=plan.new_blocks)
-        self._compute(first, guessed, 0, sampler)
+        self._compute(plan_of(slots, known - starts, known, (num_drafts > 0).astype(np.int64)), guessed, 0, sampler)
         for place in range(1, int(num_drafts.max(initial=0))):
             left = [item for item in guessed if len(item.drafts) > place]
             slots = np.array([item.sequence.slot for item in left], np.int64)
@@ -111,6 +113,16 @@ class DraftModel:
         is_same = self._block_tables[slot] is table
         self._block_tables[slot] = table
         return is_same
+
+    def _made_up(self, slots: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
+        """Computes what is lacking between the two of each, in steps of a bounded size, but for what can be a part of
+        the next one; where that begins."""
+        while (lacking := ends - starts).sum() > _MOST_MADE_UP:
+            taken = np.clip(_MOST_MADE_UP - (lacking.cumsum() - lacking), 0, lacking)
+            some = taken > 0
+            self._part.compute(plan_of(slots[some], taken[some], (starts + taken)[some], np.zeros_like(taken[some])))
+            starts = starts + taken
+        return starts
 
     def _compute(self, plan: StepPlan, guessed: list[ScheduledSequence], place: int, sampler: Sampler) -> None:
         """A step of its own, with the next draft of each."""
