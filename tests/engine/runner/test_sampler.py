@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fairlead_engine.batch import Batch
+from fairlead_engine.runner.node_tokens import with_ways
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots
@@ -272,3 +273,19 @@ def test_requests_without_a_seed_draw_differently():
     assert draws(0, "a") == draws(0, "a")
     assert draws(0, "a") != draws(0, "b")
     assert draws(0, "a") != draws(1, "a")
+
+
+def test_the_ways_through_a_tree_take_no_more_columns_than_there_are_tokens():
+    """Rows are as long as the longest context that there may be; a guess of a way may lie behind where that ends."""
+    rows = torch.arange(2 * 1000, dtype=torch.int32).view(2, 1000)
+    sequence = make_sequence(SamplingParams(presence_penalty=1.0), prompt=[1, 2, 3], output=[4])
+    sequence.slot, sequence.num_computed_tokens = 1, 3
+    tree = ScheduledSequence(sequence, 7, drafts=[9] * 6, depth=2)
+    tree.parents = [0, 0, 0, 1, 3, 3]
+    choices = Batch([tree]).choices
+    found = with_ways(choices, rows)
+    assert found.shape[1] == max(each.end for each in choices) == 6
+    for each in choices:
+        places = [0, 1, 2, 3, *(3 + node for node in each.way)]
+        assert found[each.token_row, : each.end].tolist() == [1000 + place for place in places]
+    assert with_ways(choices[:2], rows) is rows, "as they lie"
