@@ -297,6 +297,18 @@ RULES = (
         deployment(model={"source": "pvc://models/boat.gguf"}, engine={"type": "llama.cpp", "image": "llama:1"}),
     ),
     RuleCase(
+        "model.cache.imagePath must name a .gguf file with engine.type llama.cpp",
+        "<nil>",
+        deployment(
+            model={"source": "oci://h.example/a", "cache": {"image": True, "imagePath": "models/boat"}},
+            engine={"type": "llama.cpp", "image": "llama:1"},
+        ),
+        deployment(
+            model={"source": "oci://h.example/a", "cache": {"image": True, "imagePath": "models/boat.gguf"}},
+            engine={"type": "llama.cpp", "image": "llama:1"},
+        ),
+    ),
+    RuleCase(
         "engine.image must be set with engine.type SGLang",
         "spec.engine",
         deployment(model={"source": "hf://o/name"}, engine={"type": "SGLang"}),

@@ -397,6 +397,16 @@ async def test_a_prompt_is_not_queued_until_its_whole_answer_is_there(
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_body_with_an_image_counts_as_no_more_than_a_prompt(folder: Path, http: aiohttp.ClientSession) -> None:
+    async with FakeVllm() as vllm, running_front(vllm, folder) as front:
+        vllm.core.step_cost = StepCost(base=0.01)  # nothing is computed
+        body = {"model": "fake", "prompt": "ahoy", "stream": True, "image": "x" * 1_000_000}
+        async with http.post(f"{front.url}/v1/completions", json=body) as response:
+            load = await load_where(http, front, lambda load: load["running"] + load["waiting"] == 1)
+            assert load["queued_prefill_tokens"] == 4096
+            response.close()
+
+
 async def test_a_server_without_a_cache_for_prompts_has_no_blocks(folder: Path, http: aiohttp.ClientSession) -> None:
     async with FakeVllm() as vllm, running_front(vllm, folder, enable_prefix_caching=False) as front:
         await complete(http, front.url, "a" * 100, fairlead_prompt_tokens=tokens("a" * 100))

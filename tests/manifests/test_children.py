@@ -538,6 +538,11 @@ def test_an_image_is_mounted_into_servers_that_are_not_ours() -> None:
     assert server["volumeMounts"][-1]["name"] == "model"
 
 
+def test_slashes_at_the_ends_of_a_path_are_none_of_the_image_s_name() -> None:
+    spec = pod(model=in_an_image("oci://registry.example//models/barge:v1/"))["spec"]
+    assert spec["volumes"][-1]["image"]["reference"] == "registry.example/models/barge:v1"
+
+
 def test_adapters_beside_an_image_are_downloaded_into_each_pod() -> None:
     manifests = children(
         llmdeployment(model=in_an_image(credentials={"secretName": "registry"}), adapters=[HUB_ADAPTER]), SETTINGS

@@ -22,7 +22,7 @@ _HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?")
-_OCI_REPOSITORY = re.compile(r"[a-z0-9]+([._/-]+[a-z0-9]+)*")
+_OCI_REPOSITORY = re.compile(r"[a-z0-9]+((\.|_|__|-+|/)[a-z0-9]+)*")
 _OCI_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _OCI_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 

@@ -135,9 +135,7 @@ class _Run:
 
     async def run(self) -> Path:
         packed = self._listing.is_packed
-        for (
-            file
-        ) in self._listing.files:  # of archives what is in them comes later; what lies beside them is written now
+        for file in self._listing.files:  # what lies beside archives is written before what is in them is known
             check_path(file.path)
         files = self._listing.files if packed else self._needed(self._listing.files)
         where = self._staging / _ARCHIVE if packed else self._staging

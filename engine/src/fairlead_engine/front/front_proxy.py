@@ -85,7 +85,8 @@ class _Passing:
         self.body = msgspec.json.encode(fields)
         self.is_streamed = bytes(fields.get("stream", b"false")).strip() == b"true"
         prompts = _prompts(tokens, service)
-        self.num_prompt_tokens = sum(map(len, prompts)) if prompts else len(body) // BYTES_PER_TOKEN
+        guessed = min(len(body) // BYTES_PER_TOKEN, service.model().max_model_len)  # images are long, and few tokens
+        self.num_prompt_tokens = sum(map(len, prompts)) if prompts else guessed
         self.num_seqs = max(1, len(prompts)) * _num_choices(fields)
         self.chains = _chains(prompts, fields, service)
 

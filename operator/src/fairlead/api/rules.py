@@ -167,6 +167,17 @@ OBJECT = (
         "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image: there is nowhere to "
         "keep what is downloaded otherwise",
     ),
+    Rule(
+        f"{_NO_IMAGES} || !has(self.spec.engine) || !has(self.spec.engine.type) || "
+        "self.spec.engine.type != 'llama.cpp' || "
+        "(has(self.spec.model.cache.imagePath) && self.spec.model.cache.imagePath.endsWith('.gguf'))",
+        lambda self: (
+            not _keeps_images(self)
+            or (self["spec"].get("engine") or {}).get("type") != "llama.cpp"
+            or (self["spec"]["model"]["cache"].get("imagePath") or "").endswith(".gguf")
+        ),
+        "model.cache.imagePath must name a .gguf file with engine.type llama.cpp, such as models/barge.gguf",
+    ),
     *foreign_rules.OBJECT,
 )
 """On the whole object."""

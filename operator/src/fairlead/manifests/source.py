@@ -173,7 +173,8 @@ def _from_a_registry(source: str, use: _Use, spec: LLMDeploymentSpec, settings: 
         # Which nodes would take for a folder of Docker Hub.
         message = f"{use.field}: with model.cache.image a registry is named by a host with a '.' or a port, and "
         raise CannotBuild(f"{message}{registry!r} has neither: write it in full, such as oci://docker.io/ACCOUNT/NAME")
-    reference = {"reference": source.removeprefix("oci://"), "pullPolicy": "IfNotPresent"}
+    image = f"{registry}/{source.removeprefix(f'oci://{registry}').strip('/')}"
+    reference = {"reference": image, "pullPolicy": "IfNotPresent"}
     path = f"/{cache.image_path}" if cache.image_path and use is _MODEL else ""
     return ModelSource(
         arguments=(f"--{use.flag}", f"{use.mount_path}{path}"),
