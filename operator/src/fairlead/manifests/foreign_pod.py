@@ -22,6 +22,9 @@ FRONT_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 EVENTS = "ipc://@fairlead-kv-$(POD_NAME)"
 """Where servers that tell of their blocks do so: a name, not a port, in the pod's own network, where nobody else is."""
 
+OF_PYTHON: Mapping[str, str] = {"HOME": "/tmp", "USER": "engine", "HF_HUB_OFFLINE": "1"}
+"""Environment of servers in Python: who runs them is in no list of users, and the model is a folder."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignServer:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from fairlead.api.llmdeployment import KvCacheDtype, LLMDeployment, ReasoningParser, ToolCallParser
-from fairlead.manifests.foreign_pod import EVENTS, SERVER_PORT, ForeignServer, unless, words
+from fairlead.manifests.foreign_pod import EVENTS, OF_PYTHON, SERVER_PORT, ForeignServer, unless, words
 
 _BLOCK_SIZE = 16
 """Its own default is 1: every token would be a block of its own."""
@@ -56,9 +56,7 @@ SGLANG = ForeignServer(
     max_num_batched_tokens=8192,
     tells_blocks=True,
     environment={
-        "HOME": "/tmp",
-        "USER": "sglang",  # who runs it is in no list of users
-        "HF_HUB_OFFLINE": "1",  # the model is a folder
+        **OF_PYTHON,
         # Else each look at /health takes a second and computes a token; its own watchdog ends a server that hangs.
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
     },

@@ -1,7 +1,7 @@
 """vLLM's server: what it is told."""
 
 from fairlead.api.llmdeployment import LLMDeployment, ReasoningParser, ToolCallParser
-from fairlead.manifests.foreign_pod import EVENTS, SERVER_PORT, ForeignServer, unless, words
+from fairlead.manifests.foreign_pod import EVENTS, OF_PYTHON, SERVER_PORT, ForeignServer, unless, words
 
 
 def _arguments(deployment: LLMDeployment, model: str) -> list[str]:
@@ -44,11 +44,5 @@ VLLM = ForeignServer(
     max_num_seqs=256,
     max_num_batched_tokens=8192,
     tells_blocks=True,
-    environment={
-        "HOME": "/tmp",
-        "USER": "vllm",  # who runs it is in no list of users
-        "HF_HUB_OFFLINE": "1",  # the model is a folder
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-    },
+    environment={**OF_PYTHON, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"},
 )
