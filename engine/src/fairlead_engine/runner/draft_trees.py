@@ -72,7 +72,8 @@ def fill_dynamic(items: list[ScheduledSequence], tree: DynamicTree, logits_of: L
 
 def put_drafts(items: list[ScheduledSequence], drafts: Tensor, tokens: SlotTokens) -> None:
     """Writes them behind the known tokens of their slots."""
-    tokens.put(*draft_places(items, drafts.device), drafts.long())
+    slots, positions = draft_places(items, drafts.device)
+    tokens.put(slots, positions, drafts.long())
 
 
 def check_width(tree: TreeShape | None, num_words: int) -> None:
