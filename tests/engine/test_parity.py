@@ -1,7 +1,10 @@
 """The whole engine chooses transformers' tokens, through prefix hits and preemptions too."""
 
 import random
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,17 +20,33 @@ from fairlead_engine_testing.greedy_answers import greedy_answers
 IN_KERNELS = ("gemma2", "gpt_oss", "llama", "qwen3")
 """Families between which attention differs: soft caps and windows, sinks, none of it, heads that are normed. Kernels do
 not know families, and their interpreter takes minutes for each; `runner/test_parity.py` has all of them."""
-SERVED = [(family, backend) for family in FAMILIES for backend in BACKENDS if backend != "triton"]
-SERVED += [(family, "triton") for family in IN_KERNELS]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(each, id="-".join(each), marks=[pytest.mark.slow] if each[1] == "triton" else [])
-        for each in SERVED
-    ],
-)
+def each_served(
+    names: str = "", variants: Sequence[tuple[Any, ...]] = ((),), in_kernels: Sequence[str] = IN_KERNELS
+) -> pytest.MarkDecorator:
+    """Every family, and what computes its attention, with every variant. The kernels get each family and each variant
+    at least once: what variants change, steps and blocks, they do not know either."""
+    cases = [
+        (family, backend, variant)
+        for family in FAMILIES
+        for backend in BACKENDS
+        if backend != "triton"
+        for variant in variants
+    ]
+    for index in range(max(len(variants), len(in_kernels))):
+        cases.append((in_kernels[index % len(in_kernels)], "triton", variants[index % len(variants)]))
+    params = [
+        pytest.param(
+            (family, backend), *variant, id="-".join(map(str, (family, backend, *variant))),
+            marks=pytest.mark.slow if backend == "triton" else (),
+        )
+        for family, backend, variant in cases
+    ]  # fmt: skip
+    return pytest.mark.parametrize(f"served,{names}".rstrip(","), params, indirect=["served"], scope="module")
+
+
+@pytest.fixture(scope="module")
 def served(request) -> tuple[str, str]:
     """A family and what computes its attention."""
     return request.param
@@ -66,7 +85,7 @@ def check(reference, folder: Path, prompts: list[list[int]], outputs: list[list[
         reference.check_greedy(folder, prompt, output)
 
 
-@pytest.mark.parametrize("budget", [8, 33, 256])
+@each_served("budget", [(8,), (33,), (256,)])
 def test_mixed_batches_give_the_references_tokens(budget, folder, backend, reference):
     prompts = make_prompts(9, 60, prefix=[])
     engine = make_engine(
@@ -76,6 +95,7 @@ def test_mixed_batches_give_the_references_tokens(budget, folder, backend, refer
     check(reference, folder, prompts, outputs, 10)
 
 
+@each_served()
 def test_prefix_hits_give_the_references_tokens(folder, backend, reference):
     prompts = make_prompts(8, 30, prefix=list(range(10, 60)))
     engine = make_engine(folder, attention_backend=backend, max_num_batched_tokens=64, max_num_queued_tokens=1000)
@@ -84,7 +104,7 @@ def test_prefix_hits_give_the_references_tokens(folder, backend, reference):
     check(reference, folder, prompts, outputs, 8)
 
 
-@pytest.mark.parametrize("prefix_caching", [False, True])
+@each_served("prefix_caching", [(False,), (True,)])
 def test_preemptions_give_the_references_tokens(prefix_caching, folder, backend, reference):
     prompts = make_prompts(6, 40, prefix=[])
     runner_bytes_per_block = make_engine(folder).runner.kv_bytes_per_block()
@@ -106,8 +126,7 @@ def log_softmax(reference, folder: Path, prompt: list[int]) -> torch.Tensor:
     return reference.logits(folder, prompt).log_softmax(-1)
 
 
-@pytest.mark.parametrize("prefix_caching", [False, True])
-@pytest.mark.parametrize("budget", [7, 33, 256])
+@each_served("budget,prefix_caching", list(product((7, 33, 256), (False, True))))
 def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(
     budget, prefix_caching, folder, backend, reference
 ):
@@ -150,6 +169,7 @@ def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(
     assert engine.load.num_preemptions > 0 or budget == 7
 
 
+@each_served()
 def test_a_scored_prompt_leaves_its_blocks_to_others_and_takes_none(folder):
     engine = make_engine(folder, max_num_batched_tokens=64)
     prompt = list(range(10, 60))
@@ -167,6 +187,7 @@ def test_a_scored_prompt_leaves_its_blocks_to_others_and_takes_none(folder):
         assert outputs[-1].num_cached_tokens == (0 if num_top else 48)
 
 
+@each_served()
 def test_a_bias_decides_and_changes_no_log_probability(folder):
     engine = make_engine(folder)
     prompt = list(range(10, 30))
@@ -198,6 +219,7 @@ MIXED = [
 ]
 
 
+@each_served(in_kernels=("gemma2", "gpt_oss"))
 def test_steps_that_overlap_give_the_tokens_of_steps_that_do_not(folder, backend):
     """With a cache too small for all, so that sequences are preempted while they are under way."""
     prompts = make_prompts(12, 40, prefix=list(range(10, 20)))
