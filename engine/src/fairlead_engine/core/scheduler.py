@@ -526,8 +526,9 @@ class Scheduler:
         self.counters.generation_tokens += len(token_ids)
         self.num_kv_tokens += len(token_ids)
         for sequence in self._preempted:  # of these only the token counts
-            self.num_kv_tokens -= sequence.num_computed_tokens > 0
-            sequence.num_computed_tokens = 0
+            if sequence.slot == NO_SLOT:
+                self.num_kv_tokens -= sequence.num_computed_tokens > 0
+                sequence.num_computed_tokens = 0
         for row in np.flatnonzero(decodes.ends % block_size == 0).tolist():
             if sequences[row].block_table:
                 self._publish(sequences[row], ends[row] - 1, ends[row])
