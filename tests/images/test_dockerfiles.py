@@ -98,7 +98,7 @@ def test_the_engine_can_download_from_buckets() -> None:
 def test_every_requirement_of_the_images_is_pinned() -> None:
     pinned = {line.partition("==")[0] for line in text("requirements/constraints.txt").splitlines() if "==" in line}
     wanted = third_party("--extra", "buckets", "protocol", "engine", "operator")
-    names = {re.match(r"[\w-]+", line).group().lower().replace("_", "-") for line in wanted}  # type: ignore[union-attr]
+    names = {re.match(r"[\w.-]+", line).group().lower().replace("_", "-") for line in wanted}  # type: ignore[union-attr]
     assert names <= pinned
 
 
