@@ -8,8 +8,8 @@ import logging
 from dataclasses import dataclass
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.memory import format_bytes, free_memory
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
+from fairlead_engine.memory import format_bytes, free_memory
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from fairlead_engine.core.holds import Holds
 from fairlead_engine.core.injections import Injection
 from fairlead_engine.core.late_planning import LatePlanning
 from fairlead_engine.core.load_gauge import LoadGauge
-from fairlead_engine.core.memory import format_bytes
 from fairlead_engine.core.profile import load_profile, prior
 from fairlead_engine.core.request_checks import RequestChecks
 from fairlead_engine.core.request_refusal import Refusal, ended
@@ -35,6 +34,7 @@ from fairlead_engine.core.thinking import ThinkingBudgets
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, ConfigError, KVCacheTooSmall
+from fairlead_engine.memory import format_bytes
 from fairlead_engine.sequences import SampledToken, Sequence
 from fairlead_engine.tokenizer_files import read_tokenizer_json
 from fairlead_engine.types import (

@@ -80,6 +80,11 @@ class Checkpoint:
     ) -> None:
         self._open.close()
 
+    @property
+    def files(self) -> list[Path]:
+        """That hold the tensors."""
+        return [self._folder / name for name in sorted(set(self._file_of.values()))]
+
     def tensor(self, name: str, *shape: int) -> Tensor:
         """The tensor of that name, which must have that shape, as a new one in our dtype on our device."""
         return self.stacked([name], [shape[0]], *shape[1:])

@@ -20,6 +20,7 @@ from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.model_files import checkpoint_class, read_fields
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.stored import choose_source
+from fairlead_engine.model.read_ahead import ReadAhead
 from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.task import read_task
 from fairlead_engine.model.vision.vision_config import VisionConfig
@@ -88,7 +89,11 @@ def load_model(
     family = family_of(config.architecture)
     source = choose_source(quantization, config.quantization)
     head_format = FORMATS[head_quantization] if head_quantization else None
-    with torch.inference_mode(), checkpoint_class(folder)(folder, dtype, device) as checkpoint:
+    with (
+        torch.inference_mode(),
+        checkpoint_class(folder)(folder, dtype, device) as checkpoint,
+        ReadAhead(checkpoint.files if shard.rank == 0 else ()),  # other ranks find what the first has read
+    ):
         return family.build(Weights(checkpoint, config, source, shard, watch, slots, head_format), config)
 
 

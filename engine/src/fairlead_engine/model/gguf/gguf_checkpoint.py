@@ -7,6 +7,7 @@ import logging
 import re
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -60,6 +61,10 @@ class GgufCheckpoint(Checkpoint):
         kinds = sorted({BLOCKS[each.kind].name for each in self._tensors.values() if each.kind in BLOCKS})
         logger.info("%s holds weights as %s", file.path.name, ", ".join(kinds) or "floats")
         return self
+
+    @property
+    def files(self) -> list[Path]:
+        return [self._gguf.path]
 
     def format_of(self, name: str) -> WeightFormat | None:
         """Of a tensor; None where it is floats, or not there."""
