@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.runner import drawing
@@ -135,6 +135,7 @@ def test_the_kept_tokens_are_those_that_transformers_keeps(params, reference):
     st.floats(0.01, 1),
     st.floats(0, 1),
 )
+@example([-1.1754943508222875e-38, 0.0], 0.0, 1.0, 0, 0.25, 0.0)
 def test_a_drawn_token_is_never_one_that_was_dropped(logits, share, temperature, top_k, top_p, min_p):
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     (token_id,) = draw(torch.tensor([logits]), [params], [share])
@@ -143,7 +144,7 @@ def test_a_drawn_token_is_never_one_that_was_dropped(logits, share, temperature,
     assert top_k == 0 or int((scaled > scaled[token_id]).sum()) < top_k
     if top_k == 0 and top_p < 1.0 and logits[token_id] < best:
         weights = torch.tensor(logits).double().sub(best).div(temperature).exp()
-        is_likelier = torch.tensor(logits) > logits[token_id]
+        is_likelier = scaled.exp() > scaled.exp()[token_id]  # in which even more are
         assert float(weights[is_likelier].sum()) <= 1.001 * top_p * float(weights.sum())
     assert logits[token_id] == best or min_p <= 1.01 * torch.tensor((logits[token_id] - best) / temperature).exp()
 
