@@ -1,6 +1,5 @@
 """What reads a checkpoint's files ahead: how many read, what is in the page cache then, and that it ends when told."""
 
-import logging
 import os
 import random
 import threading
@@ -13,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_engine.model import load_model, read_ahead, read_config
+from fairlead_engine.model import load_model, loading, read_ahead, read_config
 from fairlead_engine.model.read_ahead import ReadAhead, Readers
+from fairlead_engine.model.shard import Shard
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 
 CHUNK = 4096
@@ -136,13 +136,26 @@ def test_nothing_is_read_and_nothing_fails(
     assert not far.chunks
 
 
-def test_a_model_is_loaded_from_what_was_read_ahead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_while_a_model_loads_its_first_rank_reads_its_files_ahead(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[list[Path], bool]] = []
+
+    class Seen(ReadAhead):
+        def __exit__(self, *error: Any) -> None:
+            opened.append((list(found), bool(self._threads)))
+            super().__exit__(*error)
+
+        def __init__(self, of: Any) -> None:
+            found[:] = of
+            super().__init__(of)
+
+    found: list[Path] = []
+    monkeypatch.setattr(loading, "ReadAhead", Seen)
     folder = write_random_checkpoint(tmp_path, llama_fields())
-    forget(folder / "model.safetensors")
-    config = read_config(folder)
-    with caplog.at_level(logging.INFO, "fairlead_engine.model.read_ahead"):
-        model = load_model(folder, config, torch.float32, torch.device("cpu"))
-    assert model.num_parameters
+    load_model(folder, read_config(folder), torch.float32, torch.device("cpu"), None, Shard(rank, 2))
+    assert opened == [([folder / "model.safetensors"] if rank == 0 else [], rank == 0)]
     assert not [thread for thread in threading.enumerate() if thread.name == "read ahead"]
 
 

@@ -100,10 +100,10 @@ def _checked(
 
 def _draft(choice: EngineChoice) -> ModelShape | None:
     """Of the model that guesses tokens; None = there is none, or its config.json is not at hand."""
-    if choice.guesser is None or not choice.is_draft:
+    if choice.draft is None:
         return None
     try:
-        return read_shape(find_config(choice.guesser)[0])
+        return read_shape(find_config(choice.draft)[0])
     except UsageError:
         return None
     except ConfigUnreadable as error:

@@ -84,7 +84,7 @@ def _unknown(reason: Reason, message: str) -> ModelFit:
 @lru_cache(maxsize=256)
 def _reckoned(source: str, choice: EngineChoice, memory: Memory, others: tuple[tuple[str, Memory], ...]) -> ModelFit:
     """Proposals take some tens of milliseconds, and an LLMDeployment is looked at again and again."""
-    known = None if choice.guesser is None or not choice.is_draft else config_of(choice.guesser)
+    known = None if choice.draft is None else config_of(choice.draft)
     draft = None if known is None else read_shape(known)
     fit = check(read_shape(config_of(source)), choice, memory, draft)
     status = ConditionStatus.UNKNOWN

@@ -65,6 +65,11 @@ class EngineChoice:
     is_open: bool = False
     """Whether something else decides what runs where: another image, or arguments that name a model or a device."""
 
+    @property
+    def draft(self) -> str | None:
+        """The source of a model that guesses."""
+        return self.guesser if self.is_draft else None
+
     @classmethod
     def of(cls, spec: LLMDeploymentSpec) -> "EngineChoice":
         """Raises ValueError, naming the argument, for one in `extraArgs` that is no number."""
