@@ -19,6 +19,10 @@ AUTOSCALING = {
     "targets": {"queueDepth": 1, "timeToFirstToken": "2s"},
     "scaleDown": {"stabilizationWindow": "10s"},
 }
+# What one replica lacks first depends on how fast the machine is: on a slow one even two miss the target.
+LACKS = (
+    r"waiting \(queueDepth 1\)|first tokens at p90 in \S+ \(target 2s\)|1 would have 2 slots for|1 could not keep up"
+)
 
 
 @dataclass
@@ -78,9 +82,7 @@ def test_replicas_follow_the_load_and_no_request_fails(fleet, deployed: Callable
     fleet.wait("both changes to be in the status", lambda: len(scaling(fleet, name).get("history", [])) == 2)
     down, up = scaling(fleet, name)["history"]
     assert (up["from"], up["to"], down["from"], down["to"]) == (1, 2, 2, 1)
-    assert re.search(r"waiting \(queueDepth 1\)|1 would have 2 slots for|1 could not keep up", up["reason"]), up[
-        "reason"
-    ]
+    assert re.search(LACKS, up["reason"]), up["reason"]
     assert down["reason"].startswith("1 replica: ")
     events = {event["reason"]: event["message"] for event in fleet.get("events")["items"] if about(event, name)}
     assert events["ScaledUp"] == f"Scaled from 1 to {up['reason']}"
