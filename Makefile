@@ -13,6 +13,8 @@ TORCH  := $(shell grep '^torch==' requirements/constraints.txt)
 # One has the scenarios, which mostly wait, and two have all else.
 PYTEST_WORKERS ?= 3
 MINUTES ?= 60
+# Whatever the shell says: tests and fleets start hundreds of processes, each of which would compile all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 # Several test processes share the cores: one thread each keeps them from fighting.
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 

@@ -2,11 +2,14 @@
 
 import os
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from fairlead_engine_testing.interpreted_kernels import keep_patches
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # decides, when a kernel is defined, that it runs on the CPU
@@ -46,6 +49,12 @@ class Reference:
             assert gap <= TOLERANCE, f"output token {position}: {token_id} lies {gap} below the reference's choice"
             if best.values[position, 0] - best.values[position, 1] > TOLERANCE:
                 assert token_id == int(best.indices[position, 0])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interpreter() -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
+        keep_patches()
 
 
 @pytest.fixture(scope="session")
