@@ -157,8 +157,13 @@ def test_norm_rope_store(device, dtype, kv_dtype, with_norm, num_heads, num_kv_h
         assert int(stored.floats(torch.float32).isfinite().sum()) == 3 * num_kv_heads * head_dim
         stored, wanted = (each.flatten(0, 1).gather(0, slots) for each in (stored, wanted))
         gap = (stored.floats(torch.float32) - wanted.floats(torch.float32)).abs()
-        # A number halfway between two may go either way, as its last bit happens to be.
-        most = 10 * TOLERANCES[dtype] if wanted.scales is None else LARGEST_STEP[kv_dtype] * wanted.scales.unsqueeze(-1)
+        most = torch.full_like(gap, 10 * TOLERANCES[dtype])
+        if wanted.scales is not None:
+            torch.testing.assert_close(stored.scales, wanted.scales, rtol=TOLERANCES[dtype], atol=0.0)
+            # A number halfway between two may go either way, as its last bit happens to be; so may the largest before
+            # it is made a scale, which moves all others of its head with it.
+            moved = wanted.numbers.float().abs() * (stored.scales - wanted.scales).abs().unsqueeze(-1)
+            most = LARGEST_STEP[kv_dtype] * wanted.scales.unsqueeze(-1) + moved
         assert bool((gap <= most).all())
 
 
