@@ -12,6 +12,9 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH  := $(shell grep '^torch==' requirements/constraints.txt)
 # One has the scenarios, which mostly wait, and two have all else.
 PYTEST_WORKERS ?= 3
+# These never wait, but for whoever goes first where they have what others leave.
+COMPUTE_WORKERS ?= 2
+COMPUTE_SECONDS := 3000
 MINUTES ?= 60
 # Whatever the shell says: tests and fleets start hundreds of processes, each of which would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -23,7 +26,7 @@ CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference families dinghy bench-engine bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference families dinghy bench-engine bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,14 +62,17 @@ $(VENV)/.chart: requirements/helm.txt requirements/kubernetes.txt $(VENV)/.dev
 demo: setup ## A fleet on this machine: apply, chat, load, 1 → 2 → 1 → 0 replicas, one request from zero; a few minutes
 	$(BIN)/fairlead demo
 
-test: setup-dev ## All tests but the slow ones: unit, HTTP, local mode end to end
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not gpu and not oracle"
+test: setup-dev ## All tests but the long ones: unit, HTTP, local mode end to end
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not compute and not gpu and not oracle"
 
 test-fast: setup-dev ## Only what needs no fleet of processes
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not gpu and not oracle and not e2e"
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not compute and not gpu and not oracle and not e2e"
 
-test-slow: setup-dev ## The long ones: those that need a fleet in one process and those that need other servers in another, which wait often
+test-slow: setup-dev ## The long ones that start servers or go by the clock: fleets, downloads, clients, attacks, a soak
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not gpu and not oracle"
+
+test-compute: setup-dev ## The long ones that only compute: families, kernels, random steps; they may take whatever is left of a machine
+	$(PYTEST) -n $(COMPUTE_WORKERS) -m "compute and not gpu" --timeout $(COMPUTE_SECONDS)
 
 test-chart: setup-chart ## Only the chart: lint, every value rendered, Kubernetes' schemas, rights, Pod Security, alerts
 	$(PYTEST) -n $(PYTEST_WORKERS) tests/chart
@@ -114,7 +120,7 @@ fmt: setup-dev ## Format, and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint test test-slow demo ## Everything that must hold before a change lands
+check: lint test test-slow test-compute demo ## Everything that must hold before a change lands
 
 crds: setup ## Regenerate crds/ from the typed spec
 	$(BIN)/python -m fairlead_local.crd > crds/llmdeployments.fairlead.dev.yaml

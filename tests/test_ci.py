@@ -11,7 +11,7 @@ import pytest
 
 RUN = Path(__file__).parent.parent / ".ci" / "run"
 MAKE = """#!/bin/sh
-echo "words of $*"
+case "$(chrt -p $$)" in *SCHED_IDLE*) echo "words of $*, idle" ;; *) echo "words of $*" ;; esac
 [ "$*" != "$BROKEN" ] || exit 2
 """
 PYTHON = """#!/bin/sh
@@ -52,10 +52,10 @@ BEFORE = ["demo", "setup-dev", "lint", "setup-chart", "prometheus", "test-slow",
 def test_what_is_fetched_beside_lint_is_told_after_it_and_before_the_tests(tmp_path: Path) -> None:
     status, lines = run(tmp_path)
     assert status == 0
-    assert words(lines) == BEFORE
+    assert words(lines) == [*BEFORE, "test-compute"]
 
 
-@pytest.mark.parametrize("broken", ["demo", "setup-dev", "lint", "setup-chart", "test-slow", "test"])
+@pytest.mark.parametrize("broken", ["demo", "setup-dev", "lint", "setup-chart", "test-slow", "test", "test-compute"])
 def test_a_step_that_fails_ends_the_run_and_its_words_are_shown(tmp_path: Path, broken: str) -> None:
     status, lines = run(tmp_path, broken)
     assert status == 2
@@ -81,14 +81,14 @@ def test_what_the_scenarios_run_is_built_beside_the_tests_and_gives_way_to_them(
 ) -> None:
     status, lines = run(tmp_path, hosts=hosts)
     assert status == 0
-    assert words(lines) == [*BEFORE, *(f"{each} build, nice 19" for each in built), *run_on_it]
+    assert words(lines) == [*BEFORE, *(f"{each} build, nice 19" for each in built), *run_on_it, "test-compute, idle"]
 
 
 def test_a_build_that_fails_is_left_to_what_needs_it(tmp_path: Path) -> None:
     """Whose words and verdict count: what the network has failed once is not a change's fault."""
     status, lines = run(tmp_path, "images build", hosts=NODE)
     assert status == 0
-    assert words(lines)[-4:] == ["cluster build, nice 19", "images build, nice 19", "e2e-oracle", "e2e-kubernetes"]
+    assert words(lines)[-5:-1] == ["cluster build, nice 19", "images build, nice 19", "e2e-oracle", "e2e-kubernetes"]
     assert "That failed, and is tried once more by what needs it." in lines
 
 
@@ -97,6 +97,12 @@ def test_a_scenario_that_fails_ends_the_run(tmp_path: Path, broken: str) -> None
     status, lines = run(tmp_path, broken, hosts=NODE)
     assert status == 2
     assert lines[-1] == f"words of {broken}"
+
+
+def test_computation_that_fails_beside_the_scenarios_ends_the_run(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, "test-compute", hosts=NODE)
+    assert status == 2
+    assert lines[-1] == "words of test-compute, idle"
 
 
 def test_nothing_outlives_a_run_that_ends_early(tmp_path: Path) -> None:

@@ -224,6 +224,7 @@ def test_a_name_of_forty_characters_is_possible() -> None:
     assert agreed(body("a" * 40)) == []
 
 
+@pytest.mark.compute
 @settings(deadline=None, max_examples=400)
 @given(mutated_specs())
 def test_predicates_and_cel_agree_on_nearly_valid_objects(spec: dict[str, Any]) -> None:
@@ -389,6 +390,7 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
 }
 
 
+@pytest.mark.compute
 @pytest.mark.parametrize("name", values)
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())

@@ -35,7 +35,7 @@ def scaled(by: float) -> StepCost:
     return StepCost(**{name: by * getattr(COST, name) for name in seconds})
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.compute)])
 @pytest.mark.parametrize("window", [5.0, 120.0])
 @pytest.mark.parametrize("rate", [0.5, 4.0, 7.0])
 def test_constant_load_settles_and_then_nothing_changes_any_more(rate: float, window: float, seed: int) -> None:
@@ -60,6 +60,7 @@ def test_one_target_alone_does_not_flap_either(rate: float, targets: ScalingTarg
     assert virtual.changes_since(settled) == []
 
 
+@pytest.mark.compute
 @pytest.mark.parametrize("told", [scaled(0.4), scaled(2.0), StepCost()], ids=["too-cheap", "too-dear", "unknown"])
 def test_engines_that_are_wrong_about_their_steps_cost_one_mistake_not_many(told: StepCost) -> None:
     """A number of replicas that proved too few is not tried again for the same load."""

@@ -132,7 +132,7 @@ def test_a_burst_that_one_replica_clears_in_time_adds_none(seed: int) -> None:
     assert virtual.changes == []
 
 
-@pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.95])
 def test_an_hour_at_one_rate_adds_at_most_what_is_kept(share: float, seed: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairlead_engine_testing.interpreted_kernels import keep_patches
+from fairlead_engine_testing.interpreted_kernels import keep_what_does_not_change
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # decides, when a kernel is defined, that it runs on the CPU
@@ -54,7 +54,7 @@ class Reference:
 @pytest.fixture(scope="session", autouse=True)
 def interpreter() -> None:
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
-        keep_patches()
+        keep_what_does_not_change()
 
 
 @pytest.fixture(scope="session")

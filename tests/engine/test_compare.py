@@ -34,7 +34,7 @@ that token's logits are another network's."""
 of_each_family = pytest.mark.parametrize(
     "family",
     [
-        family if family in ("llama", "qwen3", "mixtral") else pytest.param(family, marks=pytest.mark.slow)
+        family if family in ("llama", "qwen3", "mixtral") else pytest.param(family, marks=pytest.mark.compute)
         for family in FAMILIES
     ],
 )

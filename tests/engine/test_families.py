@@ -33,7 +33,7 @@ def test_every_family_is_tried_and_noted() -> None:
 
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ROWS]
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.compute) for name in ROWS]
 )
 def test_what_was_noted_is_so(name: str, column: str, tmp_path: Path) -> None:
     assert try_family(name, column, tmp_path) == RECORD[name]["found"][column], "run `make families`"

@@ -62,7 +62,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(
     scope="module",
-    params=[*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
+    params=[*QUICK, *(pytest.param(name, marks=pytest.mark.compute) for name in OTHERS)],
 )
 def folder(request, tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes = {**QUICK, **OTHERS}[request.param]

@@ -39,7 +39,7 @@ def each_served(
     params = [
         pytest.param(
             (family, backend), *variant, id="-".join(map(str, (family, backend, *variant))),
-            marks=pytest.mark.slow if backend == "triton" else (),
+            marks=pytest.mark.compute if backend == "triton" or family not in IN_KERNELS else (),
         )
         for family, backend, variant in cases
     ]  # fmt: skip

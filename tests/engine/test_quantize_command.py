@@ -42,6 +42,7 @@ def chats() -> list[str]:
     ]
 
 
+@pytest.mark.compute
 def test_awq_and_gptq_err_less_than_rounding_to_nearest(chats, tmp_path: Path, capsys) -> None:
     """On text that they have not seen, in four bits."""
     tokenizer = PromptTokenizer.from_folder(resolve_model("demo://dinghy"))

@@ -117,7 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("seed", "kv_cache_dtype"),
     [
-        pytest.param(seed, name, marks=pytest.mark.slow if seed >= most else ())
+        pytest.param(seed, name, marks=pytest.mark.compute if seed >= most else ())
         for name, most, num_seeds in (("auto", 12, 48), ("int8", 4, 16), ("fp8", 4, 16))
         for seed in range(num_seeds)
     ],

@@ -319,7 +319,7 @@ def test_a_grammar_that_takes_long_to_compile_keeps_nobody_else_waiting(load: Ca
 
 
 @pytest.mark.parametrize(
-    "first", [0, pytest.param(40, marks=pytest.mark.slow), pytest.param(160, marks=pytest.mark.slow)]
+    "first", [0, pytest.param(40, marks=pytest.mark.compute), pytest.param(160, marks=pytest.mark.compute)]
 )
 def test_answers_are_valid_by_schemas_of_every_shape(first: int, load: Callable[..., LLM]) -> None:
     """Drawn hot from random weights, where nothing but the grammar makes them so."""

@@ -108,6 +108,7 @@ def test_what_cannot_be_gone_on_with_is_said(bench: Any, monkeypatch: pytest.Mon
         bench.Results.begin(path, {"cpu": "one"}, resume=True)
 
 
+@pytest.mark.compute
 def test_the_engine_and_the_hand_loop_choose_what_transformers_chooses(bench: Any, tmp_path: Path) -> None:
     """The scripts as they are run, on a tiny Qwen3 with tied embeddings, in float32 through the reference."""
     from workload import Q06
@@ -117,7 +118,7 @@ def test_the_engine_and_the_hand_loop_choose_what_transformers_chooses(bench: An
     checkpoint = write_random_checkpoint(tmp_path / "q06", {**Q06.model, **small})
     setting = bench.Setting("q06", False, 1)
     found = bench.Results.begin(tmp_path / "found.json", {}, resume=False)
-    runs = bench.Bench(tmp_path, {"q06": checkpoint}, {}, time.monotonic() + 600, found)
+    runs = bench.Bench(tmp_path, {"q06": checkpoint}, {}, time.monotonic() + 3600, found)
     samples = {}
     assert [engine.name for engine in bench.ENGINES[:5:2]] == ["fairlead", "fairlead", "transformers generate"]
     for engine in bench.ENGINES[:2] + bench.ENGINES[4:5]:

@@ -162,7 +162,7 @@ def test_books_and_answers_are_right_whatever_collides() -> None:
     play(range(60))
 
 
-@pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("first", range(1000, 6000, 1000))
 def test_books_and_answers_are_right_in_thousands_of_lives(first: int) -> None:
     play(range(first, first + 1000))

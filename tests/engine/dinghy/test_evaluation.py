@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slow
+@pytest.mark.compute
 def test_the_bundled_dinghy_passes_the_examination_with_the_figures_of_its_readme() -> None:
     completed = subprocess.run(
         [sys.executable, "engine/dinghy/evaluate.py", "--dtype", "float32"], cwd=ROOT, capture_output=True, text=True

@@ -135,7 +135,7 @@ def spoilt_cache(backend, layout):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
 @pytest.mark.parametrize(
-    "name", ["cpu_spans", "block_tables", pytest.param("triton", marks=(INTERPRETED, pytest.mark.slow))]
+    "name", ["cpu_spans", "block_tables", pytest.param("triton", marks=(INTERPRETED, pytest.mark.compute))]
 )
 @settings(deadline=None, max_examples=30)
 @given(

@@ -101,6 +101,7 @@ tell({"draw": compile_for_gpu(draw_kernel.draw_kernel, types, constants, num_war
 """
 
 
+@pytest.mark.compute
 def test_for_a_gpu_it_reads_widely_and_spills_nothing(tmp_path):
     (code,) = compiled(COMPILE, tmp_path).values()
     assert code.spilled_bytes == 0, code

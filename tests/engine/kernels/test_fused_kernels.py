@@ -247,6 +247,7 @@ tell(found)
 """
 
 
+@pytest.mark.compute
 def test_for_a_gpu_they_read_widely_and_spill_nothing(tmp_path):
     for name, code in compiled(COMPILE, tmp_path).items():
         assert code.spilled_bytes == 0, (name, code)

@@ -294,6 +294,7 @@ tell(found)
 """
 
 
+@pytest.mark.compute
 def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
     found = compiled(COMPILE, tmp_path)
     assert "latent chunk, i8" in found

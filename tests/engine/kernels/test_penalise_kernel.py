@@ -85,6 +85,7 @@ tell({
 """
 
 
+@pytest.mark.compute
 def test_for_a_gpu_they_spill_nothing(tmp_path):
     for name, code in compiled(COMPILE, tmp_path).items():
         assert code.spilled_bytes == 0, (name, code)

@@ -140,6 +140,7 @@ tell(found)
 """
 
 
+@pytest.mark.compute
 def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
     for name, code in compiled(COMPILE, tmp_path).items():
         assert code.spilled_bytes == 0, (name, code)

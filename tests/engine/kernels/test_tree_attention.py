@@ -160,7 +160,7 @@ def check_moves(backend, cache, metadata, shares) -> None:
 @pytest.mark.parametrize(
     ("name", "device"),
     [
-        pytest.param("triton", "cpu", marks=(INTERPRETED, pytest.mark.slow)) if p.values == ("triton", "cpu") else p
+        pytest.param("triton", "cpu", marks=(INTERPRETED, pytest.mark.compute)) if p.values == ("triton", "cpu") else p
         for p in PLACES
     ],
 )
@@ -245,7 +245,7 @@ tell(found)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.compute
 def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
     found = compiled(COMPILE, tmp_path)
     assert "latent chunk, i8" in found

@@ -132,7 +132,7 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
     assert launches.by_name.total() - 1 <= MOST_LAUNCHES * num_layers, launches.by_name
 
 
-@pytest.mark.parametrize("num_sequences", [1, 5, 40])
+@pytest.mark.parametrize("num_sequences", [1, 5, pytest.param(40, marks=pytest.mark.compute)])
 @pytest.mark.parametrize("name", [None, "int8"])
 def test_a_layer_with_experts_launches_one_more(name, num_sequences, launches, monkeypatch, tmp_path: Path) -> None:
     """Of its own; what its attention's quantised products are is counted elsewhere."""

@@ -185,7 +185,7 @@ SHAPES = {
 
 
 @pytest.fixture(
-    params=[pytest.param("triton", marks=pytest.mark.slow) if name == "triton" else name for name in BACKENDS]
+    params=[pytest.param("triton", marks=pytest.mark.compute) if name == "triton" else name for name in BACKENDS]
 )
 def backend(request) -> str:
     return request.param

@@ -67,8 +67,8 @@ FAMILIES = {
     "deepseek_v2": deepseek_v2_fields(),
     "deepseek_v3": deepseek_v3_fields(attention_bias=True),
 }
-ALIKE = ("deepseek_v2", "qwen2", "phi3", "gemma2", "gemma3")
-"""Families that are divided as others are; each starts processes that import torch."""
+QUICK = ("llama", "one-kv-head", "gpt_oss", "qwen3_moe")
+"""Families between which what is divided differs most; each starts processes that import torch."""
 QUANTIZED = llama_fields(
     num_attention_heads=8, num_key_value_heads=4, hidden_size=64, intermediate_size=128, head_dim=8, attention_bias=True
 )
@@ -123,12 +123,12 @@ def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[flo
 @pytest.mark.parametrize(
     ("family", "size", "settings"),
     [
-        *(pytest.param(name, 2, {}, marks=pytest.mark.slow if name in ALIKE else ()) for name in FAMILIES),
+        *(pytest.param(name, 2, {}, marks=() if name in QUICK else pytest.mark.compute) for name in FAMILIES),
         ("llama", 2, {"async_scheduling": True, "attention_backend": "block_tables"}),
-        pytest.param("llama", 4, {}, marks=pytest.mark.slow),
+        pytest.param("llama", 4, {}, marks=pytest.mark.compute),
         ("qwen3", 2, {"speculative_method": "ngram", "prompt_lookup_min": 1}),
         ("one-kv-head", 4, {}),
-        ("qwen3", 2, {"kv_cache_dtype": "int8"}),
+        pytest.param("qwen3", 2, {"kv_cache_dtype": "int8"}, marks=pytest.mark.compute),
         ("one-kv-head", 2, {"kv_cache_dtype": "fp8", "attention_backend": "block_tables"}),
     ],
 )

@@ -44,8 +44,8 @@ def exact(engine: Engine, prompt: list[int]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("method", "tree"),
     [
-        ("ngram", None), ("medusa", "2x6"), pytest.param("eagle3", None, marks=pytest.mark.slow),
-        pytest.param("eagle3", "3x9", marks=pytest.mark.slow),
+        ("ngram", None), ("medusa", "2x6"), pytest.param("eagle3", None, marks=pytest.mark.compute),
+        pytest.param("eagle3", "3x9", marks=pytest.mark.compute),
     ],
 )  # fmt: skip
 def test_what_is_drawn_with_drafts_has_the_models_distribution(method: str, tree: str | None, tmp_path: Path) -> None:
