@@ -20,6 +20,8 @@ MINUTES ?= 60
 export PYTHONDONTWRITEBYTECODE :=
 # Several test processes share the cores: one thread each keeps them from fighting.
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+# Importing all modules to find a few marked tests takes each test process half a minute.
+marked = $(shell grep -rlE --include='test_*.py' 'mark\.$(1)' tests e2e)
 
 # A genuine Kubernetes node for tests; docs/kubernetes-tests.md.
 CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
@@ -69,10 +71,10 @@ test-fast: setup-dev ## Only what needs no fleet of processes
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not compute and not gpu and not oracle and not e2e"
 
 test-slow: setup-dev ## The long ones that start servers or go by the clock: fleets, downloads, clients, attacks, a soak
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not gpu and not oracle"
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not gpu and not oracle" $(call marked,slow)
 
 test-compute: setup-dev ## The long ones that only compute: families, kernels, random steps; they may take whatever is left of a machine
-	$(PYTEST) -n $(COMPUTE_WORKERS) -m "compute and not gpu" --timeout $(COMPUTE_SECONDS)
+	$(PYTEST) -n $(COMPUTE_WORKERS) -m "compute and not gpu" --timeout $(COMPUTE_SECONDS) $(call marked,compute)
 
 test-chart: setup-chart ## Only the chart: lint, every value rendered, Kubernetes' schemas, rights, Pod Security, alerts
 	$(PYTEST) -n $(PYTEST_WORKERS) tests/chart
