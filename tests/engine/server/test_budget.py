@@ -38,9 +38,9 @@ async def test_large_bodies_are_decoded_in_turn(start_app: Any, monkeypatch: pyt
 
 @pytest.mark.parametrize("hostile", list(hostile_bodies("tiny", SIZE)), ids=str)
 async def test_what_costs_too_much_is_refused_and_holds_nobody_up(start_app: Any, hostile: Hostile) -> None:
-    app = start_app()
+    app, body = start_app(), hostile.body
     async with measured_harm() as harm:
-        response = await app.http.post(hostile.path, content=hostile.body)
+        response = await app.http.post(hostile.path, content=body)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, hostile.param)
     assert hostile.says in error["message"].replace(",", "")
@@ -51,8 +51,9 @@ async def test_what_costs_too_much_is_refused_and_holds_nobody_up(start_app: Any
 
 async def test_json_within_json_is_held_to_it_too(start_app: Any) -> None:
     app, hostile = start_app(), lists_in_arguments("tiny", SIZE)
+    body = hostile.body
     async with measured_harm() as harm:
-        response = await app.http.post(hostile.path, content=hostile.body)
+        response = await app.http.post(hostile.path, content=body)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "messages")
     assert "arguments of tool calls" in error["message"]
