@@ -81,8 +81,7 @@ class Kubectl:
 
     def condition(self, name: str, kind: str) -> Json:
         """The LLMDeployment's condition of that type; empty while it has none."""
-        status = self.get("llm", name).get("status", {})
-        return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
+        return _condition(self.get("llm", name).get("status", {}), kind)
 
     def wait(self, what: str, probe: Callable[[], Any], patience: float | None = None) -> Any:
         """Polls until `probe` gives something true; on failure shows what there is."""
@@ -107,13 +106,12 @@ class Kubectl:
 
     def wait_ready(self, name: str, replicas: int = 1) -> None:
         """Until so many replicas answer, no fewer and no more."""
-        self.wait(
-            f"{name} to have {replicas} ready replicas",
-            lambda: (
-                self.condition(name, "Ready").get("status") == "True"
-                and self.get("llm", name)["status"].get("readyReplicas") == replicas
-            ),
-        )
+
+        def is_ready() -> bool:  # by one look: each is a process, beside engines that start
+            status = self.get("llm", name).get("status", {})
+            return status.get("readyReplicas") == replicas and _condition(status, "Ready").get("status") == "True"
+
+        self.wait(f"{name} to have {replicas} ready replicas", is_ready)
 
     def children(self, name: str) -> list[str]:
         """Everything that carries the deployment's label."""
@@ -171,6 +169,10 @@ class Kubectl:
             ("get", "events", "-A"),
         ]
         return "\n".join(self.kubectl(*command, check=False).stdout for command in commands)
+
+
+def _condition(status: Json, kind: str) -> Json:
+    return next((each for each in status.get("conditions", []) if each["type"] == kind), {})
 
 
 def _version(told: Json) -> tuple[int, int]:

@@ -131,6 +131,12 @@ ARTIFACTS = {
     "image compressed with zstd": [
         Layer(zstd.compress(tar(below("models/a", MODEL))), "application/vnd.oci.image.layer.v1.tar+zstd"),
     ],
+    "image compressed in parts": [  # as pzstd does, each part behind a frame that tells its size
+        Layer(
+            b"\x50\x2a\x4d\x18\x04\0\0\0size" + zstd.compress(tar(below("models/a", MODEL))),
+            "application/vnd.oci.image.layer.v1.tar+zstd",
+        ),
+    ],
     "modelpack compressed with zstd": [
         Layer(zstd.compress(tar(MODEL)), "application/vnd.cncf.model.weight.v1.tar+zstd", {FILEPATH: "model"}),
     ],

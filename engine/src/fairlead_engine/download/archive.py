@@ -1,5 +1,6 @@
 """Tars, unpacked without trust: plain files that serving needs, below one folder, and not more bytes than bounded."""
 
+import re
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,8 +29,8 @@ SMALL = 64 << 20
 LARGEST_HEADER = 64 << 10
 """Bytes of an extended header, which tarfile reads into memory: names and times take a few hundred."""
 _COPY_BYTES = 1 << 20
-_ZSTD = b"\x28\xb5\x2f\xfd"
-"""What a frame begins with (RFC 8878)."""
+_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
+"""What a frame begins with, or one to be skipped, with which some compressors begin (RFC 8878)."""
 _REMOVED = ".wh."
 """Before the name of what a layer takes away."""
 _ALL_REMOVED = ".wh..wh..opq"
@@ -121,7 +122,7 @@ def _members(path: Path, name: str, packing: Packing) -> Iterator[tuple[str, tar
 @contextmanager
 def _tar(path: Path, info: type[tarfile.TarInfo] = tarfile.TarInfo) -> Iterator[tarfile.TarFile]:
     with path.open("rb") as file:
-        is_zstd = file.read(len(_ZSTD)) == _ZSTD
+        is_zstd = _ZSTD.match(file.read(4)) is not None
     if not is_zstd:
         with tarfile.open(path, tarinfo=info) as archive:
             yield archive
