@@ -138,6 +138,7 @@ class ClientLoad:
     endpoint: Endpoint
     expected: dict[str, str]
     stopped: threading.Event = field(default_factory=threading.Event)
+    num_begun: int = 0
     num_answers: int = 0
     failed: list[str] = field(default_factory=list)
     truncated: list[str] = field(default_factory=list)
@@ -153,12 +154,16 @@ class ClientLoad:
             try:
                 if connection is None or connection.sock is None:
                     connection = connect(self.endpoint.url)
-                answer = ask(connection, self.endpoint, prompt)
+                answer = ask(connection, self.endpoint, prompt, begun=self._begun)
             except (OSError, http.client.HTTPException) as error:
                 answer, connection = Answer(0, "", False, repr(error)), None
             self._judge(prompt, answer)
         if connection is not None:
             connection.close()
+
+    def _begun(self) -> None:
+        with self._lock:
+            self.num_begun += 1
 
     def _judge(self, prompt: str, answer: Answer) -> None:
         with self._lock:
@@ -183,7 +188,10 @@ class ClientLoad:
     def told(self) -> dict[str, Any]:
         """What it has seen so far, as one JSON object."""
         with self._lock:
-            return {"answers": self.num_answers, "verdict": self.verdict, "problems": self.problems}
+            return {
+                "begun": self.num_begun, "answers": self.num_answers, "verdict": self.verdict,
+                "problems": self.problems,
+            }  # fmt: skip
 
 
 def undisturbed(endpoint: Endpoint) -> dict[str, str]:

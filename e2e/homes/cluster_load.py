@@ -27,7 +27,7 @@ class ClusterLoad:
     """What the pod has told last."""
 
     def __init__(self) -> None:
-        self._told: Json = {"answers": 0, "verdict": [0, 0, 0], "problems": "", "final": False}
+        self._told: Json = {"begun": 0, "answers": 0, "verdict": [0, 0, 0], "problems": "", "final": False}
         self.started = False
 
     def hear(self, line: str) -> None:
@@ -39,6 +39,10 @@ class ClusterLoad:
             return
         if told["answers"] >= self.num_answers:  # a log that is followed anew begins at its beginning
             self._told, self.started = told, True
+
+    @property
+    def num_begun(self) -> int:
+        return int(self._told["begun"])
 
     @property
     def num_answers(self) -> int:

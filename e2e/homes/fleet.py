@@ -30,6 +30,10 @@ class Load(Protocol):
     """Steady streaming load, and what its clients have seen so far."""
 
     @property
+    def num_begun(self) -> int:
+        """Streams whose first token has come."""
+
+    @property
     def num_answers(self) -> int:
         """Requests that have ended, well or not."""
 
@@ -159,6 +163,11 @@ class Fleet(Kubectl, ABC):
         """Until so many more answers have come: the load runs, and has run since whatever was done just before."""
         goal = load.num_answers + more
         self.wait(f"{more} more answers\n{load.problems}", lambda: load.num_answers >= goal)
+
+    def wait_for_a_stream(self, load: Load) -> None:
+        """Until another stream has just begun, and has nearly all of its answer before it."""
+        before = load.num_begun
+        self.wait(f"a stream to begin\n{load.problems}", lambda: load.num_begun > before)
 
     # -- what servers can do --
 

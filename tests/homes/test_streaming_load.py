@@ -67,6 +67,7 @@ def test_a_load_that_nothing_disturbs_finds_nothing_and_sends_its_key(endpoint: 
     with loaded(endpoint, "") as load:
         assert load.verdict == (0, 0, 0)
         assert load.num_answers >= 20
+        assert load.num_begun == load.num_answers
         assert load.problems == ""
     assert Gateway.keys == {"Bearer secret"}
 
@@ -88,6 +89,7 @@ def test_each_fault_counts_as_what_it_is_and_is_described(
         assert counts.pop(place) > 0
         assert counts == [0, 0]
         assert words in load.problems
+        assert (load.num_begun == load.num_answers) == (fault != "failed")
 
 
 def test_what_a_pod_tells_is_heard_and_a_log_that_begins_again_takes_nothing_back(endpoint: Endpoint) -> None:
@@ -99,6 +101,7 @@ def test_what_a_pod_tells_is_heard_and_a_log_that_begins_again_takes_nothing_bac
         heard.hear(json.dumps(each))
     assert heard.started
     assert heard.num_answers == load.num_answers
+    assert heard.num_begun == load.num_begun > 0
     assert heard.verdict == load.verdict
     assert heard.problems == load.problems
     assert not heard.final
