@@ -86,6 +86,7 @@ def test_an_adapter_is_a_folder_of_this_machine(
     assert client.completions.create(model=f"{name}:mate", prompt="Ahoy", max_tokens=1).choices
 
 
+@pytest.mark.slow_in_local_mode
 @pytest.mark.local_only("the hub's files are on this machine")
 def test_adapters_of_a_hub_are_downloaded_beside_an_engine_that_runs(
     fleet, deployed: Any, manifest: Any, name: str, client: openai.OpenAI, tmp_path: Path

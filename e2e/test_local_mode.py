@@ -60,6 +60,7 @@ def test_down_stops_everything_that_up_started(up, command: Command, tmp_path: P
     assert command("local", "status", "--data-dir", str(folder)).returncode != 0
 
 
+@pytest.mark.slow
 def test_down_stops_everything_after_a_crash_in_the_middle(up, command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "fleet"
     started = up("-f", "examples/01-dinghy.yaml")
@@ -74,6 +75,7 @@ def test_down_stops_everything_after_a_crash_in_the_middle(up, command: Command,
     assert mentioning(folder) == []
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_named_with_the_flag_that_changes_it(up) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -96,6 +98,7 @@ def test_a_data_folder_that_cannot_be_written_is_named(command: Command, tmp_pat
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_second_up_says_how_to_stop_the_first(up) -> None:
     assert up().returncode == 0
     again = up()

@@ -32,6 +32,7 @@ def secret(name: str, url: str, token: str) -> Json:
     }
 
 
+@pytest.mark.slow_in_local_mode
 def test_a_model_of_a_hub_is_downloaded_once_and_says_how_far_it_is(fleet, deployed: Any, name: str) -> None:
     keys = {"HUB_TOKEN_SHA256": hashlib.sha256(TOKEN.encode()).hexdigest()}
     with fleet.serving(f"{name}-hub", HUB, ["fairlead/dinghy", str(BYTES_PER_SECOND)], keys) as hub:

@@ -129,6 +129,7 @@ def _without_hashes(shape: str) -> str:
     return json.dumps(document, sort_keys=True)
 
 
+@pytest.mark.slow_in_local_mode
 @pytest.mark.parametrize("hopeless", HOPELESS, ids=str)
 def test_a_spec_that_cannot_be_satisfied_ends_in_a_condition_that_says_what_to_do(
     fleet, deployed: Callable[..., str], name: str, hopeless: Hopeless

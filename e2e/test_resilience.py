@@ -73,6 +73,7 @@ def stopped(fleet, pod: str) -> Iterator[None]:
             core.resume()
 
 
+@pytest.mark.slow_in_local_mode
 def test_an_engine_that_hangs_is_named_while_it_does_and_its_stream_goes_on_after(fleet, model: str) -> None:
     [pod] = fleet.pods(model)
     before = fleet.num_restarts(pod)
@@ -100,6 +101,7 @@ def test_a_client_that_leaves_frees_the_engine(fleet, model: str) -> None:
     fleet.wait("the engine to run nothing", lambda: fleet.engine_running(model) == 0)
 
 
+@pytest.mark.slow_in_local_mode
 def test_an_operator_that_restarts_loses_nothing(fleet, model: str) -> None:
     before = fleet.pods(model)
     [operator] = fleet.system_pods("operator").values()
@@ -109,6 +111,7 @@ def test_an_operator_that_restarts_loses_nothing(fleet, model: str) -> None:
     assert before
 
 
+@pytest.mark.slow_in_local_mode
 def test_uninstalling_the_operator_leaves_no_stuck_object(fleet, manifest, name: str) -> None:
     fleet.apply(manifest(name))
     fleet.wait_ready(name)

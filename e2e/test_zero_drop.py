@@ -70,6 +70,7 @@ def test_a_scale_down_drops_nothing(fleet, model: str, under_load: Callable[[Dis
     under_load(down)
 
 
+@pytest.mark.slow_in_local_mode
 def test_a_scale_down_under_way_that_is_taken_back_drops_nothing(
     fleet, model: str, under_load: Callable[[Disturbance], None]
 ) -> None:
@@ -98,10 +99,12 @@ def test_a_changed_engine_rolls_out_and_drops_nothing(
     under_load(change)
 
 
+@pytest.mark.slow_in_local_mode
 def test_gateways_that_are_replaced_drop_nothing(fleet, model: str, under_load: Callable[[Disturbance], None]) -> None:
     under_load(lambda _: fleet.roll_gateways())
 
 
+@pytest.mark.slow_in_local_mode
 def test_an_operator_that_is_replaced_drops_nothing_and_scales_nothing(
     fleet, model: str, under_load: Callable[[Disturbance], None]
 ) -> None:
@@ -164,6 +167,7 @@ def test_nodes_that_are_about_to_go_drain_and_requests_wait_for_the_next_ones(
     under_load(taint)
 
 
+@pytest.mark.slow_in_local_mode
 def test_the_judge_sees_what_was_dropped(fleet, model: str) -> None:
     """A load whose engines are killed must not be found without fault: else the zeros above would mean nothing."""
     pods = fleet.pods(model)
@@ -184,6 +188,7 @@ def assert_faulty(load: Load) -> None:
     assert load.problems
 
 
+@pytest.mark.slow_in_local_mode
 def test_streams_outlive_the_llmdeployment_that_is_deleted(fleet, model: str, say: Callable[[str], None]) -> None:
     endpoint = fleet.endpoint(model)
     prompt = PROMPTS[0]

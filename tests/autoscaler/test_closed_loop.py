@@ -48,6 +48,7 @@ def test_constant_load_settles_and_then_nothing_changes_any_more(rate: float, wi
     assert virtual.counted.num_answered > 0.9 * virtual.counted.num_arrivals
 
 
+@pytest.mark.compute
 @pytest.mark.parametrize(
     "targets", [ScalingTargets(queue_depth=4), ScalingTargets(time_to_first_token=0.3)], ids=["queue", "ttft"]
 )

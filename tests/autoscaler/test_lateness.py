@@ -144,7 +144,7 @@ def test_an_hour_at_one_rate_adds_at_most_what_is_kept(share: float, seed: int) 
     assert counts == ([] if share <= 0.5 else [2]), virtual.changes
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.compute)])
 @pytest.mark.parametrize(
     ("replicas", "share", "target"), [(1, 0.8, 2.0), (1, 0.9, 10.0), (1, 0.95, 30.0), (2, 0.9, 2.0), (4, 0.9, 2.0)]
 )
@@ -168,6 +168,7 @@ def test_a_step_up_and_down_goes_up_once_and_down_once() -> None:
     assert counts == [*range(2, top + 1), *range(top - 1, 0, -1)] or counts == [2, 1], virtual.changes
 
 
+@pytest.mark.compute
 def test_a_days_tide_is_followed_without_a_flap() -> None:
     """Up from a tenth to thrice what one replica takes and down again, in twenty minutes."""
     virtual = fleet(lambda now: CAPACITY * (0.1 + 2.9 * (1.0 - abs(now / 600.0 - 1.0))), 1, cold_start=20.0)

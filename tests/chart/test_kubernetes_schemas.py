@@ -19,6 +19,7 @@ FEW = ("default", "everything", "no keys")
 CUSTOM = ("monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_rendering_is_valid(version: str, installed: dict[str, list[dict[str, Any]]]) -> None:
     seen: set[int] = set()

@@ -57,6 +57,7 @@ def serving(folder: Path, module: str = "fairlead_engine_testing.fake_serve") ->
             process.communicate()
 
 
+@pytest.mark.slow
 def test_pull_list_and_prune(hub: LoopbackHub, tmp_path: Path) -> None:
     pulled = models(hub, tmp_path, "pull", SOURCE)
     folder = tmp_path / folder_name(SOURCE)

@@ -82,6 +82,7 @@ def scenarios(home: str, tmp_path: Path, **environment: str) -> subprocess.Compl
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_scenarios_of_a_foreign_cluster_end_with_what_is_missing(built: Path, tmp_path: Path) -> None:
     pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
     ended = scenarios("kubernetes", tmp_path, KUBECONFIG=str(tmp_path / "kubeconfig"))

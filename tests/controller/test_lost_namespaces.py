@@ -79,6 +79,7 @@ async def until_left_alone(seen: Operator) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reviews", [201, 403, 404])
 async def test_a_namespace_that_is_not_there_yet_is_said_once_and_looked_after_when_it_comes(
     fleet: Fleet, refusals: Refusals, caplog: pytest.LogCaptureFixture, reviews: int
@@ -97,6 +98,7 @@ async def test_a_namespace_that_is_not_there_yet_is_said_once_and_looked_after_w
         assert sorted(seen.cluster.keys()) == [("default", "here"), ("other", "there")]
 
 
+@pytest.mark.slow
 async def test_a_namespace_that_goes_takes_no_other_along(
     fleet: Fleet, refusals: Refusals, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,6 +150,7 @@ async def test_an_operator_that_may_read_no_namespace_at_all_ends_and_names_them
         await asyncio.wait_for(Operator(fleet.client, settings).run(), 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reviews", [403, 503])
 async def test_an_operator_that_nobody_tells_its_rights_works_and_says_so_once(
     fleet: Fleet, refusals: Refusals, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, reviews: int

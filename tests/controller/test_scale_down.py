@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -268,6 +269,7 @@ def act(world: World, action: str, number: int, pictures: list[Observed]) -> Non
         world.crash(number)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 4), st.lists(ACTIONS, max_size=14))
 def test_whatever_happens_in_between_the_fleet_ends_as_wanted_with_nobody_marked(

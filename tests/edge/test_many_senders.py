@@ -26,6 +26,7 @@ SENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", SENT)
 async def test_who_sends_on_many_connections_at_once_holds_nobody_up(program, sent: str) -> None:
     async with measured_harm() as harm:
@@ -46,6 +47,7 @@ async def read_for(reader: asyncio.StreamReader, seconds: float) -> bytes:
     return bytes(came)
 
 
+@pytest.mark.slow
 async def test_requests_ahead_of_their_turn_are_bounded_on_all_connections_together(
     program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

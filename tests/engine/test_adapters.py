@@ -269,6 +269,7 @@ def test_features_meet_in_one_batch_and_each_answer_is_what_it_is_alone(
     assert engine.load.num_draft_tokens > 0 and engine.load.num_masks > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"quantization": "int8-weight-only"}], ids=str)
 def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: Path) -> None:
     model = write_random_checkpoint(
@@ -320,6 +321,7 @@ def test_what_has_begun_with_an_adapter_goes_on_with_no_other_of_its_name(
     assert engine.load.num_adapters_on_device == 1, "of the old one nothing is left"
 
 
+@pytest.mark.slow
 def test_what_another_rank_cannot_read_fails_that_load_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank may be refused a file that the first has read; all of them go on, and the next load is as any."""
     model = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"](num_key_value_heads=1))

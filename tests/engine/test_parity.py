@@ -126,6 +126,7 @@ def log_softmax(reference, folder: Path, prompt: list[int]) -> torch.Tensor:
     return reference.logits(folder, prompt).log_softmax(-1)
 
 
+@pytest.mark.compute
 @each_served("budget,prefix_caching", list(product((7, 33, 256), (False, True))))
 def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(
     budget, prefix_caching, folder, backend, reference

@@ -138,6 +138,7 @@ def is_whole(answer: bytes, num_tokens: int) -> bool:
     return answer.endswith(b"data: [DONE]\n\n") and answer.count(b"\n\n") == num_tokens + 2 and b"error" not in answer
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks at the process's memory as Linux tells it")
 async def test_five_hundred_streams_at_once_all_end_well_in_bounded_memory() -> None:
     async with running(4, step_seconds=0.25) as system:
@@ -156,6 +157,7 @@ async def test_five_hundred_streams_at_once_all_end_well_in_bounded_memory() -> 
         assert await system.metric("in_flight_requests") == 0
 
 
+@pytest.mark.slow
 async def test_a_hung_and_a_killed_engine_take_only_their_own_streams_with_them_and_come_back() -> None:
     async with running(4, step_seconds=0.1, idle_timeout=5.0) as system:
         tasks = system.start(120, 50)

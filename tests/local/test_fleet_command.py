@@ -140,6 +140,7 @@ def test_a_fleet_that_finds_the_disk_full_says_so_in_a_sentence(data: Path, room
     assert ProcessRecords(data / "run").running() == []
 
 
+@pytest.mark.slow
 def test_after_a_crash_of_everything_in_the_middle_down_finds_what_is_left_and_up_starts_afresh(data: Path) -> None:
     assert up(data).returncode == 0
     kill_with_keeper(data)
@@ -180,6 +181,7 @@ def kill_with_keeper(data: Path) -> FleetState:
     return state
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_is_killed_takes_everything_with_it(data: Path) -> None:
     assert up(data).returncode == 0
     state = read_state(FleetFolder(data))
@@ -215,6 +217,7 @@ def test_up_that_is_ended_while_it_waits_leaves_nothing_behind(data: Path, numbe
     wait_until_nothing_runs(data)
 
 
+@pytest.mark.slow
 def test_a_detached_fleet_lives_on_when_its_reader_has_read_enough(data: Path) -> None:
     command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
     with subprocess.Popen([*command, "--api-port", "0", "--gateway-port", "0"], stdout=subprocess.PIPE) as starting:
@@ -225,6 +228,7 @@ def test_a_detached_fleet_lives_on_when_its_reader_has_read_enough(data: Path) -
     assert running is not None and running.phase is Phase.READY
 
 
+@pytest.mark.slow
 def test_of_two_at_once_one_comes_up_and_the_other_says_so(data: Path) -> None:
     command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
     command += ["--api-port", "0", "--gateway-port", "0"]
@@ -253,6 +257,7 @@ with owned_fleet(Path(sys.argv[1]), write=lambda text: None):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heeding_hangups")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_fleet_ends_with_whoever_started_it_for_himself(data: Path, number: signal.Signals) -> None:
@@ -275,6 +280,7 @@ def wait_until(holds: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_a_write_is_refused_and_nothing_has_changed(data: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "model.yaml", tmp_path / "other.yaml"
     file.write_text(MODEL)
@@ -356,6 +362,7 @@ def test_a_file_that_is_no_manifest_is_refused_before_anything_starts(
     assert (missing.returncode, "cannot read" in missing.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_in_the_foreground_ctrl_c_stops_everything(data: Path) -> None:
     command = [sys.executable, "-m", "fairlead", "local", "up", "--data-dir", str(data)]
     command += ["--api-port", "0", "--gateway-port", "0"]

@@ -242,6 +242,7 @@ def test_how_cost_grows_is_explained_by_bytes_and_operations(bench: Any, tmp_pat
     assert "Not measured: took more than 9 s" in written
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_stops_nobody_else(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

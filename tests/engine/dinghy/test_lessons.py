@@ -42,6 +42,7 @@ def test_seeds_give_different_streams():
     assert stream(Split.TRAIN, 1, 5) != stream(Split.TRAIN, 2, 5)
 
 
+@pytest.mark.compute
 def test_no_held_out_question_is_ever_trained_on():
     trained = {text for seed in (1, 2) for drawn in stream(Split.TRAIN, seed, 10_000) for text in asked(drawn)}
     held_out = {asked(drawn)[-1] for drawn in stream(Split.HELD_OUT, 0, 1500)}

@@ -241,6 +241,7 @@ def staged(folder: Path) -> int:
     return total
 
 
+@pytest.mark.slow
 def test_two_processes_download_once(hub: LoopbackHub, tmp_path: Path) -> None:
     hub.pause_seconds = 0.03
     processes = [start(tmp_path) for _ in range(2)]
@@ -251,6 +252,7 @@ def test_two_processes_download_once(hub: LoopbackHub, tmp_path: Path) -> None:
     assert errors.count("waiting for it") == 1 and errors.count("fetched_bytes=0") == 1
 
 
+@pytest.mark.slow
 def test_progress_is_told_and_no_secret_is(hub: LoopbackHub, tmp_path: Path) -> None:
     hub.token, hub.pause_seconds = TOKEN, 0.05
     hub.models["acme/dinghy"].is_private = hub.models["acme/dinghy"].is_gated = True
@@ -380,6 +382,7 @@ def test_a_disk_without_room_is_told_before_a_byte_is_fetched(
     assert not hub.asked
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_loses_nothing(hub: LoopbackHub, fetched: Fetched) -> None:
     other = contents(fetched.run(f"{SOURCE}@v1"))
     limited = (
@@ -396,6 +399,7 @@ def test_a_disk_that_fills_up_loses_nothing(hub: LoopbackHub, fetched: Fetched) 
     assert min(asked.start for asked in hub.asked if asked.path == "model-00001-of-00002.safetensors") > 0
 
 
+@pytest.mark.slow
 def test_least_recently_used_models_go_unless_they_are_in_use(hub: LoopbackHub, fetched: Fetched) -> None:
     hub.models |= {f"acme/{name}": HubModel({"main": SERVED}) for name in "abc"}
     folders = [fetched.run(f"hf://acme/{name}") for name in "ab"]

@@ -68,6 +68,7 @@ def ended(process: "subprocess.Popen[str]") -> Any:
     return json.loads(output)
 
 
+@pytest.mark.slow
 def test_whatever_is_spoilt_is_compiled_again_and_said(tmp_path: Path) -> None:
     found, told = ended(start(COMPILE + SPOILS, tmp_path / "cache"))
     assert {name for name, is_hit in found.items() if is_hit} == {
@@ -80,6 +81,7 @@ def test_whatever_is_spoilt_is_compiled_again_and_said(tmp_path: Path) -> None:
     assert all(line.endswith("is not what was written there: it is compiled again") for line in told)
 
 
+@pytest.mark.slow
 def test_two_engines_may_fill_one_folder_at_the_same_time(tmp_path: Path) -> None:
     script = COMPILE + "print(json.dumps([compiled(), compiled()]))"
     processes = [start(script, tmp_path / "cache") for _ in range(2)]

@@ -123,6 +123,7 @@ def assert_near(output: torch.Tensor, expected: torch.Tensor, tolerance: float =
     torch.testing.assert_close(output.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.compute
 @on_each_device
 @settings(deadline=None, max_examples=25)
 @given(

@@ -30,6 +30,7 @@ def both(logits, routing, x, device):
     return routes_kernel.find_routes(*given_tensors), find_routes.__wrapped__(*given_tensors)
 
 
+@pytest.mark.compute
 @on_each_device
 @settings(max_examples=25)
 @given(

@@ -72,6 +72,7 @@ def test_a_build_without_packing_falls_back_to_plain_products(monkeypatch):
         can_pack.cache_clear()
 
 
+@pytest.mark.compute
 @pytest.mark.skipif(not can_pack(torch.float32), reason="this build of torch has no packed products")
 def test_prompts_of_all_lengths_do_not_fill_the_memory() -> None:
     """In a process of its own, since what is kept is bounded when the first product is computed."""

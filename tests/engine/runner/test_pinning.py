@@ -66,6 +66,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 @two
 def test_a_second_model_of_a_bound_thread_has_as_many_threads():
     run = subprocess.run([sys.executable, "-c", SECOND_MODEL], capture_output=True, text=True)
@@ -77,6 +78,7 @@ def test_ranks_have_different_cores():
     assert bind(True, cores=set(ALL[:2]), rank=1, size=2) == f"[[{ALL[1]}]] True"
 
 
+@pytest.mark.slow
 @two
 def test_of_itself_only_a_process_with_cores_of_its_own_binds():
     assert bind(None, num_threads=2) == f"[{ALL}, {ALL}] True"

@@ -67,7 +67,7 @@ FAMILIES = {
     "deepseek_v2": deepseek_v2_fields(),
     "deepseek_v3": deepseek_v3_fields(attention_bias=True),
 }
-QUICK = ("llama", "one-kv-head", "gpt_oss", "qwen3_moe")
+QUICK = ("llama", "gpt_oss")
 """Families between which what is divided differs most; each starts processes that import torch."""
 QUANTIZED = llama_fields(
     num_attention_heads=8, num_key_value_heads=4, hidden_size=64, intermediate_size=128, head_dim=8, attention_bias=True
@@ -127,7 +127,7 @@ def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[flo
         ("llama", 2, {"async_scheduling": True, "attention_backend": "block_tables"}),
         pytest.param("llama", 4, {}, marks=pytest.mark.compute),
         ("qwen3", 2, {"speculative_method": "ngram", "prompt_lookup_min": 1}),
-        ("one-kv-head", 4, {}),
+        pytest.param("one-kv-head", 4, {}, marks=pytest.mark.compute),
         pytest.param("qwen3", 2, {"kv_cache_dtype": "int8"}, marks=pytest.mark.compute),
         ("one-kv-head", 2, {"kv_cache_dtype": "fp8", "attention_backend": "block_tables"}),
     ],
@@ -155,6 +155,7 @@ def test_a_weight_that_is_rounded_in_parts_is_the_same(name: str, tmp_path: Path
     assert torch.equal(product(), at_once)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["int8-weight-only", "int4-weight-only"])
 def test_ranks_have_the_quantised_weights_of_one(name: str, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
@@ -164,6 +165,7 @@ def test_ranks_have_the_quantised_weights_of_one(name: str, tmp_path: Path) -> N
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_ranks_have_columns_that_are_grouped_in_any_order(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
     stored = write_gptq(folder, tmp_path / "stored", tmp_path / "meant", act_order=True, has_zeros=True)
@@ -173,6 +175,7 @@ def test_ranks_have_columns_that_are_grouped_in_any_order(tmp_path: Path) -> Non
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["int8", "fp8"])
 def test_ranks_err_no_more_than_one_where_activations_are_rounded(name: str, tmp_path: Path) -> None:
     """Each rounds its part of them by a scale of its own, so tokens may differ, but by no larger error."""
@@ -244,6 +247,7 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CPUGraphs:
     return graphs
 
 
+@pytest.mark.slow
 def test_ranks_capture_the_same_steps_and_meet_in_them(
     tmp_path: Path, devices: CPUGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +261,7 @@ def test_ranks_capture_the_same_steps_and_meet_in_them(
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_rank_whose_capture_fails_is_named_with_its_reason(
     tmp_path: Path, devices: CPUGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ async def test_every_round_of_a_search_is_for_the_adapter_that_it_began_with(sta
     assert len({request.hold for request in app.engine.requests}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_a_server_loads_and_unloads_under_traffic(
     num_processes: int, start_engine: Any, checkpoint: Path, tmp_path: Path

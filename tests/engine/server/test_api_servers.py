@@ -250,6 +250,7 @@ def last_words(engine: Any) -> dict[str, str]:
 FLAGS = ("--api-servers", str(NUM_PROCESSES), "--drain-grace", "200ms")
 
 
+@pytest.mark.slow
 def test_a_drain_finishes_what_runs_in_every_process(start_engine: Any) -> None:
     engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.01")
     engine.wait_ready()
@@ -278,6 +279,7 @@ def test_ctrl_c_ends_what_runs_in_every_process(start_engine: Any) -> None:
     assert engine.wait_exit() == 0
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_engine_once_the_others_have_finished(start_engine: Any) -> None:
     engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.01")
     engine.wait_ready()
@@ -294,6 +296,7 @@ def test_a_process_that_is_killed_ends_the_engine_once_the_others_have_finished(
     assert "HTTP process 2 of this engine has died: it was ended by signal 9" in last_words(engine)["message"]
 
 
+@pytest.mark.slow
 def test_a_core_that_is_killed_is_told_by_every_process(start_engine: Any) -> None:
     engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.05")
     engine.wait_ready()
@@ -331,6 +334,7 @@ def test_a_process_that_hangs_fails_health_and_keeps_nobody_waiting(start_engine
     wait_gone(engine, everything)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_first_process_is_killed(start_engine: Any) -> None:
     engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.05")
     engine.wait_ready()
@@ -359,6 +363,7 @@ def test_a_process_that_is_killed_while_it_starts_keeps_the_engine_from_starting
     assert "Traceback" not in engine.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_core_that_is_killed_while_other_processes_still_load_ends_the_engine(start_engine: Any) -> None:
     engine = start_engine.fake(*FLAGS)
     engine.wait_until(lambda: len(engine.peer_pids()) == NUM_PROCESSES - 1, "all processes")
@@ -372,6 +377,7 @@ def test_a_core_that_is_killed_while_other_processes_still_load_ends_the_engine(
     assert last_words(engine)["reason"] == "EngineDead"
 
 
+@pytest.mark.slow
 def test_a_signal_while_it_starts_ends_all(start_engine: Any) -> None:
     engine = start_engine.fake(*FLAGS)
     engine.wait_until(lambda: engine.status("/health") == 200, "the first probe")
@@ -381,6 +387,7 @@ def test_a_signal_while_it_starts_ends_all(start_engine: Any) -> None:
     wait_gone(engine, everything)
 
 
+@pytest.mark.slow
 def test_a_core_that_cannot_start_is_told_once(start_engine: Any) -> None:
     engine = start_engine.fake(*FLAGS, misbehaviour="start_error=NotEnoughMemory")
     assert engine.wait_exit() == 1

@@ -95,6 +95,7 @@ def ask(exact: Any, **fields: Any) -> Any:
     return client.completions.create(model="tiny", prompt=prompt, temperature=0, extra_body=body, **fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [{}, {"length_penalty": 0.0, "early_stopping": True}, {"early_stopping": "never"}])
 def test_the_official_client_gets_the_answers_of_transformers(exact: Any, theirs: Any, rules: dict[str, Any]) -> None:
     free = httpx_metric(exact, "fairlead_engine_kv_blocks_free")

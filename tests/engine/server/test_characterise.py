@@ -58,6 +58,7 @@ def test_progress_and_summary_are_told(measured: tuple[Path, Any]) -> None:
     assert "maximum batch weight" in done.stdout and "profile: out/tiny.json" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_dot_for_what_was_measured(measured: tuple[Path, Any]) -> None:
     path, _ = measured
     picture = ElementTree.parse(path.with_suffix(".svg"))
@@ -69,6 +70,7 @@ def test_the_picture_has_a_dot_for_what_was_measured(measured: tuple[Path, Any])
     assert any("time to first token" in text for text in texts) and any("tiny, float32" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_an_engine_with_the_profile_tells_gateways_its_costs_before_any_request(
     measured: tuple[Path, Any], checkpoint: Path, start_engine: Any, tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_an_engine_with_the_profile_tells_gateways_its_costs_before_any_request(
     assert told["step_cost"]["base"] == pytest.approx(cost.base, rel=0.01)
 
 
+@pytest.mark.slow
 def test_an_engine_of_another_number_format_refuses_the_profile(
     measured: tuple[Path, Any], checkpoint: Path, start_engine: Any
 ) -> None:

@@ -91,6 +91,7 @@ def inject(url: str, answer_id: str, call_id: str, content: str) -> httpx.Respon
     return httpx.post(f"{url}/v1/chat/completions/{answer_id}/inject", json=body, timeout=60)
 
 
+@pytest.mark.slow
 def test_an_answer_goes_on_with_a_result_as_a_new_request_would(dinghy: Any) -> None:
     answer = Streamed(dinghy.url, ['{"hour": 9}'])
     assert (answer.calls[0]["name"], json.loads(answer.calls[0]["arguments"])) == ("get_time", {"city": "Paris"})

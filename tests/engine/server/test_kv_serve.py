@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 EVENTS = "/fairlead/v1/kv/events"
 BLOCKS = "/fairlead/v1/kv/blocks"
@@ -122,6 +123,7 @@ def test_at_equal_seq_followers_and_engine_agree_and_another_process_s_epoch_is_
     assert httpx.get(engine.url + EVENTS, params={"epoch": theirs, "seq": 0}).status_code == 410
 
 
+@pytest.mark.slow
 def test_a_drain_ends_streams_only_with_the_process_and_does_not_wait_for_them(
     start_engine: Any, checkpoint: Path
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_drain_ends_streams_only_with_the_process_and_does_not_wait_for_them(
     assert "Traceback" not in log and "level=ERROR" not in log
 
 
+@pytest.mark.slow
 def test_a_follower_that_leaves_is_noticed(served: Any) -> None:
     listed = httpx.get(served.url + BLOCKS).json()
     watch = f"{served.url}{EVENTS}?epoch={listed['epoch']}&seq={listed['seq']}"

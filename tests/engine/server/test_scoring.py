@@ -97,6 +97,7 @@ def check(url: str, folder: Path) -> None:
         assert "compare texts (/v1/rerank, /v1/score)" in vectors.json()["error"]["message"]
 
 
+@pytest.mark.slow
 async def test_a_cross_encoder_scores_as_the_reference_directly_and_through_a_gateway(
     cross_encoder: Any, folder: Path
 ) -> None:

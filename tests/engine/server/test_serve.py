@@ -44,6 +44,7 @@ def test_the_start_is_told_by_phases(served: Any) -> None:
     assert sum(seconds[name] for name in ("import", "load", "cache", "compile", "warm_up")) <= seconds["duration"] + 0.1
 
 
+@pytest.mark.slow
 def test_another_attention_backend_gives_the_same_answers(served: Any, start_engine: Any, checkpoint: Path) -> None:
     """With a cache so small that sequences are preempted, and prompts that find their prefix in it."""
     other = start_engine(
@@ -69,6 +70,7 @@ def test_another_attention_backend_gives_the_same_answers(served: Any, start_eng
     assert other.metric("fairlead_engine_prefix_cache_hits_total") > 0
 
 
+@pytest.mark.slow
 def test_a_cache_of_8_bits_answers_the_same_whoever_else_asks(start_engine: Any, checkpoint: Path) -> None:
     """With a cache so small that sequences are preempted, and prompts that find their prefix in it."""
     engine = start_engine(
@@ -92,6 +94,7 @@ def test_a_cache_of_8_bits_answers_the_same_whoever_else_asks(start_engine: Any,
     assert engine.metric("fairlead_engine_prefix_cache_hits_total") > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "mixtral"])
 def test_every_family_is_served(
     family: str, start_engine: Any, make_checkpoint: Callable[[str], Path], reference: Any
@@ -111,6 +114,7 @@ def test_every_family_is_served(
         reference.check_greedy(folder, choice["prompt_token_ids"], choice["token_ids"])
 
 
+@pytest.mark.slow
 def test_an_engine_used_alone_takes_more_than_two_steps_of_prompts(start_engine: Any, checkpoint: Path) -> None:
     limits = ("--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--max-queue-time", "10m")
     engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", *limits)
@@ -220,6 +224,7 @@ def test_a_client_that_leaves_frees_its_blocks(served: Any, client: Any) -> None
     assert served.metric("vllm:kv_cache_usage_perc") == 0
 
 
+@pytest.mark.slow
 def test_a_body_that_comes_too_slowly_is_refused_and_its_connection_closed(start_engine: Any, checkpoint: Path) -> None:
     engine = start_engine("--model", str(checkpoint), "--body-timeout", "200ms")
     engine.wait_ready()
@@ -245,6 +250,7 @@ def test_sigterm_ends_an_idle_engine_with_status_0(start_engine: Any, checkpoint
     assert "msg=stopped" in engine.log.read_text()
 
 
+@pytest.mark.slow
 def test_sigterm_under_load_finishes_what_runs_and_refuses_the_rest(
     start_engine: Any, checkpoint: Path, client: Any
 ) -> None:
@@ -273,6 +279,7 @@ def test_sigterm_under_load_finishes_what_runs_and_refuses_the_rest(
     assert engine.wait_exit() == 0
 
 
+@pytest.mark.slow
 def test_sigterm_again_hurries_nothing(start_engine: Any, checkpoint: Path, client: Any) -> None:
     """Supervisors and handlers of spot nodes repeat it; only the drain's own time may cut a stream."""
     engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "0")
@@ -294,6 +301,7 @@ def test_sigterm_again_hurries_nothing(start_engine: Any, checkpoint: Path, clie
     assert engine.wait_exit() == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_drain_at_once(start_engine: Any, checkpoint: Path, client: Any) -> None:
     engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "1h")
     engine.wait_ready()
@@ -309,6 +317,7 @@ def test_ctrl_c_ends_a_drain_at_once(start_engine: Any, checkpoint: Path, client
     assert engine.wait_exit() == 0
 
 
+@pytest.mark.slow
 def test_a_signal_after_a_drain_by_request_lets_what_runs_finish(
     start_engine: Any, checkpoint: Path, client: Any
 ) -> None:
@@ -331,6 +340,7 @@ def test_a_signal_after_a_drain_by_request_lets_what_runs_finish(
     assert engine.wait_exit() == 0
 
 
+@pytest.mark.slow
 def test_draining_by_request_ends_the_process(start_engine: Any, checkpoint: Path) -> None:
     engine = start_engine("--model", str(checkpoint), "--drain-grace", "0")
     engine.wait_ready()
@@ -338,6 +348,7 @@ def test_draining_by_request_ends_the_process(start_engine: Any, checkpoint: Pat
     assert engine.wait_exit() == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_loading_ends_the_process(start_engine: Any, checkpoint: Path) -> None:
     engine = start_engine("--model", str(checkpoint))
     engine.wait_until(lambda: engine.status("/health") == 200, "the first probe")
@@ -345,6 +356,7 @@ def test_ctrl_c_while_loading_ends_the_process(start_engine: Any, checkpoint: Pa
     assert engine.wait_exit() == 0, engine.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_core_killed_in_the_middle_of_a_stream_ends_it_with_an_error_event(
     start_engine: Any, checkpoint: Path, client: Any
 ) -> None:
@@ -362,6 +374,7 @@ def test_a_core_killed_in_the_middle_of_a_stream_ends_it_with_an_error_event(
     assert last_words(engine)["reason"] == "EngineDead"
 
 
+@pytest.mark.slow
 def test_no_process_is_left_when_the_server_is_killed(start_engine: Any, checkpoint: Path) -> None:
     engine = start_engine("--model", str(checkpoint))
     engine.wait_ready()
@@ -420,6 +433,7 @@ def broken(checkpoint: Path, folder: Path, how: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "says"),
     [
@@ -479,6 +493,7 @@ def test_a_folder_that_may_not_be_read_is_said_to_be_one(checkpoint: Path, tmp_p
     assert f"{folder} cannot be looked into (Permission denied)" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_too_little_memory_for_the_cache_ends_in_the_termination_log(start_engine: Any, checkpoint: Path) -> None:
     engine = start_engine("--model", str(checkpoint), "--kv-cache-memory", "4k")
     assert engine.wait_exit() == 1

@@ -133,6 +133,7 @@ def test_trees_change_no_token_where_steps_are_captured(
     assert load.num_draft_tokens > load.num_drafts
 
 
+@pytest.mark.compute
 @settings(deadline=None, max_examples=15)
 @given(
     method=st.sampled_from(["medusa", "eagle3"]),
