@@ -16,14 +16,14 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import page
 import peer_environment
 import tokenizers
-from measurement import machine
+from measurement import floats, machine
 from results import Results
 from roofline import Rates, measure_rates, workload_seconds
 from workload import WORKLOADS, Workload
@@ -44,7 +44,8 @@ class Engine:
     name: str
     script: str
     """In `peers/`."""
-    dtype: str = "bfloat16"
+    dtype: str = ""
+    """Of the weights of linear layers; empty = the machine's floats."""
     package: str | None = None
     """Of the peers' environment that it needs; None = it runs in this one."""
     only_greedy: bool = False
@@ -172,7 +173,9 @@ class Bench:
         self.growth_seconds = 60.0
         self.results = results
         self._converted: set[tuple[Engine, str]] = set()
-        self.device = "cuda" if "gpu" in machine() else "cpu"
+        on = results.found["machine"]
+        self.device, self.floats = "cuda" if "gpu" in on else "cpu", floats(on)
+        self.engines = tuple(replace(each, dtype=each.dtype or self.floats) for each in ENGINES)
 
     def run(self, settings: list[Setting], rounds: int) -> None:
         """For each setting a row for each engine: its runs, and why there are none or no more."""
@@ -181,7 +184,7 @@ class Bench:
             for threads in sorted({setting.threads for setting in settings}):
                 self._measure_rates(threads)
             for setting, rows in tables.items():
-                for engine, row in zip(ENGINES, rows, strict=True):
+                for engine, row in zip(self.engines, rows, strict=True):
                     if "reason" in row or len(row["runs"]) > number:
                         continue
                     reason = self._why_not(engine, setting, row["runs"])
@@ -194,17 +197,19 @@ class Bench:
                     self.results.save()
         for setting in settings:
             entry = next(each for each in self.results.found["tables"] if each["name"] == setting.name)
-            entry["roofline_seconds"] = workload_seconds(WORKLOADS[setting.workload], self._rates(setting.threads))
+            entry["roofline_seconds"] = workload_seconds(
+                WORKLOADS[setting.workload], self._rates(setting.threads), self.floats
+            )
 
     def _rows(self, setting: Setting) -> list[dict[str, Any]]:
-        engines = [{"engine": asdict(engine), "runs": []} for engine in ENGINES]
+        engines = [{"engine": asdict(engine), "runs": []} for engine in self.engines]
         return self.results.rows(setting.name, {"setting": asdict(setting), "engines": engines})
 
     def _measure_rates(self, threads: int) -> None:
         """The best that was seen between rounds counts, as neighbours only ever make it worse."""
         rates = self.results.found["rates"]
         known = self._rates(threads) if str(threads) in rates else None
-        rates[str(threads)] = asdict(measure_rates(threads).better(known))
+        rates[str(threads)] = asdict(measure_rates(threads, self.floats).better(known))
 
     def _rates(self, threads: int) -> Rates:
         return Rates(**self.results.found["rates"][str(threads)])
@@ -239,7 +244,7 @@ class Bench:
                 self.results.save()
         for setting in settings:
             known = profiles.setdefault(setting.name, {})
-            for engine in ENGINES:
+            for engine in self.engines:
                 if engine.name == page.OURS and not known.get(engine.dtype):
                     known[engine.dtype] = self.profile(engine, setting)
                     self.results.save()
@@ -254,7 +259,7 @@ class Bench:
         path = self.out / f"profile-{workload}.json"
         path.unlink(missing_ok=True)
         command = [sys.executable, "-m", "fairlead_engine", "characterise", "--output", str(path)]
-        command += ["--model", str(self.checkpoints[workload]), "--num-threads", "1", "--dtype", "bfloat16"]
+        command += ["--model", str(self.checkpoints[workload]), "--num-threads", "1", "--dtype", self.floats]
         command += ["--max-num-seqs", str(GROWN_SEQS), "--max-model-len", str(GROWN_TOKENS)]
         command += ["--time-limit", f"{self.growth_seconds:g}"]
         _, reason = call(command, 1, self.growth_seconds + RUN_TIMEOUT_SECONDS)
@@ -264,7 +269,7 @@ class Bench:
         python = sys.executable if engine.package is None else str(peer_environment.python(self.out / "peers"))
         command = [python, str(FOLDER / "peers" / engine.script), "--workload", setting.workload]
         command += ["--checkpoint", str(self.checkpoints[setting.workload]), "--threads", str(setting.threads)]
-        command += ["--dtype", engine.dtype, "--launched-at", str(time.time())]
+        command += ["--dtype", engine.dtype, "--floats", self.floats, "--launched-at", str(time.time())]
         command += ["--sampled"] if setting.sampled else []
         return call([*command, *flags], setting.threads, RUN_TIMEOUT_SECONDS)
 

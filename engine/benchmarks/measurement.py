@@ -6,11 +6,14 @@ import platform
 import re
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from workload import WORKLOADS, Request, Workload
+
+FLOAT_BYTES = {"bfloat16": 2, "float32": 4}
+"""Number format → bytes of a number."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class PeerArguments:
     threads: int
     sampled: bool
     dtype: str
+    """Of the weights of linear layers: `floats`, or what they are quantised to."""
+    floats: str
+    """bfloat16 or float32: of all else."""
     launched_at: float
     """`time.time()` when the process was started."""
     convert: bool
@@ -73,7 +79,8 @@ def peer_arguments(description: str) -> PeerArguments:
     parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
     parser.add_argument("--threads", type=int, required=True, help="CPU threads for one operation")
     parser.add_argument("--sampled", action="store_true", help="draw tokens instead of taking the likeliest")
-    parser.add_argument("--dtype", default="bfloat16", help="number format of the weights")
+    parser.add_argument("--floats", choices=FLOAT_BYTES, default="bfloat16", help="number format of all else")
+    parser.add_argument("--dtype", default="bfloat16", help="number format of the weights of linear layers")
     parser.add_argument("--launched-at", type=float, default=time.time())
     parser.add_argument("--convert", action="store_true", help="only write what this engine loads")
     parser.add_argument("--profile", action="store_true", help="only tell which operations take the time")
@@ -131,6 +138,12 @@ def quantile(values: Sequence[float], share: float) -> float:
 def report(measurement: Measurement) -> None:
     """Prints the measurement as the last line of standard output, where the benchmark looks for it."""
     print(json.dumps(asdict(measurement)), flush=True)
+
+
+def floats(machine: Mapping[str, object]) -> str:
+    """In which number format models are run there, as engines choose it by themselves: a CPU that does not multiply
+    bfloat16 takes dozens of times as long for it as for float32."""
+    return "bfloat16" if machine.get("gpu") or machine.get("bfloat16 by") else "float32"
 
 
 def machine() -> dict[str, object]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from measurement import floats
 from roofline import Rates, Work
 from workload import TEMPERATURE, TOP_P, WORKLOADS
 
@@ -47,7 +48,7 @@ def write(results: dict[str, Any], folder: Path) -> Path:
 
 def text(results: dict[str, Any], picture: str | None = None) -> str:
     """The whole page."""
-    machine = results["machine"]
+    machine, numbers = results["machine"], floats(results["machine"])
     facts = ", ".join(f"{name}: {value}" for name, value in machine.items() if value)
     parts = [
         f"# Engines on {machine.get('gpu') or machine['cpu']}, {machine['cores']} cores",
@@ -55,7 +56,7 @@ def text(results: dict[str, Any], picture: str | None = None) -> str:
         "and what the words mean](README.md).",
         f"Machine: {facts}.",
         " ".join(f"What {threads} {'thread' if threads == '1' else 'threads'} can do: triad "
-                 f"{rate['bytes_per_second'] / 1e9:.1f} GB/s, bfloat16 products "
+                 f"{rate['bytes_per_second'] / 1e9:.1f} GB/s, {numbers} products "
                  f"{rate['flops_per_second'] / 1e9:.0f} GFLOP/s." for threads, rate in results["rates"].items()),
     ]  # fmt: skip
     if picture:
@@ -69,7 +70,7 @@ def text(results: dict[str, Any], picture: str | None = None) -> str:
         if not any(row["runs"] for row in entry["engines"]):
             parts += [f"## {entry['name']}", f"Not measured: {entry['engines'][0]['reason']}."]
             continue
-        parts += [f"## {entry['name']}", _described(entry), table(entry)]
+        parts += [f"## {entry['name']}", _described(entry), table(entry, numbers)]
         for dtype, profile in results.get("profiles", {}).get(entry["name"], {}).items():
             operations = ", ".join(f"`{name}` {share:.0%}" for name, share in profile.items() if share >= 0.01)
             if operations:
@@ -91,7 +92,7 @@ def growth(name: str, grown: dict[str, Any], results: dict[str, Any], picture: s
         return [title, f"Not measured: {grown['reason']}"]
     rates, cost = Rates(**results["rates"]["1"]), grown["step_cost"]
     lines = ["| per | seconds | behind it | at measured rates | share of roofline |", "|---|---|---|---|---|"]
-    for part, (what, least) in Work.of(WORKLOADS[name].model).behind(rates).items():
+    for part, (what, least) in Work.of(WORKLOADS[name].model, floats(results["machine"])).behind(rates).items():
         found = cost.get(part, 0.0)
         share = f"{least / found:.0%}" if found else "in another term"
         lines.append(f"| {PARTS[part]} | {_small(found)} | {what} | {_small(least)} | {share} |")
@@ -146,14 +147,14 @@ def rows(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, float], list[di
         yield row["engine"]["name"], medians, runs, row.get("reason", "")
 
 
-def table(entry: dict[str, Any]) -> str:
-    """One line per engine, whether it ran or not."""
+def table(entry: dict[str, Any], floats: str) -> str:
+    """One line per engine, whether it ran or not. `floats`: the machine's."""
     lines = [
         "| engine | numbers | runs | tok/s (range) | tok/CPU-s | TTFT p50 / p99 s | TPOT p50 / p99 ms | MiB | start s "
-        "| of roofline | Fairlead in bfloat16 is |",
+        f"| of roofline | Fairlead in {floats} is |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    ours = rate_of(entry, OURS)
+    ours = rate_of(entry, OURS, floats)
     for (name, figures, runs, reason), row in zip(rows(entry), entry["engines"], strict=True):
         dtype = row["engine"]["dtype"]
         if not runs:
@@ -172,7 +173,7 @@ def table(entry: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def rate_of(entry: dict[str, Any], name: str, per: str = "tokens_per_second", dtype: str = "bfloat16") -> float:
+def rate_of(entry: dict[str, Any], name: str, dtype: str, per: str = "tokens_per_second") -> float:
     """Median output tokens per second or CPU-second; 0 where it did not run."""
     return next(
         (
@@ -197,7 +198,7 @@ def cpu_share(results: dict[str, Any]) -> float:
 
 def goals(results: dict[str, Any]) -> str:
     """A line for each goal and setting that was measured. On a busy machine CPU-seconds decide."""
-    is_busy = cpu_share(results) < BUSY
+    is_busy, numbers = cpu_share(results) < BUSY, floats(results["machine"])
     lines = [
         "| setting | Fairlead's rate against | per second | per CPU-second | goal | |",
         "|---|---|---|---|---|---|",
@@ -206,21 +207,21 @@ def goals(results: dict[str, Any]) -> str:
         others = [
             row["engine"]["name"]
             for row in entry["engines"]
-            if row["engine"]["dtype"] == "bfloat16" and row["engine"]["name"] != OURS and row["runs"]
+            if row["engine"]["dtype"] == numbers and row["engine"]["name"] != OURS and row["runs"]
         ]
         torch_peers = [name for name in others if name in TORCH_PEERS]
-        compared = [("the best torch peer", "bfloat16", entry, torch_peers, BEST_TORCH_GOAL),
-                    ("the best of all, hand loop included", "bfloat16", entry, others, BEST_OF_ALL_GOAL),
+        compared = [("the best torch peer", numbers, entry, torch_peers, BEST_TORCH_GOAL),
+                    ("the best of all, hand loop included", numbers, entry, others, BEST_OF_ALL_GOAL),
                     ("the W8A8 hand loop, itself W8A8", "int8", entry, ["hand loop"], BEST_OF_ALL_GOAL)]  # fmt: skip
         if entry["setting"]["sampled"]:
             same = {**entry["setting"], "sampled": False}
-            compared += [("its own greedy run", "bfloat16", each, [OURS], SAMPLED_GOAL)
+            compared += [("its own greedy run", numbers, each, [OURS], SAMPLED_GOAL)
                          for each in results["tables"] if each["setting"] == same]  # fmt: skip
         for against, dtype, other, names, goal in compared:
             ratios = []
             for per in ("tokens_per_second", "tokens_per_cpu_second"):
-                best = max((rate_of(other, name, per, dtype) for name in names), default=0.0)
-                ratios.append(rate_of(entry, OURS, per, dtype) / best if best else 0.0)
+                best = max((rate_of(other, name, dtype, per) for name in names), default=0.0)
+                ratios.append(rate_of(entry, OURS, dtype, per) / best if best else 0.0)
             if all(ratios):
                 verdict = "met" if ratios[is_busy] >= goal else "**missed**"
                 lines.append(

@@ -8,6 +8,7 @@ import matplotlib
 import page
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from measurement import floats
 from roofline import Rates, Work
 
 COLUMNS = 2
@@ -36,7 +37,7 @@ def rates(results: dict[str, Any], path: Path) -> None:
         names, medians, errors = [], [], []
         for (name, figures, runs, _), row in zip(page.rows(entry), entry["engines"], strict=True):
             dtype = row["engine"]["dtype"]
-            names.append(name if dtype == "bfloat16" else f"{name} {dtype}")
+            names.append(name if dtype == floats(results["machine"]) else f"{name} {dtype}")
             medians.append(figures.get("tokens_per_second", 0.0))
             measured = [run["tokens_per_second"] for run in runs] or [0.0]
             errors.append((medians[-1] - min(measured), max(measured) - medians[-1]))
@@ -55,7 +56,8 @@ def rates(results: dict[str, Any], path: Path) -> None:
 def growth(grown: dict[str, Any], results: dict[str, Any], workload: str, path: Path) -> None:
     """Measured times over batch, prompt and output as dots; the fitted step cost and the roofline as lines."""
     cost, measured = grown["step_cost"], grown["measured"]
-    work, rates = Work.of(page.WORKLOADS[workload].model), Rates(**results["rates"]["1"])
+    work = Work.of(page.WORKLOADS[workload].model, floats(results["machine"]))
+    rates = Rates(**results["rates"]["1"])
     budget = grown["max_num_batched_tokens"]
     shapes = [(each["prompt_tokens"], each["output_tokens"]) for each in measured]
     usual = max(shapes, key=shapes.count)

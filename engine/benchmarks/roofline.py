@@ -4,8 +4,8 @@
 
 A step reads every weight but the input embedding once, and the keys and values of each sequence it continues. It
 multiplies each token with all those weights. The greater of both times counts; activations, sampling and everything
-else are free. Weights and cache are counted in bfloat16, whatever an engine uses: an engine with 8-bit weights may
-exceed the roofline.
+else are free. Weights and cache are counted in the machine's floats, whatever an engine uses: an engine with 8-bit
+weights may exceed the roofline.
 """
 
 import argparse
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from measurement import FLOAT_BYTES, floats, machine
 from workload import Workload
 
-BYTES_PER_NUMBER = 2
 _TRIAD_NUMBERS = 32 * 2**20
 """Per array; three of float32 are 384 MiB, more than any cache."""
 _GEMM_SIZE = 1024
@@ -31,7 +31,7 @@ class Rates:
     bytes_per_second: float
     """a = b + s·c over long float32 arrays, 12 bytes per element, as STREAM counts."""
     flops_per_second: float
-    """Products of two bfloat16 matrices of 1024 × 1024."""
+    """Products of two matrices of 1024 × 1024 in the machine's floats."""
 
     def better(self, other: "Rates | None") -> "Rates":
         """The greater of each."""
@@ -51,18 +51,20 @@ class Work:
     kv_numbers_per_token: int
     attention_numbers: int
     """Multiplications of a token with one token before it: queries with keys, weights with values, in all heads."""
+    bytes_per_number: int
 
     @classmethod
-    def of(cls, model: dict[str, Any]) -> "Work":
-        """From the fields of a `config.json` (Llama, Qwen2, Qwen3)."""
+    def of(cls, model: dict[str, Any], floats: str) -> "Work":
+        """From the fields of a `config.json` (Llama, Qwen2, Qwen3), in that number format."""
         hidden, layers, head_dim = model["hidden_size"], model["num_hidden_layers"], model["head_dim"]
         query, kv = model["num_attention_heads"] * head_dim, model["num_key_value_heads"] * head_dim
         per_layer = hidden * (2 * query + 2 * kv) + 3 * hidden * model["intermediate_size"]
-        return cls(layers * per_layer + model["vocab_size"] * hidden, layers * 2 * kv, layers * 2 * query)
+        numbers = layers * per_layer + model["vocab_size"] * hidden
+        return cls(numbers, layers * 2 * kv, layers * 2 * query, FLOAT_BYTES[floats])
 
     def behind(self, rates: Rates) -> dict[str, tuple[str, float]]:
         """For each coefficient of the step cost that moves or computes much: what that is, and the least it takes."""
-        weights, kv = BYTES_PER_NUMBER * self.weight_numbers, BYTES_PER_NUMBER * self.kv_numbers_per_token
+        weights, kv = self.bytes_per_number * self.weight_numbers, self.bytes_per_number * self.kv_numbers_per_token
         flops = 2 * self.weight_numbers
         return {
             "base": (f"{weights / 1e6:,.0f} MB of weights read", weights / rates.bytes_per_second),
@@ -77,7 +79,7 @@ class Work:
 
     def decode_bytes(self, kv_tokens: int) -> int:
         """Read by a step whose sequences have so many tokens in the cache, together."""
-        return BYTES_PER_NUMBER * (self.weight_numbers + kv_tokens * self.kv_numbers_per_token)
+        return self.bytes_per_number * (self.weight_numbers + kv_tokens * self.kv_numbers_per_token)
 
     def decode_seconds(self, rates: Rates, num_seqs: int, kv_tokens: int) -> float:
         memory = self.decode_bytes(kv_tokens) / rates.bytes_per_second
@@ -87,9 +89,9 @@ class Work:
         return max(2 * self.weight_numbers * num_tokens / rates.flops_per_second, self.decode_seconds(rates, 1, 0))
 
 
-def workload_seconds(workload: Workload, rates: Rates) -> float:
+def workload_seconds(workload: Workload, rates: Rates, floats: str) -> float:
     """All prompts first, then each step continues all sequences that have not ended."""
-    work, requests = Work.of(workload.model), workload.requests()
+    work, requests = Work.of(workload.model, floats), workload.requests()
     seconds = work.prefill_seconds(rates, sum(len(request.prompt) for request in requests))
     for step in range(1, max(request.num_outputs for request in requests)):
         running = [request for request in requests if request.num_outputs > step]
@@ -98,14 +100,14 @@ def workload_seconds(workload: Workload, rates: Rates) -> float:
     return seconds
 
 
-def measure_rates(threads: int) -> Rates:
+def measure_rates(threads: int, floats: str) -> Rates:
     """Best of a few short trials on the device that engines would use."""
     import torch
 
     torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     a, b, c = (torch.ones(_TRIAD_NUMBERS, device=device) for _ in range(3))
-    left, right = (torch.randn(_GEMM_SIZE, _GEMM_SIZE, device=device).to(torch.bfloat16) for _ in range(2))
+    left, right = (torch.randn(_GEMM_SIZE, _GEMM_SIZE, device=device).to(getattr(torch, floats)) for _ in range(2))
 
     def best(run: Callable[[], object]) -> float:
         seconds = []
@@ -125,4 +127,4 @@ def measure_rates(threads: int) -> Rates:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
-    print(json.dumps(asdict(measure_rates(parser.parse_args().threads))))
+    print(json.dumps(asdict(measure_rates(parser.parse_args().threads, floats(machine())))))

@@ -72,7 +72,7 @@ def main() -> None:
     requests = args.workload.requests()
     config = EngineConfig(
         model=str(args.checkpoint),
-        dtype="bfloat16" if args.dtype in QUANTIZATIONS else args.dtype,
+        dtype=args.floats,
         quantization=args.dtype if args.dtype in QUANTIZATIONS else None,
         max_num_seqs=len(requests),
         max_num_batched_tokens=args.workload.max_batch_tokens,

@@ -22,9 +22,6 @@ from torch.nn import functional
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 from workload import Request
 
-DTYPE = torch.bfloat16
-"""Of activations, cache, norms, embedding and output projection."""
-
 
 @dataclass
 class Active:
@@ -55,10 +52,11 @@ class Chunk:
 class Model:
     """Llama or Qwen3 with fused, packed weights and one cache slot per request."""
 
-    def __init__(self, folder: Path, num_slots: int, slot_tokens: int, *, int8: bool) -> None:
-        """`int8`: the layers' matrices are 8-bit per output, and activations are rounded as they come (W8A8)."""
+    def __init__(self, folder: Path, num_slots: int, slot_tokens: int, dtype: torch.dtype, *, int8: bool) -> None:
+        """`dtype`: of activations, cache, norms, embedding and output projection. `int8`: the layers' matrices are
+        8-bit per output, and activations are rounded as they come (W8A8)."""
         config = json.loads((folder / "config.json").read_text())
-        weights = {name: tensor.to(DTYPE) for name, tensor in load_file(folder / "model.safetensors").items()}
+        weights = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         self.head_dim, self.eps = config["head_dim"], config["rms_norm_eps"]
         self.embedding = weights["model.embed_tokens.weight"]
@@ -68,9 +66,9 @@ class Model:
         self.layers = [self._layer(weights, f"model.layers.{i}.") for i in range(config["num_hidden_layers"])]
         frequencies = config["rope_theta"] ** -(torch.arange(0, self.head_dim, 2).float() / self.head_dim)
         angles = torch.outer(torch.arange(slot_tokens).float(), frequencies)
-        self.cosines, self.sines = angles.cos().to(DTYPE), angles.sin().to(DTYPE)
+        self.cosines, self.sines = angles.cos().to(dtype), angles.sin().to(dtype)
         shape = (len(self.layers), num_slots, self.kv_heads, slot_tokens, self.head_dim)
-        self.keys, self.values = torch.zeros(shape, dtype=DTYPE), torch.zeros(shape, dtype=DTYPE)
+        self.keys, self.values = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
 
     def _layer(self, weights: dict[str, Tensor], prefix: str) -> tuple[Tensor, ...]:
         def weight(name: str) -> Tensor:
@@ -150,7 +148,7 @@ class Model:
 
 
 def pack(weight: Tensor) -> Tensor:
-    """As oneDNN wants it; as it is where this CPU has nothing for bfloat16 (AVX512 and the like)."""
+    """As oneDNN wants it; as it is where this CPU has nothing for its numbers."""
     try:
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
     except RuntimeError:
@@ -174,7 +172,7 @@ def pack_int8(weight: Tensor) -> Any:
 
 def linear_int8(x: Tensor, packed: Any) -> Tensor:
     product: Tensor = torch.ops.quantized.linear_dynamic(x.float(), packed)
-    return product.to(DTYPE)
+    return product.to(x.dtype)
 
 
 def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -223,7 +221,8 @@ def main() -> None:
     requests = args.workload.requests()
     slot_tokens = args.workload.prompt_tokens[1] + args.workload.output_tokens[1]
     torch.backends.quantized.engine = "onednn"
-    model = Model(args.checkpoint, len(requests), slot_tokens, int8=args.dtype == "int8")
+    dtype = getattr(torch, args.floats)
+    model = Model(args.checkpoint, len(requests), slot_tokens, dtype, int8=args.dtype == "int8")
     budget = args.workload.max_batch_tokens
     serve(model, [Request(requests[0].prompt[:16], 4)], budget)
     report(measure("hand loop", torch.__version__, args, lambda work: serve(model, work, budget)))

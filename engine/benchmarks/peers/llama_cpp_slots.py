@@ -40,7 +40,7 @@ def path_of(args: PeerArguments) -> Path:
 
 
 def convert(args: PeerArguments) -> None:
-    """Matrices in `args.dtype`, norms in float32; no vocabulary but its size."""
+    """Matrices in `args.dtype`, vectors in float32; no vocabulary but its size."""
     import gguf
     import torch
     from safetensors.torch import load_file
@@ -71,7 +71,7 @@ def convert(args: PeerArguments) -> None:
             # llama.cpp rotates neighbours, transformers the halves of a head.
             halves = tensor.view(-1, 2, config["head_dim"] // 2, tensor.shape[1])
             tensor = halves.transpose(1, 2).reshape(tensor.shape)
-        if tensor.dim() == 1:
+        if tensor.dim() == 1 or args.dtype == "float32":
             writer.add_tensor(f"{renamed}.weight", tensor.float().numpy())
         elif args.dtype == "bfloat16":
             raw = tensor.contiguous().view(torch.uint8).numpy()

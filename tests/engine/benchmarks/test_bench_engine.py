@@ -109,26 +109,31 @@ def test_what_cannot_be_gone_on_with_is_said(bench: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.compute
-def test_the_engine_and_the_hand_loop_choose_what_transformers_chooses(bench: Any, tmp_path: Path) -> None:
-    """The scripts as they are run, on a tiny Qwen3 with tied embeddings, in float32 through the reference."""
+@pytest.mark.parametrize(("machine", "floats", "num_equal"), [({}, "float32", 8), ({"gpu": "g"}, "bfloat16", 1)])
+def test_the_engine_and_the_hand_loop_choose_what_transformers_chooses(
+    bench: Any, machine: dict[str, str], floats: str, num_equal: int, tmp_path: Path
+) -> None:
+    """The scripts as they are run, on a tiny Qwen3 with tied embeddings; half precision parts them after a while."""
     from workload import Q06
 
     small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
              "num_key_value_heads": 2, "head_dim": 32, "vocab_size": Q06.vocab_size}  # fmt: skip
     checkpoint = write_random_checkpoint(tmp_path / "q06", {**Q06.model, **small})
     setting = bench.Setting("q06", False, 1)
-    found = bench.Results.begin(tmp_path / "found.json", {}, resume=False)
+    found = bench.Results.begin(tmp_path / "found.json", machine, resume=False)
     runs = bench.Bench(tmp_path, {"q06": checkpoint}, {}, time.monotonic() + 3600, found)
     samples = {}
-    assert [engine.name for engine in bench.ENGINES[:5:2]] == ["fairlead", "fairlead", "transformers generate"]
-    for engine in bench.ENGINES[:2] + bench.ENGINES[4:5]:
+    ours, hand_loop, ours_int8, hand_loop_int8, generate = runs.engines[:5]
+    assert (ours.dtype, ours_int8.dtype, generate.name) == (floats, "int8", "transformers generate")
+    for engine in (ours, hand_loop, generate, ours_int8, hand_loop_int8):
         [measured], reason = runs._measure(engine, setting)
         assert reason is None, reason
         assert measured["num_output_tokens"] == sum(request.num_outputs for request in Q06.requests())
         assert 0 < measured["ttft_p50_seconds"] <= measured["ttft_p99_seconds"] <= measured["wall_seconds"]
         assert 0 < measured["tpot_p50_seconds"] <= measured["tpot_p99_seconds"]
-        samples[engine.name] = measured["sample"][0]  # bfloat16 may part them later
-    assert len(set(samples.values())) == 1, samples
+        if engine.dtype == floats:
+            samples[engine.name] = tuple(measured["sample"][:num_equal])
+    assert len(samples) == 3 and len(set(samples.values())) == 1, samples
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -140,7 +145,7 @@ def test_the_roofline_counts_the_matrices_of_the_checkpoint(bench: Any, tmp_path
     shapes = dict(tensor_shapes(read_config(tmp_path)))
     matrices = sum(torch.Size(shape).numel() for shape in shapes.values() if len(shape) == 2)
     embedding = 0 if tied else torch.Size(shapes["model.embed_tokens.weight"]).numel()
-    work = Work.of(fields)
+    work = Work.of(fields, "bfloat16")
     assert work.weight_numbers == matrices - embedding
     assert work.decode_bytes(10) == 2 * (work.weight_numbers + 10 * 2 * 2 * 2 * 16)
     memory_bound = Rates(bytes_per_second=1.0, flops_per_second=1e30)
@@ -168,14 +173,14 @@ def test_a_page_has_every_engine_its_range_and_the_goals(bench: Any, tmp_path: P
     late = {**entry, "name": "q06, greedy, 1 thread", "engines": [{**entry["engines"][3], "reason": "too late"}]}
     results = {
         "command": "make bench-engine",
-        "machine": {"cpu": "Some CPU (R)", "cores": 4},
+        "machine": {"cpu": "Some CPU (R)", "cores": 4, "bfloat16 by": "amx_bf16"},
         "rates": {"1": {"bytes_per_second": 1e9, "flops_per_second": 1e9}},
         "minutes": 1.0,
         "tables": [entry, late],
         "profiles": {entry["name"]: {"bfloat16": {"aten::mm": 0.634, "aten::add": 0.001}, "int8": {}}},
     }
     path = page.write(results, tmp_path)
-    assert path.name == "some-cpu-r-4-cores.md"
+    assert path.name == "some-cpu-r-amx-bf16-4-cores.md"
     written = path.read_text()
     assert "| fairlead 1 | bfloat16 | 3 | **110.0** (100.0–150.0) " in written
     assert "What bounds Fairlead in bfloat16, " in written and "has seen: `aten::mm` 63%." in written
@@ -192,14 +197,14 @@ def test_on_a_busy_machine_cpu_seconds_decide_about_goals(bench: Any) -> None:
     import page
 
     def row(name: str, **figures: float) -> dict[str, Any]:
-        return {"engine": {"name": name, "dtype": "bfloat16"}, "runs": [run_of(**figures)]}
+        return {"engine": {"name": name, "dtype": "float32"}, "runs": [run_of(**figures)]}
 
     def verdict(cpu_seconds: float) -> str:
         ours = row("fairlead", tokens_per_second=100.0, tokens_per_cpu_second=200.0, cpu_seconds=cpu_seconds)
         peer = row("transformers generate", tokens_per_second=100.0, tokens_per_cpu_second=100.0)
         setting = {"workload": "small", "sampled": False, "threads": 1}
         entry = {"setting": setting, "name": "small", "engines": [ours, peer]}
-        return str(page.goals({"tables": [entry]}).splitlines()[2])
+        return str(page.goals({"machine": {}, "tables": [entry]}).splitlines()[2])
 
     assert verdict(cpu_seconds=1.0).endswith("| 1.00 × | 2.00 × | 1.5 × | **missed** |")
     assert verdict(cpu_seconds=0.5).endswith("| 1.00 × | 2.00 × | 1.5 × | met |")
@@ -223,9 +228,10 @@ def test_how_cost_grows_is_explained_by_bytes_and_operations(bench: Any, tmp_pat
     from workload import SMALL
 
     rates = {"bytes_per_second": 1e9, "flops_per_second": 1e9}
-    behind = Work.of(SMALL.model).behind(Rates(**rates))
-    assert behind["base"][1] == Work.of(SMALL.model).decode_bytes(0) / 1e9
-    assert behind["kv_token"] == ("8 kB of keys and values read", 8192 / 1e9)
+    work = Work.of(SMALL.model, "float32")
+    behind = work.behind(Rates(**rates))
+    assert behind["base"][1] == work.decode_bytes(0) / 1e9
+    assert behind["kv_token"] == ("16 kB of keys and values read", 16384 / 1e9)
     cost = StepCost(base=1.0, decode_seq=2 * behind["decode_seq"][1])
     shape = {"ttft_seconds": 1.0, "tpot_seconds": 1.0, "tokens_per_second": 1.0, "output_tokens": 2}
     measured = [Measured(batch=batch, prompt_tokens=16 * batch, **shape) for batch in (1, 2)]
