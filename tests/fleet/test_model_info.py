@@ -16,7 +16,7 @@ from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 @pytest.fixture
 async def client() -> ModelInfoClient:
-    return ModelInfoClient(timeout=0.3)
+    return ModelInfoClient(timeout=1.0)
 
 
 async def test_an_engine_tells_its_limits_and_its_name(client: ModelInfoClient) -> None:

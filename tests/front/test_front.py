@@ -318,7 +318,7 @@ async def test_a_server_that_is_ended_alone_is_not_held(
 
 
 async def test_what_steps_cost_is_known_before_the_first_request(folder: Path, http: aiohttp.ClientSession) -> None:
-    cost = StepCost(base=0.01, prefill_token=0.0001, decode_seq=0.001)
+    cost = StepCost(base=0.03, prefill_token=0.0003, decode_seq=0.003)
     limits = replace(DEFAULT_LIMITS, max_num_seqs=16)
     async with (
         FakeVllm(step_cost=cost, limits=limits, token_budget=4096) as vllm,
@@ -329,8 +329,8 @@ async def test_what_steps_cost_is_known_before_the_first_request(folder: Path, h
         prefill = (
             told.base + told.prefill_step + told.decode_seq + 1000 * told.prefill_token + 499500 * told.prefill_context
         )
-        assert prefill == pytest.approx(0.11, rel=0.5)
-        assert told.base + 8 * told.decode_seq == pytest.approx(0.018, rel=0.6)
+        assert prefill == pytest.approx(0.33, rel=0.5)
+        assert told.base + 8 * told.decode_seq == pytest.approx(0.054, rel=0.6)
 
 
 async def until_serving(front: Front, is_serving: bool = True) -> None:

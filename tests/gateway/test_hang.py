@@ -26,7 +26,7 @@ async def test_a_hung_replica_takes_few_requests_and_the_others_complete(start) 
 
 
 async def test_a_replica_silent_before_its_first_byte_is_504_and_then_left_alone(start) -> None:
-    setup = await start(2, first_byte_timeout=0.1)
+    setup = await start(2, first_byte_timeout=0.5)
     hung, well = setup.engines
     hung.gate.clear()
     status, document, _ = await setup.post({**CHAT, "stream": True})
@@ -50,7 +50,7 @@ async def test_an_answer_that_is_not_streamed_has_its_own_longer_limit(start) ->
 
 
 async def test_silence_in_the_middle_of_a_stream_ends_it_with_an_error_event(start) -> None:
-    setup = await start(idle_timeout=0.1)
+    setup = await start(idle_timeout=0.5)
     never = asyncio.Event()
 
     async def stop_at_two(index: int) -> None:
@@ -69,7 +69,7 @@ async def test_connecting_to_an_address_that_does_not_answer_is_given_up(start) 
     lost = Replica(uid="a", name="lost", host="192.0.2.1", port=8000, digest="?")
     engine = FakeEngine("engine-0")
     setup = await start(
-        engines=[engine], pools=lambda engines: [make_pool([lost, engines[0].replica()])], connect_timeout=0.1
+        engines=[engine], pools=lambda engines: [make_pool([lost, engines[0].replica()])], connect_timeout=0.5
     )
     answers = [await setup.post(CHAT) for _ in range(3)]
     assert [status for status, _, _ in answers] == [200] * 3

@@ -14,7 +14,7 @@ from fairlead_engine.model.quantization.dequantized_linear import DequantizedLin
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.fp8 import DecodedFp8Linear, Fp8, ScaledFp8Linear
 from fairlead_engine.model.quantization.int4_weight_only import PackedInt4Linear, can_pack_int4, can_unpack
-from fairlead_engine.model.quantization.int8 import Int8Linear, PackedInt8Linear, can_pack_int8
+from fairlead_engine.model.quantization.int8 import DecodedInt8Linear, Int8Linear, PackedInt8Linear, can_pack_int8
 from fairlead_engine.model.quantization.int8_weight_only import MixedInt8Linear, can_multiply_mixed
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 
@@ -66,6 +66,7 @@ def test_a_layer_multiplies_with_what_its_integers_mean(name, dtype, shape, with
     ("kind", "name"),
     [
         (Int8Linear, "int8"),
+        (DecodedInt8Linear, "int8"),
         pytest.param(PackedInt8Linear, "int8", marks=pytest.mark.skipif(not can_pack_int8(), reason="no VNNI")),
         (DequantizedLinear, "int8-weight-only"),
         pytest.param(
@@ -213,6 +214,7 @@ def test_a_build_without_the_products_computes_all_the_same(monkeypatch) -> None
             weight = FORMATS[name].quantize(random(64, 64))
             linear = FORMATS[name].linear(weight, None, torch.bfloat16)
             check(linear, random(3, 64).bfloat16(), weight, None, name)
+            assert not isinstance(linear, Int8Linear), "on CPUs it is dozens of times slower than floats"
     finally:
         for cached in checks:
             cached.cache_clear()

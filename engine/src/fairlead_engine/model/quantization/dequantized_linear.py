@@ -5,12 +5,13 @@ Decoding costs as much for one row as for a thousand, so it is for many rows, an
 
 import logging
 from functools import cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fairlead_engine.kernels.rounded_rows import decode
+from fairlead_engine.kernels.rounded_rows import RowFormat, decode, rounded_blocks, rounded_rows
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,21 @@ class DequantizedLinear:
         if weight.has_scale_per_row:  # every value is exact in bfloat16, so scaling can wait
             return functional.linear(x, decoded).mul_(scales.view(-1))
         return functional.linear(x, decoded.mul_(weight.spread(scales)))
+
+
+class DecodedLinear(DequantizedLinear):
+    """Activations are rounded as for a product of 8-bit numbers, and then both sides decoded and multiplied as floats:
+    the same arithmetic, for devices without that product."""
+
+    row_format: ClassVar[RowFormat]
+
+    def product(self, x: Tensor) -> Tensor:
+        if not x.numel():
+            return super().product(x)
+        if not self._weight.has_scale_per_row:
+            return super().product(rounded_blocks(x, self._weight.group_size, self.row_format))
+        rows, scales = rounded_rows(x, self.row_format)
+        return super().product(decode(rows, x.dtype)).mul_(scales)
 
 
 @cache

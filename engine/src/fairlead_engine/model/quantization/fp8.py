@@ -7,9 +7,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, decode, rounded_blocks, rounded_rows
+from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, rounded_rows
 from fairlead_engine.model.product_trial import is_right
-from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, tell_decoding
+from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
 
@@ -55,16 +55,10 @@ class ScaledFp8Linear:
         return product if self._bias is None else product.add_(self._bias)
 
 
-class DecodedFp8Linear(DequantizedLinear):
-    """The same arithmetic anywhere: activations are rounded to 8 bits, both sides decoded, and multiplied as floats."""
+class DecodedFp8Linear(DecodedLinear):
+    """On any device."""
 
-    def product(self, x: Tensor) -> Tensor:
-        if not x.numel():
-            return super().product(x)
-        if not self._weight.has_scale_per_row:
-            return super().product(rounded_blocks(x, self._weight.group_size, E4M3_ROWS))
-        rows, scales = rounded_rows(x, E4M3_ROWS)
-        return super().product(decode(rows, x.dtype)).mul_(scales)
+    row_format = E4M3_ROWS
 
 
 @cache

@@ -12,6 +12,7 @@ from torch import Tensor
 from fairlead_engine.kernels.rounded_rows import INT8_ROWS, rounded_rows
 from fairlead_engine.kernels.scaled_product import scaled_product
 from fairlead_engine.model.product_trial import is_right
+from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
 
@@ -25,7 +26,9 @@ _CUDA_ROWS = 17
 @dataclass(frozen=True, slots=True)
 class Int8:
     """Half the memory of bfloat16, and on CPUs with VNNI 0.6 of its time: 3072 x 1024 on one thread takes 0.25, 0.35,
-    0.73 and 4.9 ms for 1, 8, 32 and 256 rows, in bfloat16 0.43, 0.57, 1.2 and 7.6."""
+    0.73 and 4.9 ms for 1, 8, 32 and 256 rows, in bfloat16 0.43, 0.57, 1.2 and 7.6. On CPUs without VNNI weights are
+    decoded: with AVX2 alone that takes 1.1, 2.3, 6.1 and 23 ms, floats 0.4, 1.8, 4.9 and 25, and torch's product of
+    signed integers 2.5, 16, 79 and 610."""
 
     name = "int8"
     row_format = INT8_ROWS
@@ -35,9 +38,18 @@ class Int8:
         return quantize_weight(weight, torch.int8, largest=largest, low=-largest, high=largest)
 
     def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
-        if weight.values.device.type == "cpu" and can_pack_int8():
+        if weight.values.device.type != "cpu":
+            return Int8Linear(weight, bias, dtype)
+        if can_pack_int8():
             return PackedInt8Linear(weight, bias, dtype)
-        return Int8Linear(weight, bias, dtype)
+        tell_decoding(self.name, "cpu", "8-bit integers that never overflows")
+        return DecodedInt8Linear(weight, bias, dtype)
+
+
+class DecodedInt8Linear(DecodedLinear):
+    """On any device; sums below 2^24 are exact in float32."""
+
+    row_format = INT8_ROWS
 
 
 class Int8Linear:
@@ -96,5 +108,5 @@ def can_pack_int8() -> bool:
     return is_right(
         lambda: PackedInt8Linear(weight, None, x.dtype)(x),
         x @ weight.dequantized().t(),
-        otherwise="oneDNN cannot multiply 8-bit integers here, using torch's product",
+        otherwise="oneDNN cannot multiply 8-bit integers here, decoding weights",
     )
