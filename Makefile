@@ -141,7 +141,7 @@ dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 4
 	$(BIN)/python engine/dinghy/choose.py
 	$(BIN)/python engine/dinghy/evaluate.py
 
-bench-engine: setup-dev ## Our engine beside every peer that can be had, into docs/benchmarks/ (40 minutes; BENCH=quick: 10)
+bench-engine: setup-dev ## Our engine beside every peer that can be had, into docs/benchmarks/ (some 40 minutes; BENCH=quick: 10)
 	$(BIN)/python engine/benchmarks/bench_engine.py --docs docs/benchmarks $(if $(filter quick,$(BENCH)),--quick)
 
 bench-routing: setup-dev ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
