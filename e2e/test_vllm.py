@@ -47,8 +47,8 @@ def ask(fleet, model: str, prompt: str) -> tuple[int, int]:
     return predicted, document["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def ask_many(fleet, model: str, num: int, seed: int) -> list[tuple[int, int]]:
-    """Prompts with a few common beginnings, four at a time."""
+def ask_many(fleet, model: str, num: int, seed: int, num_at_once: int = 4) -> list[tuple[int, int]]:
+    """Prompts with a few common beginnings."""
     rng = random.Random(seed)
     words = DINGHY.joinpath("tokenizer.json").read_text()
     vocabulary = sorted(json.loads(words)["model"]["vocab"])[-400:]
@@ -56,7 +56,7 @@ def ask_many(fleet, model: str, num: int, seed: int) -> list[tuple[int, int]]:
     prompts = [
         rng.choice(trunks)[: rng.randrange(120, 400)] + " ".join(rng.choices(vocabulary, k=6)) for _ in range(num)
     ]
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(num_at_once) as threads:
         return list(threads.map(lambda prompt: ask(fleet, model, prompt), prompts))
 
 
@@ -83,7 +83,7 @@ def test_a_cut_event_stream_fails_no_request(fleet, model: str) -> None:
             "its front to follow again",
             lambda pod=pod: fleet.kubectl("logs", pod, "-c", "front").stdout.count("following block events") == 2,
         )
-    seen = ask_many(fleet, model, 40, seed=3)
+    seen = ask_many(fleet, model, 40, seed=3, num_at_once=1)  # what runs beside one is found, and was not foreseen
     assert sum(abs(predicted - actual) > BLOCK for predicted, actual in seen) <= 2, seen
 
 

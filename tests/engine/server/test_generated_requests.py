@@ -48,7 +48,7 @@ def test_no_generated_request_is_answered_with_a_failure(served: Any) -> None:
     def send(operation: Any, data: Any) -> None:
         case = data.draw(operation.as_strategy())
         case.body = served_body(case.body, len(statuses))
-        reply = case.call(timeout=60)
+        reply = case.call(timeout=200)
         statuses.append(reply.status_code)
         if reply.status_code >= 500 or not reply.headers.get("x-request-id"):
             found.append((case.method, case.path, case.body, reply.status_code, reply.text[:300]))
