@@ -81,7 +81,7 @@ def main() -> None:
     seen = LLTokenizer(tokenizer.to_str(), n_vocab=size, eos_token=[tokenizer.token_to_id("</s>")])
     compiled, masks, first = [], [], []
     for seed in range(options.seed, options.seed + options.schemas):
-        text = schema_grammar(random_schema(random.Random(seed)))
+        text = schema_grammar("schema", random_schema(random.Random(seed)))
         began = time.perf_counter()
         matcher = LLMatcher(seen, text, log_level=0, limits=parser_limits())
         compiled.append(time.perf_counter() - began)

@@ -92,6 +92,20 @@ async def test_what_an_answer_keeps_to_reaches_the_engine(start_app: Any, fields
         ({"guided_json": "{"}, "guided_json", "not JSON"),
         ({"guided_json": "[]"}, "guided_json", "JSON object"),
         ({"guided_json": {"type": "object", "not": {}}}, "guided_json", "'not' is not supported"),
+        ({"guided_json": {"const": 2**70}}, "guided_json", "64 bits"),
+        ({"guided_json": '{"const": "\\ud800"}'}, "guided_json", "its texts are Unicode"),
+        ({"guided_json": '{"minimum": NaN}'}, "guided_json", "minimum"),
+        (
+            {
+                "response_format": {
+                    "type": "structural_tag",
+                    "structures": [{**TAG, "schema": {"const": -(2**64)}}],
+                    "triggers": ["<f"],
+                }
+            },
+            "response_format",
+            "64 bits",
+        ),
         ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
         ({"guided_regex": ""}, "guided_regex", "empty"),
         ({"guided_choice": []}, "guided_choice", "1 to"),

@@ -181,31 +181,36 @@ def _json(field: str, source: str, whitespace: str | None) -> str:
         raise RequestError(field, f"{field} is not JSON: {error}") from None
     if not isinstance(schema, dict):
         raise RequestError(field, f"{field} must be a JSON object, a schema")
-    text = schema_grammar(schema, whitespace)
-    if problem := problem_of(text):
-        raise _schema_error(field, schema, problem)
-    return text
+    return schema_grammar(field, schema, whitespace)
 
 
 def check_schema(field: str, schema: dict[str, Any], *, is_lenient: bool = False) -> dict[str, Any]:
     """The schema as it can stand within a grammar. `is_lenient`: keywords that cannot be kept to are ignored. Raises
     RequestError, naming the field and what in it cannot be kept to."""
-    from llguidance import LLMatcher
-
     schema = {**schema, "x-guidance": {"whitespace_pattern": _WHITESPACE, "lenient": is_lenient}}
-    if problem := problem_of(LLMatcher.grammar_from_json_schema(schema)):
-        raise _schema_error(field, schema, problem)
+    _grammar_of(field, schema, None)
     return schema
 
 
-def schema_grammar(schema: dict[str, Any], whitespace: str | None = _WHITESPACE) -> str:
-    """The grammar of the JSON that a schema allows; `problem_of` says whether there is one."""
-    from llguidance import LLMatcher
-
+def schema_grammar(field: str, schema: dict[str, Any], whitespace: str | None = _WHITESPACE) -> str:
+    """The grammar of the JSON that a schema allows. Raises RequestError as `check_schema` does."""
     options: dict[str, Any] = {"whitespace_flexible": False}
     if whitespace is not None:
         options = {"whitespace_pattern": whitespace}
-    return LLMatcher.grammar_from_json_schema(schema, overrides=options)  # type: ignore[arg-type]
+    return _grammar_of(field, schema, options)
+
+
+def _grammar_of(field: str, schema: dict[str, Any], options: dict[str, Any] | None) -> str:
+    from llguidance import LLMatcher
+
+    try:
+        text = LLMatcher.grammar_from_json_schema(schema, overrides=options)  # type: ignore[arg-type]
+    except ValueError as error:
+        told = f"numbers of a schema have at most 64 bits, and its texts are Unicode ({error})"
+        raise _schema_error(field, schema, told) from None
+    if problem := problem_of(text):
+        raise _schema_error(field, schema, problem)
+    return text
 
 
 def _regex(field: str, source: str, whitespace: str | None) -> str:
