@@ -69,7 +69,7 @@ async def test_who_has_left_is_noticed_while_nothing_is_sent(program, version: b
     writer.write(PLAIN.replace(b"HTTP/1.1", b"HTTP/" + version))
     await until(program.num_running)
     writer.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(2):
         await until(lambda: not program.num_running())
     await until(lambda: not program.connections())
 
