@@ -23,12 +23,13 @@ PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 # Importing all modules to find a few marked tests takes each test process half a minute.
 marked = $(shell grep -rlE --include='test_*.py' 'mark\.$(1)' tests e2e)
 
-# A genuine Kubernetes node for tests; docs/kubernetes-tests.md.
+# A genuine Kubernetes node for tests; docs/kubernetes-tests.md. KUBERNETES: its version, the newest where that is empty.
+export FAIRLEAD_KUBERNETES_VERSION := $(or $(KUBERNETES),$(FAIRLEAD_KUBERNETES_VERSION))
 CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference families dinghy bench-engine bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images prometheus lint shape fmt check crds reference families dinghy bench-engine bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,13 +66,13 @@ demo: setup ## A fleet on this machine: apply, chat, load, 1 → 2 → 1 → 0 r
 	$(BIN)/fairlead demo
 
 test: setup-dev ## All tests but the long ones: unit, HTTP, local mode end to end
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not compute and not gpu and not oracle"
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not compute and not gpu"
 
 test-fast: setup-dev ## Only what needs no fleet of processes
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not compute and not gpu and not oracle and not e2e"
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not compute and not gpu and not e2e"
 
 test-slow: setup-dev ## The long ones that start servers or go by the clock: fleets, downloads, clients, attacks, a soak
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not gpu and not oracle" $(call marked,slow)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not gpu" $(call marked,slow)
 
 test-compute: setup-dev ## The long ones that only compute: families, kernels, random steps; they may take whatever is left of a machine
 	$(PYTEST) -n $(COMPUTE_WORKERS) -m "compute and not gpu" --timeout $(COMPUTE_SECONDS) $(call marked,compute)
@@ -88,20 +89,16 @@ fuzz: setup-dev ## An hour of hostile requests, adapters and models against one 
 test-gpu: setup-dev ## What needs a CUDA device
 	$(PYTEST) -m gpu
 
-e2e-kubernetes: setup-chart ## The scenarios on a genuine Kubernetes: KUBECONFIG's, or a node built and started here (root)
+e2e-kubernetes: setup-chart ## The scenarios on a genuine Kubernetes: KUBECONFIG's, or a node started here (root; KUBERNETES=1.36, SCENARIOS=core)
 	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) preflight && $(CLUSTER) build && $(IMAGES) build; fi
-	$(PYTEST) e2e --home kubernetes -m "not slow and not oracle"
+	$(PYTEST) e2e --home kubernetes -m "$(if $(filter core,$(SCENARIOS)),core and )not slow" --verified docs/kubernetes.md
 
-e2e-control-plane: setup-chart ## What needs a genuine API server and no node: KUBECONFIG's, or one built and started here (root)
+e2e-control-plane: setup-chart ## What needs a genuine API server and no node: KUBECONFIG's, or one started here (root; KUBERNETES=1.36)
 	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) build; fi
-	$(PYTEST) e2e/test_control_plane.py --control-plane
+	$(PYTEST) e2e/test_control_plane.py e2e/test_crd.py --control-plane
 
 e2e-node-down: setup-dev ## Remove a test node that was left up
 	$(CLUSTER) down
-
-e2e-oracle: setup-dev ## The CRD, local mode's API and the operator, held to Kubernetes 1.36's own apiextensions server
-	PYTHONPATH=e2e $(BIN)/python -m oracle build
-	$(PYTEST) e2e/test_crd_oracle.py -m oracle
 
 images: setup-dev ## Build the container images that the Kubernetes scenarios run (root, buildah)
 	$(IMAGES) build

@@ -4,13 +4,15 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import kubectl
 from homes import Fleet
-from homes.contexts import NotForTests
+from homes.contexts import VARIABLE, NotForTests
+from homes.genuine import Genuine
 from homes.local import fairlead, local_fleet
 
 HERE = Path(__file__).parent
@@ -18,6 +20,8 @@ OUT = HERE.parent / "e2e-out"
 """Where failures leave pods, events and logs."""
 SCENARIO_SECONDS = 900
 """Longest time for one scenario on a cluster; repetitions come on top of it."""
+CLUSTER = pytest.StashKey[tuple[str, str]]()
+"""The API server's version and the nodes' container runtime, once there is a fleet on a cluster."""
 OTHER_HOME = {"local": "kubernetes", "kubernetes": "local"}
 
 
@@ -40,7 +44,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         if request.config.getoption("--home") == "local":
             program = kubectl.find()
             if program is None:
-                pytest.skip(f"{kubectl.explained()} The end-to-end scenarios need it")
+                pytest.skip(f"{kubectl.EXPLAINED} The end-to-end scenarios need it")
             yield stack.enter_context(local_fleet(folder, program))
             return
         from homes.kubernetes import kubernetes_fleet
@@ -50,6 +54,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             fleet = stack.enter_context(kubernetes_fleet(folder, os.environ, OUT, keep=keep))
         except (NotForTests, kubectl.NoKubectl) as refusal:
             pytest.exit(f"refused: {refusal}", returncode=3)
+        request.config.stash[CLUSTER] = fleet.server_and_runtime()
         yield fleet
 
 
@@ -101,6 +106,27 @@ def deployed_for_all(fleet: Fleet) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture(scope="session")
+def genuine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Genuine]:
+    """A genuine API server: the fleet's, KUBECONFIG's, or a control plane that is started here; the first there is."""
+    if request.config.getoption("--home") == "kubernetes":
+        fleet = request.getfixturevalue("fleet")
+        yield Genuine(fleet.kubeconfig, fleet.program, has_fleet=True)
+        return
+    from homes.control_plane import own_control_plane
+    from homes.kubernetes import own_kubeconfig
+
+    kubeconfig = tmp_path_factory.mktemp("genuine") / "kubeconfig"
+    with ExitStack() as stack:
+        source = None if os.environ.get("KUBECONFIG") else stack.enter_context(own_control_plane())
+        try:
+            program = kubectl.require(of_node=source is not None)
+            own_kubeconfig(program, source, None if source else os.environ.get(VARIABLE), kubeconfig)
+        except (NotForTests, kubectl.NoKubectl) as refusal:
+            pytest.exit(f"refused: {refusal}", returncode=3)
+        yield Genuine(kubeconfig, program, has_fleet=False)
+
+
+@pytest.fixture(scope="session")
 def manifest() -> Callable[..., dict[str, Any]]:
     return llm
 
@@ -142,6 +168,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="leave the chart installed on the cluster; the next run upgrades it",
     )  # fmt: skip
     group.addoption(
+        "--verified", type=Path, metavar="FILE",
+        help="a document whose table of verified versions gets a row when every scenario on the cluster passes",
+    )  # fmt: skip
+    group.addoption(
         "--control-plane", action="store_true",
         help="also run what needs a genuine API server but no node, without a fleet: on KUBECONFIG's test cluster, or "
         "on a control plane that is built and started here (implied by --home kubernetes)",
@@ -149,6 +179,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "core: runs on every supported version of Kubernetes, not only on the newest")
     for home in OTHER_HOME:
         config.addinivalue_line("markers", f"{home}_only(reason): needs --home {home}; the reason says why")
     config.addinivalue_line("markers", "slow_in_local_mode: `make test-slow` runs it there, a cluster with all others")
@@ -199,8 +230,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The figures that scenarios told."""
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """The figures that scenarios told; the row of a run on a cluster in which nothing failed."""
+    document, cluster = config.getoption("--verified"), config.stash.get(CLUSTER, None)
+    if document and cluster and exitstatus == pytest.ExitCode.OK:
+        from helm_python import EXPECTED_HELM_SDK_VERSION
+        from homes.verified import Verified, record
+
+        scenarios = "core" if config.getoption("markexpr").startswith("core") else "all"
+        counts = [len(terminalreporter.stats.get(outcome, [])) for outcome in ("passed", "skipped")]
+        record(
+            document,
+            Verified(*cluster, EXPECTED_HELM_SDK_VERSION.removeprefix("v"), scenarios, *counts, on=date.today()),
+        )
     lines = [
         text
         for outcome in ("passed", "failed")

@@ -199,10 +199,7 @@ def test_the_documented_command_upgrades_the_crd(fleet: Fleet, cluster: Cluster,
     release.upgrade(values())
     assert printed_columns(cluster) == wanted[:1]
     try:
-        if fleet.checks_rules:
-            cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-        else:
-            cluster.kubectl("replace", "--validate=false", "-f", str(CRDS))
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
         assert printed_columns(cluster) == wanted
         assert cluster.get("llmdeployment", "moored") is not None
     finally:

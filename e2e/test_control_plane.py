@@ -5,28 +5,24 @@ own. What is to have pods asks for more than any node has, so they stay pending 
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from cluster import kubectl
-from homes.contexts import VARIABLE, NotForTests
+from homes.genuine import Genuine
 from homes.kubectl import LABEL_LLMDEPLOYMENT
-from hopeless import HOPELESS, MIN_ABOVE_MAX, MIN_ABOVE_MAX_SENTENCE, Hopeless
+from hopeless import HOPELESS, Hopeless
 
 pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
 
-from homes.control_plane import ControlPlane, control_plane, own_control_plane
-from homes.kubernetes import SERVER_WITH_RULES, own_kubeconfig
+from homes.control_plane import ControlPlane, control_plane
 
 Json = dict[str, Any]
 
 pytestmark = [
     pytest.mark.control_plane,
-    pytest.mark.timeout(1800),  # the first test may have to build Kubernetes
+    pytest.mark.timeout(600),
 ]
 
 TOO_LARGE = {"requests": {"cpu": "4000"}}
@@ -58,23 +54,11 @@ FOREIGN: dict[str, Json] = {
 
 
 @pytest.fixture(scope="module")
-def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """On the fleet's cluster, on KUBECONFIG's, or on a control plane that is started here: the first that there is."""
+def plane(genuine: Genuine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A genuine API server with an operator that leads."""
     folder = tmp_path_factory.mktemp("control-plane")
-    with ExitStack() as stack:
-        has_fleet = request.config.getoption("--home") == "kubernetes"
-        if has_fleet:
-            fleet = request.getfixturevalue("fleet")
-            kubeconfig, program = fleet.kubeconfig, fleet.program
-        else:
-            kubeconfig = folder / "kubeconfig"
-            source = None if os.environ.get("KUBECONFIG") else stack.enter_context(own_control_plane())
-            try:
-                program = kubectl.require(or_built=kubectl.is_ours(os.environ.get("KUBECONFIG")))
-                own_kubeconfig(program, source, os.environ.get(VARIABLE) if source is None else None, kubeconfig)
-            except (NotForTests, kubectl.NoKubectl) as refusal:
-                pytest.exit(f"refused: {refusal}", returncode=3)
-        yield stack.enter_context(control_plane(kubeconfig, folder, program, with_crd=not has_fleet))
+    with control_plane(genuine.kubeconfig, folder, genuine.program, with_crd=not genuine.has_fleet) as plane:
+        yield plane
 
 
 @pytest.fixture
@@ -155,20 +139,14 @@ def test_the_network_policy_is_kept_as_it_was_meant(plane: ControlPlane, pending
     assert all(peer["podSelector"]["matchLabels"] for peer in rule["from"])
 
 
-def test_what_the_server_does_not_serve_is_done_without_and_said(
+def test_a_disruption_budget_is_made_where_one_is_served(
     plane: ControlPlane, applied: Callable[..., str], name: str
 ) -> None:
     applied(name, replicas=0)
     seen = plane.wait_condition(name, "Degraded", "False", "AsExpected")
-    served = plane.kubectl("api-versions").stdout.split()
-    if "policy/v1" in served:
-        assert "PodDisruptionBudget" not in seen["message"]
-        (budget,) = listed(plane, "poddisruptionbudgets", name)
-        assert budget["spec"]["maxUnavailable"] == 1
-    else:
-        sentence = "Done without PodDisruptionBudget: this API server does not serve policy/v1."
-        assert sentence in seen["message"]
-        assert not listed(plane, "poddisruptionbudgets", name), "nor any of an older version"
+    assert "PodDisruptionBudget" not in seen["message"]
+    (budget,) = listed(plane, "poddisruptionbudgets", name)
+    assert budget["spec"]["maxUnavailable"] == 1
 
 
 def test_a_change_rolls_the_deployment_s_template(plane: ControlPlane, pending: str) -> None:
@@ -292,16 +270,6 @@ def test_what_cannot_be_built_is_told_and_makes_nothing(
     assert not listed(plane, OWNED, name)
     wanted = ("Warning", hopeless.reason)
     plane.wait("a warning", lambda: wanted in {(event["type"], event["reason"]) for event in events(plane, name)})
-
-
-def test_a_broken_rule_is_told_where_the_server_does_not_know_rules(
-    plane: ControlPlane, applied: Callable[..., str], name: str
-) -> None:
-    if plane.server_version() >= SERVER_WITH_RULES:
-        pytest.skip("this API server refuses the object itself")
-    applied(name, autoscaling=MIN_ABOVE_MAX)
-    assert MIN_ABOVE_MAX_SENTENCE in plane.wait_condition(name, "Ready", "False", "InvalidSpec")["message"]
-    assert not listed(plane, OWNED, name)
 
 
 def test_what_no_node_takes_is_told_in_the_scheduler_s_words(plane: ControlPlane, pending: str) -> None:

@@ -1,8 +1,7 @@
 """Every file in examples/ is applied as it is, and its models answer.
 
-One document after another, so that they fit onto a machine of two cores. Kinds of somebody else's that an API server
-does not serve are defined for the time of the test, as their documentation says; only Kubernetes' own that local mode
-does not have are left out, and told.
+One document after another, so that they fit onto a machine of two cores. Kinds that an API server does not serve
+(KEDA's where it is not installed, a HorizontalPodAutoscaler in local mode) are left out, and told.
 """
 
 import json
@@ -21,13 +20,8 @@ import fairlead_local.demo.loopback_hub
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.yaml"))
 QUESTION = {"messages": [{"role": "user", "content": "What is the opposite of quiet?"}], "temperature": 0}
 ANSWER = "loud"
-DEFINITIONS = {"ScaledObject": Path(__file__).parent / "keda.yaml"}
-"""Somebody else's kinds, each with its CustomResourceDefinition."""
-NOT_IN_LOCAL_MODE = ("HorizontalPodAutoscaler",)
 HUB = Path(fairlead_local.demo.loopback_hub.__file__).read_text()
 ADAPTERS = Path(adapter_files.__file__).read_text()
-SAME_BEFORE = {"autoscaling/v2": "autoscaling/v2beta2"}
-"""Versions that were served before, with the same fields."""
 
 Json = dict[str, Any]
 
@@ -43,53 +37,24 @@ def test_an_example_is_applied_and_its_models_answer(fleet, file: Path, say: Cal
     claims = {each["metadata"]["name"]: each for each in documents if each["kind"] == "PersistentVolumeClaim"}
     deployments = [each for each in documents if each["kind"] == "LLMDeployment"]
     assert deployments
-    with served(fleet, [each["kind"] for each in documents]):
-        for document in documents:
-            if document not in deployments and document["metadata"]["name"] not in claims:
-                apply_or_tell(fleet, document, say)
-        for deployment in deployments:
-            with downloadable(fleet, deployment):
-                assert_served(fleet, deployment, claims)
-        for document in documents:
-            if document not in deployments:
-                fleet.kubectl(
-                    "delete", document["kind"], document["metadata"]["name"], "--ignore-not-found", check=False
-                )
-
-
-@contextmanager
-def served(fleet, kinds: list[str]) -> Iterator[None]:
-    """Defines those of somebody else's kinds that the API server does not serve; takes the definitions away again."""
-    definitions = [yaml.safe_load(DEFINITIONS[kind].read_text()) for kind in kinds if kind in DEFINITIONS]
-    missing = [each for each in definitions if not is_served(fleet, each)]
-    try:
-        for definition in missing:
-            fleet.apply(definition)
-            fleet.wait(f"{definition['metadata']['name']} to be served", lambda each=definition: is_served(fleet, each))
-        yield
-    finally:
-        for definition in missing:
-            fleet.kubectl("delete", "crd", definition["metadata"]["name"])
-
-
-def is_served(fleet, definition: Json) -> bool:
-    """Whether its objects can be listed: a definition is Established a moment before a server answers for them."""
-    return fleet.kubectl("get", definition["metadata"]["name"], check=False).returncode == 0
+    others = [each for each in documents if each not in deployments and each["metadata"]["name"] not in claims]
+    for document in others:
+        apply_or_tell(fleet, document, say)
+    for deployment in deployments:
+        with downloadable(fleet, deployment):
+            assert_served(fleet, deployment, claims)
+    for document in documents:
+        if document not in deployments:
+            fleet.kubectl("delete", document["kind"], document["metadata"]["name"], "--ignore-not-found", check=False)
 
 
 def apply_or_tell(fleet, document: Json, say: Callable[[str], None]) -> None:
-    """What the API server serves under an older version only is applied so; what local mode does not serve is told."""
-    served_versions = fleet.kubectl("api-versions").stdout.split()
-    version, kind = document["apiVersion"], document["kind"]
-    if version not in served_versions and SAME_BEFORE.get(version) in served_versions:
-        document = {**document, "apiVersion": SAME_BEFORE[version]}
-        say(f"{kind} as {document['apiVersion']}: this API server does not serve {version}")
-    if fleet.home == "local" and kind in NOT_IN_LOCAL_MODE:
-        say(f"without {kind}: local mode has none")
+    """Applies somebody else's object, or tells that this API server does not serve its kind."""
+    kind = document["kind"]
+    if fleet.kubectl("get", kind, check=False).returncode != 0:
+        say(f"without {kind}: this API server does not serve it")
         return
-    fleet.apply(document)
-    if kind in DEFINITIONS:
-        assert fleet.get(kind, document["metadata"]["name"])["spec"] == document["spec"], "no field may be dropped"
+    fleet.kubectl("apply", "--validate=strict", "-f", "-", stdin=yaml.safe_dump(document))
 
 
 def assert_served(fleet, deployment: Json, claims: dict[str, Json]) -> None:

@@ -6,6 +6,7 @@ cluster's own.
 
 import base64
 import json
+import os
 import subprocess
 import threading
 import urllib.error
@@ -25,6 +26,8 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "04-external-autoscaler.ya
 ADAPTER = "fairlead-e2e-metrics"
 API_SERVICE = "v1beta1.external.metrics.k8s.io"
 PORT = 6443
+PROMETHEUS_VARIABLE = "FAIRLEAD_E2E_PROMETHEUS"
+"""Environment variable: the URL of the cluster's Prometheus, as KEDA reaches it."""
 GATEWAY_LABELS = {"app.kubernetes.io/component": "gateway"}
 HPA_USERS = [
     {"kind": "ServiceAccount", "name": "horizontal-pod-autoscaler", "namespace": "kube-system"},
@@ -52,10 +55,26 @@ def test_an_hpa_adds_a_replica_while_requests_wait_and_takes_it_away_again(
         assert statuses and set(statuses) == {200}, statuses
         fleet.wait("the HPA to want one replica again", lambda: replicas(fleet, name) == 1)
         fleet.wait("one replica to be left", lambda: len(fleet.pods(name)) == 1)
-        hpa = fleet.get("hpa", name)
-        say(f"{len(statuses)} requests, all answered; the HPA scaled 1 → 2 → 1 ({hpa['apiVersion']})")
+        say(f"{len(statuses)} requests, all answered; the HPA scaled 1 → 2 → 1")
     finally:
         fleet.delete("hpa", name)
+
+
+def test_keda_wakes_a_model_scales_it_and_lets_it_sleep_again(
+    fleet, deployed: Callable[..., str], name: str, prometheus: str, say: Callable[[str], None]
+) -> None:
+    deployed(name, engine={"maxNumSeqs": 1}, autoscaling={"mode": "External"}, replicas=0)
+    fleet.wait_condition(name, "Ready", "False", "ScaledToZero")
+    fleet.kubectl("apply", "--validate=strict", "-f", "-", stdin=yaml.safe_dump(scaled_object(name, prometheus)))
+    try:
+        with waiting_requests(fleet, name, 6) as statuses:
+            fleet.wait("the first answer from zero", lambda: statuses)
+            fleet.wait_ready(name, 2)
+        assert set(statuses) == {200}, statuses
+        fleet.wait("no replica to be left", lambda: not fleet.pods(name))
+        say(f"{len(statuses)} requests, all answered; KEDA scaled 0 → 2 → 0")
+    finally:
+        fleet.delete("scaledobjects.keda.sh", name)
 
 
 def test_at_zero_requests_wait_until_somebody_scales_and_the_503_says_who(
@@ -149,11 +168,9 @@ def gateway_metric(fleet, name: str) -> float:
 def autoscaler(fleet, name: str) -> Json:
     """The example's, for this LLMDeployment, with both its metrics; but two requests may wait per replica, and there is
     no stabilisation, so that a test need not wait for it."""
-    served = fleet.kubectl("api-versions").stdout.split()
     hpa: Json = next(
         each for each in yaml.safe_load_all(EXAMPLE.read_text()) if each["kind"] == "HorizontalPodAutoscaler"
     )
-    hpa["apiVersion"] = next(each for each in ("autoscaling/v2", "autoscaling/v2beta2") if each in served)
     hpa["metadata"]["name"] = hpa["spec"]["scaleTargetRef"]["name"] = name
     queue, in_flight = (metric["external"] for metric in hpa["spec"]["metrics"])
     for metric in (queue, in_flight):
@@ -162,6 +179,31 @@ def autoscaler(fleet, name: str) -> Json:
     hpa["spec"]["maxReplicas"] = 2
     hpa["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = 0
     return hpa
+
+
+def scaled_object(name: str, prometheus: str) -> Json:
+    """The example's, for this LLMDeployment, with times of seconds and at most two replicas."""
+    text = (EXAMPLE.parent / "06-keda.yaml").read_text()
+    made: Json = next(each for each in yaml.safe_load_all(text) if each["kind"] == "ScaledObject")
+    spec, model = made["spec"], made["spec"]["scaleTargetRef"]["name"]
+    made["metadata"]["name"] = spec["scaleTargetRef"]["name"] = name
+    spec |= {"pollingInterval": 2, "cooldownPeriod": 20, "maxReplicaCount": 2}
+    spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"] = {"stabilizationWindowSeconds": 5}
+    for trigger in spec["triggers"]:
+        query = trigger["metadata"]["query"].replace(f'llmdeployment="{model}"', f'llmdeployment="{name}"')
+        trigger["metadata"] |= {"query": query, "serverAddress": prometheus, "threshold": "2"}
+    return made
+
+
+@pytest.fixture
+def prometheus(fleet) -> str:
+    """The URL of the cluster's Prometheus, which scrapes the gateways every few seconds; skips without it or KEDA."""
+    if not fleet.exists("crd", "scaledobjects.keda.sh"):
+        pytest.skip("this cluster has no KEDA: there is no CRD scaledobjects.keda.sh")
+    url = os.environ.get(PROMETHEUS_VARIABLE)
+    if not url:
+        pytest.skip(f"{PROMETHEUS_VARIABLE} does not say where KEDA finds a Prometheus that scrapes the gateways")
+    return url
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_where_models_cannot_be_mounted_as_images_that_is_said_and_no_pod_is_mad
     fleet, deployed: Any, name: str
 ) -> None:
     if fleet.home == "kubernetes" and fleet.server_version() >= SERVER_WITH_IMAGE_VOLUMES:
-        pytest.skip("this cluster may have image volumes")
+        pytest.skip("this cluster has image volumes")
     deployed(name, "oci://registry.example.com/models/barge:v1", model={"cache": {"image": True}})
     seen = fleet.wait_condition(name, "ModelAvailable", "False", "SourceNotSupported")
     assert "write model.cache: {node: true}" in seen["message"]

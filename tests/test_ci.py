@@ -46,6 +46,7 @@ def words(lines: list[str]) -> list[str]:
     return [line.removeprefix("words of ") for line in lines if line.startswith("words of ")]
 
 
+ON_OTHERS = [f"e2e-kubernetes KUBERNETES={version} SCENARIOS=core" for version in ("1.36", "1.34")]
 BEFORE = ["demo", "setup-dev", "lint", "setup-chart", "prometheus", "test-slow", "test"]
 
 
@@ -72,8 +73,8 @@ def test_without_prometheus_the_run_goes_on_and_says_what_is_left_out(tmp_path: 
 @pytest.mark.parametrize(
     ("hosts", "built", "run_on_it"),
     [
-        (NODE, ["cluster", "images", "oracle"], ["e2e-oracle", "e2e-kubernetes"]),
-        (CONTROL_PLANE, ["cluster", "oracle"], ["e2e-oracle", "e2e-control-plane"]),
+        (NODE, ["cluster", "images"], ["e2e-kubernetes", *ON_OTHERS]),
+        (CONTROL_PLANE, ["cluster"], ["e2e-control-plane"]),
     ],
 )
 def test_what_the_scenarios_run_is_built_beside_the_tests_and_gives_way_to_them(
@@ -88,11 +89,11 @@ def test_a_build_that_fails_is_left_to_what_needs_it(tmp_path: Path) -> None:
     """Whose words and verdict count: what the network has failed once is not a change's fault."""
     status, lines = run(tmp_path, "images build", hosts=NODE)
     assert status == 0
-    assert words(lines)[-5:-1] == ["cluster build, nice 19", "images build, nice 19", "e2e-oracle", "e2e-kubernetes"]
+    assert words(lines)[-6:-1] == ["cluster build, nice 19", "images build, nice 19", "e2e-kubernetes", *ON_OTHERS]
     assert "That failed, and is tried once more by what needs it." in lines
 
 
-@pytest.mark.parametrize("broken", ["e2e-oracle", "e2e-kubernetes"])
+@pytest.mark.parametrize("broken", ["e2e-kubernetes", "e2e-kubernetes KUBERNETES=1.34 SCENARIOS=core"])
 def test_a_scenario_that_fails_ends_the_run(tmp_path: Path, broken: str) -> None:
     status, lines = run(tmp_path, broken, hosts=NODE)
     assert status == 2

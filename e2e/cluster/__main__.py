@@ -2,7 +2,7 @@
 
 preflight             what this machine has of what a node needs
                       (exit status 0: it can host a node, 3: a control plane only, 4: neither)
-build                 build Kubernetes into the cache, unless it is there
+build                 put Kubernetes into the cache, unless it is there
 up                    start the node; prints the line that makes kubectl use it
 load-image TAR…       import image archives into the node
 status                what runs
@@ -18,8 +18,8 @@ from types import FrameType
 
 from cluster import kubectl, node, preflight
 from cluster.commands import ClusterError, Progress
-from cluster.entries import obtain
 from cluster.layout import Layout
+from cluster.programs import obtain
 
 
 def main() -> int:
@@ -69,15 +69,14 @@ def _up(arguments: argparse.Namespace) -> int:
     started.up()
     started.progress.say("up")
     if kubectl.find() is None:
-        started.progress.say(f"there is no kubectl on PATH; the node's own is {kubectl.require(or_built=True)}")
+        started.progress.say(f"there is no kubectl on PATH; the node's own is {kubectl.require(of_node=True)}")
     print(f"export KUBECONFIG={started.kubeconfig}")
     return 0
 
 
 def _load_image(arguments: argparse.Namespace) -> int:
     for archive in arguments.archive:
-        for name in node.load_image(Layout.default(), archive):
-            print(name)
+        node.load_image(Layout.default(), archive)
     return 0
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import platform
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -15,13 +16,13 @@ def architecture() -> str:
     return GO_ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
-def write_program_image(program: Path, tag: str, target: Path) -> None:
-    """Writes `target`, an image named `tag` whose only file is `/NAME` of `program`, which is also its entrypoint."""
+def write_program_image(program: Path, tag: str, target: Path, arguments: Sequence[str] = ()) -> None:
+    """Writes `target`, an image named `tag` whose only file is `/NAME` of `program`; it runs that with `arguments`."""
     layer = _tar({program.name: (program.read_bytes(), 0o755)})
     config = {
         "architecture": architecture(),
         "os": "linux",
-        "config": {"Entrypoint": [f"/{program.name}"]},
+        "config": {"Entrypoint": [f"/{program.name}", *arguments]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
     text = json.dumps(config, sort_keys=True).encode()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONTROLLERS = ("blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "memory", "pids")
-"""What the kubelet of 1.20 needs as cgroup v1 hierarchies."""
+"""What the kubelet needs as cgroup v1 hierarchies."""
 
 
 @dataclass(frozen=True)

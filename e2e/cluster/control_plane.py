@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import pki
-from cluster.build import Binaries
 from cluster.layout import API_SERVICE_ADDRESS, CLUSTER_DOMAIN, NAME, POD_CIDR, SERVICE_CIDR, Layout
+from cluster.programs import Binaries
 
+LOOPBACK = "127.0.0.1"
 ORDER = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -35,7 +36,7 @@ USERS: Mapping[str, tuple[str, str]] = {
     "kube-scheduler": ("system:kube-scheduler", ""),
     "kubelet": (f"system:node:{NAME}", "system:nodes"),
     "kube-proxy": ("system:kube-proxy", ""),
-    # Kubernetes binds this name to a role that may list and watch Services and Endpoints, and nothing else.
+    # Kubernetes binds this name to a role that may list and watch Services and EndpointSlices, and nothing else.
     "dns": ("system:serviceaccount:kube-system:kube-dns", ""),
 }
 """Who has a kubeconfig, with the user and group that RBAC sees."""
@@ -70,7 +71,7 @@ def commands(layout: Layout, binaries: Binaries, endpoints: Endpoints) -> dict[s
         "kube-controller-manager": _controller_manager(layout.pki, binaries),
         "kube-scheduler": [
             binaries.program("kube-scheduler"), f"--kubeconfig={layout.pki}/kube-scheduler.kubeconfig",
-            "--bind-address=127.0.0.1", "--port=0", "--secure-port=0", "--leader-elect=false", "--v=1",
+            "--bind-address=127.0.0.1", "--secure-port=0", "--leader-elect=false", "--v=1",
         ],
     }  # fmt: skip
 
@@ -87,10 +88,13 @@ def _etcd(layout: Layout, binaries: Binaries, endpoints: Endpoints) -> list[str 
 
 
 def _api_server(folder: Path, binaries: Binaries, endpoints: Endpoints) -> list[str | Path]:
+    # On loopback nobody reaches it through a Service, and it may not be a Service's endpoint.
+    reconciler = "none" if endpoints.address == LOOPBACK else "lease"
     return [
         binaries.program("kube-apiserver"), f"--etcd-servers={endpoints.etcd}",
         f"--bind-address={endpoints.address}", f"--secure-port={endpoints.api_port}",
-        f"--advertise-address={endpoints.address}", f"--service-cluster-ip-range={SERVICE_CIDR}",
+        f"--advertise-address={endpoints.address}", f"--endpoint-reconciler-type={reconciler}",
+        f"--service-cluster-ip-range={SERVICE_CIDR}",
         f"--tls-cert-file={folder}/apiserver.crt", f"--tls-private-key-file={folder}/apiserver.key",
         f"--client-ca-file={folder}/ca.crt", "--anonymous-auth=true", "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
@@ -112,7 +116,7 @@ def _api_server(folder: Path, binaries: Binaries, endpoints: Endpoints) -> list[
 def _controller_manager(folder: Path, binaries: Binaries) -> list[str | Path]:
     return [
         binaries.program("kube-controller-manager"), f"--kubeconfig={folder}/kube-controller-manager.kubeconfig",
-        "--bind-address=127.0.0.1", "--port=0", "--secure-port=0", "--leader-elect=false",
+        "--bind-address=127.0.0.1", "--secure-port=0", "--leader-elect=false",
         "--use-service-account-credentials=true", f"--service-account-private-key-file={folder}/sa.key",
         f"--root-ca-file={folder}/ca.crt", f"--cluster-signing-cert-file={folder}/ca.crt",
         f"--cluster-signing-key-file={folder}/ca.key", "--allocate-node-cidrs=false", f"--cluster-cidr={POD_CIDR}",

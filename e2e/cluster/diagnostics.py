@@ -10,7 +10,7 @@ from cluster.api import Api, ApiError
 from cluster.layout import Layout
 
 _LISTED = (
-    "nodes,namespaces,pods,deployments.apps,replicasets.apps,statefulsets.apps,jobs.batch,services,endpoints,"
+    "nodes,namespaces,pods,deployments.apps,replicasets.apps,statefulsets.apps,jobs.batch,services,endpointslices,"
     "configmaps,serviceaccounts,horizontalpodautoscalers,networkpolicies,persistentvolumes,persistentvolumeclaims"
 )
 """Kinds without secrets among them."""
@@ -41,12 +41,12 @@ def dump(kubeconfig: Path, folder: Path) -> None:
 class _Dump:
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self.kubeconfig, self.folder = kubeconfig, folder
-        self.kubectl = kubectl.find(or_built=True)
+        self.kubectl = kubectl.find()
 
     def ask(self, *arguments: str) -> str:
         """What kubectl says, its errors included."""
         if self.kubectl is None:
-            return f"{kubectl.explained(or_built=True)}\n"
+            return f"{kubectl.EXPLAINED}\n"
         words = [self.kubectl, "--kubeconfig", str(self.kubeconfig), *arguments]
         try:
             completed = subprocess.run(

@@ -1,4 +1,4 @@
-"""The cluster's DNS server: follows Services and Endpoints, and answers over UDP and TCP from what it has seen.
+"""The cluster's DNS server: follows Services and EndpointSlices, and answers over UDP and TCP from what it has seen.
 
 Run as `python -m cluster.dns ADDRESS KUBECONFIG`. While the API server cannot be reached it goes on answering from
 what it knows, and says so in its log; before its first list it answers SERVFAIL, so that clients ask again.
@@ -30,10 +30,11 @@ def log(text: str) -> None:
 class Follower:
     """Keeps one kind of object in a dict, by list and watch, in a thread of its own."""
 
-    def __init__(self, api: Api, plural: str, objects: dict[Key, dict[str, Any]]) -> None:
-        self.api, self.plural, self.objects = api, plural, objects
+    def __init__(self, api: Api, path: str, objects: dict[Key, dict[str, Any]]) -> None:
+        self.api, self.path, self.objects = api, path, objects
+        self.plural = path.rpartition("/")[2]
         self.listed = threading.Event()
-        threading.Thread(target=self._follow, name=plural, daemon=True).start()
+        threading.Thread(target=self._follow, name=self.plural, daemon=True).start()
 
     def _follow(self) -> None:
         while True:
@@ -45,7 +46,7 @@ class Follower:
                 time.sleep(_RETRY_SECONDS)
 
     def _list(self) -> str:
-        listing = self.api.get(f"/api/v1/{self.plural}")
+        listing = self.api.get(self.path)
         found = {_key(item): item for item in listing["items"]}
         for key in self.objects.keys() - found.keys():
             del self.objects[key]
@@ -54,7 +55,7 @@ class Follower:
         return str(listing["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> None:
-        path = f"/api/v1/{self.plural}?watch=1&timeoutSeconds={_WATCH_SECONDS}&resourceVersion={version}"
+        path = f"{self.path}?watch=1&timeoutSeconds={_WATCH_SECONDS}&resourceVersion={version}"
         for event in self.api.watch(path, silence_seconds=_WATCH_SECONDS + 10):
             item = event["object"]
             match event["type"]:
@@ -76,8 +77,8 @@ class Resolver:
     def __init__(self, api: Api) -> None:
         self.directory = Directory()
         self.followers = [
-            Follower(api, "services", self.directory.services),
-            Follower(api, "endpoints", self.directory.endpoints),
+            Follower(api, "/api/v1/services", self.directory.services),
+            Follower(api, "/apis/discovery.k8s.io/v1/endpointslices", self.directory.slices),
         ]
 
     def resolve(self, message: bytes, over_udp: bool) -> bytes | None:

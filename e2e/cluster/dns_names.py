@@ -1,4 +1,4 @@
-"""What a cluster's DNS names mean: pure answers from the Services and Endpoints that are known.
+"""What a cluster's DNS names mean: pure answers from the Services and EndpointSlices that are known.
 
 It follows Kubernetes' DNS specification for A and CNAME records. It has no SRV and no PTR records, and forwards
 nothing: a name outside the cluster does not exist.
@@ -10,6 +10,8 @@ from typing import Any
 
 from cluster.layout import CLUSTER_DOMAIN
 
+_SERVICE_LABEL = "kubernetes.io/service-name"
+"""On an EndpointSlice: the Service that it belongs to."""
 _MAX_ALIASES = 8
 """ExternalNames may point at one another, even in a circle."""
 
@@ -44,10 +46,10 @@ Key = tuple[str, str]
 
 @dataclass
 class Directory:
-    """The Services and Endpoints of a cluster, as the API's objects, kept up to date by whoever follows the API."""
+    """The Services and EndpointSlices of a cluster, as the API's objects; whoever follows the API updates them."""
 
     services: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    endpoints: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    slices: dict[Key, dict[str, Any]] = field(default_factory=dict)
 
     def lookup(self, name: str, kind: str) -> Lookup:
         """What a query for `name` (any case, without the last dot) and record type `kind` is answered."""
@@ -85,10 +87,10 @@ class Directory:
                 spec = self.services[namespace, service]["spec"]
                 if spec.get("clusterIP", "None") != "None":
                     return [spec["clusterIP"]]
-                return [entry["ip"] for entry in self._hosts(namespace, service)]
+                return [address for entry in self._hosts(namespace, service) for address in entry["addresses"]]
             case [host, service, namespace] if self._is_headless(namespace, service):
-                found = [entry["ip"] for entry in self._hosts(namespace, service) if _hostname(entry) == host]
-                return found or None
+                hosts = [entry for entry in self._hosts(namespace, service) if _hostname(entry) == host]
+                return [address for entry in hosts for address in entry["addresses"]] or None
         return None
 
     def _is_headless(self, namespace: str, service: str) -> bool:
@@ -99,10 +101,10 @@ class Directory:
         """A headless Service's endpoints: the ready ones, and the others too where the Service publishes them."""
         publish = self.services[namespace, service]["spec"].get("publishNotReadyAddresses", False)
         found: list[dict[str, Any]] = []
-        for subset in self.endpoints.get((namespace, service), {}).get("subsets") or []:
-            found += subset.get("addresses") or []
-            if publish:
-                found += subset.get("notReadyAddresses") or []
+        for (place, _), piece in list(self.slices.items()):  # another thread may add to it
+            labels = piece["metadata"].get("labels") or {}
+            if (place, labels.get(_SERVICE_LABEL)) == (namespace, service) and piece["addressType"] == "IPv4":
+                found += [entry for entry in piece.get("endpoints") or [] if publish or _is_ready(entry)]
         return found
 
     def _is_above_a_name(self, name: str) -> bool:
@@ -123,4 +125,9 @@ def _labels(name: str) -> list[str]:
 
 def _hostname(entry: dict[str, Any]) -> str:
     """The first label of an endpoint's own name: its hostname, else its address with dashes."""
-    return str(entry.get("hostname") or entry["ip"].replace(".", "-"))
+    return str(entry.get("hostname") or entry["addresses"][0].replace(".", "-"))
+
+
+def _is_ready(entry: dict[str, Any]) -> bool:
+    """Whether an endpoint of a slice takes traffic; without a word about it, it does (EndpointConditions)."""
+    return bool((entry.get("conditions") or {}).get("ready") is not False)

@@ -1,17 +1,17 @@
-"""Which kubectl the tests call: this machine's, else the one that was built together with the node's Kubernetes.
-
-The built one is as old as its server. It serves that API server, and no other: newer ones, local mode's among them, are
-not asked for schemas, Events and checks in the way that it knows.
-"""
+"""Which kubectl the tests call: this machine's, or the one that comes with the node's Kubernetes."""
 
 import shutil
 from pathlib import Path
 
-from cluster.build import VERSION, built
 from cluster.commands import ClusterError
 from cluster.layout import Layout
+from cluster.programs import cached
 
-INSTALLING = "https://kubernetes.io/docs/tasks/tools/"
+EXPLAINED = (
+    "There is no kubectl, neither on PATH nor in the cache: install one (https://kubernetes.io/docs/tasks/tools/), or "
+    "`PYTHONPATH=e2e python -m cluster build` puts one into the cache with its Kubernetes."
+)
+"""Why there is no kubectl, and what to do."""
 
 
 class NoKubectl(ClusterError):
@@ -19,32 +19,23 @@ class NoKubectl(ClusterError):
 
 
 def is_ours(kubeconfig: str | None) -> bool:
-    """Whether the API server is the built one: of the node that runs here, or, None or "", of one that is to start."""
+    """Whether the API server is that of the node that runs here, or, None or "", of one that is to start."""
     return not kubeconfig or Path(kubeconfig).resolve() == Layout.default().kubeconfig
 
 
-def find(*, or_built: bool = False) -> str | None:
-    """The program, from PATH; with `or_built` the one in the cache where PATH has none. None where there is neither."""
-    if found := shutil.which("kubectl"):
-        return found
-    binaries = built() if or_built else None
-    return str(binaries.program("kubectl")) if binaries else None
+def find(*, of_node: bool = False) -> str | None:
+    """The program: PATH's, else the cache's; with `of_node` the cache's first, which has the version of the node.
+
+    None where there is neither.
+    """
+    on_path, binaries = shutil.which("kubectl"), cached()
+    of_cache = str(binaries.program("kubectl")) if binaries else None
+    return (of_cache or on_path) if of_node else (on_path or of_cache)
 
 
-def require(*, or_built: bool = False) -> str:
+def require(*, of_node: bool = False) -> str:
     """As `find`. Raises NoKubectl where there is none."""
-    found = find(or_built=or_built)
+    found = find(of_node=of_node)
     if found is None:
-        raise NoKubectl(explained(or_built=or_built))
+        raise NoKubectl(EXPLAINED)
     return found
-
-
-def explained(*, or_built: bool = False) -> str:
-    """Why there is no kubectl, and what to do."""
-    if or_built:
-        return (
-            "There is no kubectl, neither on PATH nor in the cache: `PYTHONPATH=e2e python -m cluster build` builds "
-            f"one with its Kubernetes, or install one ({INSTALLING})."
-        )
-    why = f"; the one in the cache, {VERSION}, is for the node that is built with it" if built() else ""
-    return f"There is no kubectl on PATH{why}: install one ({INSTALLING})."

@@ -4,15 +4,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-NAME = "fairlead-e2e"
+NUMBER = int(os.environ.get("FAIRLEAD_E2E_NUMBER") or 0)
+"""Which of several nodes of one machine this is, from 0 to 9; each has a name, addresses and a state folder."""
+NAME = f"fairlead-e2e{f'-{NUMBER}' if NUMBER else ''}"
 """The node's name in Kubernetes, and on the host the name of its network namespace, veth device and cgroup."""
 
-POD_CIDR = "10.245.0.0/24"
-SERVICE_CIDR = "10.97.0.0/16"
-API_SERVICE_ADDRESS = "10.97.0.1"
-LINK_CIDR = "10.245.255.0/30"
-HOST_ADDRESS = "10.245.255.1"
-NODE_ADDRESS = "10.245.255.2"
+_PODS, _SERVICES = f"10.{245 + NUMBER}", f"10.{97 + NUMBER}"
+POD_CIDR = f"{_PODS}.0.0/24"
+SERVICE_CIDR = f"{_SERVICES}.0.0/16"
+API_SERVICE_ADDRESS = f"{_SERVICES}.0.1"
+LINK_CIDR = f"{_PODS}.255.0/30"
+HOST_ADDRESS = f"{_PODS}.255.1"
+NODE_ADDRESS = f"{_PODS}.255.2"
 """The two ends of the veth pair. The API server, the kubelet and DNS listen on the node's end."""
 CLUSTER_DOMAIN = "cluster.local"
 
@@ -25,8 +28,8 @@ class Layout:
 
     @classmethod
     def default(cls) -> "Layout":
-        """`$FAIRLEAD_E2E_STATE`, else /var/tmp/fairlead-e2e."""
-        return cls(Path(os.environ.get("FAIRLEAD_E2E_STATE") or "/var/tmp/fairlead-e2e").resolve())
+        """`$FAIRLEAD_E2E_STATE`, else a folder below /var/tmp that is called as the node."""
+        return cls(Path(os.environ.get("FAIRLEAD_E2E_STATE") or f"/var/tmp/{NAME}").resolve())
 
     @property
     def record(self) -> Path:

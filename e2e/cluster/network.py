@@ -105,7 +105,7 @@ def start_anchor(layout: Layout, pause: Path) -> tuple[Process, Process]:
     with layout.log("anchor").open("ab") as log, os.fdopen(reading) as answer:
         command = [
             "nsenter", f"--net={NETNS}", "--", "unshare", "--mount", "--propagation", "private", "--pid", "--fork",
-            "--kill-child", "--mount-proc", "--", "sh", "-c", _ENTER, "sh", layout.state, *binds, "--", pause,
+            "--kill-child", "--mount-proc", "--", "sh", "-c", _ENTER, "sh", layout.state, *binds, "--", pause, "-P",
         ]  # fmt: skip
         pid = spawn(command, {"PATH": FINDABLE_PATH}, writing, log.fileno())
         os.close(writing)

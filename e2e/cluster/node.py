@@ -23,12 +23,11 @@ from caches import using
 
 from cluster import cgroups, control_plane, dns_packets, network, processes, worker
 from cluster.api import Api, ApiError
-from cluster.build import Binaries, built
 from cluster.commands import ClusterError, Progress, run, tail
 from cluster.control_plane import Endpoints
-from cluster.entries import obtain
 from cluster.layout import API_SERVICE_ADDRESS, CLUSTER_DOMAIN, NAME, NODE_ADDRESS, Layout
 from cluster.processes import ComponentFailed, Process, Record, Starter
+from cluster.programs import Binaries, cache_root, obtain
 
 PATIENCE_SECONDS = 180.0
 """How long any one step of a start may take, on a machine that is busy with other things."""
@@ -58,7 +57,7 @@ class Node:
         return self.layout.kubeconfig
 
     def up(self) -> "Node":
-        """Starts the cluster unless it runs already, building Kubernetes first where the cache lacks it.
+        """Starts the cluster unless it runs already, getting Kubernetes first where the cache lacks it.
 
         What a killed start has left is removed first. A start that fails, or is interrupted, removes what it had made;
         the error is a ClusterError with the end of the log of the component that failed. So is a cluster of the other
@@ -91,9 +90,9 @@ class Node:
             with _exclusively(self.layout), _undisturbed():
                 take_down(self.layout)
 
-    def load_image(self, archive: Path) -> list[str]:
-        """Imports a docker-archive or OCI archive into the node; returns the names of its images."""
-        return load_image(self.layout, archive)
+    def load_image(self, archive: Path) -> None:
+        """Imports a docker-archive or OCI archive into the node."""
+        load_image(self.layout, archive)
 
     def __enter__(self) -> "Node":
         return self.up()
@@ -152,7 +151,7 @@ class _Start:
         """Makes the namespaces, link and cgroups that the node lives in; a control plane alone needs only ports."""
         if not self.with_worker:
             self.record.save()
-            return Endpoints("127.0.0.1", *_free_ports(3))
+            return Endpoints(control_plane.LOOPBACK, *_free_ports(3))
         self.record.mounted_netns_folder = not network.netns_folder_is_mounted()
         self.record.save()
         network.create_namespace()
@@ -263,18 +262,17 @@ def ctr(layout: Layout, *arguments: str) -> str:
 
 
 def _ctr_command(layout: Layout) -> list[str]:
-    binaries = built()
-    if binaries is None:
-        raise ClusterError("Kubernetes is not in the cache: `python -m cluster build` puts it there.")
+    record = Record.read(layout.record)
+    if record is None or record.mode != _NODE:
+        raise ClusterError("No node is up here: `python -m cluster up` starts one.")
+    binaries = Binaries(cache_root() / record.build)
     socket_file = f"{layout.root}/run/containerd/containerd.sock"
     return [str(binaries.program("ctr")), "--address", socket_file, "--namespace", "k8s.io"]
 
 
-def load_image(layout: Layout, archive: Path) -> list[str]:
-    """Imports an image archive into the running node of `layout`; returns the names of its images."""
-    record = Record.read(layout.record)
-    if record is None or record.mode != _NODE:
-        raise ClusterError("No node is up here that could take an image: `python -m cluster up` starts one.")
+def load_image(layout: Layout, archive: Path) -> None:
+    """Imports an image archive into the running node of `layout`."""
+    command = _ctr_command(layout)
     try:
         source = archive.open("rb")
     except OSError as error:
@@ -282,12 +280,11 @@ def load_image(layout: Layout, archive: Path) -> list[str]:
     with source:
         # Standard input, because the node's containerd may not see the file under its name.
         imported = subprocess.run(
-            [*_ctr_command(layout), "images", "import", "-"],
+            [*command, "images", "import", "-"],
             stdin=source, capture_output=True, text=True, check=False,
         )  # fmt: skip
     if imported.returncode != 0:
         raise ClusterError(f"{archive} could not be imported: {tail(imported.stdout + imported.stderr, 5)}")
-    return [line.split()[1] for line in imported.stdout.splitlines() if line.startswith("unpacking ")]
 
 
 def status(layout: Layout) -> dict[str, Any]:

@@ -1,10 +1,5 @@
-"""Debian packages, through apt's own configuration: what gets installed, what is only unpacked, and Kubernetes' source.
+"""Debian's tools that a node and its images call on the host, installed where they are missing; no service starts."""
 
-Packages that bring a service (etcd, containerd) or a compiler are unpacked into a folder and never installed, so the
-host's own containerd or Docker stays as it is and no service is started or enabled. Only plain tools are installed.
-"""
-
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,9 +23,8 @@ TOOLS = {
 IMAGE_TOOLS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
 """What building container images needs beside it."""
 
-BUILD_TOOLS = {"patch": "patch", "tar": "tar", "gzip": "gzip"}
-
 SUITE = "bookworm"
+"""Of the images' base."""
 FINDABLE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -44,7 +38,7 @@ def install(tools: dict[str, str]) -> list[str]:
     wanted = sorted({tools[tool] for tool in missing(tools)})
     if not wanted:
         return []
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    environment = {**debian.ENVIRONMENT, "RUNLEVEL": "1"}
     run("apt-get", "update", "-qq", env=environment)
     with _NoServices():
         run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted, env=environment)
@@ -72,26 +66,7 @@ def mirror() -> str:
     found = debian.mirror(SUITE)
     if found is None:
         raise ClusterError(
-            f"apt on this machine has no source for Debian {SUITE}, component main. Kubernetes is built from that "
-            f"release's source package: use a Debian {SUITE} machine, or set KUBECONFIG to a cluster of your own."
+            f"apt on this machine has no source for Debian {SUITE}, component main, of which the images are made: "
+            f"use a Debian {SUITE} machine, or set KUBECONFIG to a cluster that has the images."
         )
     return found
-
-
-class Archive:
-    """bookworm's archive, read with an apt state of its own in `folder`: the host's own stays untouched."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.suite = debian.Suite(SUITE, mirror(), folder)
-        self.suite.refresh(sources=True)
-
-    def unpack(self, packages: Iterable[str], root: Path) -> dict[str, str]:
-        """Downloads packages and unpacks them under `root`, as `dpkg -x` does; returns the version of each."""
-        files = {package: self.suite.download([package], self.folder / "downloads")[0] for package in packages}
-        debian.unpack(files.values(), root)
-        return {package: debian.version(file) for package, file in files.items()}
-
-    def source(self, package: str, version: str, folder: Path) -> None:
-        """Downloads a source package's files into `folder`, checked by apt against the archive's signature."""
-        self.suite.source(package, version, folder)

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from cluster import cgroups, network, packages
-from cluster.build import built, cache_root
+from cluster import cgroups, network, packages, programs
 from cluster.commands import ClusterError
 from cluster.layout import NAME, Layout
 from cluster.processes import Record
 
 _GIB = 1024**3
-_BUILD_BYTES, _RUN_BYTES = 3 * _GIB, 4 * _GIB
+_PROGRAMS_BYTES, _RUN_BYTES = 1 * _GIB, 4 * _GIB
 _MEMORY_BYTES = 2 * _GIB
 
 
@@ -79,8 +78,9 @@ def examine() -> Report:
     root = os.geteuid() == 0
     checks = [
         Check("root", root, "yes" if root else "no: namespaces, mounts and apt need it"),
-        _packages(),
-        _space("disk for the build", cache_root(), 0 if built() else _BUILD_BYTES),
+        _tools(),
+        _kubernetes(),
+        _space("disk for the programs", programs.cache_root(), _PROGRAMS_BYTES),
         _space("disk for the run", Layout.default().state, _RUN_BYTES),
         _memory(),
     ]
@@ -97,15 +97,23 @@ def _tried(attempt: Callable[[], str]) -> tuple[bool, str]:
         return False, " ".join(str(error).split())[:300]
 
 
-def _packages() -> Check:
-    name = f"Kubernetes built, or Debian {packages.SUITE} to build it"
+def _tools() -> Check:
     lacking = packages.missing(packages.TOOLS)
-    if (binaries := built()) and not lacking:
-        return Check(name, True, f"built: {binaries.folder}")
+    if not lacking:
+        return Check("tools", True, ", ".join(packages.TOOLS))
     if shutil.which("apt-get") is None:
-        return Check(name, False, f"no apt-get on this machine (lacking: {', '.join(lacking) or 'nothing'})")
-    met, found = _tried(packages.mirror)
-    return Check(name, met, found + (f"; to be installed: {', '.join(lacking)}" if met and lacking else ""))
+        return Check("tools", False, f"lacking {', '.join(lacking)}, and no apt-get on this machine")
+    return Check("tools", True, f"to be installed: {', '.join(lacking)}")
+
+
+def _kubernetes() -> Check:
+    def found() -> str:
+        version = programs.chosen_version()
+        if binaries := programs.cached(version):
+            return f"{version} in the cache: {binaries.folder}"
+        return f"{version} from {programs.origin(version)}"
+
+    return Check("Kubernetes", *_tried(found))
 
 
 def _space(name: str, folder: Path, needed_bytes: int) -> Check:
@@ -126,7 +134,7 @@ def _memory() -> Check:
 def _cgroups() -> str:
     present = cgroups.hierarchies()
     if lacking := cgroups.missing_controllers(present):
-        raise ClusterError(f"no cgroup v1 hierarchy with {', '.join(lacking)}; the kubelet of 1.20 does not know v2")
+        raise ClusterError(f"no cgroup v1 hierarchy with {', '.join(lacking)}; this node is set up for v1 only")
     name = f"{NAME}-preflight"
     try:
         cgroups.create(name)

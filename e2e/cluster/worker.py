@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cluster.build import PAUSE_IMAGE, Binaries
 from cluster.layout import CLUSTER_DOMAIN, NAME, NODE_ADDRESS, POD_CIDR, Layout
+from cluster.programs import PAUSE_IMAGE, Binaries
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 """As the node sees it; on the host it lies below the state folder's root/run."""
@@ -33,29 +33,32 @@ def commands(layout: Layout, binaries: Binaries) -> dict[str, list[str | Path]]:
         "kubelet": [
             binaries.program("kubelet"), f"--config={folder}/kubelet.yaml",
             f"--kubeconfig={layout.pki}/kubelet.kubeconfig", f"--hostname-override={NAME}", f"--node-ip={NODE_ADDRESS}",
-            "--container-runtime=remote", f"--container-runtime-endpoint=unix://{CONTAINERD_SOCKET}",
-            f"--cgroup-root=/{NAME}", f"--pod-infra-container-image={PAUSE_IMAGE}", "--register-node=true", "--v=2",
+            f"--cgroup-root=/{NAME}", "--register-node=true", "--v=2",
         ],
         "kube-proxy": [binaries.program("kube-proxy"), f"--config={folder}/kube-proxy.yaml", "--v=2"],
     }  # fmt: skip
 
 
 def _containerd(folder: Path, binaries: Binaries) -> str:
-    return f"""version = 2
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
+    return f"""version = 3
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "{PAUSE_IMAGE}"
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "{folder}/registries"
+[plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true  # root in a container of its own may lack the capability to lower it
   disable_apparmor = true
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.runtime".containerd]
     default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
         BinaryName = "{binaries.program("runc")}"
         SystemdCgroup = false
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{binaries.cni_plugins}"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{binaries.cni_plugins}"]
     conf_dir = "{folder}/cni"
 """
 
@@ -64,13 +67,15 @@ def _bridge() -> dict[str, Any]:
     ipam = {"type": "host-local", "ranges": [[{"subnet": POD_CIDR}]], "routes": [{"dst": "0.0.0.0/0"}]}
     bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam}
     ports = {"type": "portmap", "capabilities": {"portMappings": True}}
-    return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, ports]}
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, ports]}
 
 
 def _kubelet(layout: Layout) -> dict[str, Any]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        "failCgroupV1": False,  # the preflight asks for version 1
         "address": NODE_ADDRESS,
         "healthzBindAddress": "127.0.0.1",
         "readOnlyPort": 0,

@@ -171,12 +171,6 @@ class Fleet(Kubectl, ABC):
 
     # -- what servers can do --
 
-    @property
-    @abstractmethod
-    def checks_rules(self) -> bool:
-        """Whether the API server refuses what breaks a rule between fields (CEL), and unknown fields by itself. An
-        older server stores the object, and the operator reports InvalidSpec."""
-
     def fill_claim(self, name: str, folder: str, manifest: Json | None = None) -> None:
         """`write_claim`, with the dinghy's files in `folder`."""
         self.write_claim(name, FILL, [folder], manifest)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from fairlead.api.names import CRD_NAME, KIND
+from fairlead.api.names import CRD_NAME
 
 Json = dict[str, Any]
 
@@ -19,8 +19,6 @@ LABEL_LLMDEPLOYMENT = "fairlead.dev/llmdeployment"
 LABEL_OURS = "fairlead.dev/e2e"
 """On what the suite itself created on a cluster, and so may delete."""
 OURS = {LABEL_OURS: "true"}
-KUBECTL_WITH_EVENTS = (1, 26)
-"""Since then `kubectl events` is a verb; the built kubectl is older."""
 
 
 class Kubectl:
@@ -70,10 +68,7 @@ class Kubectl:
 
     def events(self, name: str) -> str:
         """The LLMDeployment's Events, as a person lists them."""
-        if self.client_version() >= KUBECTL_WITH_EVENTS:
-            return self.kubectl("events", "--for", f"llm/{name}").stdout
-        about = f"involvedObject.kind={KIND},involvedObject.name={name}"
-        return self.kubectl("get", "events", "--field-selector", about).stdout
+        return self.kubectl("events", "--for", f"llm/{name}").stdout
 
     def delete(self, kind: str, name: str = "", *options: str) -> None:
         """Deletes what may be there, without waiting for it to be gone."""
@@ -130,7 +125,7 @@ class Kubectl:
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": OURS}})
 
     def apply_crd(self) -> bool:
-        """Creates or replaces the suite's CRD; a server without CEL drops the rules. Returns whether it was created.
+        """Creates or replaces the suite's CRD. Returns whether it was created.
 
         Ends the run where somebody else created it: there may be LLMDeployments of theirs, and the suite deletes all.
         """
@@ -140,7 +135,7 @@ class Kubectl:
             pytest.exit(f"the CRD {CRD_NAME} exists and is not the suite's: leaving the cluster alone", 3)
         crd = yaml.safe_load(CRD.read_text())
         crd["metadata"]["labels"] = {**crd["metadata"].get("labels", {}), **OURS}
-        self.kubectl("replace" if exists else "create", "--validate=false", "-f", "-", stdin=yaml.safe_dump(crd))
+        self.kubectl("replace" if exists else "create", "--validate=strict", "-f", "-", stdin=yaml.safe_dump(crd))
         self.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=60s")
         # It is a moment before the server answers for its objects.
         self.wait(f"{CRD_NAME} to be served", lambda: self.kubectl("get", CRD_NAME, check=False).returncode == 0)
@@ -155,11 +150,14 @@ class Kubectl:
 
     def server_version(self) -> tuple[int, int]:
         """Major and minor version of the API server."""
-        return _version(json.loads(self.kubectl("get", "--raw", "/version").stdout))
+        told = json.loads(self.kubectl("get", "--raw", "/version").stdout)
+        return int(told["major"]), int("".join(c for c in told["minor"] if c.isdigit()))  # some say `32+`
 
-    def client_version(self) -> tuple[int, int]:
-        """Major and minor version of kubectl."""
-        return _version(json.loads(self.kubectl("version", "--client", "-o", "json").stdout)["clientVersion"])
+    def server_and_runtime(self) -> tuple[str, str]:
+        """The API server's version, such as `1.37.2`, and the container runtime of the first node."""
+        told = json.loads(self.kubectl("get", "--raw", "/version").stdout)["gitVersion"].removeprefix("v")
+        runtime = self.get("nodes")["items"][0]["status"]["nodeInfo"]["containerRuntimeVersion"]
+        return told, runtime.replace("://v", " ").replace("://", " ")
 
     def state(self) -> str:
         """What a person would look at first when something is wrong."""
@@ -173,8 +171,3 @@ class Kubectl:
 
 def _condition(status: Json, kind: str) -> Json:
     return next((each for each in status.get("conditions", []) if each["type"] == kind), {})
-
-
-def _version(told: Json) -> tuple[int, int]:
-    """Some say `32+` for the minor one."""
-    return int(told["major"]), int("".join(c for c in told["minor"] if c.isdigit()))

@@ -32,12 +32,10 @@ CLIENT = "e2e"
 """Name of the suite's client: the Secret's entry that holds its key."""
 OPERATOR = os.environ.get("FAIRLEAD_E2E_OPERATOR_IMAGE") or f"{OPERATOR_IMAGE}:{__version__}"
 ENGINE = os.environ.get("FAIRLEAD_E2E_ENGINE_IMAGE") or f"{ENGINE_IMAGE}:{__version__}"
-"""Images under test, where the nodes have them or can pull them."""
-SHELL_IMAGE = "local.test/shell:1"
+SHELL_IMAGE = os.environ.get("FAIRLEAD_E2E_SHELL_IMAGE") or "local.test/shell:1"
+"""Images under test, and the one with curl in it, where the nodes have them or can pull them."""
 SHELL_POD = "fairlead-e2e-shell"
 TAINT = "fairlead.dev/spot-notice"
-SERVER_WITH_RULES = (1, 25)
-"""Since then CEL rules are on by default, and unknown fields are refused by the server."""
 
 
 def values(revision: int = 0) -> Json:
@@ -80,10 +78,6 @@ class KubernetesFleet(Fleet):
         self.release = Release(kubeconfig, name=RELEASE, namespace=self.system_namespace)
         self._revision = 0
         self._has_shell = False
-
-    @property
-    def checks_rules(self) -> bool:
-        return self.server_version() >= SERVER_WITH_RULES
 
     # -- up and down --
 
@@ -234,12 +228,8 @@ class KubernetesFleet(Fleet):
     def evict(self, pod: Json) -> None:
         """Asks for the eviction as `kubectl drain` does, again while a disruption budget says no."""
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        groups = json.loads(self.kubectl("get", "--raw", "/apis/policy").stdout)
-        served = {version["version"] for version in groups["versions"]}
-        # Servers took policy/v1beta1 for evictions before they knew policy/v1.
-        version = "policy/v1" if "v1" in served else "policy/v1beta1"
         metadata = {"name": name, "namespace": namespace}
-        eviction = json.dumps({"apiVersion": version, "kind": "Eviction", "metadata": metadata})
+        eviction = json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
 
         def allowed() -> bool:
@@ -328,7 +318,7 @@ def kubernetes_fleet(
     for the next run to take over. Raises NoKubectl and NotForTests."""
     with ExitStack() as stack:
         node = None if environment.get("KUBECONFIG") else stack.enter_context(own_node())
-        program = kubectl.require(or_built=kubectl.is_ours(environment.get("KUBECONFIG")))
+        program = kubectl.require(of_node=kubectl.is_ours(environment.get("KUBECONFIG")))
         kubeconfig = folder / "kubeconfig"
         own_kubeconfig(program, node.kubeconfig if node else None, environment.get(VARIABLE), kubeconfig)
         fleet = KubernetesFleet(kubeconfig, program)

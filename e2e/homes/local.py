@@ -57,10 +57,6 @@ class LocalFleet(Fleet):
         self._texts: dict[str, dict[str, str]] = {}
         """What each model that was loaded answered before anything disturbed it; no disturbance may change it."""
 
-    @property
-    def checks_rules(self) -> bool:
-        return True
-
     def engine_get(self, pod: Json, path: str) -> str:
         with closing(http.client.HTTPConnection(pod["status"]["podIP"], ENGINE_PORT, timeout=10)) as connection:
             connection.request("GET", path)

@@ -39,7 +39,7 @@ def fetch() -> None:
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         return
     with tempfile.TemporaryDirectory(prefix="fairlead-prometheus-") as folder:
-        debian.unpack(debian.download_own(["prometheus"], Path(folder)), cache("prometheus"))
+        debian.unpack(debian.download(["prometheus"], Path(folder)), cache("prometheus"))
 
 
 def promtool(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:

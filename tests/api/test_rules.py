@@ -6,10 +6,10 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from crd.cases import RULES, RuleCase
+from crd.mutations import mutated_specs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle.cases import RULES, RuleCase
-from oracle.mutations import mutated_specs
 
 from fairlead.api import rules
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules

@@ -12,7 +12,7 @@ import helm
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="pip install -r requirements/kubernetes.txt")
 
-VERSIONS = ("1.25", "1.29", "1.32", "1.36", "1.37")
+VERSIONS = ("1.29", "1.32", "1.36", "1.37")
 THOROUGH = VERSIONS[-1:]
 """With these every value of the chart is tried, with the others a few cases."""
 FEW = ("default", "everything", "no keys")

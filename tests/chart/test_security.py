@@ -287,22 +287,11 @@ def test_gateways_that_scale_themselves_are_spread_and_evicted_one_by_one_too() 
     assert of_kind(still, "PodDisruptionBudget") == {}
 
 
-@pytest.mark.parametrize(
-    ("version", "keys"),
-    [
-        ("1.20.0", None),
-        ("1.26.15", None),
-        ("1.27.0", ["pod-template-hash"]),
-        ("1.27.3-gke.100", ["pod-template-hash"]),
-        ("1.36.1", ["pod-template-hash"]),
-    ],
-)
-def test_each_revision_is_spread_by_itself_where_the_api_server_can(version: str, keys: list[str] | None) -> None:
-    deployments = of_kind(helm.objects(helm.render({"operator": {"replicas": 2}}, kube_version=version)), "Deployment")
+def test_each_revision_is_spread_by_itself() -> None:
+    deployments = of_kind(helm.objects(helm.render({"operator": {"replicas": 2}})), "Deployment")
     spread = [
         constraint
         for deployment in deployments.values()
         for constraint in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
     ]
-    assert len(spread) == 4
-    assert [constraint.get("matchLabelKeys") for constraint in spread] == [keys] * 4
+    assert [constraint["matchLabelKeys"] for constraint in spread] == [["pod-template-hash"]] * 4

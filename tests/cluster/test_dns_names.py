@@ -10,8 +10,20 @@ def service(namespace: str, name: str, **spec: Any) -> tuple[tuple[str, str], di
     return (namespace, name), {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
 
 
-def endpoints(*subsets: dict[str, Any]) -> dict[str, Any]:
-    return {"subsets": list(subsets)}
+def slices(service: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """What a Service with four pods has: two slices of IPv4 addresses, and those of IPv6 that nobody asks for."""
+    late = {"addresses": ["10.245.0.4"], "hostname": "late", "conditions": {"ready": False}}
+    made = {
+        "a": ("IPv4", [{"addresses": ["10.245.0.2"], "hostname": "one", "conditions": {"ready": True}}, late]),
+        "b": ("IPv4", [{"addresses": ["10.245.0.3"], "conditions": {}}]),
+        "c": ("IPv6", [{"addresses": ["fd00::3"], "conditions": {"ready": True}}]),
+        "d": ("IPv4", None),
+    }
+    labels = {"kubernetes.io/service-name": service}
+    return {
+        ("default", f"{service}-{suffix}"): {"metadata": {"labels": labels}, "addressType": kind, "endpoints": found}
+        for suffix, (kind, found) in made.items()
+    }
 
 
 @pytest.fixture
@@ -26,9 +38,7 @@ def directory() -> Directory:
         service("default", "outside", type="ExternalName", externalName="example.org"),
         service("default", "circle", type="ExternalName", externalName="circle.default.svc.cluster.local"),
     ]
-    subset = {"addresses": [{"ip": "10.245.0.2", "hostname": "one"}, {"ip": "10.245.0.3"}],
-              "notReadyAddresses": [{"ip": "10.245.0.4", "hostname": "late"}]}  # fmt: skip
-    return Directory(dict(services), {("default", "pods"): endpoints(subset), ("default", "early"): endpoints(subset)})
+    return Directory(dict(services), slices("pods") | slices("early"))
 
 
 def addresses(directory: Directory, name: str) -> list[str]:

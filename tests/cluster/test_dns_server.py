@@ -24,8 +24,8 @@ class StandIn(Api):
     """Lists what `items` holds and then hands out watch events; `broken` makes every call fail."""
 
     def __init__(self) -> None:
-        self.items: dict[str, list[dict[str, Any]]] = {"services": [], "endpoints": []}
-        self.events: dict[str, Queue[dict[str, Any] | None]] = {"services": Queue(), "endpoints": Queue()}
+        self.items: dict[str, list[dict[str, Any]]] = {"services": [], "endpointslices": []}
+        self.events: dict[str, Queue[dict[str, Any] | None]] = {"services": Queue(), "endpointslices": Queue()}
         self.broken = False
         self.lists = 0
 
@@ -59,7 +59,7 @@ def eventually(holds: Callable[[], bool]) -> None:
 def test_a_follower_has_what_is_listed_and_then_what_changes(api: StandIn) -> None:
     api.items["services"] = [service("web", "10.97.0.1"), service("old", "10.97.0.2")]
     objects: dict[tuple[str, str], dict[str, Any]] = {}
-    follower = Follower(api, "services", objects)
+    follower = Follower(api, "/api/v1/services", objects)
     assert follower.listed.wait(30)
     assert objects.keys() == {("default", "web"), ("default", "old")}
     api.events["services"].put({"type": "DELETED", "object": service("old", "10.97.0.2")})
@@ -70,7 +70,7 @@ def test_a_follower_has_what_is_listed_and_then_what_changes(api: StandIn) -> No
 def test_a_broken_watch_lists_again_and_keeps_what_it_knows_meanwhile(api: StandIn) -> None:
     api.items["services"] = [service("web", "10.97.0.1")]
     objects: dict[tuple[str, str], dict[str, Any]] = {}
-    assert Follower(api, "services", objects).listed.wait(30)
+    assert Follower(api, "/api/v1/services", objects).listed.wait(30)
     api.broken = True
     api.events["services"].put(None)
     time.sleep(0.1)
@@ -81,7 +81,7 @@ def test_a_broken_watch_lists_again_and_keeps_what_it_knows_meanwhile(api: Stand
 
 
 def test_a_watch_that_the_server_calls_too_old_lists_again(api: StandIn) -> None:
-    assert Follower(api, "services", {}).listed.wait(30)
+    assert Follower(api, "/api/v1/services", {}).listed.wait(30)
     api.events["services"].put({"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}})
     eventually(lambda: api.lists == 2)
 

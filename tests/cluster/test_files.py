@@ -1,4 +1,4 @@
-"""The files that the test node makes: cache key, certificates, kubeconfig, image archive, component settings."""
+"""The files that the test node makes: certificates, kubeconfig, image archive, component settings."""
 
 import hashlib
 import io
@@ -12,46 +12,21 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster import archive, build, control_plane, pki, worker
+from cluster import archive, control_plane, pki, worker
 from cluster.api import Api
-from cluster.build import Binaries
 from cluster.control_plane import Endpoints
 from cluster.layout import API_SERVICE_ADDRESS, Layout
+from cluster.programs import PAUSE_IMAGE, Binaries
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
-
-
-def test_the_cache_key_changes_with_the_recipe_and_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = build.cache_key()
-    assert before.startswith(f"{build.VERSION}-")
-    assert build.cache_key() == before
-    recipe = tmp_path / "build.py"
-    monkeypatch.setattr(build, "_RECIPE", (recipe,))
-    recipe.write_text("one")
-    one = build.cache_key()
-    recipe.write_text("two")
-    two = build.cache_key()
-    monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    assert len({before, one, two, build.cache_key()}) == 4
-
-
-def test_only_a_finished_build_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRLEAD_CACHE", str(tmp_path))
-    (tmp_path / "kubernetes" / ".building-x").mkdir(parents=True)
-    assert build.built() is None
-    (tmp_path / "kubernetes" / build.cache_key()).mkdir()
-    found = build.built()
-    assert found is not None
-    with pytest.raises(FileNotFoundError, match="kubelet"):
-        found.program("kubelet")
 
 
 def test_an_image_archive_is_what_its_own_digests_say(tmp_path: Path) -> None:
     program, target = tmp_path / "pause", tmp_path / "pause.tar"
     program.write_bytes(b"\x7fELF")
-    archive.write_program_image(program, "local.test/pause:1", target)
+    archive.write_program_image(program, "local.test/pause:1", target, ["-P"])
     first = target.read_bytes()
-    archive.write_program_image(program, "local.test/pause:1", target)
+    archive.write_program_image(program, "local.test/pause:1", target, ["-P"])
     assert target.read_bytes() == first
     with tarfile.open(target) as image:
         files = {entry.name: image.extractfile(entry).read() for entry in image}  # type: ignore[union-attr]
@@ -64,7 +39,7 @@ def test_an_image_archive_is_what_its_own_digests_say(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(layer)) as content:
         (entry,) = content
         assert (entry.name, entry.mode) == ("pause", 0o755)
-    assert config["config"]["Entrypoint"] == ["/pause"]
+    assert config["config"]["Entrypoint"] == ["/pause", "-P"]
 
 
 @needs_openssl
@@ -114,13 +89,11 @@ def test_a_kubeconfig_is_complete_in_itself_and_its_owners_alone(tmp_path: Path)
 
 @pytest.fixture
 def binaries(tmp_path: Path) -> Binaries:
-    folder = tmp_path / "built"
-    for name in (*build.PROGRAMS, "pause"):
-        (folder / "bin" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "bin" / name).touch()
-    for name in ("etcd", "containerd", "ctr", "runc"):
-        (folder / "debian/usr/bin" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "debian/usr/bin" / name).touch()
+    folder = tmp_path / "1.37.2-key"
+    programs = ("etcd", *control_plane.ORDER, "kubelet", "kube-proxy", "pause", "containerd")
+    for file in (*(folder / "bin" / name for name in programs), folder / "debian/usr/sbin/runc"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     return Binaries(folder)
 
 
@@ -133,14 +106,15 @@ def test_rbac_is_on_and_the_aggregation_layer_has_an_authority_of_its_own(tmp_pa
     assert options["requestheader-client-ca-file"] != options["client-ca-file"]
 
 
-def test_the_workers_settings_parse_and_name_the_same_pause_image(tmp_path: Path, binaries: Binaries) -> None:
+def test_the_workers_settings_parse_and_agree_on_the_socket_and_the_pause_image(
+    tmp_path: Path, binaries: Binaries
+) -> None:
     layout = Layout(tmp_path / "state")
     worker.write_configuration(layout, binaries)
     containerd = tomllib.loads((layout.configuration / "containerd.toml").read_text())
-    runtime = containerd["plugins"]["io.containerd.grpc.v1.cri"]
-    words = [str(word) for word in worker.commands(layout, binaries)["kubelet"]]
-    assert f"--pod-infra-container-image={runtime['sandbox_image']}" in words
-    assert "--cgroup-root=/fairlead-e2e" in words
+    assert containerd["plugins"]["io.containerd.cri.v1.images"]["pinned_images"]["sandbox"] == PAUSE_IMAGE
+    assert "--cgroup-root=/fairlead-e2e" in [str(word) for word in worker.commands(layout, binaries)["kubelet"]]
     kubelet = json.loads((layout.configuration / "kubelet.yaml").read_text())
+    assert kubelet["containerRuntimeEndpoint"] == f"unix://{worker.CONTAINERD_SOCKET}"
     assert kubelet["authentication"]["anonymous"] == {"enabled": False}
     assert kubelet["imageGCHighThresholdPercent"] == 100

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from caches import unused
 from cluster import node
-from cluster.build import Binaries
 from cluster.commands import ClusterError
 from cluster.layout import Layout
 from cluster.node import Node
 from cluster.processes import Process, Record
+from cluster.programs import Binaries
 
 OTHER = {"node": "control-plane", "control-plane": "node"}
 

@@ -11,9 +11,9 @@ from caches import RECORD, alone, builds, cache, pruned, unused, using
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path) -> None:
-    assert cache("oracle", {"FAIRLEAD_CACHE": str(tmp_path)}) == tmp_path / "oracle"
-    home = Path.home().resolve() / ".cache" / "fairlead" / "oracle"
-    assert [cache("oracle", {}), cache("oracle", {"FAIRLEAD_CACHE": ""})] == [home, home]
+    assert cache("images", {"FAIRLEAD_CACHE": str(tmp_path)}) == tmp_path / "images"
+    home = Path.home().resolve() / ".cache" / "fairlead" / "images"
+    assert [cache("images", {}), cache("images", {"FAIRLEAD_CACHE": ""})] == [home, home]
 
 
 def test_who_comes_second_says_so_and_waits(tmp_path: Path) -> None:

@@ -138,10 +138,8 @@ topologySpreadConstraints:
     labelSelector:
       matchLabels:
         {{- include "fairlead.selectorLabels" $ | nindent 8 }}
-    {{- /* Each revision by itself, or the pods of the old one push the new ones together; older API servers do not know it. */}}
-    {{- if semverCompare ">=1.27.0-0" $.root.Capabilities.KubeVersion.Version }}
+    {{- /* Each revision by itself, or the pods of the old one push the new ones together. */}}
     matchLabelKeys: [pod-template-hash]
-    {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -135,7 +135,7 @@ class OperatorSettings:
     network_policies: bool = True
     """Whether each LLMDeployment gets a NetworkPolicy: its engines take connections from the gateway's pods, the
     operator's and those of `monitoringNamespace`, and from nobody else. It finds their namespaces by the label
-    kubernetes.io/metadata.name, which Kubernetes puts on every namespace from version 1.21 on."""
+    kubernetes.io/metadata.name, which Kubernetes puts on every namespace."""
     monitoring_namespace: Annotated[str | None, Constraints(pattern=DNS_LABEL_PATTERN)] = None
     """Namespace whose pods may read the engines' metrics. None = no other pods may."""
     pod_disruption_budgets: bool = True

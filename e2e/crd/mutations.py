@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from crd.cases import FULL
 from fairlead.api.llmdeployment import spec_schema
-from oracle.cases import FULL
 
 Json = dict[str, Any]
 Path = tuple[str | int, ...]

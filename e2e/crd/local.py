@@ -1,4 +1,4 @@
-"""Local mode's Kubernetes API in a thread of this process, for the same requests that the oracle is asked."""
+"""Local mode's Kubernetes API in a thread of this process, for the requests that a genuine API server is asked."""
 
 import asyncio
 import threading

@@ -3,7 +3,7 @@
 from typing import Any
 
 import httpx
-from oracle.verdicts import WHOLE_OBJECT, verdict
+from crd.verdicts import WHOLE_OBJECT, verdict
 
 
 def refusal(*causes: tuple[str, str], message: str = "", code: int = 422, **headers: str) -> httpx.Response:
