@@ -13,11 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster import dns_packets
+import dns.exception
+import dns.flags
+import dns.message
+import dns.opcode
+import dns.rcode
+import dns.rrset
+
 from cluster.api import Api, ApiError
 from cluster.dns_names import Directory, Key
 
 PORT = 53
+TTL_SECONDS = 5
+OLD_UDP_LIMIT_BYTES = 512
+"""Of a datagram to an asker that does not say what it takes (RFC 1035)."""
+UDP_LIMIT_BYTES = 1232
+"""Of any other datagram."""
 _RETRY_SECONDS = 0.5
 _WATCH_SECONDS = 120
 """How long one watch is asked to last; the server ends it in good order after that."""
@@ -72,7 +83,7 @@ def _key(item: dict[str, Any]) -> Key:
 
 
 class Resolver:
-    """Bytes of a query to bytes of its answer."""
+    """Turns the bytes of a query into those of its answer."""
 
     def __init__(self, api: Api) -> None:
         self.directory = Directory()
@@ -82,15 +93,33 @@ class Resolver:
         ]
 
     def resolve(self, message: bytes, over_udp: bool) -> bytes | None:
+        """The answer to a query; None for bytes that are none. What a datagram cannot hold is cut, and says so."""
         try:
-            query = dns_packets.parse(message)
-        except dns_packets.BadQuery as bad:
+            query = dns.message.from_wire(message)
+        except dns.exception.DNSException:
             log(f"not a query: {message[:64].hex()}")
-            return bad.reply
+            return None
+        if query.flags & dns.flags.QR:
+            return None  # somebody's answer: to answer it could go on for ever
+        reply = dns.message.make_response(query, recursion_available=True, our_payload=UDP_LIMIT_BYTES)
+        reply.flags |= dns.flags.AA
+        reply.set_rcode(self._fill(reply))
+        limit = min(query.payload or OLD_UDP_LIMIT_BYTES, UDP_LIMIT_BYTES) if over_udp else 0
+        return reply.to_wire(max_size=limit, prefer_truncation=True)
+
+    def _fill(self, reply: dns.message.Message) -> dns.rcode.Rcode:
+        """Adds the records that answer the reply's question, and returns its response code."""
+        if reply.opcode() != dns.opcode.QUERY or len(reply.question) != 1:
+            return dns.rcode.NOTIMP
         if not all(follower.listed.is_set() for follower in self.followers):
-            log(f"{query.name}: the API server has not been read yet")
-            return dns_packets.failure(query)
-        return dns_packets.answer(query, self.directory.lookup(query.name, query.kind), over_udp)
+            log(f"{reply.question[0].name}: the API server has not been read yet")
+            return dns.rcode.SERVFAIL
+        (question,) = reply.question
+        found = self.directory.lookup(question.name.to_text(omit_final_dot=True), question.rdtype.name)
+        for record in found.records:
+            owner, value = f"{record.owner}.", record.value + "." * (record.kind == "CNAME")
+            reply.answer.append(dns.rrset.from_text(owner, TTL_SECONDS, "IN", record.kind, value))
+        return dns.rcode.Rcode(found.outcome.value)
 
 
 def servers(address: str, resolver: Resolver) -> Iterator[socketserver.BaseServer]:

@@ -19,9 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import dns.exception
+import dns.message
+import dns.query
 from caches import using
 
-from cluster import cgroups, control_plane, dns_packets, network, processes, worker
+from cluster import cgroups, control_plane, network, processes, worker
 from cluster.api import Api, ApiError
 from cluster.commands import ClusterError, Progress, run, tail
 from cluster.control_plane import Endpoints
@@ -338,12 +341,12 @@ def _connects(address: str, port: int) -> bool:
 
 def _dns_answers() -> bool:
     """Whether the DNS server gives the API server's own Service the address it has."""
-    name = f"kubernetes.default.svc.{CLUSTER_DOMAIN}"
-    question = dns_packets.encode_name(name) + b"\0\1\0\1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        asker.settimeout(1)
-        asker.sendto(b"fl\1\0\0\1\0\0\0\0\0\0" + question, (NODE_ADDRESS, 53))
-        return asker.recv(512).endswith(socket.inet_aton(API_SERVICE_ADDRESS))
+    query = dns.message.make_query(f"kubernetes.default.svc.{CLUSTER_DOMAIN}", "A")
+    try:
+        answer = dns.query.udp(query, NODE_ADDRESS, timeout=1).answer
+    except dns.exception.DNSException as error:
+        raise ClusterError(str(error)) from error
+    return API_SERVICE_ADDRESS in str(answer)
 
 
 @contextmanager

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from queue import Queue
 from typing import Any
 
+import dns.flags
 import dns.message
+import dns.opcode
 import dns.query
 import dns.rcode
 import pytest
@@ -103,6 +105,46 @@ def port(api: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         each.server_close()
     for thread in threads:
         thread.join()
+
+
+def asked(resolver: Resolver, over_udp: bool = True, **options: int) -> dns.message.Message:
+    """The answer to a query for the addresses of `many.default`."""
+    query = dns.message.make_query("Many.default.svc.cluster.local", "A", **options)  # type: ignore[arg-type]
+    reply = resolver.resolve(query.to_wire(), over_udp)
+    assert reply is not None
+    message = dns.message.from_wire(reply)
+    assert query.is_response(message)
+    return message
+
+
+def test_what_does_not_fit_a_datagram_is_cut_and_whole_over_tcp_or_in_a_larger_one(api: StandIn) -> None:
+    labels = {"kubernetes.io/service-name": "many"}
+    endpoints = [{"addresses": [f"10.245.0.{number}"]} for number in range(60)]
+    piece = {"metadata": {"namespace": "default", "name": "many-1", "labels": labels}}
+    api.items["services"] = [service("many", "None")]
+    api.items["endpointslices"] = [piece | {"addressType": "IPv4", "endpoints": endpoints}]
+    resolver = Resolver(api)
+    eventually(lambda: all(follower.listed.is_set() for follower in resolver.followers))
+    cut, whole = asked(resolver), asked(resolver, over_udp=False)
+    assert cut.flags & dns.flags.TC and not whole.flags & dns.flags.TC
+    assert len(whole.answer[0]) == 60
+    larger = asked(resolver, use_edns=0, payload=4096)
+    assert (larger.flags & dns.flags.TC, larger.payload, len(larger.answer[0])) == (0, server.UDP_LIMIT_BYTES, 60)
+
+
+@pytest.mark.parametrize("message", [b"", b"\0" * 11, b"\xab\xcd\1\0\0\1" + b"\0" * 6], ids=["nothing", "short", "cut"])
+def test_what_is_no_query_gets_no_answer(api: StandIn, message: bytes) -> None:
+    assert Resolver(api).resolve(message, over_udp=True) is None
+
+
+def test_an_answer_gets_no_answer_and_other_operations_are_not_implemented(api: StandIn) -> None:
+    """An answer to an answer could go back and forth for ever."""
+    query = dns.message.make_query("web.default.svc.cluster.local", "A")
+    answer = dns.message.make_response(query)
+    assert Resolver(api).resolve(answer.to_wire(), over_udp=True) is None
+    query.set_opcode(dns.opcode.STATUS)
+    refused = Resolver(api).resolve(query.to_wire(), over_udp=True)
+    assert refused is not None and dns.message.from_wire(refused).rcode() == dns.rcode.NOTIMP
 
 
 def ask(port: int, name: str, over_tcp: bool = False) -> dns.message.Message:
