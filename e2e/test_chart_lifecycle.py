@@ -26,7 +26,7 @@ from fairlead.api.names import CRD_NAME, OPERATOR_IMAGE
 
 CRDS = Path(__file__).parents[1] / "charts/fairlead/crds"
 
-pytestmark = pytest.mark.kubernetes_only(reason="local mode is not installed by Helm")
+pytestmark = [pytest.mark.core, pytest.mark.kubernetes_only(reason="local mode is not installed by Helm")]
 
 NAMESPACE = "fairlead-lifecycle"
 IMAGE = os.environ.get("FAIRLEAD_E2E_OPERATOR_IMAGE") or f"{OPERATOR_IMAGE}:{__version__}"

@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 pytestmark = [
     pytest.mark.control_plane,
+    pytest.mark.core,
     pytest.mark.timeout(600),
 ]
 

@@ -29,6 +29,7 @@ from fairlead_local.crd import object_schema
 
 pytestmark = [
     pytest.mark.control_plane,
+    pytest.mark.core,
     pytest.mark.timeout(900),  # hundreds of generated objects, at two servers
 ]
 

@@ -59,7 +59,7 @@ def test_the_image_says_what_it_is_and_how_it_is_run(name: str, image: ImageArch
     config, labels = image.config, image.config["Labels"]
     assert image.tags == [f"docker.io/fairlead/{name}:{__version__}"]
     assert config["User"] == f"{UID}:{UID}"
-    assert config["Entrypoint"] == [ENTRYPOINTS[name]]
+    assert config["Entrypoint"] == ["env", "--block-signal=TERM", ENTRYPOINTS[name]]
     assert config["StopSignal"] == "SIGTERM"
     assert set(config["ExposedPorts"]) == ({"8000/tcp"} if name == "engine" else {"8080/tcp", "8081/tcp"})
     assert labels["org.opencontainers.image.title"] == f"fairlead-{name}"

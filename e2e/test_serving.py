@@ -33,6 +33,7 @@ def client(fleet) -> Iterator[openai.OpenAI]:
         yield client
 
 
+@pytest.mark.core
 def test_the_dinghy_answers_its_questions_through_the_gateway(client: openai.OpenAI, dinghy: str) -> None:
     wrong = []
     for question in questions():

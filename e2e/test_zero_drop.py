@@ -85,6 +85,7 @@ def test_a_scale_down_under_way_that_is_taken_back_drops_nothing(
     under_load(down_and_back)
 
 
+@pytest.mark.core
 def test_a_changed_engine_rolls_out_and_drops_nothing(
     fleet, model: str, under_load: Callable[[Disturbance], None]
 ) -> None:

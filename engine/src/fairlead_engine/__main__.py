@@ -122,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The kernel keeps signals from a container's first process until it asks for them. Until the server does, a pod
         # that is deleted while it starts would wait for its whole grace period.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # images block it until here
     parsed = build_parser().parse_args(arguments)
     if parsed.command == "compare":
         return compare_command.run(parsed)

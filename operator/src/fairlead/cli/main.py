@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The kernel keeps signals from a container's first process until it asks for them. Until the command does, a
         # pod that is deleted while it starts would wait for its whole grace period.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # images block it until here
     _settle_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
