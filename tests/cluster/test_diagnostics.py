@@ -37,3 +37,17 @@ def test_another_clusters_dump_has_not_this_machines_logs(kubeconfig: Path, tmp_
     other.write_text(kubeconfig.read_text().replace("127.0.0.1:1", "127.0.0.1:2"))
     diagnostics.dump(other, tmp_path / "out")
     assert not (tmp_path / "out" / "node").exists()
+
+
+def test_a_node_of_somebody_else_does_not_end_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kubeconfig is there and may not be read."""
+    layout = Layout(tmp_path / "state")
+    layout.logs.mkdir(parents=True)
+    (layout.logs / "etcd.log").write_text("words")
+    layout.kubeconfig.write_text("theirs")
+    monkeypatch.setattr(diagnostics.Layout, "default", lambda: layout)
+    monkeypatch.setattr(diagnostics.os, "access", lambda path, mode: path != layout.kubeconfig)
+    monkeypatch.setattr(diagnostics.kubectl, "find", lambda: None)
+    (tmp_path / "kubeconfig").write_text("mine")
+    diagnostics.dump(tmp_path / "kubeconfig", tmp_path / "out")
+    assert not (tmp_path / "out" / "node").exists()
