@@ -126,6 +126,15 @@ def genuine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield Genuine(kubeconfig, program, has_fleet=False)
 
 
+@pytest.fixture
+def own_node(fleet: Fleet) -> Any:
+    """The node that the suite itself runs, whose components may be stopped and replaced."""
+    node = getattr(fleet, "node", None)
+    if node is None:
+        pytest.skip("needs the suite's own node: this cluster was started by somebody else")
+    return node
+
+
 @pytest.fixture(scope="session")
 def manifest() -> Callable[..., dict[str, Any]]:
     return llm
@@ -180,6 +189,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "core: runs on every supported version of Kubernetes, not only on the newest")
+    config.addinivalue_line("markers", "last: runs after all others, because the cluster is another one afterwards")
     for home in OTHER_HOME:
         config.addinivalue_line("markers", f"{home}_only(reason): needs --home {home}; the reason says why")
     config.addinivalue_line("markers", "slow_in_local_mode: `make test-slow` runs it there, a cluster with all others")
@@ -190,6 +200,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Scenarios share one fleet, so they share one worker. What needs the other home says so and is skipped."""
     home = config.getoption("--home")
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
     for item in items:
         if HERE not in item.path.parents:
             continue

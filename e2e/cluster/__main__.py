@@ -4,6 +4,7 @@ preflight             what this machine has of what a node needs
                       (exit status 0: it can host a node, 3: a control plane only, 4: neither)
 build                 put Kubernetes into the cache, unless it is there
 up                    start the node; prints the line that makes kubectl use it
+upgrade VERSION       replace the node's Kubernetes by another version, in place
 load-image TAR…       import image archives into the node
 status                what runs
 down                  stop the node and remove every trace of it
@@ -19,7 +20,7 @@ from types import FrameType
 from cluster import kubectl, node, preflight
 from cluster.commands import ClusterError, Progress
 from cluster.layout import Layout
-from cluster.programs import obtain
+from cluster.programs import chosen_version, obtain
 
 
 def main() -> int:
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="no node: etcd, API server, controllers and scheduler on loopback",
     )
+    commands.add_parser("upgrade").add_argument("version", help="such as 1.37, or 1.37.2")
     commands.add_parser("load-image").add_argument("archive", type=Path, nargs="+")
     commands.add_parser("status")
     commands.add_parser("down")
@@ -74,6 +76,13 @@ def _up(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _upgrade(arguments: argparse.Namespace) -> int:
+    upgraded = node.Node()
+    upgraded.upgrade(chosen_version(arguments.version))
+    upgraded.progress.say(f"the node is of Kubernetes {upgraded.version}")
+    return 0
+
+
 def _load_image(arguments: argparse.Namespace) -> int:
     for archive in arguments.archive:
         node.load_image(Layout.default(), archive)
@@ -97,6 +106,7 @@ _COMMANDS = {
     "preflight": _preflight,
     "build": _build,
     "up": _up,
+    "upgrade": _upgrade,
     "load-image": _load_image,
     "status": _status,
     "down": _down,

@@ -36,8 +36,8 @@ USERS: Mapping[str, tuple[str, str]] = {
     "kube-scheduler": ("system:kube-scheduler", ""),
     "kubelet": (f"system:node:{NAME}", "system:nodes"),
     "kube-proxy": ("system:kube-proxy", ""),
-    # Kubernetes binds this name to a role that may list and watch Services and EndpointSlices. That of kube-dns reads
-    # Endpoints still.
+    # Every version binds this name to a role that may list and watch Services and EndpointSlices. (That of kube-dns may
+    # not read EndpointSlices before 1.37.)
     "dns": ("system:kube-proxy", ""),
 }
 """Who has a kubeconfig, with the user and group that RBAC sees."""

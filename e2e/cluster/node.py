@@ -1,7 +1,8 @@
 """A Kubernetes cluster of one node, from nothing to Ready and back to nothing.
 
-`Node.up` tells the order in which things are made, `take_down` the order in which they go. What each component needs
-to run is control_plane's and worker's business; what isolates them from the host is network's and cgroups'.
+`Node.up` tells the order in which things are made, `take_down` the order in which they go, and `Node.upgrade` the one
+in which they are replaced. What each component needs to run is control_plane's and worker's business; what isolates
+them from the host is network's and cgroups'.
 """
 
 import fcntl
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,6 +36,8 @@ from cluster.programs import Binaries, cache_root, obtain
 
 PATIENCE_SECONDS = 180.0
 """How long any one step of a start may take, on a machine that is busy with other things."""
+STOP_SECONDS = 10.0
+"""How long a component may take to end. (An API server that somebody still follows a log through would take 60.)"""
 _POLL_SECONDS = 0.1
 _NODE, _CONTROL_PLANE = "node", "control-plane"
 _CALLED = {_NODE: "a whole node", _CONTROL_PLANE: "a control plane alone"}
@@ -97,6 +101,44 @@ class Node:
         """Imports a docker-archive or OCI archive into the node."""
         load_image(self.layout, archive)
 
+    @property
+    def version(self) -> str:
+        """The version of Kubernetes that runs, such as `1.36.3`. Raises ClusterError where no node is up."""
+        return _binaries(_whole_node(self.layout)).version
+
+    def upgrade(self, version: str) -> None:
+        """Replaces Kubernetes by another version in place, component by component; containers go on running.
+
+        An upgrade that fails, or is killed, leaves the node as it is at that moment, for whoever wants to know why: it
+        is on record, `upgrade` does all of it again, `up` begins anew and `down` removes it. `version`: in full. Raises
+        ClusterError, also where Kubernetes itself supports no such step.
+        """
+        with _exclusively(self.layout):
+            record = _whole_node(self.layout)
+            if problem := upgrade_problem(_binaries(record).version, version):
+                raise ClusterError(problem)
+            binaries = obtain(self.progress, version)
+            with using(binaries.folder):
+                if record.build == binaries.folder.name and not record.upgrading_to:
+                    self.progress.say(f"the node is of {version} already")
+                    return
+                _Upgrade(self.layout, binaries, record, self.progress).run()
+
+    @contextmanager
+    def without(self, *names: str) -> Iterator[None]:
+        """Within the block these components are dead, killed as by a crash; then they are started again in the same
+        order, and awaited."""
+        with _exclusively(self.layout):
+            record = _whole_node(self.layout)
+            components = _Components(self.layout, _binaries(record), record, self.progress)
+            for name in reversed(names):
+                components.stop(name, patience_seconds=0)
+            try:
+                yield
+            finally:
+                for name in names:
+                    components.start(name)
+
     def __enter__(self) -> "Node":
         return self.up()
 
@@ -121,6 +163,8 @@ class Node:
         record = Record.read(self.layout.record)
         if record is None or (record.mode, record.build) != (self.mode, binaries.folder.name):
             return False
+        if record.upgrading_to:
+            return False
         wanted = {*control_plane.ORDER} if self.mode == _CONTROL_PLANE else {*control_plane.ORDER, *_WORKER}
         return wanted <= record.living().keys() and _answers(self.kubeconfig)
 
@@ -128,83 +172,48 @@ class Node:
 _WORKER = ("containerd", "kubelet", "kube-proxy", "dns")
 
 
-class _Start:
-    """One start; `run` tells the order. Knows nothing of taking down: the record it keeps is enough for that."""
+class _Components:
+    """The components of one cluster, on record: how each is started, awaited and stopped."""
 
     def __init__(self, layout: Layout, binaries: Binaries, record: Record, progress: Progress) -> None:
         self.layout, self.binaries, self.record, self.progress = layout, binaries, record, progress
         environment = {"PATH": binaries.search_path, "HOME": "/root", "LANG": "C.UTF-8"}
         self.starter = Starter(record, layout.logs, environment)
-        self.with_worker = record.mode == _NODE
+        if anchor := record.processes.get("anchor"):
+            self.starter.prefix = network.enter(anchor)
+        self.endpoints = Endpoints(NODE_ADDRESS)
 
-    def run(self) -> None:
-        for folder in (self.layout.logs, self.layout.configuration):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.layout.state.chmod(0o755)
-        endpoints = self._make_place()
-        control_plane.make_pki(self.layout, endpoints)
-        self.progress.say("certificates made")
-        if self.with_worker:
-            self._start_containerd()
-        self._start_control_plane(endpoints)
-        if self.with_worker:
-            self._start_worker()
+    @cached_property
+    def api(self) -> Api:
+        return Api(self.layout.kubeconfig)
 
-    def _make_place(self) -> Endpoints:
-        """Makes the namespaces, link and cgroups that the node lives in; a control plane alone needs only ports."""
-        if not self.with_worker:
-            self.record.save()
-            return Endpoints(control_plane.LOOPBACK, *_free_ports(3))
-        self.record.mounted_netns_folder = not network.netns_folder_is_mounted()
-        self.record.save()
-        network.create_namespace()
-        anchor, outer = network.start_anchor(self.layout, self.binaries.program("pause"))
-        self.record.processes = {"anchor": anchor, "namespaces": outer}
-        self.record.save()
-        self.starter.prefix = network.enter(anchor)
-        network.connect()
-        cgroups.create(NAME)
-        return Endpoints(NODE_ADDRESS)
+    def start(self, component: str) -> None:
+        """Starts a component of Kubernetes, or etcd, and waits until it does its work as far as that can be seen."""
+        commands = control_plane.commands(self.layout, self.binaries, self.endpoints)
+        self.starter.start(component, *(commands | worker.commands(self.layout, self.binaries))[component])
+        match component:
+            case "kube-apiserver":
+                self.wait_for("the API server to be ready", component, self._is_api_server_ready)
+            case "kubelet":
+                self.wait_for("the node to be Ready", component, self._is_node_ready)
+            case "kube-proxy":
+                route = "kube-proxy to route to Services"
+                self.wait_for(route, component, lambda: _connects(API_SERVICE_ADDRESS, 443))
 
-    def _start_containerd(self) -> None:
-        worker.write_configuration(self.layout, self.binaries)
-        self.starter.start("containerd", *worker.commands(self.layout, self.binaries)["containerd"])
+    def stop(self, component: str, patience_seconds: float = STOP_SECONDS) -> None:
+        """Asks a component to end, and kills it after so many seconds, as kubelets end what runs a control plane.
 
-    def _start_control_plane(self, endpoints: Endpoints) -> None:
-        commands = control_plane.commands(self.layout, self.binaries, endpoints)
-        self.starter.start("etcd", *commands["etcd"])
-        self.starter.start("kube-apiserver", *commands["kube-apiserver"])
-        self.api = Api(self.layout.kubeconfig)
-        self._wait_for("the API server to be ready", "kube-apiserver", lambda: self.api.get("/readyz") == "ok")
-        for component in ("kube-controller-manager", "kube-scheduler"):
-            self.starter.start(component, *commands[component])
-        if not self.with_worker:
-            self._wait_for_default_account()
+        One that no record knows of is found, too.
+        """
+        programs = [process for pid in _pids_in_namespace() if (process := _called(pid, component))]
+        processes.stop(programs, patience_seconds)
+        # What entered the namespaces for it, which the record names, waits for it and ends with it.
+        recorded = self.record.processes.get(component)
+        for process in [*programs, *([recorded] if recorded else [])]:
+            if not process.wait_gone(PATIENCE_SECONDS):
+                raise ComponentFailed(component, f"{component} does not end, though it was killed", self.layout.logs)
 
-    def _start_worker(self) -> None:
-        commands = worker.commands(self.layout, self.binaries)
-        self._wait_for("containerd to answer", "containerd", lambda: bool(ctr(self.layout, "version")))
-        load_image(self.layout, self.binaries.pause_archive)
-        self.starter.start("kubelet", *commands["kubelet"])
-        self.starter.start("kube-proxy", *commands["kube-proxy"])
-        package_root = str(Path(__file__).parent.parent)
-        self.starter.start(
-            "dns", sys.executable, "-m", "cluster.dns", NODE_ADDRESS, self.layout.pki / "dns.kubeconfig",
-            PYTHONPATH=package_root, PYTHONDONTWRITEBYTECODE="1",
-        )  # fmt: skip
-        self._wait_for_default_account()
-        self._wait_for("the node to be Ready", "kubelet", self._is_ready)
-        self._wait_for("kube-proxy to route to Services", "kube-proxy", lambda: _connects(API_SERVICE_ADDRESS, 443))
-        self._wait_for("DNS to answer", "dns", _dns_answers)
-
-    def _wait_for_default_account(self) -> None:
-        path = "/api/v1/namespaces/default/serviceaccounts/default"
-        self._wait_for("the default ServiceAccount", "kube-controller-manager", lambda: bool(self.api.get(path)))
-
-    def _is_ready(self) -> bool:
-        return _condition(self.api.get(f"/api/v1/nodes/{NAME}"), "Ready") == "True"
-
-    def _wait_for(self, what: str, component: str, holds: Callable[[], bool]) -> None:
+    def wait_for(self, what: str, component: str, holds: Callable[[], bool]) -> None:
         """Waits until `holds`; errors of its own are reasons to go on waiting, a component that has ended is none."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         last = "it said nothing"
@@ -220,6 +229,86 @@ class _Start:
                 raise ComponentFailed(component, problem, self.layout.logs)
             time.sleep(_POLL_SECONDS)
         self.progress.say(f"{what}: done")
+
+    def _is_api_server_ready(self) -> bool:
+        return bool(self.api.get("/readyz") == "ok")
+
+    def _is_node_ready(self) -> bool:
+        """Whether it is, by the word of the kubelet that runs now."""
+        node = self.api.get(f"/api/v1/nodes/{NAME}")
+        told = node["status"]["nodeInfo"]["kubeletVersion"].removeprefix("v")
+        return told == self.binaries.version and _condition(node, "Ready") == "True"
+
+
+class _Start(_Components):
+    """One start; `run` tells the order. Knows nothing of taking down: the record it keeps is enough for that."""
+
+    def run(self) -> None:
+        self.with_worker = self.record.mode == _NODE
+        for folder in (self.layout.logs, self.layout.configuration):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.layout.state.chmod(0o755)
+        self.endpoints = self._make_place()
+        control_plane.make_pki(self.layout, self.endpoints)
+        self.progress.say("certificates made")
+        if self.with_worker:
+            worker.write_configuration(self.layout, self.binaries)
+            self.starter.start("containerd", *worker.commands(self.layout, self.binaries)["containerd"])
+        for component in control_plane.ORDER:
+            self.start(component)
+        if self.with_worker:
+            self._start_worker()
+        else:
+            self._wait_for_default_account()
+
+    def _make_place(self) -> Endpoints:
+        """Makes the namespaces, link and cgroups that the node lives in; a control plane alone needs only ports."""
+        if not self.with_worker:
+            self.record.save()
+            return Endpoints(control_plane.LOOPBACK, *_free_ports(3))
+        self.record.mounted_netns_folder = not network.netns_folder_is_mounted()
+        self.record.save()
+        network.create_namespace()
+        anchor, outer = network.start_anchor(self.layout, self.binaries.program("pause"))
+        self.record.processes = {"anchor": anchor, "namespaces": outer}
+        self.record.save()
+        self.starter.prefix = network.enter(anchor)
+        network.connect()
+        cgroups.create(NAME)
+        return self.endpoints
+
+    def _start_worker(self) -> None:
+        self.wait_for("containerd to answer", "containerd", lambda: bool(ctr(self.layout, "version")))
+        load_image(self.layout, self.binaries.pause_archive)
+        package_root = str(Path(__file__).parent.parent)
+        self.starter.start(
+            "dns", sys.executable, "-m", "cluster.dns", NODE_ADDRESS, self.layout.pki / "dns.kubeconfig",
+            PYTHONPATH=package_root, PYTHONDONTWRITEBYTECODE="1",
+        )  # fmt: skip
+        self.start("kubelet")
+        self._wait_for_default_account()
+        self.start("kube-proxy")
+        self.wait_for("DNS to answer", "dns", _dns_answers)
+
+    def _wait_for_default_account(self) -> None:
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        self.wait_for("the default ServiceAccount", "kube-controller-manager", lambda: bool(self.api.get(path)))
+
+
+class _Upgrade(_Components):
+    """One upgrade of a whole node. etcd's data stay, and so does containerd with all that it runs: it is the same one
+    in every version, and the build that it was started from stays in the cache while it runs."""
+
+    def run(self) -> None:
+        self.record.upgrading_to = self.binaries.folder.name
+        self.record.save()
+        worker.write_configuration(self.layout, self.binaries)
+        for component in (*control_plane.ORDER, "kubelet", "kube-proxy"):
+            self.stop(component)
+            self.start(component)
+            self.progress.say(f"{component} is of {self.binaries.version}")
+        self.record.build, self.record.upgrading_to = self.binaries.folder.name, ""
+        self.record.save()
 
 
 def take_down(layout: Layout) -> None:
@@ -264,11 +353,40 @@ def ctr(layout: Layout, *arguments: str) -> str:
     return run(*_ctr_command(layout), *arguments, timeout=60)
 
 
-def _ctr_command(layout: Layout) -> list[str]:
+def _called(pid: int, component: str) -> Process | None:
+    """The process of that number, where it is a component's program. (Their files are one, called by several names.)"""
+    process = Process.of(pid)
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return process if Path(os.fsdecode(words[0])).name == component else None
+
+
+def _whole_node(layout: Layout) -> Record:
+    """The record of the node that is up. Raises ClusterError where there is none."""
     record = Record.read(layout.record)
-    if record is None or record.mode != _NODE:
+    if record is None or record.mode != _NODE or "anchor" not in record.living():
         raise ClusterError("No node is up here: `python -m cluster up` starts one.")
-    binaries = Binaries(cache_root() / record.build)
+    return record
+
+
+def _binaries(record: Record) -> Binaries:
+    return Binaries(cache_root() / record.build)
+
+
+def upgrade_problem(current: str, wanted: str) -> str:
+    """Why a node of one version of Kubernetes is not replaced by another; empty where nothing speaks against it."""
+    before, after = (tuple(map(int, version.split("."))) for version in (current, wanted))
+    if after < before:
+        return f"The node is of Kubernetes {current}, and what it has stored need not be readable for {wanted}."
+    if (before[0], before[1] + 1) < after[:2]:
+        return f"The node is of Kubernetes {current}: it is upgraded by one minor version at a time, not to {wanted}."
+    return ""
+
+
+def _ctr_command(layout: Layout) -> list[str]:
+    binaries = _binaries(_whole_node(layout))
     socket_file = f"{layout.root}/run/containerd/containerd.sock"
     return [str(binaries.program("ctr")), "--address", socket_file, "--namespace", "k8s.io"]
 
@@ -297,6 +415,8 @@ def status(layout: Layout) -> dict[str, Any]:
         return {"mode": None}
     living = record.living()
     found: dict[str, Any] = {"mode": record.mode, "build": record.build, "kubeconfig": str(layout.kubeconfig)}
+    if record.upgrading_to:
+        found["upgrading_to"] = record.upgrading_to
     found["processes"] = {name: "running" if name in living else "gone" for name in record.processes}
     try:
         api = Api(layout.kubeconfig)

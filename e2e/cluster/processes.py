@@ -64,12 +64,14 @@ def _reap(pid: int) -> None:
 
 
 def stop(processes: Iterable[Process], patience_seconds: float = 10.0) -> None:
-    """Asks each process in turn to end, and kills those that do not."""
+    """Asks each process in turn to end, and kills those that do not. Without patience they are killed at once."""
     for process in processes:
-        process.signal(signal.SIGTERM)
-        if not process.wait_gone(patience_seconds):
-            process.signal(signal.SIGKILL)
-            process.wait_gone(patience_seconds)
+        if patience_seconds > 0:
+            process.signal(signal.SIGTERM)
+            if process.wait_gone(patience_seconds):
+                continue
+        process.signal(signal.SIGKILL)
+        process.wait_gone(max(patience_seconds, 10.0))
 
 
 def spawn(argv: Sequence[str | Path], environment: Mapping[str, str], stdout: int, stderr: int) -> int:
@@ -111,6 +113,8 @@ class Record:
     file: Path
     mode: str = "node"
     build: str = ""
+    upgrading_to: str = ""
+    """The build that is to replace `build`, while some components are of the one and some of the other."""
     boot: str = field(default_factory=lambda: boot_id())
     mounted_netns_folder: bool = False
     """Whether `ip netns add` found /run/netns unmounted, and so mounted it."""
@@ -133,6 +137,7 @@ class Record:
         content = {
             "mode": self.mode,
             "build": self.build,
+            "upgrading_to": self.upgrading_to,
             "boot": self.boot,
             "mounted_netns_folder": self.mounted_netns_folder,
             "processes": {name: [process.pid, process.started] for name, process in self.processes.items()},

@@ -79,19 +79,20 @@ def ready_versions() -> list[str]:
     return [".".join(map(str, version)) for version in sorted(found)]
 
 
-def chosen_version() -> str:
-    """The full version that `$FAIRLEAD_KUBERNETES_VERSION` asks for: the newest ready one that begins with it.
+def chosen_version(wanted: str | None = None) -> str:
+    """The full version that `wanted` means (None: `$FAIRLEAD_KUBERNETES_VERSION`): the newest ready one that begins so.
 
     A full version that no archive is known of is returned as it is: it can be built. Raises ClusterError.
     """
-    wanted = os.environ.get(VERSION_VARIABLE) or ""
+    name = VERSION_VARIABLE if wanted is None else "version"
+    wanted = os.environ.get(VERSION_VARIABLE) or "" if wanted is None else wanted
     ready = [version for version in ready_versions() if f"{version}.".startswith(f"{wanted}." if wanted else "")]
     if ready:
         return ready[-1]
     if re.fullmatch(r"\d+\.\d+\.\d+", wanted):
         return wanted
     raise ClusterError(
-        f"{VERSION_VARIABLE}={wanted}: no archive is known of it. Ready are {', '.join(ready_versions())}; "
+        f"{name}={wanted}: no archive is known of it. Ready are {', '.join(ready_versions())}; "
         "any other is named in full (1.35.1, say) and built with Go."
     )
 

@@ -85,9 +85,10 @@ class Fleet(Kubectl, ABC):
         statuses = [each for pod in self.pods(name).values() for each in pod["status"].get("containerStatuses", [])]
         return sum("running" in each.get("state", {}) for each in statuses)
 
-    def num_restarts(self, pod: str) -> int:
-        """How often the containers of a pod were started again."""
-        return sum(each["restartCount"] for each in self.get("pod", pod)["status"].get("containerStatuses", []))
+    def num_restarts(self, pod: str, namespace: str = "") -> int:
+        """How often the containers of a pod were started again. `namespace`: empty = the scenarios'."""
+        status = self.get("pod", pod, "-n", namespace or self.namespace)["status"]
+        return sum(each["restartCount"] for each in status.get("containerStatuses", []))
 
     def system_pods(self, component: str) -> dict[str, Json]:
         """The pods of `operator` or `gateway`, by name."""

@@ -68,10 +68,11 @@ class KubernetesFleet(Fleet):
     poll_seconds = 0.5
     cold_start_seconds = 45
 
-    def __init__(self, kubeconfig: Path, program: str) -> None:
-        """`kubeconfig`: complete in itself, with one context. `program`: kubectl."""
+    def __init__(self, kubeconfig: Path, program: str, node: Node | None = None) -> None:
+        """`kubeconfig`: complete in itself, with one context. `program`: kubectl. `node`: None = of somebody else."""
         self.kubeconfig = kubeconfig
         self.program = program
+        self.node = node
         self.api_key = secrets.token_urlsafe(24)
         self.gateway = ""  # known once there is a Service
         self.public_url = f"http://{RELEASE}-gateway.{self.system_namespace}"
@@ -321,7 +322,7 @@ def kubernetes_fleet(
         program = kubectl.require(of_node=kubectl.is_ours(environment.get("KUBECONFIG")))
         kubeconfig = folder / "kubeconfig"
         own_kubeconfig(program, node.kubeconfig if node else None, environment.get(VARIABLE), kubeconfig)
-        fleet = KubernetesFleet(kubeconfig, program)
+        fleet = KubernetesFleet(kubeconfig, program, node)
         stack.enter_context(fleet.release)
         fleet.claim_namespace(fleet.system_namespace)
         fleet.apply_crd()

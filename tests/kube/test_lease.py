@@ -166,16 +166,6 @@ def test_of_two_that_race_one_wins() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_refusal_for_good_is_raised_and_not_waited_out() -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        store.error = KubeError(403, "Forbidden", "no leases for you")
-        with pytest.raises(KubeError, match="no leases for you"):
-            await make(store, "me").acquire()
-
-    run_in_virtual_time(main())
-
-
 def test_an_unreachable_api_is_waited_out() -> None:
     async def main() -> None:
         store = LeaseStore()
@@ -215,3 +205,45 @@ def test_the_holder_says_on_it_what_it_does_now_and_leaves_the_rest_alone() -> N
         assert store.lease["metadata"]["name"] == "lease"
 
     run_in_virtual_time(play())
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_api_server_that_has_just_started_may_refuse_for_a_moment(status: int) -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        store.error = KubeError(status, "Forbidden", "who are you?")
+        waiting = asyncio.create_task(make(store, "me").acquire())
+        await asyncio.sleep(7)
+        store.error = None
+        await waiting
+        assert store.holder == "me"
+
+    run_in_virtual_time(main())
+
+
+def test_a_refusal_that_lasts_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        store.error = KubeError(403, "Forbidden", "you may not")
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(KubeError, match="you may not"):
+            await make(store, "me").acquire()
+        assert 10 <= asyncio.get_running_loop().time() - started <= 15
+        assert "you may not" in caplog.text
+
+    run_in_virtual_time(main())
+
+
+def test_a_namespace_that_is_not_there_is_told_at_once() -> None:
+    async def main() -> None:
+        store = LeaseStore()
+
+        async def create(*_: Any) -> JsonObject:
+            raise KubeError(404, "NotFound", "namespaces ns not found")
+
+        store.create = create  # type: ignore[method-assign]
+        with pytest.raises(KubeError, match="not found"):
+            await make(store, "me").acquire()
+        assert asyncio.get_running_loop().time() < 1
+
+    run_in_virtual_time(main())

@@ -15,6 +15,12 @@ from fairlead.kube.resources import LEASES
 
 logger = logging.getLogger(__name__)
 
+REFUSED_SECONDS = 10.0
+"""How long a refusal must last to count: an API server that has just started refuses everybody, until it has read who
+may do what."""
+NOT_YET = (401, 403)
+"""What it answers until then."""
+
 
 class Lease:
     """`acquire()`, then run `hold()` beside the work and stop the work when `lost` is set; `release()` at the end."""
@@ -55,16 +61,24 @@ class Lease:
         """Returns once the Lease is ours. Raises KubeError when the API refuses for good (no permission, no
         namespace)."""
         waiting_for: str | None = None
+        refused_since: float | None = None
         while True:
             try:
                 if await self._try():
                     return
+                refused_since = None
                 holder = self._seen[0]
                 if holder != waiting_for:
                     logger.info("waiting for the lease %s/%s, held by %s", self.namespace, self.name, holder)
                     waiting_for = holder
             except KubeError as e:
-                if not e.may_pass:
+                if e.status in NOT_YET:
+                    refused_since = self._clock() if refused_since is None else refused_since
+                    if self._clock() - refused_since >= REFUSED_SECONDS:
+                        raise
+                elif e.may_pass:
+                    refused_since = None
+                else:
                     raise
                 logger.warning("cannot reach the lease %s/%s: %s", self.namespace, self.name, e)
             await asyncio.sleep(self.duration_seconds / 3)
