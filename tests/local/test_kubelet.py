@@ -467,8 +467,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         print("answered", flush=True)
     def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer((sys.argv[1], 8000), Handler)
 print("serving", flush=True)
-http.server.ThreadingHTTPServer((sys.argv[1], 8000), Handler).serve_forever()
+server.serve_forever()
 """
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from fairlead.api.pod_containers import lasting_containers, lasting_statuses, sidecars
 from fairlead_local.apiserver.resources import Column, ResourceType
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import age
@@ -66,7 +67,7 @@ def _pod_statuses(pod: Json) -> list[Json]:
 
 
 def _pod_ready(pod: Json) -> str:
-    return f"{sum(bool(s.get('ready')) for s in _pod_statuses(pod))}/{len(pod['spec']['containers'])}"
+    return f"{sum(bool(s.get('ready')) for s in lasting_statuses(pod))}/{len(lasting_containers(pod['spec']))}"
 
 
 def pod_reason(pod: Json) -> str:
@@ -75,6 +76,8 @@ def pod_reason(pod: Json) -> str:
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
     reason: str = status.get("reason") or status.get("phase") or "Unknown"
+    if initializing := _initializing(pod):
+        return initializing
     for container in _pod_statuses(pod):
         state = container.get("state") or {}
         waiting, terminated = state.get("waiting") or {}, state.get("terminated")
@@ -85,8 +88,27 @@ def pod_reason(pod: Json) -> str:
     return reason
 
 
+def _initializing(pod: Json) -> str | None:
+    """`Init:1/2`, or what keeps the init container from being done that is at work; None when all are."""
+    status, beside = pod.get("status") or {}, {each["name"] for each in sidecars(pod["spec"])}
+    conditions = status.get("conditions") or ()
+    if any(each["type"] == "Initialized" and each["status"] == "True" for each in conditions):
+        return None
+    for number, container in enumerate(status.get("initContainerStatuses") or ()):
+        state = container.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated")
+        if (ended and not ended["exitCode"]) or (container["name"] in beside and container.get("started")):
+            continue
+        if ended:
+            return f"Init:{ended.get('reason') or 'ExitCode:' + str(ended['exitCode'])}"
+        if waiting.get("reason", "PodInitializing") != "PodInitializing":
+            return f"Init:{waiting['reason']}"
+        return f"Init:{number}/{len(pod['spec']['initContainers'])}"
+    return None
+
+
 def _pod_restarts(pod: Json) -> str:
-    statuses = _pod_statuses(pod)
+    statuses = lasting_statuses(pod)
     total = sum(status.get("restartCount", 0) for status in statuses)
     ended = [((s.get("lastState") or {}).get("terminated") or {}).get("finishedAt") for s in statuses]
     latest = max((moment for moment in ended if moment), default=None)

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from fairlead.api.pod_containers import sidecars
 from fairlead_local.apiserver import selectors
 from fairlead_local.apiserver.deletion import DeleteOptions
 from fairlead_local.apiserver.metadata import controller_reference, is_owned_by, owner_references
@@ -150,9 +151,10 @@ def victims(pods: Sequence[Json], count: int) -> list[Json]:
     return sorted(pods, key=_worth)[: max(0, count)]
 
 
-def _worth(pod: Json) -> tuple[bool, int, bool, int, float, int, float]:
+def _worth(pod: Json) -> tuple[bool, int, bool, int, float, int, int, float]:
     status, metadata = pod.get("status") or {}, pod["metadata"]
-    restarts = max((container.get("restartCount", 0) for container in status.get("containerStatuses") or ()), default=0)
+    beside = {container["name"] for container in sidecars(pod["spec"])}
+    of_sidecars = (each for each in status.get("initContainerStatuses") or () if each["name"] in beside)
     ready_since = _ready_since(pod)
     return (
         bool(pod["spec"].get("nodeName")),
@@ -160,9 +162,14 @@ def _worth(pod: Json) -> tuple[bool, int, bool, int, float, int, float]:
         is_ready(pod),
         _deletion_cost(metadata.get("annotations") or {}),
         -parse_time(ready_since).timestamp() if ready_since else -math.inf,
-        -restarts,
+        -_most_restarts(status.get("containerStatuses") or ()),
+        -_most_restarts(of_sidecars),
         -parse_time(metadata["creationTimestamp"]).timestamp(),
     )
+
+
+def _most_restarts(statuses: Iterable[Json]) -> int:
+    return max((status.get("restartCount", 0) for status in statuses), default=0)
 
 
 def _deletion_cost(annotations: Mapping[str, str]) -> int:

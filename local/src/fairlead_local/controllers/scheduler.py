@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
+from fairlead.api.pod_containers import lasting_containers
 from fairlead.api.quantities import parse_quantity
 from fairlead_local.apiserver import selectors
 from fairlead_local.apiserver.operations import Operations, WriteOptions
@@ -104,9 +105,9 @@ class Scheduler:
 
 
 def requests(pod: Json) -> dict[str, Decimal]:
-    """What a pod's containers ask for together."""
+    """What a pod's containers ask for that run as long as it does."""
     total: dict[str, Decimal] = {}
-    for container in pod["spec"]["containers"]:
+    for container in lasting_containers(pod["spec"]):
         for name, quantity in ((container.get("resources") or {}).get("requests") or {}).items():
             total[name] = total.get(name, Decimal(0)) + parse_quantity(quantity)
     return total

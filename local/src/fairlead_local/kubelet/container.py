@@ -8,10 +8,12 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import aiohttp
 
+from fairlead.api.pod_containers import is_sidecar
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import timestamp
 from fairlead_local.controllers.events import Recorder
@@ -36,9 +38,29 @@ class Prepared:
 
 
 _POLL_SECONDS = 0.05
+_LEAST_GRACE_SECONDS = 2.0
+"""What a sidecar gets to end whose turn came late, or not at all: as much as from the kubelet."""
 
 Prepare = Callable[[int], Prepared]
 """Restart count → what to run; raises ImageNotFound, CommandRefused, ConfigError, ProbeRefused."""
+
+
+class Role(StrEnum):
+    """What a container is to its pod."""
+
+    MAIN = "main"
+    INIT = "init"
+    """Has to end well once, before the pod's other containers begin."""
+    SIDECAR = "sidecar"
+    """An init container that is always started again: what comes after it begins once it has started, and it is asked
+    to end when its turn has come."""
+
+    @classmethod
+    def of(cls, spec: Json, *, is_init: bool) -> "Role":
+        """Of a container among the pod's init containers, or its others."""
+        if not is_init:
+            return cls.MAIN
+        return cls.SIDECAR if is_sidecar(spec) else cls.INIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +75,7 @@ class ContainerContext:
     session: aiohttp.ClientSession
     settings: KubeletSettings
     on_change: Callable[[], None]
-    is_init: bool = False
-    """Whether it has to end well once, before the pod's other containers begin."""
+    role: Role
 
 
 class ContainerRunner:
@@ -62,12 +83,17 @@ class ContainerRunner:
 
     def __init__(self, context: ContainerContext) -> None:
         self._context = context
-        self.record = ContainerRecord(context.spec["name"], context.spec["image"])
+        self.is_sidecar = context.role is Role.SIDECAR
+        self.record = ContainerRecord(context.spec["name"], context.spec["image"], is_sidecar=self.is_sidecar)
         if context.pod["spec"].get("initContainers"):
             self.record.state = {"waiting": {"reason": "PodInitializing"}}
         self._process: ContainerProcess | None = None
         self._pre_stop: PreStop | None = None
         self._stopping = asyncio.Event()
+        self._started = asyncio.Event()
+        self._turn = asyncio.Event()
+        if not self.is_sidecar:
+            self._turn.set()
         self._ending: asyncio.Task[None] | None = None
         self._deadline = math.inf
         self.log: Path | None = None
@@ -88,11 +114,24 @@ class ContainerRunner:
             self._begin_again()
         self.record.is_done = not self._restarts() or self._stopping.is_set()
         self._changed(ready=False, started=False)
+        self._started.set()
+
+    async def started(self) -> None:
+        """Returns once it has started, as its startup probe says, or is not to any more."""
+        await self._started.wait()
 
     def stop(self, grace_seconds: float) -> None:
-        """Asks the process to end, kills it after `grace_seconds` (a later call may shorten that); then `run` ends."""
+        """Asks the process to end, kills it after `grace_seconds` (a later call may shorten that); then `run` ends. A
+        sidecar is asked once `take_turn` was called."""
         self._stopping.set()
+        self._started.set()
+        if grace_seconds <= 0:
+            self._turn.set()
         self._end_process(grace_seconds, f"Stopping container {self.record.name}")
+
+    def take_turn(self) -> None:
+        """Whatever had to end before this sidecar has ended."""
+        self._turn.set()
 
     async def _prepare(self) -> Prepared | None:
         """What to run, once it can be worked out; None when the pod is stopped before that."""
@@ -192,35 +231,47 @@ class ContainerRunner:
         self._deadline = min(self._deadline, asyncio.get_running_loop().time() + grace_seconds)
         if self._process is not None and self._ending is None:
             self._context.recorder.normal(self._context.pod, "Killing", why)
-            asking = None
-            if self._pre_stop is None:
+            waits_for_turn = self._stopping.is_set() and not self._turn.is_set()
+            if self._pre_stop is None and not waits_for_turn:
                 self._process.ask_to_end()
+                going = None
             else:
-                asking = asyncio.create_task(self._pre_stop.ask(self._context.session))
-            self._ending = asyncio.create_task(self._kill_at_deadline(self._process, asking))
+                going = asyncio.create_task(self._may_be_asked())
+            self._ending = asyncio.create_task(self._kill_at_deadline(self._process, going))
 
-    async def _kill_at_deadline(self, process: ContainerProcess, asking: "asyncio.Task[str | None] | None") -> None:
-        """`asking`: the hook, after which the process is asked to end; the grace period goes on meanwhile."""
+    async def _may_be_asked(self) -> None:
+        """Until the process may be asked to end: the hook comes first, and of a pod that ends its turn after that."""
+        if self._pre_stop is not None and (problem := await self._pre_stop.ask(self._context.session)):
+            text = f"PreStopHook failed: {problem}"
+            self._context.recorder.warning(self._context.pod, "FailedPreStopHook", text)
+        if self._stopping.is_set():
+            await self._turn.wait()
+
+    async def _kill_at_deadline(self, process: ContainerProcess, going: "asyncio.Task[None] | None") -> None:
+        """`going`: ends when the process may be asked to end; the grace period goes on meanwhile."""
         loop = asyncio.get_running_loop()
         try:
             while self._process is process:
-                if asking is not None and asking.done():
-                    if problem := asking.result():
-                        text = f"PreStopHook failed: {problem}"
-                        self._context.recorder.warning(self._context.pod, "FailedPreStopHook", text)
+                is_late = loop.time() >= self._deadline
+                if going is not None and (going.done() or (is_late and self.is_sidecar)):
+                    going.cancel()
+                    going = None
                     process.ask_to_end()
-                    asking = None
-                if loop.time() >= self._deadline:
+                    if self.is_sidecar:
+                        self._deadline = max(self._deadline, loop.time() + _LEAST_GRACE_SECONDS)
+                elif is_late:
                     process.kill()
                     return
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
-            if asking is not None:
-                asking.cancel()
+            if going is not None:
+                going.cancel()
 
     def _restarts(self) -> bool:
+        if self.is_sidecar:
+            return True
         policy = self._context.pod["spec"].get("restartPolicy", "Always")
-        if self._context.is_init and policy == "Always":
+        if self._context.role is Role.INIT and policy == "Always":
             policy = "OnFailure"
         failed = bool(self.record.state.get("terminated", {}).get("exitCode"))
         return policy == "Always" or (policy == "OnFailure" and (failed or "terminated" not in self.record.state))
@@ -269,4 +320,6 @@ class ContainerRunner:
             self.record.ready = ready
         if started is not None:
             self.record.started = started
+            if started:
+                self._started.set()
         self._context.on_change()

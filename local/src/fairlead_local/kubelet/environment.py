@@ -136,7 +136,8 @@ def _field(pod: Json, path: str, pod_ip: str, host_ip: str) -> str:
 def _resource(pod: Json, container: Json, reference: Json) -> str:
     """A request or limit as a whole number of `divisor`s, rounded up; 0 when none is set."""
     wanted = reference.get("containerName", container["name"])
-    chosen = next((c for c in pod["spec"]["containers"] if c["name"] == wanted), container)
+    every = (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ()))
+    chosen = next((c for c in every if c["name"] == wanted), container)
     kind, _, name = reference["resource"].partition(".")
     quantity = ((chosen.get("resources") or {}).get(kind) or {}).get(name, "0")
     exact = parse_quantity(quantity) / (parse_quantity(reference.get("divisor") or "1") or Decimal(1))

@@ -21,6 +21,8 @@ class ContainerRecord:
     container_id: str = ""
     is_done: bool = False
     """Ended for good: its pod's restart policy does not start it again."""
+    is_sidecar: bool = False
+    """An init container that runs as long as the pod's containers do."""
 
     @property
     def ever_ran(self) -> bool:
@@ -30,6 +32,11 @@ class ContainerRecord:
     def has_succeeded(self) -> bool:
         """Whether it has ended, and well."""
         return bool(self.state.get("terminated", {}).get("exitCode") == 0)
+
+    @property
+    def is_initialized(self) -> bool:
+        """Of an init container: whether what comes after it may begin."""
+        return self.started if self.is_sidecar else self.has_succeeded
 
     @property
     def is_running(self) -> bool:
@@ -75,15 +82,21 @@ def pod_status(
         "startTime": start_time,
         "qosClass": qos_class(pod),
         "containerStatuses": [container.status() for container in sorted(containers, key=lambda c: c.name)],
-        # An init container is ready once it has done what it is for.
-        **({"initContainerStatuses": [each.status() | {"ready": each.has_succeeded} for each in init]} if init else {}),
+        **({"initContainerStatuses": [_init_status(each) for each in init]} if init else {}),
     }
 
 
+def _init_status(record: ContainerRecord) -> Json:
+    """An init container is ready once it has done what it is for; a sidecar as any container is."""
+    return record.status() | ({} if record.is_sidecar else {"ready": record.has_succeeded})
+
+
 def _phase(containers: Sequence[ContainerRecord], init: Sequence[ContainerRecord]) -> str:
-    if any(each.is_done and not each.has_succeeded for each in init):
-        return "Failed"
-    if all(container.is_done for container in containers):
+    # How sidecars end says nothing about the pod, but it has not ended before they have.
+    have_ended = all(each.is_done for each in init if each.is_sidecar)
+    if any(each.is_done and not each.has_succeeded for each in init if not each.is_sidecar):
+        return "Failed" if have_ended else "Pending"
+    if have_ended and all(container.is_done for container in containers):
         failed = any(container.state.get("terminated", {}).get("exitCode") for container in containers)
         return "Failed" if failed else "Succeeded"
     return "Running" if all(container.ever_ran for container in containers) else "Pending"
@@ -92,12 +105,13 @@ def _phase(containers: Sequence[ContainerRecord], init: Sequence[ContainerRecord
 def _conditions(
     phase: str, containers: Sequence[ContainerRecord], pod_ip: str, init: Sequence[ContainerRecord]
 ) -> list[Json]:
-    initialized = condition("Initialized", "True")
-    if incomplete := [each.name for each in init if not each.has_succeeded]:
+    initialized, has_begun = condition("Initialized", "True"), any(each.ever_ran for each in containers)
+    if not has_begun and (incomplete := [each.name for each in init if not each.is_initialized]):
         text = f"containers with incomplete status: [{' '.join(incomplete)}]"
         initialized = condition("Initialized", "False", "ContainersNotInitialized", text)
     network = condition("PodReadyToStartContainers", "True" if pod_ip else "False")
-    unready = [container.name for container in containers if not container.ready]
+    sidecars = (each for each in init if each.is_sidecar)
+    unready = [container.name for container in (*sidecars, *containers) if not container.ready]
     if phase == "Succeeded":
         both = [condition(kind, "False", "PodCompleted") for kind in ("Ready", "ContainersReady")]
     elif unready:

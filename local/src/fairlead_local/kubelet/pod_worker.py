@@ -21,7 +21,7 @@ from fairlead_local.apiserver.times import timestamp
 from fairlead_local.controllers.events import Recorder
 from fairlead_local.kubelet import images
 from fairlead_local.kubelet.addresses import AddressBlock, NoAddress
-from fairlead_local.kubelet.container import ContainerContext, ContainerRunner, Prepared
+from fairlead_local.kubelet.container import ContainerContext, ContainerRunner, Prepared, Role
 from fairlead_local.kubelet.environment import ConfigError, arguments, environment, translate
 from fairlead_local.kubelet.hooks import parse_pre_stop
 from fairlead_local.kubelet.pod_status import pod_status
@@ -76,10 +76,8 @@ class PodWorker:
     async def run(self) -> None:
         """From admission to the end; the pod's folder and object are gone afterwards if it was deleted."""
         try:
-            if await self._admit() and await self._mount() and await self._initialize():
-                async with asyncio.TaskGroup() as group:
-                    for runner in self._runners.values():
-                        group.create_task(runner.run())
+            if await self._admit() and await self._mount():
+                await self._run_containers()
             self.idle.set()
             await self._deleted.wait()
         finally:
@@ -145,12 +143,31 @@ class PodWorker:
                 return True
         return False
 
-    async def _initialize(self) -> bool:
-        """Runs the init containers, one after the other; false when one of them has failed for good, or the pod was
-        stopped before all were done."""
+    async def _run_containers(self) -> None:
+        """Sidecars begin where they stand among the init containers, and end after all others, the last one first."""
+        sidecars: list[tuple[ContainerRunner, asyncio.Task[None]]] = []
+        async with asyncio.TaskGroup() as group:
+            if await self._initialize(group, sidecars):
+                await asyncio.wait([group.create_task(runner.run()) for runner in self._runners.values()])
+            grace = float(self._pod["spec"].get("terminationGracePeriodSeconds", 30))
+            for runner, _ in sidecars:
+                runner.stop(grace)
+            for runner, running in reversed(sidecars):
+                runner.take_turn()
+                await running
+
+    async def _initialize(
+        self, group: asyncio.TaskGroup, sidecars: list[tuple[ContainerRunner, asyncio.Task[None]]]
+    ) -> bool:
+        """Runs the init containers, one after the other, and leaves those that go on running in `sidecars`; false when
+        one has failed for good, or the pod was stopped before all were done."""
         for runner in self._init_runners.values():
-            await runner.run()
-            if self._stopping.is_set() or not runner.record.has_succeeded:
+            if runner.is_sidecar:
+                sidecars.append((runner, group.create_task(runner.run())))
+                await runner.started()
+            else:
+                await runner.run()
+            if self._stopping.is_set() or not (runner.is_sidecar or runner.record.has_succeeded):
                 return False
         return True
 
@@ -171,7 +188,7 @@ class PodWorker:
             session=self._node.session,
             settings=self._node.settings,
             on_change=self._write_status,
-            is_init=is_init,
+            role=Role.of(spec, is_init=is_init),
         )
         return ContainerRunner(context)
 
@@ -237,7 +254,5 @@ def _refuse_unsupported(pod: Json, container: Json) -> None:
     """Raises ConfigError for what a process cannot be given and would be missed."""
     if pod.get("ephemeralContainers"):
         raise ConfigError("local mode does not run ephemeral containers")
-    if container.get("restartPolicy"):
-        raise ConfigError("local mode does not know restart policies of single containers")
     if container.get("volumeDevices"):
         raise ConfigError("local mode has no block devices")

@@ -126,6 +126,9 @@ def _complete_deployment(obj: Json) -> Json:
     return {**obj, "spec": {**obj["spec"], "strategy": strategy}}
 
 
+_OF_RUNNING = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
+
+
 def _check_pod_spec(spec: Json, path: str) -> list[Cause]:
     causes = [] if spec["containers"] else [_required(f"{path}.containers")]
     volumes = {volume["name"] for volume in spec.get("volumes") or ()}
@@ -134,10 +137,28 @@ def _check_pod_spec(spec: Json, path: str) -> list[Cause]:
             where = f"{path}.{group}[{index}]"
             if not container.get("image"):
                 causes.append(_required(f"{where}.image"))
+            causes += _check_restarts(container, group, where)
             for number, mount in enumerate(container.get("volumeMounts") or ()):
                 if mount["name"] not in volumes:
                     field = f"{where}.volumeMounts[{number}].name"
                     causes.append(Cause(field, "FieldValueNotFound", f'Not found: "{mount["name"]}"'))
+    return causes
+
+
+def _check_restarts(container: Json, group: str, where: str) -> list[Cause]:
+    """Only an init container may say that it is always restarted, and only one that says so is probed and has hooks."""
+    policy = container.get("restartPolicy")
+    if group == "containers":
+        why = "Forbidden: may not be set for non-init containers"
+        return [Cause(f"{where}.restartPolicy", "FieldValueForbidden", why)] if policy else []
+    if policy == "Always":
+        return []
+    causes = []
+    if policy is not None:
+        message = f'Unsupported value: "{policy}": supported values: "Always"'
+        causes.append(Cause(f"{where}.restartPolicy", "FieldValueNotSupported", message))
+    why = "Forbidden: may not be set for init containers without restartPolicy=Always"
+    causes += [Cause(f"{where}.{each}", "FieldValueForbidden", why) for each in _OF_RUNNING if container.get(each)]
     return causes
 
 
