@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from fairlead.api import names
+from fairlead.api.pod_containers import lasting_containers
 from fairlead.controller.adapter_loader import AdapterLoader
 from fairlead.controller.engine_adapters import LOAD_LIMITS, HttpEngineAdapters, Refused, Silent
 from fairlead.controller.operator import Operator
@@ -80,7 +81,7 @@ class Sea:
                     engine.adapter_gate.clear()
                 engine.adapter_troubles["/adapters/boats/bad"] = "it has rank 128, and the engine room for 16"
                 self.engines[name] = await self._stack.enter_async_context(engine)
-                if any(each["name"] == "download-adapters" for each in pod["spec"]["containers"]):
+                if any(each["name"] == "download-adapters" for each in lasting_containers(pod["spec"])):
                     await self._serve_downloads(address)
                 status = {"phase": "Running", "podIP": address, "conditions": [READY]}
                 await self.fleet.client.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")

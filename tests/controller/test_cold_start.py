@@ -87,6 +87,19 @@ def test_a_start_is_told_by_stages() -> None:
     assert (start_stages(both) or {})["download"] == 70.0, "of both"
 
 
+def test_a_server_that_is_a_sidecar_is_what_is_loaded() -> None:
+    found = downloaded("a", 80, 60)
+    (engine,) = found["status"]["containerStatuses"]
+    found["status"]["initContainerStatuses"].append(engine)
+    found["status"]["containerStatuses"] = [{"name": "front", "restartCount": 0}]
+    found["spec"] = {"initContainers": [{"name": "download"}, {"name": "engine", "restartPolicy": "Always"}]}
+    assert start_stages(found) == {"schedule": 1.0, "image": 3.0, "download": 60.0, "load": 16.0}
+    found["status"]["initContainerStatuses"][0]["restartCount"] = 2
+    assert start_seconds(found) == 80.0, "what downloads may try again"
+    engine["restartCount"] = 1
+    assert start_seconds(found) is None
+
+
 def test_the_next_start_is_spared_a_download_that_is_kept() -> None:
     pods = [downloaded("a", 80, 60)]
     assert ColdStart().observe(pods).seconds == 80.0, "each pod downloads for itself"

@@ -235,6 +235,9 @@ def test_any_other_end_shows_the_last_line_and_where_to_read_on() -> None:
     assert found.message.endswith("Its last line: ValueError: boom")
 
 
+OUT_OF_MEMORY = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+
+
 def test_a_sidecar_that_fails_is_named_and_is_not_taken_for_the_engine() -> None:
     told = json.dumps({"reason": "ModelNotFound", "message": "x"})
     sidecar = {"name": "side", "state": {"terminated": {"exitCode": 1, "message": told}}}
@@ -242,6 +245,34 @@ def test_a_sidecar_that_fails_is_named_and_is_not_taken_for_the_engine() -> None
     assert found.reason == "CrashLoopBackOff"
     assert "'side'" in found.message
     assert not found.model_failed
+
+
+def beside(container: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
+    """A pod whose engine, a server that is not ours, is a sidecar of its front."""
+    found = pod(*others, initContainerStatuses=[container])
+    return found | {"spec": {"initContainers": [{"name": "engine", "restartPolicy": "Always"}]}}
+
+
+WAITS = {"name": "front", "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "words"),
+    [
+        ({"state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}}, "ImagePullBackOff", "engine.image"),
+        ({"state": {"running": {}}, "started": False}, "LoadingModel", "the engine is loading the model"),
+        (
+            {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 3, "lastState": OUT_OF_MEMORY},
+            "OutOfMemory",
+            "or lower engine.kvCache.memory",
+        ),
+        ({"state": {"running": {}}, "started": True}, "ContainerCreating", "the container 'front' is being created"),
+    ],
+)
+def test_a_server_that_is_a_sidecar_is_told_of_as_the_engine(status: dict[str, Any], reason: str, words: str) -> None:
+    found = diagnose(beside(engine(**status), WAITS))
+    assert found.reason == reason
+    assert words in found.message
 
 
 def test_a_failing_init_container_is_seen() -> None:

@@ -284,14 +284,12 @@ async def test_errors_of_the_server_are_its_own(folder: Path, http: aiohttp.Clie
             assert "vllm:num_requests_running" in await response.text()
 
 
-async def test_a_drain_finishes_what_runs_and_then_lets_the_server_go(
-    folder: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_a_drain_finishes_what_runs_and_then_ends(folder: Path, http: aiohttp.ClientSession) -> None:
     cost = StepCost(base=0.03)
     async with FakeVllm(step_cost=cost) as vllm, running_front(vllm, folder, drain_grace=0.2) as front:
         running = asyncio.create_task(complete(http, front.url, "a" * 50, max_tokens=30))
         await load_where(http, front, lambda load: load["running"] == 1)
-        hook = asyncio.create_task(get_status(http, f"{front.url}/fairlead/v1/drained"))
+        drained = asyncio.create_task(front.service.lifecycle.stopped.wait())
         async with http.post(f"{front.url}/fairlead/v1/drain") as response:
             assert response.status == 202
         async with http.get(f"{front.url}/ready") as response:
@@ -299,22 +297,9 @@ async def test_a_drain_finishes_what_runs_and_then_lets_the_server_go(
         await asyncio.sleep(0.3)
         async with http.post(f"{front.url}/v1/completions", json={"model": "fake", "prompt": "b"}) as response:
             assert response.status == 503 and response.headers["x-fairlead-reason"] == "draining"
-        assert not hook.done() and not running.done()
+        assert not drained.done() and not running.done()
         await running
-        assert await hook == "drained"
-
-
-async def get_status(http: aiohttp.ClientSession, url: str) -> str:
-    async with http.get(url) as response:
-        return str((await response.json())["status"])
-
-
-async def test_a_server_that_is_ended_alone_is_not_held(
-    folder: Path, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairlead_engine.front.front_app.DRAIN_BEGINS_SECONDS", 0.2)
-    async with FakeVllm() as vllm, running_front(vllm, folder) as front:
-        assert await get_status(http, f"{front.url}/fairlead/v1/drained") == "serving"
+        assert await drained
 
 
 async def test_what_steps_cost_is_known_before_the_first_request(folder: Path, http: aiohttp.ClientSession) -> None:

@@ -131,13 +131,12 @@ async def num_running(llama: RealServer) -> float:
     return await asyncio.to_thread(llama.metric, "llamacpp:requests_processing")
 
 
-async def test_a_drain_lets_an_answer_end_before_the_server_is_told(llama: RealServer, model: Path) -> None:
+async def test_a_drain_lets_an_answer_end(llama: RealServer, model: Path) -> None:
     async with front_with(front_config(llama, model)) as front, aiohttp.ClientSession() as http:
         running = asyncio.create_task(ask(http, front, prompt="ahoy", max_tokens=300, ignore_eos=True))
         while not front.service.client.load.running:
             await asyncio.sleep(0.01)
-        hook = asyncio.create_task(http.get(f"{front.url}/fairlead/v1/drained"))
         async with http.post(f"{front.url}/fairlead/v1/drain") as response:
             assert response.status == 202
         assert (await running)["usage"]["completion_tokens"] == 300
-        assert (await (await hook).json())["status"] == "drained"
+        await front.service.lifecycle.stopped.wait()

@@ -9,6 +9,7 @@ import yaml
 
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.pod_containers import lasting_containers
 from fairlead.manifests.adapter_folders import mounted_claims, placed_adapters
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
@@ -532,7 +533,7 @@ def test_where_in_an_image_its_model_is_is_said() -> None:
 
 def test_an_image_is_mounted_into_servers_that_are_not_ours() -> None:
     model = in_an_image(cache={"image": True, "imagePath": "barge.gguf"})
-    server, front = pod(model=model, engine={"type": "llama.cpp", "image": "llama:1"})["spec"]["containers"]
+    server, front = lasting_containers(pod(model=model, engine={"type": "llama.cpp", "image": "llama:1"})["spec"])
     assert server["args"][server["args"].index("--model") + 1] == "/models/barge.gguf"
     assert front["args"][front["args"].index("--model") + 1] == "/models/barge.gguf"
     assert server["volumeMounts"][-1]["name"] == "model"
@@ -549,7 +550,7 @@ def test_adapters_beside_an_image_are_downloaded_into_each_pod() -> None:
     )
     (spec,) = (each["spec"]["template"]["spec"] for each in manifests if each["kind"] == "Deployment")
     assert {"name": "downloads", "emptyDir": {}} in spec["volumes"]
-    assert spec["containers"][1]["envFrom"] == [{"secretRef": {"name": "registry", "optional": True}}]
+    assert spec["initContainers"][0]["envFrom"] == [{"secretRef": {"name": "registry", "optional": True}}]
 
 
 @pytest.mark.parametrize("cache", [None, {"node": False}, {"image": False}])
@@ -792,8 +793,11 @@ def test_adapters_from_elsewhere_are_downloaded_beside_the_engine_which_gets_no_
     assert made[1]["metadata"]["name"] == "dinghy-engine-adapters"
     assert made[1]["data"] == {"sources": "hf://org/lora@v1\n"}
     spec = made[3]["spec"]["template"]["spec"]
-    engine, downloader = spec["containers"]
+    (downloader,), (engine,) = spec["initContainers"], spec["containers"]
     assert (engine["name"], downloader["name"]) == ("engine", "download-adapters")
+    assert downloader["restartPolicy"] == "Always" and "startupProbe" not in downloader, (
+        "an adapter that cannot be had keeps no pod from starting"
+    )
     assert downloader["args"] == [
         "download-adapters", "--listed-in", "/etc/fairlead-adapters/sources", "--to", "/adapters/.downloads",
         "--size-limit", "1073741824", "--host", "$(POD_IP)", "--port", "8001",
@@ -806,9 +810,23 @@ def test_adapters_from_elsewhere_are_downloaded_beside_the_engine_which_gets_no_
     shared = {"name": "downloads", "mountPath": "/adapters/.downloads"}
     assert shared in downloader["volumeMounts"] and shared | {"readOnly": True} in engine["volumeMounts"]
     assert {"name": "downloads", "persistentVolumeClaim": {"claimName": "models"}} in spec["volumes"]
-    assert "initContainers" not in spec, "an adapter that cannot be had keeps no pod from starting"
     of_operator = made[2]["spec"]["ingress"][1]
     assert of_operator["ports"] == [{"port": 8001, "protocol": "TCP"}] and len(of_operator["from"]) == 1
+
+
+def test_what_downloads_adapters_starts_after_the_models_download_which_ends() -> None:
+    def deployed(**spec: Any) -> dict[str, Any]:
+        made = children(llmdeployment(**spec), SETTINGS)
+        return next(each["spec"] for each in made if each["kind"] == "Deployment")
+
+    both = deployed(model={"source": "hf://org/name"}, adapters=[HUB_ADAPTER])
+    download, adapters = both["template"]["spec"]["initContainers"]
+    assert (download["name"], "restartPolicy" in download) == ("download", False)
+    assert (adapters["name"], adapters["restartPolicy"]) == ("download-adapters", "Always")
+    alone, neither = deployed(adapters=[HUB_ADAPTER]), deployed()
+    assert alone["progressDeadlineSeconds"] == neither["progressDeadlineSeconds"] < both["progressDeadlineSeconds"], (
+        "no start waits for adapters"
+    )
 
 
 def test_pods_are_not_replaced_for_which_adapters_are_downloaded() -> None:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from fairlead.api.llmdeployment import LLMDeployment, broken_rules
+from fairlead.api.pod_containers import lasting_container
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
 from fairlead_testing.fake_llama import parser as llama_parser
@@ -27,8 +28,12 @@ def built(source: str = "pvc://models/boat/q4.gguf", **engine: Any) -> tuple[Any
     made = body(source, **engine)
     assert not broken_rules(made)
     config, deployment, _ = children(LLMDeployment.from_body(made), SETTINGS)
-    containers = {each["name"]: each for each in deployment["spec"]["template"]["spec"]["containers"]}
-    return containers["engine"], containers["front"], yaml.safe_load(config["data"]["engine.yaml"])
+    pod = deployment["spec"]["template"]["spec"]
+    return (
+        lasting_container(pod, "engine"),
+        lasting_container(pod, "front"),
+        yaml.safe_load(config["data"]["engine.yaml"]),
+    )
 
 
 def test_the_server_gets_its_own_flags_and_the_images_own_command() -> None:

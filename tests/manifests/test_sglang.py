@@ -5,6 +5,7 @@ from typing import Any
 import yaml
 
 from fairlead.api.llmdeployment import LLMDeployment, ToolCallParser, broken_rules
+from fairlead.api.pod_containers import lasting_container
 from fairlead.manifests.children import children
 from fairlead.manifests.foreign_pod import EVENTS
 from fairlead.operator_settings import OperatorSettings
@@ -27,8 +28,12 @@ def built(**engine: Any) -> tuple[Any, Any, Any]:
     }
     assert not broken_rules(body)
     config, deployment, _ = children(LLMDeployment.from_body(body), SETTINGS)
-    containers = {each["name"]: each for each in deployment["spec"]["template"]["spec"]["containers"]}
-    return containers["engine"], containers["front"], yaml.safe_load(config["data"]["engine.yaml"])
+    pod = deployment["spec"]["template"]["spec"]
+    return (
+        lasting_container(pod, "engine"),
+        lasting_container(pod, "front"),
+        yaml.safe_load(config["data"]["engine.yaml"]),
+    )
 
 
 def test_the_server_gets_its_own_flags() -> None:

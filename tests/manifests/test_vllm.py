@@ -12,32 +12,43 @@ from hypothesis import strategies as st
 from fairlead.api.llmdeployment import LLMDeployment, broken_rules
 from fairlead.controller.applier import engine_url
 from fairlead.manifests.children import children
+from fairlead.manifests.common import Manifest
 from fairlead.operator_settings import OperatorSettings
 from fairlead_engine.__main__ import build_parser
 from fairlead_testing.fake_vllm.__main__ import parser as vllm_parser
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", allow_file_sources=True)
 IMAGE = "vllm/vllm-openai:v0.22.0"
+OTHER = {"name": "other", "image": "other:1"}
 STORED = {"namespace": "ships", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
 
 
 def built(source: str = "pvc://models/boat", spec: dict[str, Any] | None = None, **engine: Any) -> tuple[Any, Any]:
     """(the pod's spec, the front's configuration file)"""
+    config, deployment, _ = manifests(source, spec, **engine)
+    return deployment["spec"]["template"]["spec"], yaml.safe_load(config["data"]["engine.yaml"])
+
+
+def manifests(
+    source: str = "pvc://models/boat", spec: dict[str, Any] | None = None, **engine: Any
+) -> tuple[Manifest, ...]:
+    """ConfigMap, Deployment and Service."""
     body = {
         "metadata": STORED | {"name": "boat"},
         "spec": {"model": {"source": source}, "engine": {"type": "vLLM", "image": IMAGE, **engine}, **(spec or {})},
     }
     assert not broken_rules(body)
-    config, deployment, _ = children(LLMDeployment.from_body(body), SETTINGS)
-    return deployment["spec"]["template"]["spec"], yaml.safe_load(config["data"]["engine.yaml"])
+    return children(LLMDeployment.from_body(body), SETTINGS)
 
 
 def server(pod: Any) -> Any:
-    return next(each for each in pod["containers"] if each["name"] == "engine")
+    return next(each for each in pod["initContainers"] if each["name"] == "engine")
 
 
 def front(pod: Any) -> Any:
-    return next(each for each in pod["containers"] if each["name"] == "front")
+    (made,) = pod["containers"]
+    assert made["name"] == "front"
+    return made
 
 
 def test_the_server_gets_its_own_flags() -> None:
@@ -74,13 +85,39 @@ def test_the_front_has_the_engines_port_and_knows_what_the_server_was_told() -> 
     assert pod["terminationGracePeriodSeconds"] == 120
 
 
-def test_the_server_is_ended_when_its_front_has_drained_and_is_asked_at_its_own_port() -> None:
+def test_the_server_is_a_sidecar_that_starts_before_its_front_and_is_asked_at_its_own_port() -> None:
     made = server(built()[0])
-    hook = {"path": "/fairlead/v1/drained", "port": 8000, "scheme": "HTTP"}
-    assert made["lifecycle"] == {"preStop": {"httpGet": hook}}
+    assert made["restartPolicy"] == "Always" and "lifecycle" not in made
     assert made["livenessProbe"]["httpGet"]["port"] == made["startupProbe"]["httpGet"]["port"] == 8001
     assert "readinessProbe" not in made and "ports" not in made
     assert engine_url({"spec": built()[0], "status": {"podIP": "10.0.0.7"}}) == "http://10.0.0.7:8000"
+
+
+def test_whose_log_is_shown_is_still_the_servers() -> None:
+    shown = "kubectl.kubernetes.io/default-container"
+
+    def annotations(**spec: Any) -> Any:
+        return manifests(spec=spec)[1]["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations()[shown] == "engine"
+    assert annotations(template={"metadata": {"annotations": {shown: "front"}}})[shown] == "front"
+
+
+@pytest.mark.parametrize("group", ["containers", "initContainers"])
+def test_a_template_is_laid_over_the_server_wherever_it_looks_for_it(group: str) -> None:
+    changed = {"name": "engine", "resources": {"limits": {"memory": "3Gi"}}}
+    template = {"spec": {group: [changed], "containers": [*([changed] if group == "containers" else []), OTHER]}}
+    pod, _ = built(spec={"template": template})
+    assert server(pod)["resources"]["limits"]["memory"] == "3Gi" and server(pod)["image"] == IMAGE
+    assert [each["name"] for each in pod["initContainers"]] == ["engine"]
+    assert [each["name"] for each in pod["containers"]] == ["front", "other"]
+
+
+def test_a_pod_is_what_kubernetes_takes() -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for version in ("1.29", "1.36"):
+        for each in manifests("hf://org/boat@main"):
+            kubernetes_validate.validate(each, version, strict=True)
 
 
 def test_both_know_what_they_are_told() -> None:
@@ -98,7 +135,9 @@ def test_both_know_what_they_are_told() -> None:
 
 def test_a_download_is_our_images_and_both_read_the_same_folder() -> None:
     pod, _ = built("hf://org/boat@main")
-    (download,) = pod["initContainers"]
+    download, sidecar = pod["initContainers"]
+    assert sidecar["name"] == "engine", "a download ends before the server starts"
+    assert "restartPolicy" not in download
     assert download["image"] == "fairlead/engine:test"
     folder = server(pod)["args"][1]
     assert folder.startswith("/downloads/") and folder in front(pod)["args"]
@@ -110,7 +149,7 @@ def test_without_prefix_caching_there_are_no_events() -> None:
     pod, config = built(enablePrefixCaching=False)
     assert config["enable-prefix-caching"] is False and "enable-prefix-caching" not in built()[1]
     assert "--no-enable-prefix-caching" in server(pod)["args"]
-    assert not [word for made in pod["containers"] for word in made["args"] if "ipc://" in word]
+    assert not [word for made in (server(pod), front(pod)) for word in made["args"] if "ipc://" in word]
 
 
 def test_the_users_variables_win_over_ours() -> None:
@@ -119,9 +158,9 @@ def test_the_users_variables_win_over_ours() -> None:
     assert {each["name"] for each in front(built()[0])["env"]} == {"POD_IP", "POD_NAME"}
 
 
-@pytest.mark.parametrize("name", ["engine", "front"])
-def test_both_run_without_rights(name: str) -> None:
-    made = next(each for each in built()[0]["containers"] if each["name"] == name)
+@pytest.mark.parametrize("container", [server, front])
+def test_both_run_without_rights(container: Any) -> None:
+    made = container(built()[0])
     assert made["securityContext"]["readOnlyRootFilesystem"] and made["securityContext"]["capabilities"] == {
         "drop": ["ALL"]
     }

@@ -1,7 +1,6 @@
 """The front's application: which path leads where. What an engine of ours has for gateways, kubelets and operators it
 answers itself; what needs a model it passes on."""
 
-import asyncio
 import math
 from collections.abc import Mapping
 from urllib.parse import parse_qs
@@ -19,10 +18,6 @@ from fairlead_engine.server.probe_endpoints import DrainReply, Status
 from fairlead_engine.server.refusals import MethodNotAllowed, NotFound
 from fairlead_protocol.messages import HEADER_REASON, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS, PATH_MODEL
 
-PATH_DRAINED = "/fairlead/v1/drained"
-"""Answers when the drain is over: for the hook that keeps the server from being ended before."""
-DRAIN_BEGINS_SECONDS = 5.0
-"""A server is ended together with its front, or alone: then nothing begins to drain in this time."""
 MAX_WAIT_SECONDS = 10.0
 INFERENCE_PATHS = (
     "/v1/chat/completions",
@@ -59,7 +54,6 @@ class _Table:
             PATH_KV_BLOCKS: ("GET", kv_blocks),
             PATH_KV_EVENTS: ("GET", kv.kv_events),
             PATH_DRAIN: ("POST", own.drain),
-            PATH_DRAINED: ("GET", own.drained),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,19 +97,6 @@ class _Endpoints:
         self._service.drain()
         lifecycle = self._service.lifecycle
         await _send(exchange, DrainReply(lifecycle.phase, lifecycle.num_running), status=202)
-
-    async def drained(self, exchange: Exchange) -> None:
-        """Answers when nothing runs any more, or soon where no drain begins."""
-        await exchange.while_connected(self._drained(exchange))
-
-    async def _drained(self, exchange: Exchange) -> None:
-        lifecycle = self._service.lifecycle
-        deadline = asyncio.get_running_loop().time() + DRAIN_BEGINS_SECONDS
-        while not lifecycle.is_draining and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.1)
-        if lifecycle.is_draining:
-            await lifecycle.stopped.wait()
-        await _send(exchange, Status("drained" if lifecycle.is_draining else "serving"))
 
 
 async def _send(

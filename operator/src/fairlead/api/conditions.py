@@ -87,6 +87,9 @@ class Reason(StrEnum):
     MEMORY_UNKNOWN = "MemoryUnknown"
     """It is not known how much memory a replica gets: the profile has no `gpuMemory`, or bounds no memory."""
     # What the user wrote cannot be done.
+    SIDECARS_NOT_SUPPORTED = "SidecarsNotSupported"
+    """The API server keeps no sidecar containers, of which a pod of this spec needs one: Kubernetes older than 1.29, or
+    one whose feature gate SidecarContainers is off."""
     INVALID_SPEC = "InvalidSpec"
     """A field or a rule between fields is broken; the message names it."""
     UNKNOWN_PROFILE = "UnknownProfile"

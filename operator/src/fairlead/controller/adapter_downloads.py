@@ -13,6 +13,7 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
+from fairlead.api.pod_containers import lasting_container
 from fairlead.controller.pod_diagnosis import in_words
 from fairlead.kube.client import JsonObject
 from fairlead_protocol.downloads import SOURCES_PATH, SOURCES_PORT, SourcesReport, SourceState
@@ -124,8 +125,7 @@ class AdapterDownloads:
 
 
 def _has_downloader(pod: JsonObject) -> bool:
-    containers = (pod.get("spec") or {}).get("containers") or ()
-    return any(each.get("name") == names.ADAPTERS_CONTAINER for each in containers)
+    return bool(lasting_container(pod.get("spec") or {}, names.ADAPTERS_CONTAINER))
 
 
 def _folder(state: SourceState | None) -> str | None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
+from fairlead.api.pod_containers import lasting_container
 from fairlead.controller.desired import Problem
 from fairlead.controller.observe import ChildKey, is_owned
 from fairlead.controller.plan import Plan, content_hash, key_of, mark
@@ -73,8 +74,8 @@ async def ask_to_drain(pods: Iterable[JsonObject]) -> None:
 
 def engine_url(pod: JsonObject) -> str:
     """Where the engine of a pod with an address answers: at its port, or the usual one."""
-    engines = (each for each in pod["spec"]["containers"] if each["name"] == names.ENGINE_CONTAINER)
-    ports = (port["containerPort"] for engine in engines for port in engine.get("ports") or [])
+    engine = lasting_container(pod["spec"], names.ENGINE_CONTAINER)
+    ports = (port["containerPort"] for port in engine.get("ports") or [])
     return f"http://{authority(pod['status']['podIP'], next(ports, names.ENGINE_PORT))}"
 
 

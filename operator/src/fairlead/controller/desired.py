@@ -8,6 +8,7 @@ from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 from fairlead.controller.capabilities import BASIC, Capabilities
 from fairlead.controller.model_fit import ModelFit, holds_back, model_fit
 from fairlead.controller.observe import Observed
+from fairlead.controller.pod_features import has_sidecars
 from fairlead.manifests.adapter_folders import PlacedAdapter, placed_adapters
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
@@ -18,6 +19,10 @@ from fairlead.operator_settings import OperatorSettings
 NO_IMAGE_VOLUMES = (
     "model.cache.image: this cluster has no image volumes, which Kubernetes has from 1.35 on, and from 1.33 with the "
     "feature gate ImageVolume: write model.cache: {node: true}, or {claim: NAME}, to have the model downloaded"
+)
+NO_SIDECARS = (
+    "this cluster has no sidecar containers (init containers with restartPolicy: Always), which Kubernetes has from "
+    "1.29 on: upgrade it, or use engine.type: Fairlead with adapters from pvc:// only"
 )
 
 
@@ -81,5 +86,7 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
         return Desired(deployment, obstacle=Problem(fit.reason, message), fit=fit)
     if observed.image_volumes is False:
         return Desired(deployment, obstacle=Problem(Reason.SOURCE_NOT_SUPPORTED, NO_IMAGE_VOLUMES), fit=fit)
+    if observed.sidecars is False and any(map(has_sidecars, manifests)):
+        return Desired(deployment, obstacle=Problem(Reason.SIDECARS_NOT_SUPPORTED, NO_SIDECARS), fit=fit)
     adapters = placed_adapters(deployment, settings, observed.adapter_claims)
     return Desired(deployment, manifests, done_without=capabilities.done_without, adapters=adapters, fit=fit)

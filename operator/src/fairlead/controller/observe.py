@@ -11,8 +11,15 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
-from fairlead.controller.image_volumes import ImageVolumes, wants_image_volume
 from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose
+from fairlead.controller.pod_features import (
+    IMAGE_VOLUMES,
+    SIDECARS,
+    PodFeatures,
+    has_sidecars,
+    wants_image_volume,
+    wants_sidecars,
+)
 from fairlead.controller.pod_warnings import PodWarnings
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
@@ -65,6 +72,8 @@ class Observed:
     """The ConfigMap that its `engine.profile` names; None = it names none, or one that does not exist."""
     image_volumes: bool | None = None
     """Whether the API server keeps image volumes; None = none is wanted, or it does not say."""
+    sidecars: bool | None = None
+    """Whether it keeps sidecars; None = there are none, it has kept them already, or it does not say."""
     warnings: Mapping[str, PodWarning] = field(default_factory=dict)
     """What keeps pods from being created that have been for long, by the pod's uid."""
     running: Mapping[str, int] = field(default_factory=dict)
@@ -105,7 +114,7 @@ def is_owned(child: Mapping[str, Any], uid: str) -> bool:
 
 class Cluster:
     """Reads kopf's indexes, and asks the API for what is not watched: claims, profiles, warnings about slow pods,
-    image volumes."""
+    what the API server keeps of pods."""
 
     def __init__(
         self,
@@ -118,7 +127,7 @@ class Cluster:
         far those are that download the model."""
         self._client = client
         self._warnings = PodWarnings(client)
-        self._image_volumes = ImageVolumes(client)
+        self._features = PodFeatures(client)
         self._running = running
         self._hanging = hanging
         self._downloads = downloads
@@ -170,13 +179,15 @@ class Cluster:
         wanted = {*adapter_claims(observed.body), *mounted_claims(observed.engine)}
         found = [claim for claim in sorted(wanted) if await self._is_there(claim, key[0])]
         profile = profile_config_map(observed.body)
-        image_volumes = await self._image_volumes.are_kept(key[0]) if wants_image_volume(observed.body) else None
+        mounts_image, engine = wants_image_volume(observed.body), observed.engine
+        asks_for_sidecars = wants_sidecars(observed.body, engine) and not has_sidecars(engine)
         return replace(
             observed,
             missing_claims=missing,
             adapter_claims=frozenset(found),
             profile=None if profile is None else await self._client.find(CONFIGMAPS, profile, key[0]),
-            image_volumes=image_volumes,
+            image_volumes=await self._features.are_kept(IMAGE_VOLUMES, key[0]) if mounts_image else None,
+            sidecars=await self._features.are_kept(SIDECARS, key[0]) if asks_for_sidecars else None,
             warnings=self._warnings.known(observed.pods),
         )
 

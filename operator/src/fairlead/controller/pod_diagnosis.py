@@ -15,6 +15,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason, find_condition
+from fairlead.api.pod_containers import lasting_container
 from fairlead.fleet.pods import became_ready
 from fairlead.manifests.source import MODEL_VOLUME, SPECULATIVE_VOLUME
 from fairlead_protocol.downloads import DownloadProgress, DownloadStage
@@ -139,8 +140,7 @@ def diagnose(
 
 
 def _hanging(name: str, pod: Mapping[str, Any], since: str) -> Diagnosis:
-    containers = (pod.get("spec") or {}).get("containers") or []
-    words = next((each.get("args") or [] for each in containers if each.get("name") == names.ENGINE_CONTAINER), [])
+    words = lasting_container(pod.get("spec") or {}, names.ENGINE_CONTAINER).get("args") or []
     told = [following for word, following in pairwise(words) if word == _STEP_TIMEOUT]
     told += [word.removeprefix(f"{_STEP_TIMEOUT}=") for word in words if word.startswith(f"{_STEP_TIMEOUT}=")]
     message = (
@@ -309,6 +309,9 @@ def _starting(name: str, pod: Mapping[str, Any], containers: list[Mapping[str, A
         if images := _model_images(pod):
             message += f", of which {' and '.join(images.values())} may have to be pulled, too"
         return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
+    if engine.get("started") and (others := [str(each["name"]) for each in containers if _is_created(each)]):
+        message = f"the engine has started; the container {others[0]!r} is being created"
+        return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
     # A pod that never was ready is not ready since before its container started. Both are in UTC: text sorts as time.
     since = str((find_condition(status, "Ready") or {}).get("lastTransitionTime") or "")
     if engine.get("started") and since > str(engine["state"]["running"].get("startedAt") or ""):
@@ -318,6 +321,12 @@ def _starting(name: str, pod: Mapping[str, Any], containers: list[Mapping[str, A
         message = f"the engine has started, but not said yet that it is ready; if that lasts, see kubectl logs {name}"
         return Diagnosis(name, Stage.STARTING, Reason.LOADING_MODEL, message)
     return Diagnosis(name, Stage.STARTING, Reason.LOADING_MODEL, "the engine is loading the model")
+
+
+def _is_created(container: Mapping[str, Any]) -> bool:
+    """Whether its node is about to create a container for the first time."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    return waiting.get("reason") in ("ContainerCreating", "PodInitializing") and not container.get("restartCount")
 
 
 def created_since(pod: Mapping[str, Any]) -> str | None:

@@ -1,13 +1,14 @@
 """How long a replica took to become ready, by stage, as its pod's status tells it. Pure; in whole seconds, as
 Kubernetes tells time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import find_condition
+from fairlead.api.pod_containers import lasting_statuses
 from fairlead.fleet.pods import became_ready
 
 
@@ -27,8 +28,7 @@ class StartStage(StrEnum):
 def start_seconds(pod: Mapping[str, Any]) -> float | None:
     """From creation to ready; None for a pod that is not ready, or that may have been ready before: a container that
     was restarted says nothing about a start."""
-    containers = (pod.get("status") or {}).get("containerStatuses") or []
-    if any(container.get("restartCount") for container in containers):
+    if any(container.get("restartCount") for container in lasting_statuses(pod)):
         return None
     return _between(pod["metadata"].get("creationTimestamp"), became_ready(pod))
 
@@ -45,7 +45,7 @@ def start_stages(pod: Mapping[str, Any]) -> dict[StartStage, float] | None:
         return None
     status = pod.get("status") or {}
     scheduled = (find_condition(status, "PodScheduled") or {}).get("lastTransitionTime")
-    engine = _container(status, "containerStatuses", names.ENGINE_CONTAINER)
+    engine = _of_name(lasting_statuses(pod), names.ENGINE_CONTAINER)
     running = ((engine.get("state") or {}).get("running") or {}).get("startedAt")
     schedule = _between(pod["metadata"]["creationTimestamp"], scheduled) or 0.0
     load = _between(running, became_ready(pod)) or 0.0
@@ -63,14 +63,14 @@ def start_stages(pod: Mapping[str, Any]) -> dict[StartStage, float] | None:
 
 def _downloads(pod: Mapping[str, Any]) -> list[tuple[str | None, str | None]]:
     """When each began and ended."""
-    status = pod.get("status") or {}
-    containers = (_container(status, "initContainerStatuses", name) for name in names.DOWNLOAD_CONTAINERS)
+    found = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    containers = (_of_name(found, name) for name in names.DOWNLOAD_CONTAINERS)
     ended = [(each.get("state") or {}).get("terminated") or {} for each in containers]
     return [(each.get("startedAt"), each.get("finishedAt")) for each in ended]
 
 
-def _container(status: Mapping[str, Any], field: str, name: str) -> Mapping[str, Any]:
-    return next((each for each in status.get(field) or () if each.get("name") == name), {})
+def _of_name(statuses: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    return next((each for each in statuses if each.get("name") == name), {})
 
 
 def _between(earlier: str | None, later: str | None) -> float | None:

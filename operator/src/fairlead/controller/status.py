@@ -22,7 +22,11 @@ from fairlead.controller.pod_diagnosis import Diagnosis, Stage
 from fairlead.controller.start_stages import start_stages
 from fairlead.operator_settings import OperatorSettings
 
-_NO_REPLICA_TRIED = (Reason.SOURCE_NOT_SUPPORTED, Reason.MODEL_SOURCE_NOT_FOUND)
+_NO_REPLICA_TRIED = (
+    Reason.SOURCE_NOT_SUPPORTED,
+    Reason.MODEL_SOURCE_NOT_FOUND,
+    Reason.SIDECARS_NOT_SUPPORTED,
+)
 """Why a model is not available before there is any replica."""
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN

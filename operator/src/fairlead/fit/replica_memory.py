@@ -24,9 +24,8 @@ def replica_memory(deployment: LLMDeployment, settings: OperatorSettings) -> Mem
         name = ""
     memory = profile_memory(profile, name, deployment.spec.engine.tensor_parallel_size)
     template = deployment.spec.template.spec
-    is_certain = not any(
-        each.get("resources") for each in template.get("containers") or () if each.get("name") == names.ENGINE_CONTAINER
-    )
+    named = (each for group in ("containers", "initContainers") for each in template.get(group) or ())
+    is_certain = not any(each.get("resources") for each in named if each.get("name") == names.ENGINE_CONTAINER)
     return memory if is_certain else _doubted(memory)
 
 

@@ -11,7 +11,13 @@ from fairlead.fleet.pods import is_active
 from fairlead_protocol.downloads import DownloadFailure
 
 HOPELESS_REASONS = frozenset(
-    {Reason.INVALID_SPEC, Reason.UNKNOWN_PROFILE, Reason.RESOURCE_NOT_OWNED, Reason.SOURCE_NOT_SUPPORTED}
+    {
+        Reason.INVALID_SPEC,
+        Reason.UNKNOWN_PROFILE,
+        Reason.RESOURCE_NOT_OWNED,
+        Reason.SOURCE_NOT_SUPPORTED,
+        Reason.SIDECARS_NOT_SUPPORTED,
+    }
 )
 """Reasons under which the operator creates no pods until somebody changes the object."""
 

@@ -23,6 +23,11 @@ _OF_THE_POD = (("POD_IP", "status.podIP"), ("POD_NAME", "metadata.name"))
 """Environment variables, and the fields of the pod that they are."""
 
 
+def as_sidecar(container: Mapping[str, Any]) -> dict[str, Any]:
+    """The container as an init container that starts before the pod's containers and ends after them."""
+    return {**container, "restartPolicy": "Always"}
+
+
 def environment_of_the_pod() -> list[dict[str, Any]]:
     """Address and name of the pod, which arguments use."""
     return [

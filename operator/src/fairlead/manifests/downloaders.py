@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.pod_containers import lasting_container
 from fairlead.manifests.adapter_folders import downloaded_sources
 from fairlead.manifests.common import Manifest, child
 from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, environment_of_the_pod
@@ -75,8 +76,8 @@ def adapter_list(deployment: LLMDeployment) -> Manifest:
 def has_adapter_downloader(engine: Mapping[str, Any] | None) -> bool:
     """Whether the pods of a Deployment can download adapters. They keep that, also while none is listed that has to be:
     removing one replaces no pod."""
-    containers = ((engine or {}).get("spec") or {}).get("template", {}).get("spec", {}).get("containers") or []
-    return any(each.get("name") == names.ADAPTERS_CONTAINER for each in containers)
+    pod = ((engine or {}).get("spec") or {}).get("template", {}).get("spec") or {}
+    return bool(lasting_container(pod, names.ADAPTERS_CONTAINER))
 
 
 def _container(

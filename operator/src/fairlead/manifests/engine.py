@@ -14,15 +14,16 @@ from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.pod_containers import is_sidecar, lasting_containers, sidecars
 from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
-from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, environment_of_the_pod
+from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, as_sidecar, environment_of_the_pod
 from fairlead.manifests.downloaders import AdapterDownloader, download_container
 from fairlead.manifests.foreign_pod import front_flags, with_front
 from fairlead.manifests.foreign_servers import FOREIGN_SERVERS
 from fairlead.manifests.measured_profile import ProfileFile
-from fairlead.manifests.overlay import merge
+from fairlead.manifests.overlay import for_sidecars, merge
 from fairlead.manifests.source import CannotBuild, ModelSource
 from fairlead.operator_settings import OperatorSettings, Profile
 
@@ -54,7 +55,11 @@ def engine_deployment(
         volumes: list[dict[str, Any]] = list(pod.get("volumes") or [])
         if all(volume["name"] != CONFIG_VOLUME for volume in volumes):
             volumes.insert(0, {"name": CONFIG_VOLUME, "configMap": {"name": config_name(deployment, flags, profile)}})
-        fetches = bool(pod.get("initContainers")) or any("image" in volume for volume in volumes)
+        downloads = [each for each in pod.get("initContainers") or () if not is_sidecar(each)]
+        fetches = bool(downloads) or any("image" in volume for volume in volumes)
+        # With whose log `kubectl logs` begins, wherever it stands in the pod.
+        is_beside = any(each["name"] == names.ENGINE_CONTAINER for each in sidecars(pod))
+        shown = {names.ANNOTATION_DEFAULT_CONTAINER: names.ENGINE_CONTAINER} if is_beside else {}
     spec = {
         "replicas": deployment.desired_replicas,
         "revisionHistoryLimit": 3,
@@ -67,7 +72,7 @@ def engine_deployment(
         "template": {
             "metadata": {
                 "labels": {**overlay.metadata.labels, **own_labels(deployment)},
-                "annotations": annotations,
+                "annotations": shown | annotations,
             },
             "spec": {**pod, "volumes": volumes},
         },
@@ -152,8 +157,8 @@ def engine_pod(
     downloads_adapters: bool = False,
 ) -> dict[str, Any]:
     """The pods' spec, with `spec.template.spec` laid over it. `adapter_claims`: claims to mount for adapters.
-    `measured`: what the engine is to begin with. `downloads_adapters`: whether a container beside the engine downloads
-    those that are elsewhere.
+    `measured`: what the engine is to begin with. `downloads_adapters`: whether a sidecar downloads those that are
+    elsewhere.
 
     Raises CannotBuild for an unknown profile, for another number of GPUs than the engine computes on, or for a template
     that does not fit onto a pod.
@@ -169,10 +174,10 @@ def engine_pod(
         volume, mount = claim_mount(claim)
         volumes.append(volume)
         mounts.append(mount)
-    beside: list[dict[str, Any]] = []
+    init = [download_container(deployment, settings, profile, each) for each in source.downloads]
     if downloads_adapters:
         downloader = AdapterDownloader(deployment, settings, profile)
-        beside.append(downloader.container)
+        init.append(as_sidecar(downloader.container))
         volumes += [each for each in downloader.volumes if each not in volumes]
         mounts.append(downloader.engine_mount)
     if profile.shared_memory is not None:
@@ -191,11 +196,11 @@ def engine_pod(
             "fsGroup": USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(deployment, settings, profile, arguments, mounts), *beside],
+        "containers": [_container(deployment, settings, profile, arguments, mounts)],
         "volumes": volumes,
     }
-    if source.downloads:
-        pod["initContainers"] = [download_container(deployment, settings, profile, each) for each in source.downloads]
+    if init:
+        pod["initContainers"] = init
     # Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
     spread = {
         "maxSkew": 1,
@@ -218,7 +223,7 @@ def engine_pod(
     if (kind := FOREIGN_SERVERS.get(deployment.spec.engine.type)) is not None:
         ours = with_front(ours, deployment, settings, source, kind)
     with _template_must_fit():
-        laid_over = merge(ours, deployment.spec.template.spec)
+        laid_over = merge(ours, for_sidecars(deployment.spec.template.spec, ours))
         _check_gpus("template.spec", _engine_resources(laid_over), deployment)
     return laid_over
 
@@ -242,8 +247,7 @@ def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
 
 def _engine_resources(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     """Requests and limits of the engine's container."""
-    containers: list[dict[str, Any]] = pod.get("containers") or []
-    engine: dict[str, Any] = next((one for one in containers if one["name"] == names.ENGINE_CONTAINER), {})
+    engine = next((each for each in lasting_containers(pod) if each["name"] == names.ENGINE_CONTAINER), {})
     return engine.get("resources") or {}
 
 

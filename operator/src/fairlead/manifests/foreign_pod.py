@@ -9,12 +9,12 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.manifests.container_parts import as_sidecar
 from fairlead.manifests.source import MODEL_VOLUME, ModelSource
 from fairlead.operator_settings import OperatorSettings
 
 SERVER_PORT = 8001
 """Of the server; the front has the engine's port, which is the only one that a NetworkPolicy lets others reach."""
-_PATH_DRAINED = "/fairlead/v1/drained"
 _OF_THE_POD = ("POD_IP", "POD_NAME")
 """Variables that the arguments use."""
 FRONT_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
@@ -75,7 +75,11 @@ def with_front(
     kind: ForeignServer,
 ) -> dict[str, Any]:
     """A pod of our engine as one of that server with a front before it. Whether it is ready the front says, at the
-    port that others ask; whether the server has started and lives, the kubelet asks the server itself."""
+    port that others ask; whether the server has started and lives, the kubelet asks the server itself.
+
+    The server is the sidecar, as it is what the front rests on: it starts first, and gets SIGTERM, which cuts what
+    runs, when the front has drained and ended.
+    """
     (engine,) = (each for each in pod["containers"] if each["name"] == names.ENGINE_CONTAINER)
     front = {
         **engine,
@@ -97,19 +101,16 @@ def with_front(
         ],
         "startupProbe": engine["startupProbe"] | {"httpGet": health},
         "livenessProbe": engine["livenessProbe"] | {"httpGet": health, "failureThreshold": 6},
-        # SIGTERM comes to the server when its front has drained: until then it would cut what runs.
-        "lifecycle": {"preStop": {"httpGet": {"path": _PATH_DRAINED, "port": names.ENGINE_PORT, "scheme": "HTTP"}}},
     }
     del server["readinessProbe"], server["ports"]
     # The image of the user's is the server's; what downloads is ours.
-    downloads = [each | {"image": settings.engine_image} for each in pod.get("initContainers") or ()]
+    init = [each | {"image": settings.engine_image} for each in pod.get("initContainers") or ()]
     volumes = list(pod["volumes"])
     if folder := source.flags.get("model"):  # of the machine, whose /tmp is not the pod's
         volumes.append({"name": MODEL_VOLUME, "hostPath": {"path": folder}})
         mount = {"name": MODEL_VOLUME, "mountPath": folder, "readOnly": True}
         server["volumeMounts"] = [*server["volumeMounts"], mount]
-    made = {**pod, "containers": [server, front], "volumes": volumes}
-    return made | ({"initContainers": downloads} if downloads else {})
+    return {**pod, "initContainers": [*init, as_sidecar(server)], "containers": [front], "volumes": volumes}
 
 
 def front_flags(deployment: LLMDeployment, source: ModelSource, kind: ForeignServer) -> dict[str, Any]:

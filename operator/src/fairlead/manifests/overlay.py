@@ -6,6 +6,8 @@ Objects merge by field, lists with a known key merge by that key, other lists ar
 from collections.abc import Mapping
 from typing import Any
 
+from fairlead.api.pod_containers import sidecars
+
 MERGE_KEYS: Mapping[str, str] = {
     "containers": "name",
     "initContainers": "name",
@@ -37,6 +39,18 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
         else:
             merged[field] = value
     return merged
+
+
+def for_sidecars(overlay: Mapping[str, Any], base: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The overlay with what it says of the base's sidecars among its init containers: whoever writes a template names
+    containers, and need not know which of them are sidecars here."""
+    beside = {each["name"] for each in sidecars(base)}
+    containers = overlay.get("containers") or []
+    moved = [each for each in containers if each["name"] in beside]
+    if not moved:
+        return overlay
+    others = [each for each in containers if each["name"] not in beside]
+    return {**overlay, "containers": others, "initContainers": [*moved, *(overlay.get("initContainers") or [])]}
 
 
 def _merge_list(field: str, base: list[Any], overlay: list[Any]) -> list[Any]:

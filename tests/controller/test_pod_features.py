@@ -1,4 +1,5 @@
-"""Image volumes: what an API server does to one is the answer, and it is asked without making anything."""
+"""What API servers keep of pods: what one does to an image volume, or to a sidecar, is the answer, and it is asked
+without making anything."""
 
 import copy
 from pathlib import Path
@@ -8,8 +9,8 @@ import pytest
 
 from fairlead.api.conditions import Reason
 from fairlead.controller.desired import desired
-from fairlead.controller.image_volumes import ASK_AGAIN_SECONDS, ImageVolumes
 from fairlead.controller.observe import Cluster, Observed
+from fairlead.controller.pod_features import ASK_AGAIN_SECONDS, IMAGE_VOLUMES, SIDECARS, PodFeatures
 from fairlead.controller.status import conditions, situation
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import DEPLOYMENTS
@@ -68,20 +69,56 @@ def invalid(pod: JsonObject) -> KubeError:
 )
 async def test_what_a_server_makes_of_an_image_volume_is_the_answer(answer: Any, expected: bool | None) -> None:
     server = Server(answer)
-    assert await ImageVolumes(server).are_kept("ns") is expected  # type: ignore[arg-type]
+    assert await PodFeatures(server).are_kept(IMAGE_VOLUMES, "ns") is expected  # type: ignore[arg-type]
     assert server.asked == ["/apis/apps/v1/namespaces/ns/deployments"]
+
+
+def with_sidecar(pod: JsonObject) -> None:
+    (container,) = pod["initContainers"]
+    assert container["restartPolicy"] == "Always"
+
+
+def without_policy(pod: JsonObject) -> None:
+    """As servers before 1.28 do, which do not know the field, and others with the feature gate off."""
+    del pod["initContainers"][0]["restartPolicy"]
+
+
+def refused(pod: JsonObject) -> KubeError:
+    return KubeError(422, "Invalid", "spec.template.spec.initContainers[0].restartPolicy: Forbidden: not here")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (with_sidecar, True),
+        (without_policy, False),
+        (refused, False),
+        (lambda pod: KubeError(422, "Invalid", "spec.replicas: a policy wants two"), None),
+    ],
+)
+async def test_what_a_server_makes_of_a_sidecar_is_the_answer(answer: Any, expected: bool | None) -> None:
+    assert await PodFeatures(Server(answer)).are_kept(SIDECARS, "ns") is expected  # type: ignore[arg-type]
+
+
+async def test_each_feature_has_an_answer_of_its_own() -> None:
+    server = Server(lambda pod: None if pod.get("initContainers") else taken_out(pod))
+    features = PodFeatures(server)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert await features.are_kept(SIDECARS, "ns") is True
+        assert await features.are_kept(IMAGE_VOLUMES, "ns") is False
+    assert len(server.asked) == 2
 
 
 async def test_an_answer_counts_for_a_while_and_none_does_not() -> None:
     now, server = [0.0], Server(taken_out)
-    volumes = ImageVolumes(server, clock=lambda: now[0])  # type: ignore[arg-type]
-    assert [await volumes.are_kept(each) for each in ("a", "b")] == [False, False]
+    features = PodFeatures(server, clock=lambda: now[0])  # type: ignore[arg-type]
+    assert [await features.are_kept(IMAGE_VOLUMES, each) for each in ("a", "b")] == [False, False]
     assert len(server.asked) == 1
     now[0], server.answer = ASK_AGAIN_SECONDS, kept
-    assert await volumes.are_kept("a") is True
+    assert await features.are_kept(IMAGE_VOLUMES, "a") is True
     server.answer = lambda pod: KubeError(403, "Forbidden", "no")
     now[0] *= 2
-    assert [await volumes.are_kept("a"), await volumes.are_kept("a")] == [None, None]
+    assert [await features.are_kept(IMAGE_VOLUMES, "a"), await features.are_kept(IMAGE_VOLUMES, "a")] == [None, None]
     assert len(server.asked) == 4
 
 
@@ -90,7 +127,9 @@ async def test_a_server_that_is_asked_makes_nothing(tmp_path: Path) -> None:
         local_api_server(tmp_path) as server,
         await KubeClient.from_environment(server.kubeconfig_path) as client,
     ):
-        assert await ImageVolumes(client).are_kept("default") is not None
+        features = PodFeatures(client)
+        assert await features.are_kept(IMAGE_VOLUMES, "default") is not None
+        assert await features.are_kept(SIDECARS, "default") is True
         assert (await client.list(DEPLOYMENTS))["items"] == []
 
 
@@ -110,6 +149,53 @@ async def test_only_who_wants_an_image_volume_has_it_asked_for(cache: Any, num_a
     observed = await cluster.observe(("ns", "a"))
     assert observed is not None
     assert (observed.image_volumes, len(server.asked)) == (False if num_asked else None, num_asked)
+
+
+def external(**spec: Any) -> JsonObject:
+    made = body(source="hf://org/boat")
+    made["spec"] |= {"engine": {"type": "vLLM", "image": "vllm:1"}} | spec
+    return made
+
+
+@pytest.mark.parametrize("answer", [True, None])
+def test_where_sidecars_are_kept_or_nobody_knows_it_is_tried(answer: bool | None) -> None:
+    assert desired(Observed(body=external(), sidecars=answer), SETTINGS).children
+
+
+def test_without_sidecars_no_pod_is_made_that_needs_one_and_the_way_out_is_told() -> None:
+    observed = Observed(body=external(), sidecars=False)
+    wanted = desired(observed, SETTINGS)
+    assert wanted.children == () and wanted.obstacle is not None
+    made = {str(each.type): each for each in conditions(situation(observed, wanted, (), is_applying=False))}
+    for kind, status in (("Ready", "False"), ("ModelAvailable", "False"), ("Degraded", "True")):
+        assert (made[kind].status, made[kind].reason) == (status, Reason.SIDECARS_NOT_SUPPORTED)
+        assert "Kubernetes has from 1.29 on: upgrade it, or use engine.type: Fairlead" in made[kind].message
+    on_a_claim = body(source="demo://dinghy")
+    on_a_claim["spec"]["adapters"] = [{"name": "a", "source": "pvc://adapters/a"}]
+    assert desired(Observed(body=on_a_claim, sidecars=False), SETTINGS).children, "this one needs none"
+
+
+@pytest.mark.parametrize(
+    ("found", "is_stored", "num_asked"),
+    [
+        (external(), False, 1),
+        (external(), True, 0),
+        (body(source="demo://dinghy"), False, 0),
+        (body(source="demo://dinghy") | {"spec": {"adapters": [{"name": "a", "source": "hf://a/b"}]}}, False, 1),
+    ],
+)
+async def test_only_who_may_have_sidecars_and_has_none_yet_has_them_asked_for(
+    found: JsonObject, is_stored: bool, num_asked: int
+) -> None:
+    """`is_stored`: whether the engine's Deployment is there."""
+    server, key = Server(with_sidecar), ("ns", "a")
+    made = desired(Observed(body=external()), SETTINGS).children
+    children = [each for each in made if each["kind"] == "Deployment" and is_stored]
+    cluster = Cluster(server)  # type: ignore[arg-type]
+    cluster.bind({"llmdeployments": {key: [found]}, "name_claims": {}, "pods": {key: []}, "children": {key: children}})
+    observed = await cluster.observe(key)
+    assert observed is not None
+    assert (observed.sidecars, len(server.asked)) == (True if num_asked else None, num_asked)
 
 
 SETTINGS = OperatorSettings()
