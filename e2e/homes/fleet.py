@@ -19,6 +19,7 @@ import psutil
 import pytest
 from streaming_load import Endpoint
 
+from fairlead.api.pod_containers import lasting_statuses
 from homes.kubectl import LABEL_LLMDEPLOYMENT, Json, Kubectl
 from homes.volumes import FILL
 
@@ -81,14 +82,15 @@ class Fleet(Kubectl, ABC):
         return {pod["metadata"]["name"]: pod for pod in listing["items"]}
 
     def num_running(self, name: str) -> int:
-        """Engine containers of an LLMDeployment that run, those of pods that are being deleted included."""
-        statuses = [each for pod in self.pods(name).values() for each in pod["status"].get("containerStatuses", [])]
+        """Containers of an LLMDeployment's pods that run, those of pods that are being deleted included."""
+        statuses = [each for pod in self.pods(name).values() for each in lasting_statuses(pod)]
         return sum("running" in each.get("state", {}) for each in statuses)
 
     def num_restarts(self, pod: str, namespace: str = "") -> int:
-        """How often the containers of a pod were started again. `namespace`: empty = the scenarios'."""
-        status = self.get("pod", pod, "-n", namespace or self.namespace)["status"]
-        return sum(each["restartCount"] for each in status.get("containerStatuses", []))
+        """How often the containers of a pod were started again, sidecars among them. `namespace`: empty = the
+        scenarios'."""
+        found = self.get("pod", pod, "-n", namespace or self.namespace)
+        return sum(each["restartCount"] for each in lasting_statuses(found))
 
     def system_pods(self, component: str) -> dict[str, Json]:
         """The pods of `operator` or `gateway`, by name."""
