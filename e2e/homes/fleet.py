@@ -233,7 +233,7 @@ class Fleet(Kubectl, ABC):
 
     @abstractmethod
     def processes(self, pod: Json) -> Sequence[psutil.Process]:
-        """The processes that run a pod's containers, as far as this machine sees them."""
+        """The processes that run a pod's containers, as far as this machine sees them and this user may touch them."""
 
 
 def in_threads(number: int, work: Callable[[int], None]) -> list[threading.Thread]:

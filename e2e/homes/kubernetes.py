@@ -218,7 +218,8 @@ class KubernetesFleet(Fleet):
         for process in psutil.process_iter():
             try:
                 cgroups = Path(f"/proc/{process.pid}/cgroup").read_text()
-                if any(mark in cgroups for mark in marks) and process.name() != "pause":
+                may_touch = os.access(f"/proc/{process.pid}/environ", os.R_OK)
+                if may_touch and any(mark in cgroups for mark in marks) and process.name() != "pause":
                     found.append(process)
             except (OSError, psutil.Error):
                 continue
