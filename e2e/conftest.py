@@ -14,6 +14,7 @@ from homes import Fleet
 from homes.contexts import VARIABLE, NotForTests
 from homes.genuine import Genuine
 from homes.local import fairlead, local_fleet
+from hopeless import TOO_LARGE
 
 HERE = Path(__file__).parent
 OUT = HERE.parent / "e2e-out"
@@ -133,6 +134,40 @@ def own_node(fleet: Fleet) -> Any:
     if node is None:
         pytest.skip("needs the suite's own node: this cluster was started by somebody else")
     return node
+
+
+@pytest.fixture(scope="module")
+def plane(genuine: Genuine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A genuine API server with an operator that leads: a `homes.control_plane.ControlPlane`."""
+    pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
+    from homes.control_plane import control_plane
+
+    folder = tmp_path_factory.mktemp("control-plane")
+    with control_plane(genuine.kubeconfig, folder, genuine.program, with_crd=not genuine.has_fleet) as plane:
+        yield plane
+
+
+@pytest.fixture
+def applied(plane: Any) -> Iterator[Callable[..., str]]:
+    """Applies LLMDeployments to the control plane, and deletes them when the test is over."""
+    names: list[str] = []
+
+    def apply(name: str, *source: str, **spec: Any) -> str:
+        names.append(name)
+        plane.apply(llm(name, *source, **spec))
+        return name
+
+    yield apply
+    for name in names:
+        plane.delete("llm", name)
+
+
+@pytest.fixture
+def pending(plane: Any, applied: Callable[..., str], name: str) -> str:
+    """An LLMDeployment on the control plane with one replica that no node takes."""
+    applied(name, resources=TOO_LARGE)
+    plane.wait_condition(name, "Ready", "False", "Unschedulable")
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,9 @@ from typing import Any
 MIN_ABOVE_MAX = {"minReplicas": 3, "maxReplicas": 2}
 MIN_ABOVE_MAX_SENTENCE = "autoscaling.minReplicas must not be above autoscaling.maxReplicas"
 
+TOO_LARGE = {"requests": {"cpu": "4000"}}
+"""Resources that no node has."""
+
 NO_SUCH_DEMO = "demo://leviathan"
 NO_SUCH_DEMO_SENTENCE = "there is no bundled model 'leviathan'; bundled models: demo://dinghy"
 
@@ -41,7 +44,7 @@ HOPELESS = [
         "ModelAvailable",
     ),
     Hopeless(
-        {"resources": {"requests": {"cpu": "4000"}}},
+        {"resources": TOO_LARGE},
         "Unschedulable",
         ["no node can take it; check resources and the nodes", "Insufficient cpu"],
     ),

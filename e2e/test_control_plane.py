@@ -6,17 +6,16 @@ own. What is to have pods asks for more than any node has, so they stay pending 
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from homes.genuine import Genuine
-from homes.kubectl import LABEL_LLMDEPLOYMENT
-from hopeless import HOPELESS, Hopeless
+from children import OWNED, events, listed, versions
+from hopeless import HOPELESS, TOO_LARGE, Hopeless
 
 pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
 
-from homes.control_plane import ControlPlane, control_plane
+from homes.control_plane import ControlPlane
 
 Json = dict[str, Any]
 
@@ -26,9 +25,6 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-TOO_LARGE = {"requests": {"cpu": "4000"}}
-OWNED = "deployments,services,configmaps,networkpolicies"
-"""Kinds of which the operator makes one or more for each LLMDeployment, on any server."""
 WITHOUT_PODS = [
     *(each for each in HOPELESS if each.reason in ("UnknownProfile", "SourceNotSupported", "ModelSourceNotFound")),
     Hopeless({"source": "file:///srv"}, "SourceNotSupported", ["file://", "local mode only"], "ModelAvailable"),
@@ -54,57 +50,8 @@ FOREIGN: dict[str, Json] = {
 """Kind → an object of somebody else's, less its name."""
 
 
-@pytest.fixture(scope="module")
-def plane(genuine: Genuine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A genuine API server with an operator that leads."""
-    folder = tmp_path_factory.mktemp("control-plane")
-    with control_plane(genuine.kubeconfig, folder, genuine.program, with_crd=not genuine.has_fleet) as plane:
-        yield plane
-
-
-@pytest.fixture
-def applied(plane: ControlPlane, manifest: Callable[..., Json]) -> Iterator[Callable[..., str]]:
-    """Applies LLMDeployments, and deletes them when the test is over."""
-    names: list[str] = []
-
-    def apply(name: str, *source: str, **spec: Any) -> str:
-        names.append(name)
-        plane.apply(manifest(name, *source, **spec))
-        return name
-
-    yield apply
-    for name in names:
-        plane.delete("llm", name)
-
-
-@pytest.fixture
-def pending(plane: ControlPlane, applied: Callable[..., str], name: str) -> str:
-    """An LLMDeployment with one replica that no node takes."""
-    applied(name, resources=TOO_LARGE)
-    plane.wait_condition(name, "Ready", "False", "Unschedulable")
-    return name
-
-
-def listed(plane: ControlPlane, kinds: str, name: str) -> list[Json]:
-    """The objects of these kinds that carry the LLMDeployment's label."""
-    items: list[Json] = plane.get(kinds, "", "-l", f"{LABEL_LLMDEPLOYMENT}={name}")["items"]
-    return items
-
-
-def versions(objects: list[Json]) -> dict[str, str]:
-    """Kind and name → version, which every write changes."""
-    return {f"{each['kind']}/{each['metadata']['name']}": each["metadata"]["resourceVersion"] for each in objects}
-
-
 def owners(child: Json) -> list[tuple[str, bool]]:
     return [(each["uid"], each.get("controller", False)) for each in child["metadata"].get("ownerReferences", [])]
-
-
-def events(plane: ControlPlane, name: str) -> list[Json]:
-    """Those about the LLMDeployment."""
-    about = f"involvedObject.kind=LLMDeployment,involvedObject.name={name}"
-    items: list[Json] = plane.get("events", "", "--field-selector", about)["items"]
-    return items
 
 
 # -- children --

@@ -114,13 +114,13 @@ RULES = (
     ),
     RuleCase(
         "model.cache.image needs a model.source of oci://REGISTRY/NAME",
-        "<nil>",
+        "spec",
         deployment(model={"source": "hf://o/name", "cache": {"image": True}}),
         deployment(model={"source": "oci://h.example/a:v1", "cache": {"image": True, "node": False}}),
     ),
     RuleCase(
         "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image",
-        "<nil>",
+        "spec",
         deployment(
             model={"source": "oci://h.example/a", "cache": {"image": True}},
             engine={"speculative": {"method": "draft", "source": "hf://o/name"}},
@@ -132,7 +132,7 @@ RULES = (
     ),
     RuleCase(
         "model.credentials is for sources that are downloaded",
-        "<nil>",
+        "spec",
         deployment(model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}}),
         deployment(
             model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}},
@@ -141,7 +141,7 @@ RULES = (
     ),
     RuleCase(
         "model.cache is for sources that are downloaded",
-        "<nil>",
+        "spec",
         deployment(model={"source": "pvc://models/a", "cache": {"node": True}}),
         _adapters(
             {"name": "a", "source": "s3://bucket/a"}, model={"source": "pvc://models/a", "cache": {"node": True}}
@@ -197,7 +197,7 @@ RULES = (
     ),
     RuleCase(
         "engine.maxLoras must not be 0 where adapters are listed",
-        "<nil>",
+        "spec",
         _adapters({"name": "a", "source": "file:///a"}, engine={"maxLoras": 0}),
         deployment(adapters=[], engine={"maxLoras": 0}),
     ),
@@ -243,13 +243,13 @@ RULES = (
     ),
     RuleCase(
         "adapters must be left out with engine.type vLLM",
-        "<nil>",
+        "spec",
         _vllm() | {"spec": _vllm()["spec"] | {"adapters": [{"name": "pirate", "source": "pvc://a/b"}]}},
         _vllm() | {"spec": _vllm()["spec"] | {"adapters": []}},
     ),
     RuleCase(
         "model.source demo:// is not for engine.type vLLM",
-        "<nil>",
+        "spec",
         deployment(engine={"type": "vLLM", "image": "vllm/vllm-openai:v0.22.0"}),
         deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
     ),
@@ -280,25 +280,25 @@ RULES = (
     ),
     RuleCase(
         "adapters must be left out with engine.type llama.cpp",
-        "<nil>",
+        "spec",
         _llama() | {"spec": _llama()["spec"] | {"adapters": [{"name": "pirate", "source": "pvc://a/b"}]}},
         _llama() | {"spec": _llama()["spec"] | {"adapters": []}},
     ),
     RuleCase(
         "model.source demo:// is not for engine.type llama.cpp",
-        "<nil>",
+        "spec",
         deployment(engine={"type": "llama.cpp", "image": "llama:1"}),
         deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
     ),
     RuleCase(
         "model.source must name a .gguf file with engine.type llama.cpp",
-        "<nil>",
+        "spec",
         deployment(model={"source": "pvc://models/boat"}, engine={"type": "llama.cpp", "image": "llama:1"}),
         deployment(model={"source": "pvc://models/boat.gguf"}, engine={"type": "llama.cpp", "image": "llama:1"}),
     ),
     RuleCase(
         "model.cache.imagePath must name a .gguf file with engine.type llama.cpp",
-        "<nil>",
+        "spec",
         deployment(
             model={"source": "oci://h.example/a", "cache": {"image": True, "imagePath": "models/boat"}},
             engine={"type": "llama.cpp", "image": "llama:1"},
@@ -345,13 +345,13 @@ RULES = (
     ),
     RuleCase(
         "adapters must be left out with engine.type SGLang",
-        "<nil>",
+        "spec",
         _sglang() | {"spec": _sglang()["spec"] | {"adapters": [{"name": "pirate", "source": "pvc://a/b"}]}},
         _sglang() | {"spec": _sglang()["spec"] | {"adapters": []}},
     ),
     RuleCase(
         "model.source demo:// is not for engine.type SGLang",
-        "<nil>",
+        "spec",
         deployment(engine={"type": "SGLang", "image": "sglang:1"}),
         deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
     ),
@@ -417,7 +417,7 @@ RULES = (
     ),
     RuleCase(
         "resources.gpus must not be above engine.tensorParallelSize",
-        "<nil>",
+        "spec",
         deployment(resources={"gpus": 4}, engine={"tensorParallelSize": 2}),
         deployment(resources={"gpus": 4}, engine={"tensorParallelSize": 4}),
     ),

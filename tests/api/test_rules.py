@@ -250,31 +250,29 @@ models = st.fixed_dictionaries(
         "cache": st.sampled_from([{"node": True}, {"image": True}, {"image": False}, {}]),
     },
 )
+specs = st.fixed_dictionaries(
+    {},
+    optional={
+        "resources": st.fixed_dictionaries({}, optional={"gpus": replicas}),
+        "engine": st.fixed_dictionaries(
+            {},
+            optional={
+                "tensorParallelSize": st.integers(1, 3),
+                "maxLoras": st.integers(0, 1),
+                "speculative": st.fixed_dictionaries({}, optional={"source": sources}),
+            },
+        ),
+        "adapters": st.lists(st.fixed_dictionaries({"source": sources}, optional={"servedName": boats}), max_size=2),
+    },
+).flatmap(lambda spec: models.map(lambda model: {**spec, "model": model}))
 values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
     "object": (
         rules.OBJECT,
         st.builds(
-            lambda name, spec: {"metadata": {"name": name}, "spec": spec},
-            st.text("ab-.0A\n", max_size=42),
-            st.fixed_dictionaries(
-                {},
-                optional={
-                    "resources": st.fixed_dictionaries({}, optional={"gpus": replicas}),
-                    "engine": st.fixed_dictionaries(
-                        {},
-                        optional={
-                            "tensorParallelSize": st.integers(1, 3),
-                            "maxLoras": st.integers(0, 1),
-                            "speculative": st.fixed_dictionaries({}, optional={"source": sources}),
-                        },
-                    ),
-                    "adapters": st.lists(
-                        st.fixed_dictionaries({"source": sources}, optional={"servedName": boats}), max_size=2
-                    ),
-                },
-            ).flatmap(lambda spec: models.map(lambda model: {**spec, "model": model})),
+            lambda name, spec: {"metadata": {"name": name}, "spec": spec}, st.text("ab-.0A\n", max_size=42), specs
         ),
     ),
+    "spec": (rules.SPEC, specs),
     "model name": (rules.MODEL_NAME, st.text("a/\n", max_size=4)),
     "source": (
         rules.SOURCE,

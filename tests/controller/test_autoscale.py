@@ -232,7 +232,8 @@ async def test_nothing_of_earlier_replicas_is_told_at_zero(autoscaling: dict[str
 async def test_one_that_is_going_or_cannot_be_understood_keeps_its_replicas() -> None:
     going = body(SCALED)
     going["metadata"]["deletionTimestamp"] = "2026-06-01T00:00:00Z"
-    for deployment in (going, body(SCALED, model={})):
+    breaks_a_rule = body(SCALED | {"minReplicas": 5})
+    for deployment in (going, body(SCALED, model={}), breaks_a_rule):
         world = World(deployment)
         await world.tick(waiting=100)
         assert world.scales == []

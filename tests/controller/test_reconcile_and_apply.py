@@ -14,7 +14,7 @@ from fairlead.controller.plan import Plan, make_plan
 from fairlead.controller.pod_warnings import ASK_AGAIN_SECONDS
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
-from fairlead.kube.resources import LLMDEPLOYMENTS, Resource
+from fairlead.kube.resources import EVENTS, LLMDEPLOYMENTS, Resource
 from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings()
@@ -37,6 +37,7 @@ class FakeApi:
         self.applied: list[str] = []
         self.deleted: list[str] = []
         self.statuses: list[JsonObject] = []
+        self.events: list[str] = []
 
     def _check(self, what: str) -> None:
         if what in self.refusals:
@@ -55,6 +56,8 @@ class FakeApi:
             self._check("status")
             self.statuses.append(body["status"])
             return dict(body)
+        if resource is EVENTS:
+            return dict(body)
         self._check(resource.kind)
         self.applied.append(resource.kind)
         self.objects[resource.kind, name] = body | {"metadata": body["metadata"] | {"uid": f"uid-{resource.kind}"}}
@@ -66,6 +69,7 @@ class FakeApi:
         return {}
 
     async def create(self, resource: Resource, obj: JsonObject) -> JsonObject:
+        self.events.append(obj["reason"])
         return obj
 
 
@@ -143,6 +147,23 @@ async def test_a_status_that_cannot_be_written_is_tried_again() -> None:
     api.refusals["status"] = KubeError(500, "InternalError", "oops")
     with pytest.raises(KubeError):
         await reconciler(api).reconcile(KEY)
+
+
+async def test_a_status_that_is_refused_for_good_is_told_once_and_tried_again_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As for an old object whose name breaks a rule of the CRD."""
+    api = FakeApi()
+    api.refusals["status"] = KubeError(422, "Invalid", "metadata.name must not be longer")
+    looked = reconciler(api)
+    for _ in range(3):
+        assert await looked.reconcile(KEY) is ReconcileOutcome.BLOCKED
+    assert api.events.count("StatusRefused") == 1
+    (told,) = (each.message for each in caplog.records if "cannot be written" in each.message)
+    assert told == "ns/dinghy: the status cannot be written: metadata.name must not be longer"
+    del api.refusals["status"]
+    assert await looked.reconcile(KEY) is ReconcileOutcome.APPLIED
+    assert api.statuses
 
 
 async def test_only_what_is_blocked_is_looked_at_again_without_an_event() -> None:

@@ -69,6 +69,7 @@ class Seen:
         before: dict[str, Any] | None = None,
         is_configuring: bool = False,
         capabilities: Capabilities = BASIC,
+        left_out: tuple[str, ...] = (),
         **observed: Any,
     ) -> None:
         raw = body(spec or {}, **(before or {}))
@@ -79,7 +80,7 @@ class Seen:
             children["Deployment", "dinghy-engine"]["spec"]["paused"] = True
         seen = Observed(body=raw, pods=pods, children=children, **observed)
         wanted = desired(seen, SETTINGS, capabilities)
-        now = situation(seen, wanted, problems, is_applying=False, is_configuring=is_configuring)
+        now = situation(seen, wanted, problems, is_applying=False, is_configuring=is_configuring, left_out=left_out)
         self.fields = status(seen, now, SETTINGS, time=NOW)
         self.conditions = {condition["type"]: condition for condition in self.fields["conditions"]}
 
@@ -287,6 +288,13 @@ def test_what_is_done_without_is_said_and_nothing_is_wrong() -> None:
     assert Seen(ready_pod(), spec={"replicas": 1}).message("Degraded") == "nothing is wrong"
 
 
+def test_what_the_crd_cannot_keep_is_said_with_the_way_out() -> None:
+    seen = Seen(ready_pod(), spec={"replicas": 1}, left_out=("status.url",))
+    assert seen.brief("Degraded") == ("False", "AsExpected")
+    assert "The CRD is older than this operator: status.url cannot be kept" in seen.message("Degraded")
+    assert "kubectl apply --server-side" in seen.message("Degraded")
+
+
 def test_replicas_that_a_tainted_node_loses_are_told_of_while_others_take_their_place() -> None:
     going = ready_pod("g")
     going["metadata"]["deletionTimestamp"] = NOW
@@ -347,6 +355,7 @@ def test_an_unfinished_rollout_is_progress() -> None:
     [
         (None, "AutoscalingNotConfigured", "not asked for"),
         ({"mode": "External"}, "ExternalAutoscaler", "through the scale subresource"),
+        ({"minReplicas": 3, "maxReplicas": 2}, "InvalidSpec", "spec.replicas stays as it is: autoscaling.minReplicas"),
     ],
 )
 def test_who_else_scales_is_said_honestly(autoscaling: dict[str, Any] | None, reason: str, words: str) -> None:

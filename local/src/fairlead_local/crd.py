@@ -14,7 +14,7 @@ import yaml
 from fairlead.api import names, rules
 from fairlead.api.conditions import ConditionType
 from fairlead.api.llmdeployment import spec_schema
-from fairlead.api.schema import JsonSchema
+from fairlead.api.schema import JsonSchema, validations
 
 
 def crd() -> dict[str, Any]:
@@ -69,7 +69,7 @@ def object_schema() -> JsonSchema:
             "spec": {"description": "The model to serve, and how."} | spec_schema(),
             "status": _status_schema(),
         },
-        "x-kubernetes-validations": [{"rule": rule.rule, "message": rule.message} for rule in rules.OBJECT],
+        **validations(rules.OBJECT),
     }
 
 

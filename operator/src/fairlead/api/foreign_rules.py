@@ -157,21 +157,21 @@ def _of_an_engine(server: _Server) -> Iterator[Rule]:
         yield _refused(server, path, value, sentence)
 
 
-def _type(body: Mapping[str, Any]) -> str | None:
-    return (body["spec"].get("engine") or {}).get("type")
+def _type(spec: Mapping[str, Any]) -> str | None:
+    return (spec.get("engine") or {}).get("type")
 
 
-def _of_an_object(server: _Server) -> Iterator[Rule]:
-    other = f"!has(self.spec.engine) || {_is_other(server, 'self.spec.engine')}"
+def _of_a_spec(server: _Server) -> Iterator[Rule]:
+    other = f"!has(self.engine) || {_is_other(server, 'self.engine')}"
     yield Rule(
-        f"{other} || !has(self.spec.adapters) || size(self.spec.adapters) == 0",
-        lambda self: _type(self) != server.type or not self["spec"].get("adapters"),
+        f"{other} || !has(self.adapters) || size(self.adapters) == 0",
+        lambda self: _type(self) != server.type or not self.get("adapters"),
         f"adapters must be left out with engine.type {server.type}: they are loaded at run time, by the engine that "
         "comes with Fairlead",
     )
     yield Rule(
-        f"{other} || !self.spec.model.source.startsWith('demo://')",
-        lambda self: _type(self) != server.type or not self["spec"]["model"]["source"].startswith("demo://"),
+        f"{other} || !self.model.source.startsWith('demo://')",
+        lambda self: _type(self) != server.type or not self["model"]["source"].startswith("demo://"),
         f"model.source demo:// is not for engine.type {server.type}: that model comes with the engine of Fairlead",
     )
 
@@ -192,18 +192,18 @@ ENGINE = (
     ),
 )
 """On `spec.engine`."""
-OBJECT = (
-    *(rule for server in _SERVERS for rule in _of_an_object(server)),
+SPEC = (
+    *(rule for server in _SERVERS for rule in _of_a_spec(server)),
     Rule(
-        f"!has(self.spec.engine) || {_is_other(_LLAMA_CPP, 'self.spec.engine')} || "
-        "!self.spec.model.source.matches('^(pvc|file)://') || self.spec.model.source.endsWith('.gguf')",
+        f"!has(self.engine) || {_is_other(_LLAMA_CPP, 'self.engine')} || "
+        "!self.model.source.matches('^(pvc|file)://') || self.model.source.endsWith('.gguf')",
         lambda self: (
             _type(self) != _LLAMA_CPP.type
-            or not self["spec"]["model"]["source"].startswith(_FILES)
-            or self["spec"]["model"]["source"].endswith(".gguf")
+            or not self["model"]["source"].startswith(_FILES)
+            or self["model"]["source"].endswith(".gguf")
         ),
         "model.source must name a .gguf file with engine.type llama.cpp, such as pvc://CLAIM/FOLDER/model.gguf, or be "
         "downloaded",
     ),
 )
-"""On the whole object."""
+"""On `spec`."""

@@ -16,7 +16,7 @@ from fairlead.api.decoding import InvalidValue, decode
 from fairlead.api.durations import format_duration
 from fairlead.api.model_cache import ModelCache, ModelCredentials
 from fairlead.api.rules import BrokenRule
-from fairlead.api.schema import Bytes, Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of
+from fairlead.api.schema import Bytes, Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of, validations
 
 
 class InvalidSpec(InvalidValue):
@@ -555,9 +555,14 @@ class LLMDeployment:
 @cache
 def spec_schema() -> JsonSchema:
     """The structural schema of `spec`. Do not change the result."""
-    return schema_of(LLMDeploymentSpec)
+    return schema_of(LLMDeploymentSpec) | validations(rules.SPEC)
 
 
 def broken_rules(body: Mapping[str, Any]) -> list[BrokenRule]:
     """Every rule between fields that an object breaks which `LLMDeployment.from_body` takes."""
-    return [*rules.broken(rules.OBJECT, body), *rules.broken_below(LLMDeploymentSpec, body["spec"], "spec")]
+    spec = body["spec"]
+    return [
+        *rules.broken(rules.OBJECT, body),
+        *rules.broken(rules.SPEC, spec, "spec"),
+        *rules.broken_below(LLMDeploymentSpec, spec, "spec"),
+    ]

@@ -52,12 +52,12 @@ def _has(value: Mapping[str, Any], *keys: str) -> bool:
     return any(value.get(key) is not None for key in keys)
 
 
-def _num_gpus(body: Mapping[str, Any]) -> int:
-    return (body["spec"].get("resources") or {}).get("gpus") or 0
+def _num_gpus(spec: Mapping[str, Any]) -> int:
+    return (spec.get("resources") or {}).get("gpus") or 0
 
 
-def _num_ranks(body: Mapping[str, Any]) -> int:
-    return (body["spec"].get("engine") or {}).get("tensorParallelSize") or 1
+def _num_ranks(spec: Mapping[str, Any]) -> int:
+    return (spec.get("engine") or {}).get("tensorParallelSize") or 1
 
 
 def _own_names(adapters: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -82,8 +82,8 @@ def _in_order(value: Mapping[str, Any], lower: str, upper: str) -> bool:
     return not _has(value, lower) or not _has(value, upper) or bool(value[lower] <= value[upper])
 
 
-def _keeps_images(body: Mapping[str, Any]) -> bool:
-    return bool(((body["spec"].get("model") or {}).get("cache") or {}).get("image"))
+def _keeps_images(spec: Mapping[str, Any]) -> bool:
+    return bool(((spec.get("model") or {}).get("cache") or {}).get("image"))
 
 
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -91,12 +91,12 @@ _DOWNLOADED_FORMS = "hf://[^/@?#]+/[^/@?#]+(@[^@?#]+)?|(s3|gs|az|https|oci)://[^
 _SOURCE = f"^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|{_DOWNLOADED_FORMS})$"
 _DOWNLOADED = "^(hf|s3|gs|az|https|oci)://"
 _ANY_DOWNLOADED = (
-    f"self.spec.model.source.matches('{_DOWNLOADED}') || "
-    "(has(self.spec.engine) && has(self.spec.engine.speculative) && has(self.spec.engine.speculative.source) && "
-    f"self.spec.engine.speculative.source.matches('{_DOWNLOADED}')) || "
-    f"(has(self.spec.adapters) && self.spec.adapters.exists(each, each.source.matches('{_DOWNLOADED}')))"
+    f"self.model.source.matches('{_DOWNLOADED}') || "
+    "(has(self.engine) && has(self.engine.speculative) && has(self.engine.speculative.source) && "
+    f"self.engine.speculative.source.matches('{_DOWNLOADED}')) || "
+    f"(has(self.adapters) && self.adapters.exists(each, each.source.matches('{_DOWNLOADED}')))"
 )
-_NO_IMAGES = "!has(self.spec.model.cache) || !has(self.spec.model.cache.image) || !self.spec.model.cache.image"
+_NO_IMAGES = "!has(self.model.cache) || !has(self.model.cache.image) || !self.model.cache.image"
 _NOT_MOUNTED = "^(hf|s3|gs|az|https)://"
 _ADAPTER_SOURCE = f"^(file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?/.+|{_DOWNLOADED_FORMS})$"
 _DOWNLOADED_LOOK = (
@@ -120,67 +120,72 @@ OBJECT = (
         "because a Service has the same name",
     ),
     Rule(
-        "!has(self.spec.resources) || !has(self.spec.resources.gpus) || self.spec.resources.gpus <= 1 || "
-        "(has(self.spec.engine) && has(self.spec.engine.tensorParallelSize) && "
-        "self.spec.resources.gpus <= self.spec.engine.tensorParallelSize)",
-        lambda self: _num_gpus(self) <= max(1, _num_ranks(self)),
-        "resources.gpus must not be above engine.tensorParallelSize: the engine would leave the others idle",
-    ),
-    Rule(
         "!has(self.spec.adapters) || self.spec.adapters.all(each, !has(each.servedName) || "
         "!((has(self.spec.model.servedName) ? self.spec.model.servedName : self.metadata.name) == each.servedName || "
         "(has(self.spec.model.aliases) && each.servedName in self.spec.model.aliases)))",
         lambda self: not set(_own_names(self["spec"].get("adapters") or ())) & set(_names_of_model(self)),
         "adapters[].servedName must not be a name of the model itself: requests could mean either",
     ),
+)
+"""On the whole object: what needs its name. An API server lets an old object break a new rule for as long as nothing
+below the rule changes, and here that is everything, the status too: what can stand on `spec` stands there."""
+
+SPEC = (
     Rule(
-        "!has(self.spec.adapters) || size(self.spec.adapters) == 0 || !has(self.spec.engine) || "
-        "!has(self.spec.engine.maxLoras) || self.spec.engine.maxLoras > 0",
-        lambda self: not self["spec"].get("adapters") or (self["spec"].get("engine") or {}).get("maxLoras") != 0,
+        "!has(self.resources) || !has(self.resources.gpus) || self.resources.gpus <= 1 || "
+        "(has(self.engine) && has(self.engine.tensorParallelSize) && "
+        "self.resources.gpus <= self.engine.tensorParallelSize)",
+        lambda self: _num_gpus(self) <= max(1, _num_ranks(self)),
+        "resources.gpus must not be above engine.tensorParallelSize: the engine would leave the others idle",
+    ),
+    Rule(
+        "!has(self.adapters) || size(self.adapters) == 0 || !has(self.engine) || "
+        "!has(self.engine.maxLoras) || self.engine.maxLoras > 0",
+        lambda self: not self.get("adapters") or (self.get("engine") or {}).get("maxLoras") != 0,
         "engine.maxLoras must not be 0 where adapters are listed: no engine would have room for them",
     ),
     Rule(
-        f"!has(self.spec.model.credentials) || {_ANY_DOWNLOADED}",
-        lambda self: not _has(self["spec"].get("model") or {}, "credentials") or _downloads(self["spec"]),
+        f"!has(self.model.credentials) || {_ANY_DOWNLOADED}",
+        lambda self: not _has(self.get("model") or {}, "credentials") or _downloads(self),
         "model.credentials is for sources that are downloaded: leave it out",
     ),
     Rule(
-        f"!has(self.spec.model.cache) || {_ANY_DOWNLOADED}",
-        lambda self: not _has(self["spec"].get("model") or {}, "cache") or _downloads(self["spec"]),
+        f"!has(self.model.cache) || {_ANY_DOWNLOADED}",
+        lambda self: not _has(self.get("model") or {}, "cache") or _downloads(self),
         "model.cache is for sources that are downloaded: leave it out",
     ),
     Rule(
-        f"{_NO_IMAGES} || self.spec.model.source.startsWith('oci://')",
-        lambda self: not _keeps_images(self) or (self["spec"]["model"].get("source") or "").startswith("oci://"),
+        f"{_NO_IMAGES} || self.model.source.startsWith('oci://')",
+        lambda self: not _keeps_images(self) or (self["model"].get("source") or "").startswith("oci://"),
         "model.cache.image needs a model.source of oci://REGISTRY/NAME: nodes pull images from registries only; for "
         "other sources choose model.cache.claim or node",
     ),
     Rule(
-        f"{_NO_IMAGES} || !has(self.spec.engine) || !has(self.spec.engine.speculative) || "
-        "!has(self.spec.engine.speculative.source) || "
-        f"!self.spec.engine.speculative.source.matches('{_NOT_MOUNTED}')",
+        f"{_NO_IMAGES} || !has(self.engine) || !has(self.engine.speculative) || "
+        "!has(self.engine.speculative.source) || "
+        f"!self.engine.speculative.source.matches('{_NOT_MOUNTED}')",
         lambda self: (
             not _keeps_images(self)
-            or not _has(guesser := (self["spec"].get("engine") or {}).get("speculative") or {}, "source")
+            or not _has(guesser := (self.get("engine") or {}).get("speculative") or {}, "source")
             or not matches(_NOT_MOUNTED, guesser["source"])
         ),
         "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image: there is nowhere to "
         "keep what is downloaded otherwise",
     ),
     Rule(
-        f"{_NO_IMAGES} || !has(self.spec.engine) || !has(self.spec.engine.type) || "
-        "self.spec.engine.type != 'llama.cpp' || "
-        "(has(self.spec.model.cache.imagePath) && self.spec.model.cache.imagePath.endsWith('.gguf'))",
+        f"{_NO_IMAGES} || !has(self.engine) || !has(self.engine.type) || "
+        "self.engine.type != 'llama.cpp' || "
+        "(has(self.model.cache.imagePath) && self.model.cache.imagePath.endsWith('.gguf'))",
         lambda self: (
             not _keeps_images(self)
-            or (self["spec"].get("engine") or {}).get("type") != "llama.cpp"
-            or (self["spec"]["model"]["cache"].get("imagePath") or "").endswith(".gguf")
+            or (self.get("engine") or {}).get("type") != "llama.cpp"
+            or (self["model"]["cache"].get("imagePath") or "").endswith(".gguf")
         ),
         "model.cache.imagePath must name a .gguf file with engine.type llama.cpp, such as models/barge.gguf",
     ),
-    *foreign_rules.OBJECT,
+    *foreign_rules.SPEC,
 )
-"""On the whole object."""
+"""On `spec`."""
 
 MODEL_NAME = (
     Rule(

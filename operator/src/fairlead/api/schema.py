@@ -5,7 +5,7 @@ Field descriptions are the docstrings below the fields, so the API's documentati
 """
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -159,9 +159,13 @@ def _value_schema(bare: Any, constraints: Constraints) -> JsonSchema:
     named["maxItems" if schema.get("type") == "array" else "maxProperties"] = constraints.max_items
     named["x-kubernetes-list-type"] = constraints.list_type
     named["x-kubernetes-list-map-keys"] = list(constraints.list_map_keys) or None
-    rules = [{"rule": rule.rule, "message": rule.message} for rule in constraints.rules]
-    named["x-kubernetes-validations"] = rules or None
-    return schema | {key: value for key, value in named.items() if value is not None}
+    return schema | {key: value for key, value in named.items() if value is not None} | validations(constraints.rules)
+
+
+def validations(rules: Iterable[Rule]) -> JsonSchema:
+    """The keyword that has an API server check these rules, if there are any."""
+    checked = [{"rule": rule.rule, "message": rule.message} for rule in rules]
+    return {"x-kubernetes-validations": checked} if checked else {}
 
 
 def _base_schema(bare: Any, constraints: Constraints) -> JsonSchema:

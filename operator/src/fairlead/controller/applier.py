@@ -92,7 +92,7 @@ class Applier:
         """`drain`: asks pods to. `now`: for the marks on them."""
         self._client = client
         self._scale = SubresourceWriter(client, names.FIELD_MANAGER)
-        self.write_status = SubresourceWriter(client, names.FIELD_MANAGER_STATUS).write_status
+        self.status = SubresourceWriter(client, names.FIELD_MANAGER_STATUS)
         self._ask_to_drain = drain
         self._now = now
         self._settled: dict[Key, dict[ChildKey, str]] = {}

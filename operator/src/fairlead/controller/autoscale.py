@@ -18,7 +18,7 @@ from typing import Any
 
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import parse_duration
-from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode
+from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode, broken_rules
 from fairlead.api.model_cache import ModelCache
 from fairlead.api.names import SCALING_HISTORY_LENGTH
 from fairlead.autoscaler.history import History
@@ -208,7 +208,7 @@ class Autoscaler:
         await self.report(target, signals, recommendation)  # status.scaling
 
     def targets(self) -> Iterator[Target]:
-        """Those that Fairlead scales. One whose spec cannot be understood keeps its replicas."""
+        """Those that Fairlead scales. One whose spec cannot be understood, or breaks a rule, keeps its replicas."""
         for key in sorted(self.cluster.keys()):
             observed = self.cluster.last_seen(key)
             if observed is None or observed.body["metadata"].get("deletionTimestamp"):
@@ -218,7 +218,9 @@ class Autoscaler:
             except InvalidSpec:
                 continue  # the controller says so on the object
             autoscaling = deployment.spec.autoscaling
-            if autoscaling is not None and autoscaling.mode is ScalingMode.FAIRLEAD and autoscaling.max_replicas:
+            if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD or not autoscaling.max_replicas:
+                continue
+            if not broken_rules(observed.body):
                 yield Target(key, deployment, autoscaling, observed)
 
     def signals(self, target: Target, readings: Readings) -> Signals:

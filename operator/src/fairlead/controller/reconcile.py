@@ -12,7 +12,7 @@ from fairlead.controller.adapter_loader import AdapterLoader, Loaded
 from fairlead.controller.applier import Applied, Applier
 from fairlead.controller.capabilities import Capabilities
 from fairlead.controller.desired import Desired, desired
-from fairlead.controller.events import EventRecorder, announcements
+from fairlead.controller.events import Announcement, EventRecorder, EventType, announcements
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.plan import differs, make_plan
 from fairlead.controller.pod_warnings import next_look
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 RECHECK_SECONDS = 10.0
 """How soon to look again at something that changes without an event for us: a claim, a name that is taken, a quota."""
 
+STATUS_REFUSED = "StatusRefused"
+"""Of an Event only: no condition can say it."""
 CONFIGURING = (("Deployment", "Created"), ("Deployment", "Updated"))
 """Changes that give the engine another configuration, or its first one."""
 
@@ -64,20 +66,23 @@ class Reconciler:
         self.settings = settings
         self.adapters = adapters or AdapterLoader()
         self._capabilities = capabilities
+        self._refused: dict[Key, str] = {}
+        """Why a status could not be written when last tried, in the API server's words."""
 
     async def reconcile(self, key: Key) -> ReconcileOutcome:
         """Brings one LLMDeployment closer to what it asks for. Raises KubeError for what is worth trying again."""
         observed = await self.cluster.observe(key)
         if observed is None or observed.body["metadata"].get("deletionTimestamp"):
             self.applier.forget(key)  # its children go by their ownerReferences
+            self._refused.pop(key, None)
             await self.adapters.forget(key)
             return ReconcileOutcome.GONE
         wanted = desired(observed, self.settings, self._capabilities())
         plan = make_plan(wanted, observed, self.applier.settled(key), self.applier.asked(key, observed.pods))
         applied = await self.applier.apply(plan, observed.body)
         loaded = await self.adapters.bring(observed, wanted)  # engines load and unload what differs
-        await self.write_status(observed, wanted, applied, loaded)
-        if wanted.obstacle is not None or applied.problems or loaded.is_unfinished:
+        is_told = await self.write_status(key, observed, wanted, applied, loaded)
+        if wanted.obstacle is not None or applied.problems or loaded.is_unfinished or not is_told:
             return ReconcileOutcome.BLOCKED
         return ReconcileOutcome.APPLIED if applied.changes else ReconcileOutcome.UNCHANGED
 
@@ -88,8 +93,11 @@ class Reconciler:
         observed = self.cluster.last_seen(key)
         return None if observed is None else next_look(observed.pods, datetime.now(UTC))
 
-    async def write_status(self, observed: Observed, wanted: Desired, applied: Applied, loaded: Loaded) -> None:
-        """Writes the status and its Events, if anything about it is new."""
+    async def write_status(
+        self, key: Key, observed: Observed, wanted: Desired, applied: Applied, loaded: Loaded
+    ) -> bool:
+        """Writes the status and its Events, if anything about it is new. Returns whether the object can say it: an old
+        one may break a rule of the CRD that is checked on every write. Raises KubeError for what may pass."""
         is_configuring = any((one.kind, one.verb) in CONFIGURING for one in applied.changes)
         now = situation(
             observed,
@@ -98,18 +106,34 @@ class Reconciler:
             is_applying=bool(applied.changes),
             is_configuring=is_configuring,
             adapters=loaded.adapters,
+            left_out=self.applier.status.left_out,
         )
         before = observed.body.get("status") or {}
         after = status(observed, now, self.settings, time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         # In the order of `after`, and without those that others have put there.
         known = {condition.get("type"): condition for condition in before.get("conditions") or []}
         ours = [known[each["type"]] for each in after["conditions"] if each["type"] in known]
+        news = announcements(before, after, applied.changes)
+        refused = ""
         if differs(after, before | {"conditions": ours}):
             try:
-                await self.applier.write_status(observed.body, after)
+                await self.applier.status.write_status(observed.body, after)
             except KubeError as e:
-                if e.status not in (404, 409):
+                if e.status in (404, 409):
+                    return True  # it was deleted meanwhile
+                if e.may_pass:
                     raise
-                return  # it was deleted meanwhile
-        for announcement in announcements(before, after, applied.changes):
+                refused = e.message
+                if refused == self._refused.get(key):  # so that has been told, and all that the status would say
+                    news = announcements(after, after, applied.changes)
+                else:
+                    sentence = f"the status cannot be written: {refused}"
+                    logger.warning("%s/%s: %s", *key, sentence)
+                    news.append(Announcement(EventType.WARNING, STATUS_REFUSED, sentence))
+        if refused:
+            self._refused[key] = refused
+        else:
+            self._refused.pop(key, None)
+        for announcement in news:
             await self.recorder.record(observed.body, announcement)
+        return not refused

@@ -3,22 +3,48 @@
 `scaling_status` is pure; SubresourceWriter does the I/O, for the controller too.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fairlead.api import names
 from fairlead.autoscaler.recommendation import Recommendation, rounded, seconds_in_words
 from fairlead.autoscaler.signals import Demand, Signals
-from fairlead.kube.client import JsonObject, KubeClient
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_SECONDS = 10.0
+"""How long a field that the API server does not know is left out before it is tried again."""
+_UNKNOWN = re.compile(r"\.(status\.\S+): field not declared in schema")
+_ITEM = re.compile(r"\[[^\]]*\]")
 
 
 class SubresourceWriter:
     """Writes the count and the status of LLMDeployments, under the name of one field manager."""
 
-    def __init__(self, client: KubeClient, manager: str = names.FIELD_MANAGER_AUTOSCALER) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        manager: str = names.FIELD_MANAGER_AUTOSCALER,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self._manager = manager
+        self._clock = clock
+        self._unknown: set[str] = set()
+        self._whole_at = 0.0
+        """When a status is next tried with the fields that are not known."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Fields such as `status.url` that the API server refused to know when they were last written: its CRD is older
+        than we are. The rest is written without them."""
+        return tuple(sorted(self._unknown))
 
     async def scale(self, body: JsonObject, replicas: int) -> None:
         """Only if nobody has written the object since it was seen: KubeError with status 409 otherwise."""
@@ -35,8 +61,54 @@ class SubresourceWriter:
     async def write_status(self, body: JsonObject, status: Mapping[str, Any]) -> None:
         """The manager's part of the status. Raises KubeError; with status 404 or 409 the object is gone."""
         metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
-        obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": status}
-        await self._client.apply(LLMDEPLOYMENTS, obj, self._manager, force=True, subresource="status")
+        obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
+        is_whole = self._clock() >= self._whole_at
+        while True:
+            written = status if is_whole else without(status, self._unknown)
+            try:
+                await self._client.apply(
+                    LLMDEPLOYMENTS, obj | {"status": written}, self._manager, force=True, subresource="status"
+                )
+            except KubeError as e:
+                found = unknown_fields(e.message)
+                if not found or (found <= self._unknown and not is_whole):
+                    raise
+                if found - self._unknown:
+                    logger.warning("%s", crd_is_older(found))
+                self._unknown |= found
+                self._whole_at = self._clock() + UNKNOWN_SECONDS
+                is_whole = False
+                continue
+            if is_whole:
+                self._unknown -= {field for field in self._unknown if without(status, {field}) != status}
+            return
+
+
+def unknown_fields(message: str) -> set[str]:
+    """Those that an API server's refusal of a status calls unknown, such as `status.conditions.observedGeneration`: it
+    may not name all of them."""
+    return {_ITEM.sub("", path) for path in _UNKNOWN.findall(message)}
+
+
+def crd_is_older(left_out: Collection[str]) -> str:
+    """What there is to say of such fields."""
+    return (
+        f"The CRD is older than this operator: {', '.join(sorted(left_out))} cannot be kept until it is applied: "
+        "kubectl apply --server-side --force-conflicts -f charts/fairlead/crds/"
+    )
+
+
+def without(status: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    """The status less these fields, in every item of lists."""
+
+    def stripped(value: Any, path: str) -> Any:
+        if isinstance(value, Mapping):
+            kept = {key: each for key, each in value.items() if f"{path}.{key}" not in fields}
+            return {key: stripped(each, f"{path}.{key}") for key, each in kept.items()}
+        return [stripped(each, path) for each in value] if isinstance(value, list) else value
+
+    left: dict[str, Any] = stripped(status, "status")
+    return left
 
 
 def scaling_status(

@@ -19,6 +19,7 @@ from fairlead.controller.model_fit import ModelFit
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_rolling, is_seen
 from fairlead.controller.pod_diagnosis import Diagnosis, Stage
+from fairlead.controller.scaling import crd_is_older
 from fairlead.controller.start_stages import start_stages
 from fairlead.operator_settings import OperatorSettings
 
@@ -58,7 +59,7 @@ class Situation:
     scaling: Mapping[str, Any] | None
     """`status.scaling`, where the autoscaler says what it sees; None before it has looked."""
     done_without: tuple[str, ...]
-    """A sentence for each kind of child that this API server does not let us have."""
+    """A sentence for each kind of child, and for fields of the status, that this API server does not let us have."""
     is_rolling: bool
     """Whether pods of an earlier configuration are still being replaced, or the Deployment has not been acted upon
     yet."""
@@ -112,10 +113,12 @@ def situation(
     is_applying: bool,
     is_configuring: bool = False,
     adapters: tuple[AdapterState, ...] | None = (),
+    left_out: Sequence[str] = (),
 ) -> Situation:
     """`problems`: what became of the plan. `is_applying`: whether something was just written. `is_configuring`: whether
     that was another configuration of the engine, about which nothing is known from the one before. `adapters`: how it
-    is with those that are listed; None = they were not looked at."""
+    is with those that are listed; None = they were not looked at. `left_out`: fields of the status that the CRD has
+    not."""
     engine, before = observed.engine or {}, observed.body.get("status") or {}
     # An object that cannot be understood is taken to want what it had.
     known = int((engine.get("spec") or {}).get("replicas") or before.get("replicas") or 0)
@@ -139,7 +142,7 @@ def situation(
         refused=refused if refusal.get("status") == "True" else "",
         last_failure=Problem(str(model.get("reason")), str(model.get("message") or "")) if has_failed else None,
         scaling=before.get("scaling"),
-        done_without=wanted.done_without,
+        done_without=(*wanted.done_without, *([crd_is_older(left_out)] if left_out else [])),
         adapters=adapters,
         is_rolling=is_applying or bool(engine and (not is_seen(engine) or is_rolling(engine))),
         paused=paused,
@@ -278,6 +281,8 @@ def scaling_active(now: Situation) -> Said:
     if autoscaling.mode is ScalingMode.EXTERNAL:
         message = "an external autoscaler may write spec.replicas through the scale subresource; Fairlead does not"
         return FALSE, Reason.EXTERNAL_AUTOSCALER, message
+    if now.obstacle is not None and now.obstacle.reason == Reason.INVALID_SPEC:
+        return FALSE, Reason.INVALID_SPEC, f"spec.replicas stays as it is: {now.obstacle.message}"
     if now.scaling is None:
         return UNKNOWN, Reason.SIGNALS_MISSING, "the autoscaler has not looked at the gateways yet"
     signals = now.scaling.get("signals")
