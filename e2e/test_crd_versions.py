@@ -15,8 +15,8 @@ from hopeless import TOO_LARGE
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(300)]
 
-RESYNCS = 7.0
-"""Seconds in which the operator looks at everything at least twice."""
+RESYNC = 4.0
+"""Seconds in which the operator looks at everything at least once."""
 
 
 # -- what kubectl says before anything is stored --
@@ -308,7 +308,7 @@ def test_objects_live_through_an_upgrade_of_the_definition_and_an_operator_ahead
             assert field in seen["message"]
         assert (seen["status"], plane.condition(name, "Ready")["reason"]) == ("False", "ScaledToZero")
         assert not COLUMNS & header()
-        stands_still(plane, lambda: everything(plane, name), RESYNCS)
+        stands_still(plane, lambda: everything(plane, name), RESYNC)
         assert not set(STATUS) & plane.get("llm", name)["status"].keys()
         before, children = plane.get("llm", name), versions(listed(plane, OWNED, name))
     after = plane.get("llm", name)
