@@ -39,6 +39,8 @@ def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(f
         far = rf"downloading hf://{MODEL}: [1-9]\.\d of 7\.\d MB"
         fleet.wait("the weights to be on their way", lambda: re.search(far, progress()))
         downloads = [each for pod in fleet.pods(name).values() for each in fleet.processes(pod)]
+        if not downloads:
+            pytest.skip("the node's processes are not visible from here, so none of them can be killed")
         for each in downloads:
             kill(each)
         seen = fleet.wait_condition(gated, "ModelAvailable", "False", "SourceGated")
@@ -48,8 +50,7 @@ def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(f
 
         nodes = {pod["spec"]["nodeName"] for pod in fleet.pods(name).values()}
         assert len(re.findall(WHOLE, hub.log())) <= len(nodes), "two pods of a node download once"
-        if downloads:  # they cannot be seen on a cluster elsewhere
-            assert re.search(RANGE, hub.log()), "what was fetched before the kill is not fetched again"
+        assert re.search(RANGE, hub.log()), "what was fetched before the kill is not fetched again"
         question = [{"role": "user", "content": "What is 7 plus 5?"}]
         body = {"model": name, "messages": question, "temperature": 0, "max_tokens": 16}
         assert fleet.post("/v1/chat/completions", body)["choices"][0]["message"]["content"].strip() == "12"
