@@ -157,6 +157,83 @@ async def test_a_stream_tells_the_same_in_pieces(start_says: Any) -> None:
     assert [end for end in ends if end] == ["tool_calls"]
 
 
+def streamed(response: Any) -> list[dict[str, Any]]:
+    """The choices of a stream, put together."""
+    choices: dict[int, dict[str, Any]] = {}
+    for line in response.text.splitlines():
+        if not line.startswith("data: {"):
+            continue
+        for choice in json.loads(line.removeprefix("data: "))["choices"]:
+            found = choices.setdefault(choice["index"], {"content": "", "calls": [], "end": None})
+            found["content"] += choice["delta"].get("content") or ""
+            for call in choice["delta"].get("tool_calls", []):
+                if "id" in call:
+                    found["calls"].append([call["function"]["name"], ""])
+                found["calls"][call["index"]][1] += call["function"]["arguments"]
+            found["end"] = found["end"] or choice["finish_reason"]
+    return [choices[index] for index in sorted(choices)]
+
+
+def whole(response: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "content": choice["message"]["content"] or "",
+            "calls": [
+                [call["function"]["name"], call["function"]["arguments"]]
+                for call in choice["message"].get("tool_calls", [])
+            ],
+            "end": choice["finish_reason"],
+        }
+        for choice in response.json()["choices"]
+    ]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", named("get_weather"), None])
+@pytest.mark.parametrize(
+    ("stop", "calls", "end"),
+    [
+        ("<tool", [], "stop"),
+        ('"name"', [], "stop"),
+        ("eather", [], "stop"),
+        (', "arg', [["get_weather", ""]], "stop"),
+        ("slo", [["get_weather", '{"city": "O']], "stop"),
+        ('"}}', [["get_weather", '{"city": "Oslo']], "stop"),
+        ("}\n</tool", [["get_weather", '{"city": "Oslo"}']], "stop"),
+        ("</tool", [["get_weather", '{"city": "Oslo"}']], "tool_calls"),
+        ("call>", [], "stop"),
+    ],
+)
+async def test_a_stop_string_in_a_call_ends_it_as_it_was_written(
+    start_says: Any, choice: Any, stop: str, calls: list[list[str]], end: str
+) -> None:
+    app = start_says(f"I look.\n{CALL}")
+    fields = {"tools": TOOLS, "stop": [stop], "n": 2} | ({} if choice is None else {"tool_choice": choice})
+    expected = {"content": "I look.", "calls": calls, "end": end}
+    found = whole(await app.chat(**fields))
+    assert found == streamed(await app.chat(**fields, stream=True))
+    for each in found:
+        assert {**each, "content": each["content"].rstrip()} == expected
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", named("get_weather")])
+async def test_an_answer_that_is_too_long_ends_in_no_markup_and_no_call_that_was_not_written(
+    start_app: Any, tokenizer: PromptTokenizer, choice: Any
+) -> None:
+    ids = tokenizer.encode(f"I look.\n{CALL}\n{CALL}")
+    for size in range(1, len(ids) + 1):
+        script = answer(ids[:size], finish_reason=FinishReason.LENGTH)
+        engine = ScriptedEngine(script, info=scripted_info(max_model_len=4096))
+        app = start_app(engine, tool_call_parser="hermes")
+        found = whole(await app.chat(tools=TOOLS, tool_choice=choice))
+        assert found == streamed(await app.chat(tools=TOOLS, tool_choice=choice, stream=True))
+        [each] = found
+        assert each["end"] == "length"
+        assert "I look.".startswith(each["content"].rstrip())
+        for name, arguments in each["calls"]:
+            assert name == "get_weather"
+            assert '{"city": "Oslo"}'.startswith(arguments)
+
+
 async def test_one_call_where_no_more_are_wanted(start_says: Any) -> None:
     for fields in ({"parallel_tool_calls": False}, {"tool_choice": named("get_weather")}):
         reply = (await start_says(f"{CALL}\n{CALL}").chat(tools=TOOLS, **fields)).json()

@@ -290,7 +290,7 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
             formats,
             () if use is None else use.names,
             has_begun_reasoning=reasoning_has_begun(prompt, formats, model.vocabulary),
-            most_calls=None if use is None or use.are_many else 1,
+            most_calls=0 if use is None else None if use.are_many else 1,
         )
 
     def reply(self, request: ChatRequest, model: ServedModel, generation: Generation, request_id: str) -> ChatReply:

@@ -20,6 +20,8 @@ class Source:
     def __init__(self) -> None:
         self.is_over = False
         """Whether no more comes."""
+        self.is_cut = False
+        """Whether that is because there was room for no more, or a stop string: the model had not ended it."""
         self._text = ""
         self._at = 0
         self._marked: int | None = None
@@ -34,6 +36,11 @@ class Source:
     @property
     def rest(self) -> str:
         return self._text[self._at :]
+
+    @property
+    def is_spent(self) -> bool:
+        """All was read, and no more comes."""
+        return self.is_over and self._at == len(self._text)
 
     def take(self, number: int) -> str:
         """The next characters."""
@@ -59,16 +66,19 @@ class Source:
 
 
 def until(source: Source, markers: tuple[str, ...], make: Callable[[str], Part | None]) -> Reading[str | None]:
-    """Hands on what stands before the first marker, as it comes, and reads the marker; None where there is none."""
+    """Hands on what stands before the first marker, as it comes, and reads the marker; None where there is none. What
+    may be the beginning of a marker is left out of an answer that is cut there."""
     while True:
         text = source.rest
         found = min(((place, marker) for marker in markers if (place := text.find(marker)) >= 0), default=None)
-        size = found[0] if found is not None else len(text) - (0 if source.is_over else _num_begun(text, markers))
+        is_ended = source.is_over and not source.is_cut
+        size = found[0] if found is not None else len(text) - (0 if is_ended else _num_begun(text, markers))
         if size:
             yield make(source.take(size))
         if found is not None:
             return source.take(len(found[1]))
         if source.is_over:
+            source.take(len(source.rest))
             return None
         yield None
 
@@ -97,6 +107,25 @@ def starts_with(source: Source, *texts: str) -> Reading[str | None]:
         yield None
 
 
+def without_begun(text: str, *markers: str) -> str:
+    """A text without the beginning of a marker at its end."""
+    return text[: len(text) - _num_begun(text, markers)]
+
+
+def left_out(source: Source, *texts: str) -> Reading[None]:
+    """Leaves the beginning of one of the texts out of an answer that ends with it."""
+    while any(text.startswith(source.rest) for text in texts):
+        if source.is_over:
+            source.take(len(source.rest))
+            return
+        yield None
+
+
+def is_begun(source: Source, *texts: str) -> bool:
+    """Whether the answer ends with the beginning of one of the texts, which comes next; or with nothing."""
+    return source.is_over and any(text.startswith(source.rest) for text in texts)
+
+
 def space(source: Source) -> Reading[str]:
     """Reads white space; returns the character behind it, which is not read, or nothing at the end."""
     while True:
@@ -121,7 +150,7 @@ def json_value(source: Source, make: Callable[[str], Part] | None = None) -> Rea
         if scan.is_whole:
             return found
         if source.is_over:
-            return found if scan.is_bare and found else None
+            return found if scan.is_bare and found and not source.is_cut else None
         yield None
 
 

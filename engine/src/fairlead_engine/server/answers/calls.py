@@ -1,85 +1,183 @@
 """Calls that are written as JSON objects: `{"name": …, "arguments": {…}}`."""
 
 import json
+import re
 from collections.abc import Collection
+from enum import Enum, auto
 
 from fairlead_engine.server.answers.answer_text import Source, json_text, json_value, space
-from fairlead_engine.server.answers.parts import CallArguments, CallBegun, Reading
+from fairlead_engine.server.answers.parts import CallArguments, CallBegun, CallCut, CallEnded, Reading
 
+NO_ARGUMENTS = "{}"
+"""Of a call that is whole and has none."""
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")
 _ARGUMENTS = ("arguments", "parameters")
+_KEYS = ("name", *_ARGUMENTS, "type", "id")
+"""That calls have."""
+_LAST_TEXT = re.compile(r'("name"\s*:\s*|[{,]\s*)"([^"]*)$')
+"""The name, or the key, that an object's text ends in."""
 
 
-def call_object(source: Source, names: Collection[str] | None = None) -> Reading[bool]:
-    """Reads such an object, its fields in any order. False where something else stands there, or a name that is none of
-    `names`: of that nothing was read. A call that is cut off, or goes on as no object does, ends there."""
+class Found(Enum):
+    """What stood where a call may stand."""
+
+    CALL = auto()
+    CUT = auto()
+    """The beginning of one, without all of its name, and then the answer's end: all of it was read."""
+    OTHER = auto()
+    """Something else, of which nothing was read."""
+
+
+def is_name(text: str) -> bool:
+    """Whether a function can have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def call_object(source: Source, names: Collection[str] | None = None) -> Reading[Found]:
+    """Reads such an object, its fields in any order. `names`: an object is a call only with one of these. A call that
+    goes on as no object does ends there."""
     source.mark()
     first = yield from space(source)
+    if not first:
+        source.settle()
+        return Found.CUT
     if first != "{":
         source.back()
-        return False
+        return Found.OTHER
     source.take(1)
-    name: str | None = None
-    arguments: str | None = None
-    while True:
-        key = yield from _next_key(source)
-        if key is None:
-            break
-        if key == "name" and name is None:
-            name = yield from json_text(source)
-            if name is None or (names is not None and name not in names):
-                name = None
+    reader = _ObjectReader(source, names)
+    yield from reader.read()
+    if reader.name is not None:
+        return Found.CALL
+    is_cut = source.is_spent
+    source.back()
+    if not is_cut or not reader.may_become_call(source.rest):
+        return Found.OTHER
+    if names is not None and not source.is_cut:  # no marker says that it was to be a call, and nothing kept it from it
+        return Found.OTHER
+    return (yield from cut(source))
+
+
+def cut(source: Source) -> Reading[Found]:
+    """The answer ends in what would have become a call: leaves that out."""
+    source.take(len(source.rest))
+    yield CallCut()
+    return Found.CUT
+
+
+def ended(arguments: str, *, is_over: bool) -> Reading[None]:
+    """Tells that a call is whole, if it is: its arguments are these, behind which there is its end if `is_over`."""
+    if arguments.strip():
+        try:
+            json.loads(arguments)
+        except (ValueError, RecursionError):
+            return
+    elif not is_over:
+        return
+    else:
+        yield CallArguments(NO_ARGUMENTS)
+    yield CallEnded()
+
+
+class _ObjectReader:
+    """Reads one object, behind its bracket."""
+
+    def __init__(self, source: Source, names: Collection[str] | None) -> None:
+        self.name: str | None = None
+        self._source = source
+        self._names = names
+        self._keys: list[str] = []
+        self._arguments: str | None = None
+        """All of them; nothing where they were handed on as they came."""
+        self._is_closed = False
+
+    def read(self) -> Reading[None]:
+        """All of it, or up to where it is no call."""
+        while (key := (yield from self._next_key())) is not None:
+            self._keys.append(key)
+            if not (yield from self._field(key)):
                 break
-            source.settle()
-            yield CallBegun(name)
-            if arguments is not None:
-                yield CallArguments(arguments)
-        elif key in _ARGUMENTS and arguments is None:
-            first = yield from space(source)
-            if name is None or first != "{":
-                text = yield from json_value(source)
-                if text is None:
-                    break
-                arguments = _unpacked(text)
-                if name is not None:
-                    yield CallArguments(arguments)
-            else:
-                arguments = ""
-                if (yield from json_value(source, CallArguments)) is None:
-                    break
-        elif (yield from json_value(source)) is None:
-            break
-    if name is None:
-        source.back()
-        return False
-    if arguments is None:
-        yield CallArguments("{}")
-    return True
+        if self.name is None:
+            return
+        if self._arguments is None and self._is_closed:
+            self._arguments = NO_ARGUMENTS
+            yield CallArguments(NO_ARGUMENTS)
+        is_cut = self._source.is_cut and self._source.is_spent and not self._is_closed
+        if self._arguments is not None and not is_cut:
+            yield CallEnded()
 
+    def may_become_call(self, text: str) -> bool:
+        """Whether more text could make a call of it. `text`: all of the object that there is."""
+        if self._names is None:
+            return True
+        found = _LAST_TEXT.search(text)
+        known = [key for key in self._keys if key in _KEYS]
+        if len(known) < len(self._keys):
+            return False
+        if found is None:
+            return True
+        return any(each.startswith(found[2]) for each in (self._names if found[1].startswith('"') else _KEYS))
 
-def _next_key(source: Source) -> Reading[str | None]:
-    """The key of an object's next field, up to its value; None at the object's end, and where there is no key."""
-    first = yield from space(source)
-    if first == ",":
-        source.take(1)
+    def _field(self, key: str) -> Reading[bool]:
+        """Reads the value of a field; False where the call ends with it."""
+        if key == "name" and self.name is None:
+            return (yield from self._read_name())
+        if key in _ARGUMENTS and self._arguments is None:
+            return (yield from self._read_arguments())
+        return (yield from json_value(self._source)) is not None
+
+    def _read_name(self) -> Reading[bool]:
+        name = yield from json_text(self._source)
+        if name is None or not is_name(name) or (self._names is not None and name not in self._names):
+            return False
+        self._source.settle()
+        self.name = name
+        yield CallBegun(name)
+        if self._arguments:
+            yield CallArguments(self._arguments)
+        return True
+
+    def _read_arguments(self) -> Reading[bool]:
+        first = yield from space(self._source)
+        if self.name is not None and first == "{":
+            if (yield from json_value(self._source, CallArguments)) is None:
+                return False
+            self._arguments = ""
+            return True
+        text = yield from json_value(self._source)
+        if text is None:
+            return False
+        self._arguments = _unpacked(text)
+        if self.name is not None:
+            yield CallArguments(self._arguments)
+        return True
+
+    def _next_key(self) -> Reading[str | None]:
+        """The key of the next field, up to its value; None at the object's end, and where there is no key."""
+        source = self._source
         first = yield from space(source)
-    if first == "}":
+        if first == ",":
+            source.take(1)
+            first = yield from space(source)
+        if first == "}":
+            source.take(1)
+            self._is_closed = True
+            return None
+        key = yield from json_text(source)
+        if key is None:
+            return None
+        if (yield from space(source)) != ":":
+            return None
         source.take(1)
-        return None
-    key = yield from json_text(source)
-    if key is None:
-        return None
-    if (yield from space(source)) != ":":
-        return None
-    source.take(1)
-    return key
+        return key
 
 
 def _unpacked(text: str) -> str:
-    """Some models write the arguments as a string that holds the JSON; null is none."""
+    """Some models write the arguments as a string that holds the JSON; null is none, and so is an empty string."""
     try:
         value = json.loads(text)
     except ValueError:
         return text
     if value is None:
-        return "{}"
-    return value if isinstance(value, str) else text
+        return NO_ARGUMENTS
+    return (value if value.strip() else NO_ARGUMENTS) if isinstance(value, str) else text

@@ -30,7 +30,15 @@ class CallArguments(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-Part = Content | Reasoning | CallBegun | CallArguments
+class CallEnded(msgspec.Struct, frozen=True, gc=False):
+    """The last call is whole."""
+
+
+class CallCut(msgspec.Struct, frozen=True, gc=False):
+    """The answer ends in what would have become a call, before all of its name was there."""
+
+
+Part = Content | Reasoning | CallBegun | CallArguments | CallEnded | CallCut
 Result = TypeVar("Result")
 Reading = Generator[Part | None, None, Result]
 """Reads an answer while it is made: yields its parts, and None for more of its text."""

@@ -6,7 +6,16 @@ from collections.abc import Collection
 
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
 from fairlead_engine.server.answers.answer_text import Source, until
-from fairlead_engine.server.answers.parts import CallArguments, CallBegun, Content, Part, Reading, Reasoning
+from fairlead_engine.server.answers.parts import (
+    CallArguments,
+    CallBegun,
+    CallCut,
+    CallEnded,
+    Content,
+    Part,
+    Reading,
+    Reasoning,
+)
 from fairlead_engine.server.detokenizer import CallDelta, Detokenizer, TextDelta
 from fairlead_engine.types import FinishReason, SequenceOutput
 
@@ -31,7 +40,9 @@ class AnswerReader:
         self._most_calls = most_calls
         self._source = Source()
         self._reading = _read(self._source, formats, names, has_begun_reasoning)
-        self._num_calls = 0
+        self._num_calls = self._num_whole = 0
+        self._is_cut = False
+        """The answer ends in a call that cannot be told of."""
         self._held = ""
         """White space that is text only if more text comes."""
 
@@ -50,6 +61,7 @@ class AnswerReader:
         delta = self._detokenizer.push(output)
         self._source.add(delta.text)
         self._source.is_over = delta.finish_reason is not None
+        self._source.is_cut = self._source.is_over and not _is_models_own(delta)
         text, reasoning, calls = "", "", list[CallDelta]()
         for part in self._parts():
             match part:
@@ -60,15 +72,30 @@ class AnswerReader:
                 case CallBegun() | CallArguments():
                     self._held = ""
                     self._add(calls, part)
+                case CallEnded():
+                    self._num_whole += self._is_told
+                case CallCut():
+                    self._held = ""
+                    self._is_cut = self._num_calls != self._most_calls and self._is_told
         finish_reason = delta.finish_reason
         if finish_reason is not None and not self._num_calls:
             text += self._held
-        if finish_reason is FinishReason.STOP and self._num_calls:
+        if finish_reason is FinishReason.STOP and self.num_calls and self._are_whole:
             finish_reason = FinishReason.TOOL_CALLS
         return TextDelta(
             text, delta.token_ids, delta.logprobs, delta.prompt_logprobs, finish_reason, delta.stop_reason, reasoning,
             calls,
         )  # fmt: skip
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether clients are told of the last call."""
+        return self._most_calls is None or self._num_calls <= self._most_calls
+
+    @property
+    def _are_whole(self) -> bool:
+        """Whether all calls are that clients are told of."""
+        return self._num_whole == self.num_calls and not self._is_cut
 
     def _parts(self) -> list[Part]:
         """All that can be read of what is there."""
@@ -90,7 +117,7 @@ class AnswerReader:
     def _add(self, calls: list[CallDelta], part: CallBegun | CallArguments) -> None:
         if isinstance(part, CallBegun):
             self._num_calls += 1
-        if self._most_calls is not None and self._num_calls > self._most_calls:
+        if not self._is_told:
             return
         index = self._num_calls - 1
         if isinstance(part, CallBegun):
@@ -102,6 +129,11 @@ class AnswerReader:
             calls[-1] = CallDelta(index, calls[-1].arguments + part.text, calls[-1].id, calls[-1].name)
         else:
             calls.append(CallDelta(index, part.text))
+
+
+def _is_models_own(delta: TextDelta) -> bool:
+    """Whether the model ended its answer."""
+    return delta.finish_reason is FinishReason.STOP and delta.stop_reason is None
 
 
 def _read(source: Source, formats: AnswerFormats, names: Collection[str], has_begun_reasoning: bool) -> Reading[None]:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fairlead_engine.server.answers.answer_text import Source, space, starts_with, until
+from fairlead_engine.server.answers.answer_text import Source, is_begun, space, starts_with, until
 from fairlead_engine.server.answers.parts import Reading, Reasoning
 
 
@@ -23,7 +23,10 @@ class ReasoningFormat(NamedTuple):
             source.mark()
             yield from space(source)
             if (yield from starts_with(source, self.begin)) is None:
-                source.back()
+                if source.is_cut and is_begun(source, self.begin):
+                    source.take(len(source.rest))
+                else:
+                    source.back()
                 return
             source.settle()
         yield from space(source)

@@ -9,9 +9,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import NamedTuple
 
-from fairlead_engine.server.answers.answer_text import Source, json_value, space, starts_with, text_until, until
-from fairlead_engine.server.answers.calls import call_object
-from fairlead_engine.server.answers.parts import CallArguments, CallBegun, Content, Reading, Reasoning
+from fairlead_engine.server.answers.answer_text import (
+    Source,
+    json_value,
+    left_out,
+    space,
+    starts_with,
+    text_until,
+    until,
+    without_begun,
+)
+from fairlead_engine.server.answers.calls import Found, call_object, cut, ended, is_name
+from fairlead_engine.server.answers.parts import (
+    CallArguments,
+    CallBegun,
+    CallCut,
+    CallEnded,
+    Content,
+    Reading,
+    Reasoning,
+)
 from fairlead_engine.server.answers.reasoning_formats import ReasoningFormat
 
 
@@ -65,12 +82,19 @@ class Hermes(ToolFormat):
 
     def read(self, source: Source, names: Collection[str]) -> Reading[None]:
         while (yield from until(source, (self.begin,), Content)) is not None:
-            if not (yield from call_object(source)):
+            found = yield from call_object(source)
+            if found is Found.OTHER:
                 yield Content(self.begin)
-                continue
-            yield from space(source)
+            elif found is Found.CALL:
+                yield from self._end(source)
+
+    def _end(self, source: Source) -> Reading[None]:
+        """Reads what stands behind a call."""
+        yield from space(source)
+        if (yield from starts_with(source, self.end)) is None:
+            yield from left_out(source, self.end)
             yield from until(source, (self.end,), Content)
-            yield from space(source)
+        yield from space(source)
 
 
 class Llama3(ToolFormat):
@@ -81,20 +105,19 @@ class Llama3(ToolFormat):
     shape = CallShape("", '{"name": "{name}", "parameters": ', "}", "; ")
 
     def read(self, source: Source, names: Collection[str]) -> Reading[None]:
-        is_call = yield from self._calls(source, names)
-        while not is_call and (yield from until(source, (self.begin,), Content)) is not None:
-            is_call = yield from self._calls(source, names)
+        found = yield from self._calls(source, names)
+        while found is Found.OTHER and (yield from until(source, (self.begin,), Content)) is not None:
+            found = yield from self._calls(source, names)
         yield from until(source, (), Content)
 
-    def _calls(self, source: Source, names: Collection[str]) -> Reading[bool]:
+    def _calls(self, source: Source, names: Collection[str]) -> Reading[Found]:
         yield from starts_with(source, self.begin)
-        if not (yield from call_object(source, names)):
-            return False
-        while (yield from space(source)) == ";":
+        found = yield from call_object(source, names)
+        while found is Found.CALL and (yield from space(source)) == ";":
             source.take(1)
-            if not (yield from call_object(source, names)):
+            if (yield from call_object(source, names)) is not Found.CALL:
                 break
-        return True
+        return found
 
 
 class Mistral(ToolFormat):
@@ -120,7 +143,7 @@ class Mistral(ToolFormat):
                 yield from self._named(source)
 
     def _list(self, source: Source) -> Reading[None]:
-        while (yield from call_object(source)):
+        while (yield from call_object(source)) is Found.CALL:
             first = yield from space(source)
             if first not in (",", "]"):
                 break
@@ -130,17 +153,29 @@ class Mistral(ToolFormat):
                 break
 
     def _named(self, source: Source) -> Reading[None]:
+        source.mark()
         name, marker = yield from text_until(source, self.arguments, self.call_id, "{")
+        if marker is None or not is_name(name.strip()):
+            yield from self._no_call(source)
+            return
+        source.settle()
+        yield CallBegun(name.strip())
         if marker == self.call_id:
             _, marker = yield from text_until(source, self.arguments, "{")
-        if marker is None:
-            yield Content(self.begin + name)
-            return
-        yield CallBegun(name.strip())
         if marker == "{":
             source.unread(1)
-        yield from json_value(source, CallArguments)
+        yield from _arguments(source)
         yield from space(source)
+
+    def _no_call(self, source: Source) -> Reading[None]:
+        """What stands behind the marker is no call, or the answer ends in its name."""
+        is_spent = source.is_spent
+        source.back()
+        name = without_begun(source.rest.strip(), self.arguments, self.call_id)
+        if is_spent and (not name or is_name(name)):
+            yield from cut(source)
+        else:
+            yield Content(self.begin)
 
 
 class DeepSeek(ToolFormat):
@@ -168,21 +203,35 @@ class DeepSeek(ToolFormat):
                 yield from self._call(source)
             yield from starts_with(source, self.end)
             yield from space(source)
+            yield from left_out(source, self.call_begin, self.end)
 
     def _call(self, source: Source) -> Reading[None]:
+        source.mark()
         name, marker = yield from text_until(source, self.separator, self.call_end)
-        if marker != self.separator:
-            yield Content(self.call_begin + name)
-            return
-        if (yield from space(source)) != "{":  # what came was the kind of tool
+        if marker == self.separator and (yield from space(source)) not in ("{", "<"):  # what came was the kind of tool
             name, marker = yield from text_until(source, "```json", self.call_end)
-            if marker is None:
-                yield Content(self.call_begin + name)
-                return
+        if marker is None or not is_name(name.strip()):
+            yield from self._no_call(source)
+            return
+        source.settle()
         yield CallBegun(name.strip())
-        if marker != self.call_end:
-            yield from json_value(source, CallArguments)
-            yield from text_until(source, self.call_end)
+        if marker == self.call_end:
+            yield from ended("", is_over=True)
+            return
+        if (yield from starts_with(source, self.call_end)) is not None:
+            yield from ended("", is_over=True)
+            return
+        yield from _arguments(source)
+        yield from text_until(source, self.call_end)
+
+    def _no_call(self, source: Source) -> Reading[None]:
+        """What stands behind the marker is no call, or the answer ends in its name."""
+        is_spent = source.is_spent
+        source.back()
+        if is_spent:
+            yield from cut(source)
+        else:
+            yield Content(self.call_begin)
 
 
 class Harmony(ToolFormat):
@@ -199,16 +248,40 @@ class Harmony(ToolFormat):
         while True:
             header, marker = yield from text_until(source, self.message)
             if marker is None:
-                if header and self.channel not in header:
-                    yield Content(header)
+                yield from self._without_message(header)
                 return
-            if called := self._recipient.search(header):
-                yield CallBegun(called[1])
-                yield from until(source, self.ends, CallArguments)
+            called = self._recipient.search(header)
+            if called and is_name(called[1]):
+                yield from self._call(source, called[1])
             elif "analysis" in header:
                 yield from until(source, self.ends, Reasoning)
             else:
                 yield from until(source, self.ends, Content)
+
+    def _call(self, source: Source, name: str) -> Reading[None]:
+        yield CallBegun(name)
+        written: list[str] = []
+
+        def more(text: str) -> CallArguments:
+            written.append(text)
+            return CallArguments(text)
+
+        end = yield from until(source, self.ends, more)
+        # <|call|> ends the sequence, so it need not be seen
+        yield from ended("".join(written), is_over=end is not None or not source.is_cut)
+
+    def _without_message(self, header: str) -> Reading[None]:
+        """The answer ends in a header, which is nobody's text; or it never had one."""
+        if not any(marker in header for marker in self.markers):
+            yield Content(without_begun(header, *self.markers))
+        elif "to=" in header:
+            yield CallCut()
+
+
+def _arguments(source: Source) -> Reading[None]:
+    """Reads the last call's arguments, behind which nothing needs to stand."""
+    if (yield from json_value(source, CallArguments)) is not None:
+        yield CallEnded()
 
 
 TOOL_FORMATS: dict[str, type[ToolFormat]] = {

@@ -1,0 +1,234 @@
+"""Answers with calls of tools that end before they are whole: at every place, in every format, by each way to end."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from fairlead_engine.server.answers.answer_formats import AnswerFormats
+from fairlead_engine.server.answers.reader import AnswerReader
+from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine.server.detokenizer import TextDelta
+from fairlead_engine.types import FinishReason, SequenceOutput
+
+NAMES = ("get_weather", "get_time")
+OSLO = '{"city": "Oslo", "days": [1, {"a": "}"}]}'
+
+
+class Written(NamedTuple):
+    """An answer as the model's makers have it written."""
+
+    format: str
+    text: str
+    content: str = ""
+    calls: Sequence[tuple[str, str]] = (("get_weather", OSLO), ("get_time", "{}"))
+
+
+ANSWERS = {
+    "hermes": Written(
+        "hermes",
+        f'Let me see.\n<tool_call>\n{{"name": "get_weather", "arguments": {OSLO}}}\n</tool_call>\n<tool_call>\n'
+        '{"name": "get_time", "arguments": {}}\n</tool_call>',
+        "Let me see.",
+    ),
+    "hermes-without-arguments": Written(
+        "hermes", '<tool_call>\n{"name": "get_time"}\n</tool_call>', calls=[("get_time", "{}")]
+    ),
+    "hermes-name-last": Written(
+        "hermes",
+        f'<tool_call>\n{{"arguments": {OSLO}, "name": "get_weather"}}\n</tool_call>',
+        calls=[("get_weather", OSLO)],
+    ),
+    "hermes-text-arguments": Written(
+        "hermes",
+        '<tool_call>\n{"name": "get_time", "arguments": "{\\"a\\": 1}"}\n</tool_call>',
+        calls=[("get_time", '{"a": 1}')],
+    ),
+    "llama3": Written(
+        "llama3_json",
+        f'{{"name": "get_weather", "parameters": {OSLO}}}; {{"name": "get_time", "parameters": {{}}}}',
+    ),
+    "llama3-tag": Written(
+        "llama3_json",
+        f'<|python_tag|>{{"type": "function", "name": "get_weather", "parameters": {OSLO}}}; '
+        '{"name": "get_time", "parameters": {}}',
+    ),
+    "mistral-list": Written(
+        "mistral",
+        f'Well.[TOOL_CALLS] [{{"name": "get_weather", "arguments": {OSLO}}}, '
+        '{"name": "get_time", "arguments": {}}]',
+        "Well.",
+    ),
+    "mistral-named": Written(
+        "mistral",
+        f"Well.[TOOL_CALLS]get_weather[ARGS]{OSLO}[TOOL_CALLS]get_time[CALL_ID]123456789[ARGS]{{}}",
+        "Well.",
+    ),
+    "mistral-bare": Written("mistral", f"[TOOL_CALLS]get_weather{OSLO}[TOOL_CALLS]get_time{{}}"),
+    "deepseek-fenced": Written(
+        "deepseek_v3",
+        f"Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{OSLO}\n```"
+        "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{}\n```<｜tool▁call▁end｜>"
+        "<｜tool▁calls▁end｜>",
+        "Yes.",
+    ),
+    "deepseek-bare": Written(
+        "deepseek_v3",
+        f"Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{OSLO}<｜tool▁call▁end｜>"
+        "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "Yes.",
+    ),
+    "harmony": Written(
+        "harmony",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
+        f"<|constrain|>json<|message|>{OSLO}<|call|>",
+        calls=[("get_weather", OSLO)],
+    ),
+    "harmony-two": Written(
+        "harmony",
+        f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{OSLO}<|call|><|start|>assistant"
+        "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}<|call|>",
+    ),
+}
+"""At least one of each format."""
+
+
+class Told:
+    """Stands for a detokenizer: hands out a text in pieces, and how it ended."""
+
+    num_tokens = 0
+
+    def __init__(self, pieces: Sequence[str], stop_reason: str | None) -> None:
+        self._pieces = [*pieces]
+        self._stop_reason = stop_reason
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        text = self._pieces.pop(0)
+        if self._pieces:
+            return TextDelta(text, [1])
+        return TextDelta(text, [1], finish_reason=output.finish_reason, stop_reason=self._stop_reason)
+
+
+def read(name: str, pieces: Sequence[str], end: FinishReason, stop_reason: str | None = None, **options: Any) -> Any:
+    """Content, calls and finish reason, as a client puts them together."""
+    formats = AnswerFormats(TOOL_FORMATS[name]())
+    reader = AnswerReader(Told(pieces, stop_reason), formats, NAMES, **options)  # type: ignore[arg-type]
+    content, calls, reason = "", list[tuple[str, str]](), None
+    for _ in pieces:
+        delta = reader.push(SequenceOutput(request_id="r", new_token_ids=[1], finish_reason=end))
+        content += delta.text
+        for call in delta.calls:
+            if call.name is not None:
+                calls.append((call.name, ""))
+            calls[call.index] = (calls[call.index][0], calls[call.index][1] + call.arguments)
+        reason = delta.finish_reason
+    return content, calls, reason
+
+
+def test_every_format_has_an_answer_that_is_cut() -> None:
+    assert {answer.format for answer in ANSWERS.values()} == set(TOOL_FORMATS)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize(
+    ("end", "stop_reason"), [(FinishReason.LENGTH, None), (FinishReason.STOP, "END"), (FinishReason.STOP, None)]
+)
+def test_a_call_that_is_cut_off_never_looks_finished(name: str, end: FinishReason, stop_reason: str | None) -> None:
+    answer = ANSWERS[name]
+    for size in range(len(answer.text) + 1):
+        text = answer.text[:size]
+        content, calls, reason = read(answer.format, [text], end, stop_reason)
+        assert read(answer.format, [*text, ""], end, stop_reason) == (content, calls, reason), text
+        if answer.format == "harmony" and end is FinishReason.STOP and stop_reason is None and text[-1:] not in "}":
+            continue  # its models end calls by the end of the sequence, and each of its markers is a token
+        for (called, arguments), (whole_name, whole_arguments) in zip(calls, answer.calls, strict=False):
+            assert called == whole_name, text
+            assert whole_arguments.startswith(arguments), text
+        assert len(calls) <= len(answer.calls)
+        assert answer.content.startswith(content.rstrip()) or (stop_reason is None and end is FinishReason.STOP), text
+        are_whole = bool(calls) and all(call in answer.calls for call in calls)
+        assert reason == end or (reason == "tool_calls" and end is FinishReason.STOP and are_whole), text
+        if reason == "tool_calls":
+            for _, arguments in calls:
+                assert isinstance(json.loads(arguments), dict)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_is_whole_calls_all_that_it_names(name: str) -> None:
+    answer = ANSWERS[name]
+    assert read(answer.format, [answer.text], FinishReason.STOP) == (answer.content, [*answer.calls], "tool_calls")
+    assert read(answer.format, [answer.text], FinishReason.LENGTH) == (answer.content, [*answer.calls], "length")
+
+
+BEGUN: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = [
+    ("hermes", '<tool_call>{"name": "get_time"', [("get_time", "")]),
+    ("hermes", '<tool_call>{"name": "get_time", "argu', [("get_time", "")]),
+    ("hermes", '<tool_call>{"name": "get_time", "arguments": ', [("get_time", "")]),
+    ("hermes", '<tool_call>{"name": "get_time", "arguments": nul', [("get_time", "")]),
+    ("hermes", '<tool_call>{"name": "get_ti', []),
+    ("hermes", '<tool_call>{"arguments": {}, "name": "get_ti', []),
+    ("hermes", "<tool_call>", []),
+    ("llama3_json", '{"name": "get_ti', []),
+    ("llama3_json", '{"na', []),
+    ("llama3_json", '<|python_tag|>{"name": "get_time", "param', [("get_time", "")]),
+    ("mistral", '[TOOL_CALLS] [{"name": "get_ti', []),
+    ("mistral", "[TOOL_CALLS]get_ti", []),
+    ("mistral", "[TOOL_CALLS]get_time[ARGS]", [("get_time", "")]),
+    ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_ti", []),
+    ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁beg", []),
+    ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{", [("get_time", "{")]),
+    ("harmony", "<|channel|>commentary to=functions.get_ti", []),
+    ("harmony", "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>", [("get_time", "")]),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "calls"), BEGUN)
+def test_a_cut_call_has_what_was_written_of_it_and_no_more(
+    name: str, text: str, calls: Sequence[tuple[str, str]]
+) -> None:
+    for end, stop_reason in ((FinishReason.LENGTH, None), (FinishReason.STOP, "END")):
+        assert read(name, [text], end, stop_reason) == ("", [*calls], end)
+        assert read(name, [*text, ""], end, stop_reason) == ("", [*calls], end)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "get_time"}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "get_time", "arguments": ""}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "get_time", "arguments": null}</tool_call>'),
+        ("hermes", '<tool_call>{"arguments": "", "name": "get_time"}</tool_call>'),
+        ("llama3_json", '{"name": "get_time"}'),
+        ("llama3_json", '{"name": "get_time", "parameters": null}'),
+        ("mistral", '[TOOL_CALLS] [{"name": "get_time"}]'),
+        ("harmony", "<|channel|>commentary to=functions.get_time<|message|><|call|>"),
+        ("harmony", "<|channel|>commentary to=functions.get_time<|message|>"),  # <|call|> is its end of sequence
+        ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜><｜tool▁call▁end｜>"),
+    ],
+)
+def test_a_finished_call_without_arguments_has_an_empty_object(name: str, text: str) -> None:
+    for pieces in ([text], [*text]):
+        assert read(name, pieces, FinishReason.STOP) == ("", [("get_time", "{}")], "tool_calls")
+
+
+def test_a_call_that_goes_on_as_no_call_does_is_not_said_to_be_finished() -> None:
+    answer = '<tool_call>{"name": "get_time", no</tool_call>'
+    assert read("hermes", [answer], FinishReason.STOP)[1:] == ([("get_time", "")], "stop")
+    answer = "<|channel|>commentary to=functions.get_time<|message|>{no<|call|>"
+    assert read("harmony", [answer], FinishReason.STOP)[1:] == ([("get_time", "{no")], "stop")
+
+
+def test_json_that_is_no_call_stays_text_wherever_it_is_cut() -> None:
+    for text in ('{"city": "Oslo', '{"name": "Ad', '{"name": "get_weather_report', '{"name": 1', "{ x", "{"):
+        is_text = text != "{"  # which may become one
+        for end, stop_reason in ((FinishReason.LENGTH, None), (FinishReason.STOP, None)):
+            content, calls, _ = read("llama3_json", [text], end, stop_reason)
+            assert not calls
+            assert content == (text if is_text or end is FinishReason.STOP else "")
+
+
+def test_calls_beyond_the_most_do_not_say_how_an_answer_ends() -> None:
+    text = '<tool_call>{"name": "get_time"}</tool_call><tool_call>{"name": "get_weather", "arg'
+    assert read("hermes", [text], FinishReason.STOP, "END")[2] == "stop"
+    assert read("hermes", [text], FinishReason.STOP, "END", most_calls=1)[1:] == ([("get_time", "{}")], "tool_calls")
