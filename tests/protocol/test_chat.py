@@ -90,13 +90,33 @@ def test_tool_call_arguments_in_json_are_objects_to_the_template(ensure_ascii: b
     assert "place=" in reference[0]
 
 
-@pytest.mark.parametrize("arguments", ['{"place": ', "", "5", '"text"', "[1]", "[" * 100_000, "9" * 5000])
-def test_tool_call_arguments_that_are_no_json_object_stay_as_they_are(arguments: str) -> None:
-    template = "{{ messages[0].tool_calls[0].function.arguments }}"
-    assert ChatTemplate(template).render([call(arguments)]) == arguments
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"place": ', "", " ", "5", "null", '"text"', '""', "[]", "[1]", "[" * 100_000, "9" * 5000,
+        None, 5, [], ["x"], True,
+    ],
+    ids=lambda arguments: repr(arguments)[:12],
+)  # fmt: skip
+def test_tool_call_arguments_that_are_no_object_are_an_empty_one_to_the_template(arguments: Any) -> None:
+    message = call(arguments)
+    before = copy.deepcopy(message)
+    template = "{% for call in messages[0].tool_calls %}{{ call.function.arguments.items() | list }}{% endfor %}"
+    assert ChatTemplate(template).render([message]) == "[]"
+    assert message == before
 
 
-@pytest.mark.parametrize("calls", ["x", ["x"], [{}], [{"function": "x"}], [{"function": {"arguments": 5}}]])
+def test_tool_call_arguments_that_are_missing_are_an_empty_object_to_the_template() -> None:
+    message = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "tide"}}]}
+    assert ChatTemplate(CALLS).render([message]) == ChatTemplate(CALLS).render([call({})])
+
+
+def test_tool_call_arguments_that_are_encoded_twice_are_the_object_that_they_stand_for() -> None:
+    twice = call(json.dumps(json.dumps(ARGUMENTS)))
+    assert ChatTemplate(CALLS).render([twice]) == ChatTemplate(CALLS).render([call(ARGUMENTS)])
+
+
+@pytest.mark.parametrize("calls", ["x", ["x"], [{}], [{"function": "x"}], [{"function": None}]])
 def test_tool_calls_of_another_shape_are_left_to_the_template(calls: Any) -> None:
     message = {"role": "assistant", "content": "", "tool_calls": calls}
     assert json.loads(ChatTemplate("{{ messages[0].tool_calls | tojson }}").render([message])) == calls

@@ -247,13 +247,21 @@ def _with_parsed_arguments(message: Message) -> Message:
 
 def _parsed_call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, Mapping) or isinstance(function.get("arguments"), Mapping):
         return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):  # a model may have written anything; the template gets it as it is
-        return call
-    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
+    return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
+
+
+def _arguments(written: Any) -> dict[str, Any]:
+    """What a call's arguments stand for. A model may have written anything, and been cut off while it did: what is no
+    object is an empty one, as most templates go through its fields. JSON in JSON is read, too."""
+    for _ in range(2):
+        if isinstance(written, str):
+            try:
+                written = json.loads(written)
+            except (ValueError, RecursionError):
+                return {}
+    return written if isinstance(written, dict) else {}
 
 
 def _part_text(part: Any, sees_images: bool) -> str:
