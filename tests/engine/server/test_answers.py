@@ -161,6 +161,99 @@ def test_whatever_a_model_writes_is_read_to_its_end(text: str, name: str) -> Non
     assert (found["text"], found["calls"], found["reasoning"]) == (whole["text"], whole["calls"], whole["reasoning"])
 
 
+CITY, TIME = ["get_weather", '{"city": "Oslo"}'], ["get_time", "{}"]
+NAMED = '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
+TIMED = '{"name": "get_time", "arguments": {}}'
+LLAMA, LLAMA_TIME = NAMED.replace("arguments", "parameters"), TIMED.replace("arguments", "parameters")
+SEP, CALL, CALL_END = (
+    "<｜tool▁sep｜>",
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+)
+ODD: list[tuple[str, str, str, list[list[str]]]] = [
+    ("hermes", "<tool_call>{'name': 'get_weather', 'arguments': {'city': 'Oslo'}}</tool_call>", "", [CITY]),
+    ("hermes", '<tool_call>{"name": "get_weather", "arguments": {\'city\': \'Oslo\'}}</tool_call>', "", [CITY]),
+    (
+        "hermes",
+        "<tool_call>{'name': 'get_time', 'arguments': {'a': 'it\\'s }', 'b': [True, None, 1.5]}}</tool_call>",
+        "",
+        [["get_time", '{"a": "it\'s }", "b": [true, null, 1.5]}']],
+    ),
+    ("hermes", "<tool_call>{'name': 'get_time', 'arguments': None}</tool_call>", "", [TIME]),
+    ("hermes", f"<tool_call>[{NAMED}, {TIMED}]</tool_call>", "", [CITY, TIME]),
+    ("hermes", f"<tool_call>\n{NAMED}\n{TIMED}\n</tool_call>", "", [CITY, TIME]),
+    ("hermes", f"<tool_call>{NAMED}, {TIMED}</tool_call>", "", [CITY, TIME]),
+    ("hermes", f"<tool_call>{NAMED}}}</tool_call>", "", [CITY]),
+    ("hermes", f"<tool_call>{NAMED[:-1]}</tool_call>", "", [CITY]),
+    ("hermes", f'<tool_call>{{"type": "function", "function": {NAMED}}}</tool_call>', "", [CITY]),
+    (
+        "hermes",
+        f'<tool_call>{{"function": {NAMED}, "id": "1"}}</tool_call>\n<tool_call>{TIMED}</tool_call>',
+        "",
+        [CITY, TIME],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        [],
+    ),
+    ("hermes", '<tool_call>{"name": "a b"}</tool_call>', '<tool_call>{"name": "a b"}</tool_call>', []),
+    *(
+        ("llama3_json", f"{before}{LLAMA}{between}{LLAMA_TIME}", "", [CITY, TIME])
+        for before in ("", "<|python_tag|>")
+        for between in (
+            "; ",
+            ";\n",
+            "\n",
+            ", ",
+            ",\n",
+            "",
+            " ",
+            "<|python_tag|>",
+            "\n<|python_tag|>",
+            ";<|python_tag|>",
+        )
+    ),
+    ("llama3_json", f"{LLAMA}\nIt rains.", "It rains.", [CITY]),
+    ("mistral", f"[TOOL_CALLS] {NAMED}", "", [CITY]),
+    ("mistral", f"[TOOL_CALLS]{NAMED}, {TIMED}", "", [CITY, TIME]),
+    ("mistral", f"[TOOL_CALLS]{NAMED}[TOOL_CALLS]{TIMED}", "", [CITY, TIME]),
+    ("mistral", '[TOOL_CALLS][ARGS]{"city": "Oslo"}', '[TOOL_CALLS][ARGS]{"city": "Oslo"}', []),
+    *(
+        ("deepseek_v3", f'{CALL}{before}{fence}{{"city": "Oslo"}}{end}{CALL_END}', "", [CITY])
+        for before in (
+            f"function{SEP}get_weather\n",
+            f"function{SEP}get_weather",
+            f"get_weather{SEP}",
+            f"get_weather{SEP}\n",
+        )
+        for fence, end in (("```json\n", "\n```"), ("```\n", "\n```"), ("```", "```"), ("", ""), ("```json\n", ""))
+    ),
+    ("deepseek_v3", f"{CALL}function{SEP}get_time{CALL_END}", "", [TIME]),
+    ("deepseek_v3", f"{CALL}get_time{SEP}{CALL_END}", "", [TIME]),
+    *(
+        ("harmony", f'{before}commentary to={to}{behind}<|message|>{{"city": "Oslo"}}{end}', "", [CITY])
+        for before in ("<|channel|>", "<|channel|>analysis<|message|>Hm.<|start|>assistant<|channel|>")
+        for to in ("functions.get_weather", "get_weather")
+        for behind in ("", " <|constrain|>json", " json", "<|constrain|>json")
+        for end in ("<|call|>", "", "<|end|>")
+    ),
+    ("harmony", "<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Hi!", "Hi!", []),
+    ("harmony", "<|channel|>analysis<|message|>Hm.<|start|>assistant<|channel|>final<|message|>Hi!", "Hi!", []),
+    ("harmony", "<|channel|>commentary to=browser.search<|message|>{}<|call|>", "{}", []),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "content", "calls"), ODD, ids=range(len(ODD)))
+def test_what_can_only_be_a_call_is_one_and_what_names_nothing_is_none(
+    name: str, text: str, content: str, calls: list[list[str]]
+) -> None:
+    for pieces in ([text], [*text], [*text, ""], *([text[:cut], text[cut:]] for cut in range(1, len(text)))):
+        found = read(tools(name), pieces)
+        assert (found["text"], found["calls"], found["end"]) == (content, calls, "tool_calls" if calls else "stop")
+
+
 def test_arguments_come_while_they_are_written() -> None:
     formats, text = tools("hermes"), HERMES
     reader = AnswerReader(Pieces([*text]), formats, NAMES)  # type: ignore[arg-type]
@@ -181,6 +274,42 @@ def test_reasoning_is_told_apart(name: str, has_begun: bool) -> None:
         assert found == {"text": "Yes.", "reasoning": f"Hm <{end[:-1]} {{\n", "calls": ONE, "end": "tool_calls"}
     without = read(AnswerFormats(None, REASONING_FORMATS[name]), [*"\n Yes.\n"])
     assert (without["text"], without["reasoning"]) == ("\n Yes.\n", "")
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize("case", ["hermes-two", "mistral-list", "deepseek-fenced"])
+def test_a_call_in_reasoning_that_is_never_closed_is_one(case: str, has_begun: bool) -> None:
+    formats, text, content, calls = CASES[case]
+    formats = formats._replace(reasoning=REASONING_FORMATS["think"])
+    text = ("" if has_begun else "<think>") + "Hm.\n" + text.removeprefix(content)
+    for pieces in ([text], [*text]):
+        found = read(formats, pieces, has_begun_reasoning=has_begun)
+        assert (found["text"], found["calls"], found["end"]) == ("", calls, "tool_calls")
+        assert found["reasoning"].rstrip() == "Hm."
+        cut = read(formats, pieces, FinishReason.LENGTH, has_begun_reasoning=has_begun)
+        assert (cut["calls"], cut["end"]) == ([], "length"), "it may have been a thought"
+
+
+def test_a_call_that_is_only_thought_of_is_none() -> None:
+    formats = tools("hermes", reasoning="think")
+    for text, content in ((f"<think>{HERMES} no.</think>Hi", "Hi"), ("<think>What is a <tool_call>?", "")):
+        for pieces in ([text], [*text]):
+            found = read(formats, pieces)
+            assert (found["text"], found["calls"]) == (content, [])
+            assert "<tool_call>" in found["reasoning"]
+    called = read(formats, [*f"<think>{HERMES} no.</think>{HERMES}"])
+    assert called["calls"] == ONE
+
+
+def test_the_end_of_reasoning_that_never_began_is_no_text() -> None:
+    for name in ("hermes", "llama3_json"):
+        formats = tools(name, reasoning="think")
+        for pieces in (["Hm.\n</think>\n\nFair."], [*"Hm.\n</think>\n\nFair."]):
+            assert read(formats, pieces)["text"] == "Hm.\nFair."
+        for text in ("a </thin", "</th<", "x </ y"):
+            assert read(formats, [*text])["text"] == text
+    called = read(tools("hermes", reasoning="think"), [*f"Hm.\n</think>\n{HERMES}"])
+    assert (called["text"].rstrip(), called["calls"]) == ("Hm.", ONE)
 
 
 def test_calls_beyond_the_most_are_left_out() -> None:

@@ -47,6 +47,11 @@ class Source:
         self._at += number
         return self._text[self._at - number : self._at]
 
+    def put_back(self, text: str) -> None:
+        """This is still to be read, before what comes."""
+        assert self._marked is None
+        self._text, self._at = text + self.rest, 0
+
     def unread(self, number: int) -> None:
         """The last characters that were read are still to be."""
         self._at -= number
@@ -154,13 +159,35 @@ def json_value(source: Source, make: Callable[[str], Part] | None = None) -> Rea
         yield None
 
 
-class _Scan:
-    """Looks for the end of a JSON value."""
+def python_value(source: Source) -> Reading[str | None]:
+    """Reads a dict, list or text as Python writes them, and returns its text; None where it is cut off."""
+    found, scan = "", _Scan(is_bare=False, quotes="'\"")
+    while not scan.is_whole:
+        if source.is_spent:
+            return None
+        found += source.take(scan.push(source.rest))
+        if not (scan.is_whole or source.is_over):
+            yield None
+    return found
 
-    def __init__(self, *, is_bare: bool) -> None:
+
+def behind_bracket(source: Source) -> Reading[str]:
+    """The character behind the next one, and behind white space; nothing at the end. Neither is read."""
+    while True:
+        behind = source.rest[1:].lstrip(_SPACE)
+        if behind or source.is_over:
+            return behind[:1]
+        yield None
+
+
+class _Scan:
+    """Looks for the end of a value in JSON, or in Python where `quotes` are both of its."""
+
+    def __init__(self, *, is_bare: bool, quotes: str = '"') -> None:
         """`is_bare`: it is a number or a word, and ends before what cannot be part of one."""
         self.is_bare, self.is_whole = is_bare, False
         self._depth, self._is_string, self._is_escaped = 0, False, False
+        self._quotes, self._quote = quotes, ""
 
     def push(self, text: str) -> int:
         """How many of these characters belong to it."""
@@ -179,10 +206,10 @@ class _Scan:
             self._is_escaped = False
         elif self._is_string:
             self._is_escaped = character == "\\"
-            self._is_string = character != '"'
+            self._is_string = character != self._quote
             self.is_whole = not self._is_string and not self._depth
-        elif character == '"':
-            self._is_string = True
+        elif character in self._quotes:
+            self._is_string, self._quote = True, character
         elif character in "{[":
             self._depth += 1
         elif character in "}]":

@@ -1,20 +1,30 @@
 """Calls that are written as JSON objects: `{"name": …, "arguments": {…}}`."""
 
+import ast
 import json
 import re
 from collections.abc import Collection
 from enum import Enum, auto
+from typing import Any, TypeGuard
 
-from fairlead_engine.server.answers.answer_text import Source, json_text, json_value, space
-from fairlead_engine.server.answers.parts import CallArguments, CallBegun, CallCut, CallEnded, Reading
+from fairlead_engine.server.answers.answer_text import (
+    Source,
+    behind_bracket,
+    json_text,
+    json_value,
+    python_value,
+    space,
+)
+from fairlead_engine.server.answers.parts import CallArguments, CallBegun, CallCut, CallEnded, Content, Reading
 
 NO_ARGUMENTS = "{}"
 """Of a call that is whole and has none."""
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")
 _ARGUMENTS = ("arguments", "parameters")
-_KEYS = ("name", *_ARGUMENTS, "type", "id")
+_BETWEEN, _BRACKETS = (",", ";"), ("}", "]")
+_KEYS = ("name", "function", *_ARGUMENTS, "type", "id")
 """That calls have."""
-_LAST_TEXT = re.compile(r'("name"\s*:\s*|[{,]\s*)"([^"]*)$')
+_LAST_TEXT = re.compile(r'("(?:name|function)"\s*:\s*|[{,]\s*)"([^"]*)$')
 """The name, or the key, that an object's text ends in."""
 
 
@@ -44,7 +54,6 @@ def call_object(source: Source, names: Collection[str] | None = None) -> Reading
     if first != "{":
         source.back()
         return Found.OTHER
-    source.take(1)
     reader = _ObjectReader(source, names)
     yield from reader.read()
     if reader.name is not None:
@@ -56,6 +65,28 @@ def call_object(source: Source, names: Collection[str] | None = None) -> Reading
     if names is not None and not source.is_cut:  # no marker says that it was to be a call, and nothing kept it from it
         return Found.OTHER
     return (yield from cut(source))
+
+
+def call_objects(source: Source, begin: str, names: Collection[str] | None = None) -> Reading[Found]:
+    """Reads one object or more behind the marker `begin`: as a list, or one behind the other. Where there is none the
+    marker is text."""
+    source.mark()
+    if (yield from space(source)) == "[":
+        source.take(1)
+        source.settle()
+        begin += "["
+    else:
+        source.back()
+    found = first = yield from call_object(source, names)
+    if first is Found.OTHER:
+        yield Content(begin)
+    while found is Found.CALL:
+        if (yield from space(source)) in _BETWEEN:
+            source.take(1)
+        found = yield from call_object(source, names)
+    while first is Found.CALL and (yield from space(source)) in _BRACKETS:
+        source.take(1)
+    return first
 
 
 def cut(source: Source) -> Reading[Found]:
@@ -80,7 +111,7 @@ def ended(arguments: str, *, is_over: bool) -> Reading[None]:
 
 
 class _ObjectReader:
-    """Reads one object, behind its bracket."""
+    """Reads one object."""
 
     def __init__(self, source: Source, names: Collection[str] | None) -> None:
         self.name: str | None = None
@@ -90,9 +121,15 @@ class _ObjectReader:
         self._arguments: str | None = None
         """All of them; nothing where they were handed on as they came."""
         self._is_closed = False
+        self._num_open = 1
+        """Brackets: the call may stand in a field `function`."""
 
     def read(self) -> Reading[None]:
         """All of it, or up to where it is no call."""
+        if (yield from behind_bracket(self._source)) == "'":
+            yield from self._read_python()
+            return
+        self._source.take(1)
         while (key := (yield from self._next_key())) is not None:
             self._keys.append(key)
             if not (yield from self._field(key)):
@@ -120,7 +157,11 @@ class _ObjectReader:
 
     def _field(self, key: str) -> Reading[bool]:
         """Reads the value of a field; False where the call ends with it."""
-        if key == "name" and self.name is None:
+        if key in ("name", "function") and self.name is None:
+            if key == "function" and (yield from space(self._source)) == "{":
+                self._source.take(1)
+                self._num_open += 1
+                return True
             return (yield from self._read_name())
         if key in _ARGUMENTS and self._arguments is None:
             return (yield from self._read_arguments())
@@ -128,28 +169,52 @@ class _ObjectReader:
 
     def _read_name(self) -> Reading[bool]:
         name = yield from json_text(self._source)
-        if name is None or not is_name(name) or (self._names is not None and name not in self._names):
+        if not self._may_be(name):
             return False
+        yield from self._begin(name)
+        return True
+
+    def _may_be(self, name: Any) -> TypeGuard[str]:
+        return isinstance(name, str) and is_name(name) and (self._names is None or name in self._names)
+
+    def _begin(self, name: str) -> Reading[None]:
         self._source.settle()
         self.name = name
         yield CallBegun(name)
         if self._arguments:
             yield CallArguments(self._arguments)
-        return True
+
+    def _read_python(self) -> Reading[None]:
+        """A dict as Python writes it, which is read whole."""
+        value = python_object((yield from python_value(self._source)))
+        call = value.get("function", value) if isinstance(value, dict) else None
+        if not isinstance(call, dict) or not self._may_be(call.get("name")):
+            return
+        arguments: Any = next((call[key] for key in _ARGUMENTS if call.get(key) is not None), {})
+        self._arguments = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        yield from self._begin(call["name"])
+        yield CallEnded()
 
     def _read_arguments(self) -> Reading[bool]:
-        first = yield from space(self._source)
-        if self.name is not None and first == "{":
-            if (yield from json_value(self._source, CallArguments)) is None:
-                return False
-            self._arguments = ""
-            return True
-        text = yield from json_value(self._source)
+        told = ""
+        if (yield from space(self._source)) == "{":
+            if self.name is not None:
+                yield CallArguments(told := "{")
+            if (yield from behind_bracket(self._source)) == "'":
+                text = yield from python_value(self._source)
+                text = None if text is None else _as_json(text)
+            elif self.name is not None:
+                text = yield from json_value(self._source, _Behind(told))
+                told = text or ""
+            else:
+                text = yield from json_value(self._source)
+        else:
+            text = yield from json_value(self._source)
         if text is None:
             return False
         self._arguments = _unpacked(text)
         if self.name is not None:
-            yield CallArguments(self._arguments)
+            yield CallArguments(self._arguments.removeprefix(told))
         return True
 
     def _next_key(self) -> Reading[str | None]:
@@ -159,10 +224,16 @@ class _ObjectReader:
         if first == ",":
             source.take(1)
             first = yield from space(source)
-        if first == "}":
+        while first == "}":
             source.take(1)
-            self._is_closed = True
-            return None
+            self._num_open -= 1
+            if self._num_open == 0:
+                self._is_closed = True
+                return None
+            first = yield from space(source)
+            if first == ",":
+                source.take(1)
+                first = yield from space(source)
         key = yield from json_text(source)
         if key is None:
             return None
@@ -170,6 +241,34 @@ class _ObjectReader:
             return None
         source.take(1)
         return key
+
+
+class _Behind:
+    """Makes parts of arguments whose beginning was handed on already."""
+
+    def __init__(self, told: str) -> None:
+        self._num_told = len(told)
+
+    def __call__(self, text: str) -> CallArguments:
+        behind = text[self._num_told :]
+        self._num_told = max(0, self._num_told - len(text))
+        return CallArguments(behind)
+
+
+def _as_json(text: str) -> str:
+    """A value in Python's syntax as JSON; what is neither stays as it is."""
+    value = python_object(text)
+    return text if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def python_object(text: str | None) -> Any:
+    """What a text in Python's syntax stands for, as JSON has it; None where it is nothing of that."""
+    try:
+        value = ast.literal_eval(text or "")
+        json.dumps(value, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+    return value
 
 
 def _unpacked(text: str) -> str:

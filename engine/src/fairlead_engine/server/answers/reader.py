@@ -16,9 +16,11 @@ from fairlead_engine.server.answers.parts import (
     Reading,
     Reasoning,
 )
+from fairlead_engine.server.answers.tool_formats import ToolFormat
 from fairlead_engine.server.detokenizer import CallDelta, Detokenizer, TextDelta
 from fairlead_engine.types import FinishReason, SequenceOutput
 
+_NOTHING = CallArguments("")
 _LETTERS = string.ascii_letters + string.digits
 
 
@@ -117,7 +119,7 @@ class AnswerReader:
     def _add(self, calls: list[CallDelta], part: CallBegun | CallArguments) -> None:
         if isinstance(part, CallBegun):
             self._num_calls += 1
-        if not self._is_told:
+        if not self._is_told or part == _NOTHING:
             return
         index = self._num_calls - 1
         if isinstance(part, CallBegun):
@@ -137,8 +139,17 @@ def _is_models_own(delta: TextDelta) -> bool:
 
 
 def _read(source: Source, formats: AnswerFormats, names: Collection[str], has_begun_reasoning: bool) -> Reading[None]:
-    if formats.reasoning is not None:
-        yield from formats.reasoning.read(source, has_begun=has_begun_reasoning)
-    if formats.tools is not None:
-        yield from formats.tools.read(source, names)
+    tools, reasoning = formats.tools, formats.reasoning
+    answer = _answer(source, tools, names)
+    if reasoning is None:
+        yield from answer
+        return
+    call = None if tools is None else tools.shape.begin
+    has_reasoned = yield from reasoning.read(source, has_begun=has_begun_reasoning, call=call, names=names)
+    yield from answer if has_reasoned else reasoning.without_end(answer, source)
+
+
+def _answer(source: Source, tools: ToolFormat | None, names: Collection[str]) -> Reading[None]:
+    if tools is not None:
+        yield from tools.read(source, names)
     yield from until(source, (), Content)

@@ -1,9 +1,10 @@
 """How models write what they think before they answer: between two markers; the prompt may end with the first."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
-from fairlead_engine.server.answers.answer_text import Source, is_begun, space, starts_with, until
-from fairlead_engine.server.answers.parts import Reading, Reasoning
+from fairlead_engine.server.answers.answer_text import Source, is_begun, space, starts_with, until, without_begun
+from fairlead_engine.server.answers.parts import CallBegun, Content, Reading, Reasoning
 
 
 class ReasoningFormat(NamedTuple):
@@ -16,9 +17,12 @@ class ReasoningFormat(NamedTuple):
     def markers(self) -> tuple[str, ...]:
         return (self.begin, self.end)
 
-    def read(self, source: Source, *, has_begun: bool) -> Reading[None]:
-        """Reads the reasoning, if there is any, and the white space behind it. `has_begun`: the prompt ends with its
-        first marker."""
+    def read(
+        self, source: Source, *, has_begun: bool, call: str | None = None, names: Collection[str] = ()
+    ) -> Reading[bool]:
+        """Reads the reasoning, if there is any, and the white space behind it; whether there was any. `has_begun`: the
+        prompt ends with its first marker. `call`: the marker before calls. Reasoning that is never closed ends with a
+        call of one of `names`: models forget to close it."""
         if not has_begun:
             source.mark()
             yield from space(source)
@@ -27,11 +31,61 @@ class ReasoningFormat(NamedTuple):
                     source.take(len(source.rest))
                 else:
                     source.back()
-                return
+                return False
             source.settle()
         yield from space(source)
-        yield from until(source, (self.end,), Reasoning)
+        if not call:
+            yield from until(source, (self.end,), Reasoning)
+        elif (yield from until(source, (self.end, call), Reasoning)) == call:
+            yield from self._or_call(source, call, names)
         yield from space(source)
+        return True
+
+    def _or_call(self, source: Source, call: str, names: Collection[str]) -> Reading[None]:
+        """Behind the marker of a call: waits for the end of the reasoning, of which all this is a part, or of the
+        answer, which then has a call."""
+        held = [call]
+
+        def hold(text: str) -> Reasoning:
+            held.append(text)
+            return Reasoning("")
+
+        end = yield from until(source, (self.end,), hold)
+        text = "".join(held)
+        if end is None and not source.is_cut and any(name in text for name in names):
+            source.put_back(text)
+        else:
+            yield Reasoning(text)
+
+    def without_end(self, reading: Reading[None], source: Source) -> Reading[None]:
+        """An answer that did not begin with reasoning, without the marker of its end and the white space behind it: the
+        first is no text, as clients were told none of the other."""
+        held, is_behind = "", False
+        for part in reading:
+            if isinstance(part, Content):
+                text = held + part.text
+                before, found, behind = text.partition(self.end)
+                if found:
+                    yield Content(before)
+                    is_behind, text = True, behind
+                if is_behind:
+                    text = text.lstrip()
+                    yield Content(text)
+                    held = ""
+                    if text:
+                        yield from reading
+                        return
+                else:
+                    shown = without_begun(text, self.end)
+                    held = text[len(shown) :]
+                    yield Content(shown)
+                continue
+            if isinstance(part, CallBegun) and held:
+                yield Content(held)
+                held = ""
+            yield part
+        if held and not source.is_cut:
+            yield Content(held)
 
 
 REASONING_FORMATS = {

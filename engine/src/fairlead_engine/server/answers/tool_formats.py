@@ -6,7 +6,7 @@ Sources: the chat templates of the models that are named.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from fairlead_engine.server.answers.answer_text import (
@@ -19,13 +19,14 @@ from fairlead_engine.server.answers.answer_text import (
     until,
     without_begun,
 )
-from fairlead_engine.server.answers.calls import Found, call_object, cut, ended, is_name
+from fairlead_engine.server.answers.calls import Found, call_object, call_objects, cut, ended, is_name
 from fairlead_engine.server.answers.parts import (
     CallArguments,
     CallBegun,
     CallCut,
     CallEnded,
     Content,
+    Part,
     Reading,
     Reasoning,
 )
@@ -82,10 +83,7 @@ class Hermes(ToolFormat):
 
     def read(self, source: Source, names: Collection[str]) -> Reading[None]:
         while (yield from until(source, (self.begin,), Content)) is not None:
-            found = yield from call_object(source)
-            if found is Found.OTHER:
-                yield Content(self.begin)
-            elif found is Found.CALL:
+            if (yield from call_objects(source, self.begin)) is Found.CALL:
                 yield from self._end(source)
 
     def _end(self, source: Source) -> Reading[None]:
@@ -98,7 +96,8 @@ class Hermes(ToolFormat):
 
 
 class Llama3(ToolFormat):
-    """Llama 3.1 to 3.3: the answer is the call as an object, or several behind `;`, with `<|python_tag|>` or not."""
+    """Llama 3.1 to 3.3: the answer is the call as an object, or several, with `<|python_tag|>` or not. It is `;` that
+    was trained between them; a comma, a line's end, another `<|python_tag|>` and nothing are as clear."""
 
     begin = "<|python_tag|>"
     markers = (begin,)
@@ -112,12 +111,15 @@ class Llama3(ToolFormat):
 
     def _calls(self, source: Source, names: Collection[str]) -> Reading[Found]:
         yield from starts_with(source, self.begin)
-        found = yield from call_object(source, names)
-        while found is Found.CALL and (yield from space(source)) == ";":
-            source.take(1)
-            if (yield from call_object(source, names)) is not Found.CALL:
-                break
-        return found
+        found = first = yield from call_object(source, names)
+        while found is Found.CALL:
+            if (yield from space(source)) in (";", ","):
+                source.take(1)
+                yield from space(source)
+            if (yield from starts_with(source, self.begin)) is None:
+                yield from left_out(source, self.begin)
+            found = yield from call_object(source, names)
+        return first
 
 
 class Mistral(ToolFormat):
@@ -136,27 +138,16 @@ class Mistral(ToolFormat):
     def read(self, source: Source, names: Collection[str]) -> Reading[None]:
         while (yield from until(source, (self.begin,), Content)) is not None:
             first = yield from space(source)
-            if first == "[":
-                source.take(1)
-                yield from self._list(source)
+            if first in ("[", "{"):
+                yield from call_objects(source, self.begin)
             else:
                 yield from self._named(source)
-
-    def _list(self, source: Source) -> Reading[None]:
-        while (yield from call_object(source)) is Found.CALL:
-            first = yield from space(source)
-            if first not in (",", "]"):
-                break
-            source.take(1)
-            if first == "]":
-                yield from space(source)
-                break
 
     def _named(self, source: Source) -> Reading[None]:
         source.mark()
         name, marker = yield from text_until(source, self.arguments, self.call_id, "{")
         if marker is None or not is_name(name.strip()):
-            yield from self._no_call(source)
+            yield from self._no_name(source)
             return
         source.settle()
         yield CallBegun(name.strip())
@@ -167,7 +158,7 @@ class Mistral(ToolFormat):
         yield from _arguments(source)
         yield from space(source)
 
-    def _no_call(self, source: Source) -> Reading[None]:
+    def _no_name(self, source: Source) -> Reading[None]:
         """What stands behind the marker is no call, or the answer ends in its name."""
         is_spent = source.is_spent
         source.back()
@@ -200,49 +191,70 @@ class DeepSeek(ToolFormat):
                 yield from space(source)
                 if (yield from starts_with(source, self.call_begin)) is None:
                     break
-                yield from self._call(source)
+                yield from self._call(source, names)
             yield from starts_with(source, self.end)
             yield from space(source)
             yield from left_out(source, self.call_begin, self.end)
 
-    def _call(self, source: Source) -> Reading[None]:
+    def _call(self, source: Source, names: Collection[str]) -> Reading[None]:
         source.mark()
-        name, marker = yield from text_until(source, self.separator, self.call_end)
-        if marker == self.separator and (yield from space(source)) not in ("{", "<"):  # what came was the kind of tool
-            name, marker = yield from text_until(source, "```json", self.call_end)
-        if marker is None or not is_name(name.strip()):
-            yield from self._no_call(source)
+        name = yield from self._name(source, names)
+        if name is None:
+            is_spent = source.is_spent
+            source.back()
+            if is_spent:
+                yield from cut(source)
+            else:
+                yield Content(self.call_begin)
             return
         source.settle()
-        yield CallBegun(name.strip())
-        if marker == self.call_end:
-            yield from ended("", is_over=True)
-            return
+        yield CallBegun(name)
+        yield from self._fence(source)
         if (yield from starts_with(source, self.call_end)) is not None:
             yield from ended("", is_over=True)
-            return
-        yield from _arguments(source)
-        yield from text_until(source, self.call_end)
-
-    def _no_call(self, source: Source) -> Reading[None]:
-        """What stands behind the marker is no call, or the answer ends in its name."""
-        is_spent = source.is_spent
-        source.back()
-        if is_spent:
-            yield from cut(source)
+        elif (yield from space(source)) == "{":
+            yield from _arguments(source)
+            yield from text_until(source, self.call_end)
         else:
-            yield Content(self.call_begin)
+            yield from left_out(source, "```", "json", self.call_end)
+
+    def _name(self, source: Source, names: Collection[str]) -> Reading[str | None]:
+        """The name, up to what stands behind it: the arguments, or their fence. What stands before the separator is the
+        name, or the kind of tool, behind which the name is."""
+        before, marker = yield from text_until(source, self.separator, self.call_end)
+        if marker != self.separator:
+            return None
+        name = before.strip()
+        if (yield from space(source)) not in _BEHIND_NAME or (name == _KIND and name not in names):
+            name, marker = yield from text_until(source, *_BEHIND_NAME, "\n")
+            if marker is None:
+                return None
+            source.unread(len(marker))
+        name = name.strip()
+        return name if is_name(name) else None
+
+    def _fence(self, source: Source) -> Reading[None]:
+        """Reads what stands before fenced arguments."""
+        if (yield from space(source)) == "`":
+            yield from starts_with(source, "```")
+            yield from starts_with(source, "json")
+        yield from space(source)
+
+
+_KIND, _BEHIND_NAME = "function", ("{", "`", "<")
+"""What DeepSeek-V3 says that a tool is; and what begins behind its name."""
 
 
 class Harmony(ToolFormat):
     """gpt-oss: messages of channels, of which one is a call, one the answer, and one the reasoning."""
 
     message, channel, ends = "<|message|>", "<|channel|>", ("<|end|>", "<|call|>", "<|return|>")
-    markers = (message, channel, *ends, "<|start|>", "<|constrain|>")
+    begins = ("<|start|>", channel)
+    markers = (message, *begins, *ends, "<|constrain|>")
     answer = f"{channel}final{message}"
     thought = ReasoningFormat(f"{channel}analysis{message}", "<|end|><|start|>assistant")
     shape = CallShape(channel, f"commentary to=functions.{{name}} <|constrain|>json{message}", "", None)
-    _recipient = re.compile(r"to=functions\.([^\s<]+)")
+    _recipient = re.compile(r"to=(functions\.)?([^\s<]+)")
 
     def read(self, source: Source, names: Collection[str]) -> Reading[None]:
         while True:
@@ -250,13 +262,24 @@ class Harmony(ToolFormat):
             if marker is None:
                 yield from self._without_message(header)
                 return
-            called = self._recipient.search(header)
-            if called and is_name(called[1]):
-                yield from self._call(source, called[1])
+            if (name := self._called(header, names)) is not None:
+                yield from self._call(source, name)
             elif "analysis" in header:
-                yield from until(source, self.ends, Reasoning)
+                yield from self._until_end(source, Reasoning)
             else:
-                yield from until(source, self.ends, Content)
+                yield from self._until_end(source, Content)
+
+    def _called(self, header: str, names: Collection[str]) -> str | None:
+        """The function that a message goes to. Other recipients, as `browser.search`, are none."""
+        found = self._recipient.search(header)
+        return found[2] if found and is_name(found[2]) and (found[1] or found[2] in names) else None
+
+    def _until_end(self, source: Source, make: Callable[[str], Part]) -> Reading[str | None]:
+        """Hands on a message, to its end or to where the next one begins."""
+        end = yield from until(source, (*self.ends, *self.begins), make)
+        if end in self.begins:
+            source.unread(len(end))
+        return end
 
     def _call(self, source: Source, name: str) -> Reading[None]:
         yield CallBegun(name)
@@ -266,7 +289,7 @@ class Harmony(ToolFormat):
             written.append(text)
             return CallArguments(text)
 
-        end = yield from until(source, self.ends, more)
+        end = yield from self._until_end(source, more)
         # <|call|> ends the sequence, so it need not be seen
         yield from ended("".join(written), is_over=end is not None or not source.is_cut)
 
