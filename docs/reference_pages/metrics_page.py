@@ -87,6 +87,7 @@ def gateway_scrape() -> str:
     request.first_token()
     request.ended(200)
     seen.connections.labels("clients")
+    datastore.distrusted(replica.uid, 0)
     seen.attempt_failed(request, "engine_full")
     seen.injected(200)
     return seen.exposition().decode()

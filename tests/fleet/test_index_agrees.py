@@ -156,6 +156,8 @@ class Line:
 class Gateway:
     """A gateway as far as this matters: its datastore, which is held to the engine's history at every step."""
 
+    max_blocks = 1_000_000
+
     def __init__(self, history: History) -> None:
         self.datastore = Datastore()
         self.history = history
@@ -177,12 +179,18 @@ class Gateway:
             self.disagreements.append(str(error))
         self._compare()
 
+    def num_blocks(self, uid: str) -> int:
+        return self.datastore.index.num_blocks(uid)
+
     def load_changed(self, uid: str, load: Load) -> None:
         self.datastore.loaded(uid, load)
         self.news.set()
 
     def lost(self, uid: str) -> None:
         self.datastore.lost(uid)
+
+    def distrusted(self, uid: str, max_blocks: int) -> None:
+        self.disagreements.append(f"{uid} told of more than {max_blocks} blocks")
 
     def left(self, uid: str) -> None:
         self.datastore.forget(uid)

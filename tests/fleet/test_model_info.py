@@ -23,7 +23,9 @@ async def test_an_engine_tells_its_limits_and_its_name(client: ModelInfoClient) 
     limits = Limits(max_num_seqs=3, max_num_queued_tokens=500, block_size=8, max_model_len=99)
     async with FakeEngine(limits=limits, served_name="small") as engine:
         replica = engine.replica(with_limits=False)
-        known = replace(replica, limits=limits, served_name="small", digest=make_tokenizer().digest)
+        known = replace(
+            replica, limits=replace(limits, num_kv_blocks=1024), served_name="small", digest=make_tokenizer().digest
+        )
         assert await client.fetch(replica) == known
 
 

@@ -147,3 +147,20 @@ def test_what_was_given_up_is_exact_again_once_it_is_told_from_its_beginning(blo
     assert not blocks.is_exact
     blocks.told([Cleared(), stored(7, 8), Resumed(True)])
     assert blocks.is_exact and blocks.num_held(NAMES) == 2
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+@given(steps=st.lists(st.tuples(st.integers(0, 1), st.lists(st.integers(0, 2), min_size=2, max_size=12))))
+def test_gateways_are_told_of_no_more_blocks_than_there_are(is_exact: bool, steps: list[tuple[int, list[int]]]) -> None:
+    """A server that keeps others elsewhere, or whose removals were missed, knows more."""
+    blocks, mirror = ForeignBlocks(SIZE, 4), KVMirror(SIZE)
+    blocks.told([Resumed(True)] if is_exact else [Interrupted()])
+    for serial, (kind, ids) in enumerate(steps):
+        num = len(ids) // SIZE
+        if kind:
+            told = [stored(*range(100 * serial, 100 * serial + num), ids=tuple(ids))]
+            apply(mirror, blocks.told(told))
+        else:
+            apply(mirror, blocks.computed(hash_blocks(ids, SIZE)))
+        assert len(mirror.hashes()) <= 4
+        assert all(name in blocks for name in mirror.hashes())

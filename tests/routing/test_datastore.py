@@ -87,3 +87,20 @@ def test_blocks_of_a_finished_prefill_stay_expected_until_the_replicas_next_line
     getattr(datastore, line)("a", *arguments[line])
     assert datastore.index.match(PROMPT) == ({"a": 1} if line == "changed" else {})
     datastore.index.check()
+
+
+def test_a_replica_that_is_not_believed_holds_what_it_computed_last_and_is_not_missed() -> None:
+    datastore = Datastore()
+    datastore.loaded("a", load(0.0))
+    datastore.listed("a", 7, hash_blocks(range(100, 200), 1))
+    datastore.distrusted("a", 3)
+    assert datastore.approximates("a") and not datastore.fell_silent("a", 100.0)
+    assert datastore.index.num_blocks("a") == 0
+    for start in range(0, 40, 2):
+        blocks = hash_blocks(range(start, start + 2), 1)
+        datastore.computed(datastore.index.expect("a", blocks))
+        assert datastore.index.match(blocks) == {"a": 2}
+        assert datastore.index.num_blocks("a") <= 3
+        datastore.index.check()
+    datastore.forget("a")
+    assert not datastore.approximates("a") and len(datastore.index) == 0

@@ -219,3 +219,19 @@ def test_check_finds_what_does_not_fit(attribute: str) -> None:
     setattr(index, attribute, wrong.get(attribute, {block: 2}))
     with pytest.raises(AssertionError):
         index.check()
+
+
+def test_what_replicas_leave_behind_never_takes_more_room_than_twice_what_they_hold() -> None:
+    index, numbers = KVIndex(sweep_slice=1), iter(range(10**9))
+
+    def new_blocks(number: int) -> list[BlockHash]:
+        return [next(numbers).to_bytes(16) for _ in range(number)]
+
+    index.replace("honest", 0, new_blocks(100))
+    for _ in range(50):
+        index.replace("hostile", 0, new_blocks(100))
+        for seq in range(1, 10):
+            index.apply("hostile", seq, new_blocks(100), [])
+        assert index.num_blocks("hostile") == 1000
+        assert len(index) <= 2 * (100 + 1000) + 100
+    index.check()

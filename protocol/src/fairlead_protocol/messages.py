@@ -44,33 +44,43 @@ CODE_ENGINE_DEAD = "engine_dead"
 """`code` of the error with which an engine ends a request, or a stream, whose core died: what it computed is lost."""
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""How many: whatever is computed of it is a finite float."""
+NonNegative = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+"""Seconds, and ratios; the same."""
+ShortText = Annotated[str, msgspec.Meta(max_length=1024)]
+"""A name: an engine tells no longer ones, and a gateway keeps them."""
+MAX_ADAPTERS = 4096
+"""Most adapters that an engine tells of."""
+
+
 class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     """`ModelInfo` without the tokenizer, which has megabytes and is skipped unread."""
 
     protocol_version: int = PROTOCOL_VERSION
-    engine_version: str
-    served_name: str
-    digest: str
+    engine_version: ShortText
+    served_name: ShortText
+    digest: ShortText
     """Names tokenizer and chat template; equal digests tokenise equally."""
     chat_template: str | None
     special_tokens: dict[str, str]
-    block_size: int
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     """Tokens per KV-cache block."""
-    max_model_len: int
+    max_model_len: Count
     """Longest prompt plus completion, in tokens."""
     max_position_embeddings: int | None = None
     """Longest context the model was made for, in tokens; None = not told."""
-    max_num_seqs: int
+    max_num_seqs: Count
     """Sequences that one step may run."""
-    max_num_queued_tokens: int
+    max_num_queued_tokens: Count
     """Prompt tokens that may wait in the engine; more are refused with 429 and `engine-full`."""
-    max_num_batched_tokens: int
+    max_num_batched_tokens: Count
     """Token budget of one step."""
-    num_kv_blocks: int
+    num_kv_blocks: Count
     dtype: str
     device: str
     architecture: str
-    adapters: list[str] = []
+    adapters: Annotated[list[ShortText], msgspec.Meta(max_length=MAX_ADAPTERS)] = []
     """What may stand behind the name and a colon in `model` now; a load tells of what has come or gone since."""
     shares_prefixes: bool = True
     """Whether what was computed for one prompt spares another that begins alike."""
@@ -133,9 +143,6 @@ class StreamLine(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     load: "LoadLine | None" = None
 
 
-NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
-
-
 _NO_SECONDS = ("residual", "tokens_per_decode")
 
 
@@ -153,7 +160,7 @@ class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Typical relative error of the engine's own recent predictions with these numbers."""
     prefill_step: NonNegative = 0.0
     """On top of `base`, for a step that computes prompt tokens, however many."""
-    tokens_per_decode: Annotated[float, msgspec.Meta(ge=1.0)] = 1.0
+    tokens_per_decode: Annotated[float, msgspec.Meta(ge=1.0, le=1e6)] = 1.0
     """No seconds: tokens that a step brings a running sequence, more than one where drafts of it stand."""
 
     @property
@@ -171,27 +178,27 @@ class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
     """How loaded an engine is. Every message that tells a load has these figures: a new one is declared here, counted
     by the engine core (`Engine.load`) and read by whoever decides by it."""
 
-    waiting: int
+    waiting: Count
     """Requests that no step has touched yet."""
-    running: int
-    queued_prefill_tokens: int
+    running: Count
+    queued_prefill_tokens: Count
     """Prompt tokens of waiting and running requests that are still to be computed, as far as known without those that
     waiting ones will find in the cache: what was there, or was to be computed by others, when each was last looked
     at."""
-    kv_blocks_free: int
+    kv_blocks_free: Count
     """Free blocks, those that still hold reusable prefixes included."""
-    kv_blocks_total: int
-    kv_tokens: int
+    kv_blocks_total: Count
+    kv_tokens: Count
     """Tokens of running requests that are in the cache: what each decode step reads."""
-    token_budget: int
+    token_budget: Count
     """Tokens that one step may compute."""
-    max_num_seqs: int
+    max_num_seqs: Count
     """Sequences that one step may run: as many of the present ones as the engine's batch weight allows."""
     step_cost: StepCost = StepCost()
     adapters: dict[str, NonNegative] = {}
     """Adapters that requests may ask for, as they come and go; what is not here is not served. How many seconds a
     request for each would wait for it to be loaded now, as measured: 0 where it is where the model computes."""
-    step_age_seconds: float = 0.0
+    step_age_seconds: NonNegative = 0.0
     """How long the running step has been running; 0 when idle. Told by the engine's HTTP process."""
     draining: bool = False
     """Told by the engine's HTTP process."""
@@ -206,9 +213,10 @@ class LoadLine(LoadFigures, kw_only=True, frozen=True):
     """How loaded an engine is: every 100 ms while busy, every second while idle, and at once when it becomes full,
     stops being full, or begins to drain. Stale after 3 s."""
 
-    seq: int = 0
+    adapters: Annotated[dict[ShortText, NonNegative], msgspec.Meta(max_length=MAX_ADAPTERS)] = {}
+    seq: Count = 0
     """The last change of the blocks that had happened."""
-    seen: dict[str, int] = {}
+    seen: Annotated[dict[Annotated[str, msgspec.Meta(max_length=128)], Count], msgspec.Meta(max_length=1024)] = {}
     """By gateway: the highest number of its requests (`HEADER_DISPATCH`) that this load includes, refused and finished
     ones too. Requests with a higher number are not in the figures above."""
 

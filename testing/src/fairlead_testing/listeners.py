@@ -10,7 +10,8 @@ from fairlead_protocol.blocks import BlockHash
 class MirrorListener:
     """An `EngineListener` that knows each replica's blocks, by uid."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_blocks: int = 1_000_000) -> None:
+        self.max_blocks = max_blocks
         self.blocks: dict[str, set[BlockHash]] = {}
         self.seqs: dict[str, int] = {}
         self.loads: dict[str, Load] = {}
@@ -18,6 +19,8 @@ class MirrorListener:
         self.num_listed = 0
         self.lost_uids: list[str] = []
         self.left_uids: list[str] = []
+        self.distrusted_uids: dict[str, int] = {}
+        """With the most blocks that each might have told."""
         self.mistakes: list[str] = []
         """Changes out of order, and of blocks that were not there: followers tell none such."""
         self._news = asyncio.Event()
@@ -37,12 +40,19 @@ class MirrorListener:
         self.seqs[uid] = seq
         self._news.set()
 
+    def num_blocks(self, uid: str) -> int:
+        return len(self.blocks[uid])
+
     def load_changed(self, uid: str, load: Load) -> None:
         self.loads[uid] = load
         self._news.set()
 
     def lost(self, uid: str) -> None:
         self.lost_uids.append(uid)
+        self._forget(uid)
+
+    def distrusted(self, uid: str, max_blocks: int) -> None:
+        self.distrusted_uids[uid] = max_blocks
         self._forget(uid)
 
     def left(self, uid: str) -> None:

@@ -7,12 +7,16 @@ such name, and neither has what follows it.
 While events may be missed, or where there are none, the server is also taken to hold the prompts that it has computed,
 the last used ones, as many as it has blocks: an approximation that knows no eviction but its own. Of a server whose
 cache is a number of places for sequences, what these hold (`sequence_places.py`).
+
+Gateways are told of no more blocks than there are, of the last that came: a server may keep others elsewhere, and what
+was removed while events were missed is in the books until it is told of again.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.front.foreign_engine import (
@@ -54,6 +58,8 @@ class ForeignBlocks:
         """Taken to be there; the least recently used first."""
         self._stored: list[tuple[BlockHash, list[BlockHash]]] = []
         self._removed: list[BlockHash] = []
+        self._told: dict[BlockHash, None] = {}
+        """What gateways take to be there; what came first comes first."""
         self._places = None if num_places is None else SequencePlaces(num_places)
         self.is_exact = False
         """Whether events tell everything."""
@@ -211,13 +217,44 @@ class ForeignBlocks:
         for parent, names in stored:
             for name in names:
                 if name in self:
+                    self._told[name] = None
                     if chains and chains[-1][1][-1] == parent:
                         chains[-1][1].append(name)
                     else:
                         chains.append((parent, [name]))
                 parent = name
-        gone = [name for name in removed if name not in self]
-        return BlocksChanged(stored=chains, removed=gone)
+        gone = [name for name in dict.fromkeys(removed) if name not in self and name in self._told]
+        for name in gone:
+            del self._told[name]
+        return self._bounded(chains, gone)
+
+    def _bounded(self, chains: list[tuple[BlockHash, list[BlockHash]]], gone: list[BlockHash]) -> BlocksChanged:
+        """The change, with as many of the blocks that came first gone as are too many."""
+        num_too_many = len(self._told) - self._num_blocks
+        if num_too_many <= 0:
+            return BlocksChanged(stored=chains, removed=gone)
+        dropped = set(islice(self._told, num_too_many))
+        new = {name for _, names in chains for name in names}
+        for name in dropped:
+            del self._told[name]
+        kept = [part for parent, names in chains for part in _without(dropped, parent, names)]
+        return BlocksChanged(stored=kept, removed=[*gone, *(dropped - new)])
+
+
+def _without(
+    dropped: Set[BlockHash], parent: BlockHash, names: Sequence[BlockHash]
+) -> Iterator[tuple[BlockHash, list[BlockHash]]]:
+    """What is left of a chain, as chains."""
+    chain: list[BlockHash] = []
+    for name in names:
+        if name not in dropped:
+            chain.append(name)
+            continue
+        if chain:
+            yield parent, chain
+        parent, chain = name, []
+    if chain:
+        yield parent, chain
 
 
 def _with_keys(extra: bytes, keys: Sequence[object], adapter: str | None, *, begins: bool) -> bytes:

@@ -6,6 +6,9 @@ One `EngineStream` per replica, for as long as it is there. What is told is kept
 A gap between two changes, or an engine that no longer knows our place (410: it restarted, or we were too slow), means
 listing again; what was known stays until then. A stream that breaks or falls silent means that nothing is known any
 more. An engine without these endpoints is followed by nobody, and is as good a replica as before.
+
+No engine makes a gateway grow by what it tells: lists, lines, loads and names have limits. One that tells of more
+blocks than it says that it has, or than the listener keeps of any, is not followed any more until it restarts.
 """
 
 import asyncio
@@ -13,25 +16,29 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
 from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Load, Replica
-from fairlead_protocol.blocks import BlockHash
+from fairlead_protocol.blocks import DIGEST_SIZE, BlockHash
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
 from fairlead_protocol.http.lines import lines
 from fairlead_protocol.http.origin import Origin
-from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, StreamLine
+from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, Count, LoadLine
 
 logger = logging.getLogger(__name__)
 
-MAX_LIST_BYTES = 512 * 1024 * 1024
-"""A longer listing is not read; some ten million blocks."""
+BLOCK_BYTES = 192
+"""A block of a listing or a change takes less, even one that is a chain by itself (107 bytes)."""
+BLOCK_COMMAS = 4
+"""The same in commas (3): whatever is decoded of a listing, it is no more objects than the text has commas."""
+MAX_LOAD_BYTES = 1024 * 1024
+"""A longer load is not read; what an engine says besides its blocks takes less, with thousands of adapters."""
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""One step's change: some hundred thousand blocks."""
+"""One step's change: some hundred thousand blocks. Of a replica with few blocks less is read."""
 SLICE_BYTES = 256 * 1024
 """Of a listing that is told at once: some 7,000 blocks, one or two milliseconds for whoever listens."""
 
@@ -39,6 +46,12 @@ SLICE_BYTES = 256 * 1024
 class EngineListener(Protocol):
     """Hears of every replica's blocks and load, by the pod's uid, on the event loop. Calls must return at once.
     A gateway's pools are one."""
+
+    max_blocks: int
+    """Most blocks that it keeps of one replica."""
+
+    def num_blocks(self, uid: str) -> int:
+        """How many different blocks it keeps of the replica, as told."""
 
     def blocks_listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
         """The replica's cache holds exactly these, as of `seq`: at the start, after a restart, after a gap."""
@@ -51,6 +64,10 @@ class EngineListener(Protocol):
 
     def lost(self, uid: str) -> None:
         """The stream broke or fell silent: load and blocks are unknown until they are listed again."""
+
+    def distrusted(self, uid: str, max_blocks: int) -> None:
+        """The replica told of more than so many blocks, which is more than it may have: nothing that it told holds,
+        and no more is heard of it."""
 
     def left(self, uid: str) -> None:
         """The replica is gone for good."""
@@ -83,6 +100,10 @@ class _Broken(Exception):
     """The stream is over or unusable; the text says why."""
 
 
+class _TooMany(Exception):
+    """The engine tells of more blocks than it may have; the text says how."""
+
+
 class _TooOld(Exception):
     """The engine has no such stream."""
 
@@ -105,7 +126,10 @@ class EngineStream:
         self._on_load = on_load
         self._loop = asyncio.get_running_loop()
         self._http = HttpClient(max_idle=0)  # one connection at a time, for as long as the replica is there
-        self._decode = msgspec.json.Decoder(StreamLine).decode
+        self._decode = msgspec.json.Decoder(_Line).decode
+        self._decode_load = msgspec.json.Decoder(LoadLine).decode
+        self._told_blocks = None if replica.limits is None else replica.limits.num_kv_blocks
+        """Blocks of its cache, as the engine said last."""
         self._epoch = ""
         self._seq = 0
         self._announced_seq = 0
@@ -116,7 +140,7 @@ class EngineStream:
         """Whether trouble has been logged, and its end has not."""
 
     async def run(self) -> None:
-        """Lists and watches, again and again, until cancelled."""
+        """Lists and watches, again and again, until cancelled, or until the engine tells of too many blocks."""
         backoff = Backoff(self._times.first_pause, self._times.last_pause, spread=0.5)
         while True:
             watching_since = None
@@ -126,6 +150,9 @@ class EngineStream:
                 await self._watch()
             except _Gone as reason:
                 logger.debug("listing %s again: %s", self._replica.name, reason)
+            except _TooMany as error:
+                self._give_up(str(error))
+                return
             except _TooOld:
                 self._fail(logging.INFO, "%s does not tell its blocks and loads: it is used without")
                 await backoff.wait(self._times.too_old)
@@ -144,11 +171,13 @@ class EngineStream:
         whole = self._times.list
         limits = TimeLimits(connect=self._times.connect, first_byte=whole, silence=whole, whole=whole)
         async with self._get(PATH_KV_BLOCKS, limits) as response:
-            body = bytearray()
+            body, max_bytes = bytearray(), MAX_LOAD_BYTES + BLOCK_BYTES * self._max_blocks
             while data := await response.chunk():
                 body += data
-                if len(body) > MAX_LIST_BYTES:
-                    raise _Broken("its list of blocks has no end")
+                if len(body) > max_bytes:
+                    raise _TooMany(f"its list of blocks has more than {max_bytes} bytes")
+        if body.count(b",") > MAX_LOAD_BYTES // BLOCK_BYTES + BLOCK_COMMAS * self._max_blocks:
+            raise _TooMany("its list of blocks has too many entries")
         listing = Listing(body)
         self._epoch, self._seq = listing.epoch, listing.seq
         is_first, self._is_known = True, True
@@ -158,6 +187,7 @@ class EngineStream:
             else:
                 self._listener.blocks_changed(self._replica.uid, number, hashes, ())
             is_first = False
+            self._count_blocks()
             await asyncio.sleep(0)
 
     async def _watch(self) -> None:
@@ -167,18 +197,23 @@ class EngineStream:
         connect = self._times.connect
         limits = TimeLimits(connect=connect, first_byte=connect, silence=self._times.silence)
         async with self._get(PATH_KV_EVENTS, limits, place) as response:
-            async for line in lines(response, limit=MAX_LINE_BYTES):
+            max_bytes = min(MAX_LINE_BYTES, MAX_LOAD_BYTES + BLOCK_BYTES * self._max_blocks)
+            async for line in lines(response, limit=max_bytes):
                 self._hear(line)
         raise _Broken("the engine ended it")
 
     def _hear(self, raw: bytes) -> None:
         line, uid = self._decode(raw), self._replica.uid
-        if line.load is not None:
+        if num_bytes := memoryview(line.load).nbytes:
+            if num_bytes > MAX_LOAD_BYTES:
+                raise _Broken(f"a load has more than {MAX_LOAD_BYTES} bytes")
+            told = self._decode_load(line.load)
+            self._told_blocks = told.kv_blocks_total
             if self._announced_seq > self._seq:
                 raise _Gone(f"change {self._announced_seq} was announced, {self._seq} is the last that came")
-            self._announced_seq = line.load.seq
+            self._announced_seq = told.seq
             self._is_known = True
-            load = Load(time=self._loop.time(), **msgspec.structs.asdict(line.load))
+            load = Load(time=self._loop.time(), **msgspec.structs.asdict(told))
             self._on_load(load)
             self._listener.load_changed(uid, load)
             if self._is_failing:
@@ -188,9 +223,32 @@ class EngineStream:
             if line.seq != self._seq + 1:
                 raise _Gone(f"change {line.seq} came after {self._seq}")
             self._seq = line.seq
-            stored = [bytes.fromhex(each) for blocks in line.stored for each in blocks.hashes]
-            removed = [bytes.fromhex(each) for each in line.removed]
+            stored = _hashes(each for blocks in line.stored for each in blocks.hashes)
+            removed = _hashes(line.removed)
             self._listener.blocks_changed(uid, line.seq, stored, removed)
+            self._count_blocks()
+
+    @property
+    def _max_blocks(self) -> int:
+        """Most blocks that the engine may tell of: as many as it says that it has, and as are kept of any."""
+        most = self._listener.max_blocks
+        return most if self._told_blocks is None else min(most, self._told_blocks)
+
+    def _count_blocks(self) -> None:
+        """Raises _TooMany where the listener keeps more than may be."""
+        if (num_blocks := self._listener.num_blocks(self._replica.uid)) > self._max_blocks:
+            raise _TooMany(f"it told of {num_blocks} blocks")
+
+    def _give_up(self, reason: str) -> None:
+        """The engine is not followed any more."""
+        told = "an unknown number" if self._told_blocks is None else self._told_blocks
+        logger.error(
+            "%s tells of more blocks than it may have: %s, says that it has %s, and %d are kept of any "
+            "(--max-kv-blocks); its stream is not followed any more, and what it holds is approximated until it "
+            "restarts",
+            *(self._replica.name, reason, told, self._listener.max_blocks),
+        )
+        self._listener.distrusted(self._replica.uid, self._max_blocks)
 
     @asynccontextmanager
     async def _get(
@@ -220,17 +278,30 @@ class EngineStream:
             self._listener.lost(self._replica.uid)
 
 
+Digits = Annotated[str, msgspec.Meta(min_length=2 * DIGEST_SIZE, max_length=2 * DIGEST_SIZE)]
+"""A block's hash on the wire."""
+
+
 class _Chain(msgspec.Struct):
     """The part of `StoredBlocks` that is used here."""
 
-    hashes: list[str]
+    hashes: list[Digits]
+
+
+class _Line(msgspec.Struct):
+    """The part of `StreamLine` that is used here, with its load still encoded."""
+
+    seq: Count = 0
+    stored: list[_Chain] = []
+    removed: list[Digits] = []
+    load: msgspec.Raw = msgspec.Raw()
 
 
 class _Blocks(msgspec.Struct):
     """`KVBlocks` with its chains still encoded."""
 
-    epoch: str
-    seq: int
+    epoch: Annotated[str, msgspec.Meta(max_length=128)]
+    seq: Count
     blocks: list[msgspec.Raw]
 
 
@@ -262,4 +333,12 @@ class Listing:
         """
         decode = msgspec.json.Decoder(_Chain).decode
         for number, chains in enumerate(self._slices, self.seq - len(self._slices) + 1):
-            yield number, [bytes.fromhex(each) for chain in chains for each in decode(chain).hashes]
+            yield number, _hashes(each for chain in chains for each in decode(chain).hashes)
+
+
+def _hashes(digits: Iterable[str]) -> list[BlockHash]:
+    """Blocks as they are kept. Raises ValueError where one is no hash: spaces are not counted as digits."""
+    hashes = [bytes.fromhex(each) for each in digits]
+    if sum(map(len, hashes)) != DIGEST_SIZE * len(hashes):
+        raise ValueError(f"a block's hash has not {2 * DIGEST_SIZE} digits")
+    return hashes

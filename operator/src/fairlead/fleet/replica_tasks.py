@@ -74,6 +74,7 @@ class ModelInfoClient:
             max_num_queued_tokens=brief.max_num_queued_tokens,
             block_size=brief.block_size,
             max_model_len=brief.max_model_len,
+            num_kv_blocks=brief.num_kv_blocks,
         )
         return replace(
             replica,

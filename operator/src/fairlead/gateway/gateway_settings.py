@@ -60,6 +60,10 @@ class GatewaySettings:
     """Longest silence of a replica once its answer has begun."""
     max_idle_connections: int = 64
     """Idle connections kept open per replica."""
+    max_kv_blocks: int = 1_000_000
+    """Most blocks that the KV index keeps of one replica, some 140 bytes each. An H200 has 50,000 blocks of 16 tokens
+    for a model of 8 billion parameters, 700,000 for one of half a billion. A replica that tells of more, or of more
+    than it says that it has, is followed no longer, and what it holds is approximated until it restarts."""
     max_reply_bytes: Annotated[int, BYTES] = 64 * 1024 * 1024
     """Largest answer that is not streamed. It is read whole, so that a replica's death is retried to its end."""
 

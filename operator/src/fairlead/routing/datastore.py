@@ -6,6 +6,7 @@ has sent is in the router's books.
 
 from collections.abc import Iterable
 
+from fairlead.routing.approximate_blocks import ApproximateBlocks
 from fairlead.routing.kv_index import Expectation, KVIndex
 from fairlead.routing.replica import Load
 from fairlead_protocol.blocks import BlockHash
@@ -24,6 +25,8 @@ class Datastore:
         """Replicas whose last load said that they drain."""
         self._computed: dict[str, list[Expectation]] = {}
         """Prefills that are over, but whose blocks the replica may not have told yet."""
+        self._approximated: dict[str, ApproximateBlocks] = {}
+        """Replicas that are not listened to any more."""
 
     def listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
         """The replica's cache holds exactly `hashes`, as of `seq`."""
@@ -48,16 +51,34 @@ class Datastore:
         self._settle(uid)
         self.index.remove(uid)
 
+    def distrusted(self, uid: str, max_blocks: int) -> None:
+        """What the replica tells is not believed any more: from now on it is taken to hold what it computes for this
+        gateway, at most so many blocks. It is as good a replica as one that never told anything."""
+        self.lost(uid)
+        self._told.discard(uid)
+        self._approximated[uid] = ApproximateBlocks(max_blocks)
+        self.index.replace(uid, 0, ())
+
+    def approximates(self, uid: str) -> bool:
+        """Whether what the replica holds is not what it tells."""
+        return uid in self._approximated
+
     def forget(self, uid: str) -> None:
         """The replica is gone for good."""
         self.lost(uid)
+        self._approximated.pop(uid, None)
         self._told.discard(uid)
         self._draining.discard(uid)
 
     def computed(self, expectation: Expectation) -> None:
         """A prefill is over. Its blocks stay expected until the replica's next line, which comes at about this time:
         else they would be missing for a moment."""
-        if self.index.seq(expectation.uid) is None:  # the replica is gone: no line will come
+        seq = self.index.seq(expectation.uid)
+        if seq is None:  # the replica is gone: no line will come
+            self.index.settle(expectation)
+            return
+        if (blocks := self._approximated.get(expectation.uid)) is not None:
+            self.index.apply(expectation.uid, seq + 1, *blocks.computed(expectation.hashes))
             self.index.settle(expectation)
             return
         self._computed.setdefault(expectation.uid, []).append(expectation)

@@ -3,7 +3,8 @@
 One dict maps a block's hash to the set of replicas that hold it, as the bits of an int. So one walk along a prompt's
 hashes finds the longest cached prefix on every replica: `match` costs O(matched blocks + replicas), however many
 replicas and blocks there are. A block costs some 100 bytes while there are up to eight replicas and 140 beyond, however
-many hold it; there is no second list per replica.
+many hold it; there is no second list per replica. What replicas have left behind never takes more room than twice what
+they may hold, since each change sweeps twice the blocks that it stores.
 
 `Datastore` feeds it, routers ask it. It knows neither loads nor requests.
 """
@@ -58,6 +59,8 @@ class KVIndex:
         """Bits of the slots that are neither free nor retired."""
         self._retired = 0
         self._seqs: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        """Blocks of each replica whose blocks are known."""
         self._sweeping = 0
         """Retired bits that the sweep under way wipes out."""
         self._sweep: Iterator[BlockHash] = iter(())
@@ -70,6 +73,10 @@ class KVIndex:
         """The last change that is in the index; None for a replica whose blocks are unknown."""
         return self._seqs.get(uid)
 
+    def num_blocks(self, uid: str) -> int:
+        """How many blocks a replica holds, expected ones not counted."""
+        return self._counts.get(uid, 0)
+
     def hashes(self, uid: str) -> set[BlockHash]:
         """The blocks a replica holds, without expected ones. Looks at every block: for tests."""
         bit = self._bit(uid)
@@ -80,11 +87,9 @@ class KVIndex:
         under_way = list(self._open.get(uid, ()))
         self.remove(uid)
         bit = self._take_slot(uid)
-        blocks, num_blocks = self._blocks, 0
-        for num_blocks, block in enumerate(hashes, 1):  # noqa: B007  # read after the loop
-            blocks[block] = blocks.get(block, 0) | bit
+        self._counts[uid] = self._store(bit, hashes)
         self._seqs[uid] = seq
-        self._sweep_on(2 * num_blocks)
+        self._sweep_on(2 * self._counts[uid])
         for expectation in under_way:
             self._enter(expectation)
 
@@ -94,22 +99,26 @@ class KVIndex:
         last = self._seqs.get(uid)
         if last is None or seq != last + 1:
             raise SeqGap(f"change {seq} of replica {uid} came after {last}")
-        bit, blocks = self._bit(uid), self._blocks
+        bit, blocks, num_removed = self._bit(uid), self._blocks, 0
         for block in removed:
-            holders = blocks.get(block, 0) & ~bit
-            if holders:
-                blocks[block] = holders
+            holders = blocks.get(block, 0)
+            if not holders & bit:
+                continue
+            num_removed += 1
+            if holders == bit:
+                del blocks[block]
             else:
-                blocks.pop(block, None)
-        for block in stored:
-            blocks[block] = blocks.get(block, 0) | bit
+                blocks[block] = holders ^ bit
+        num_stored = self._store(bit, stored)
+        self._counts[uid] += num_stored - num_removed
         self._seqs[uid] = seq
-        self._sweep_on()
+        self._sweep_on(2 * num_stored)
 
     def remove(self, uid: str) -> None:
         """Nothing is known of the replica any more; prompts under way there are expected no longer."""
         for expectation in list(self._open.get(uid, ())):
             self.settle(expectation)
+        self._counts.pop(uid, None)
         if self._seqs.pop(uid, None) is not None:
             self._retired |= self._bit(uid)
         self._leave_slot(uid)
@@ -191,6 +200,9 @@ class KVIndex:
             raise AssertionError(f"replicas with a slot: {users.keys()}; listed: {self._seqs.keys()}")
         if any(not holders or holders & ~(self._in_use | self._retired) for holders in self._blocks.values()):
             raise AssertionError("a block has no holder, or one that no slot belongs to")
+        held = {uid: len(self.hashes(uid)) for uid in self._seqs}
+        if held != self._counts:
+            raise AssertionError(f"replicas hold {held} blocks, not {self._counts}")
         counts = Counter((uid, block) for uid, each in self._open.items() for one in each for block in one.hashes)
         expected: dict[BlockHash, int] = {}
         for uid, block in counts:
@@ -199,6 +211,16 @@ class KVIndex:
             raise AssertionError("expected blocks are not those of the open expectations")
         if self._expected_again != {key: count - 1 for key, count in counts.items() if count > 1}:
             raise AssertionError("blocks that are expected more than once are miscounted")
+
+    def _store(self, bit: int, hashes: Iterable[BlockHash]) -> int:
+        """The replica of this bit holds these blocks; how many of them it did not."""
+        blocks, num_new = self._blocks, 0
+        for block in hashes:
+            holders = blocks.get(block, 0)
+            if not holders & bit:
+                blocks[block] = holders | bit
+                num_new += 1
+        return num_new
 
     def _bit(self, uid: str) -> int:
         slot = self._slots.get(uid)

@@ -25,6 +25,8 @@ class Limits:
     """Tokens per block of the KV cache."""
     max_model_len: int | None = None
     """Longest prompt plus completion, in tokens; reported to clients, not used for routing."""
+    num_kv_blocks: int | None = None
+    """Blocks of its KV cache; None where it has not told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ async def lines(response: Connection, *, limit: int | None = None) -> AsyncItera
     num_begun = 0
     while chunk := await response.chunk():
         *whole, rest = chunk.split(b"\n")
+        if limit is not None and num_begun + len(whole[0] if whole else rest) > limit:
+            raise LineTooLong(f"a line has more than {limit} bytes")
         if whole:
             whole[0] = b"".join((*begun, whole[0]))
             begun, num_begun = [], 0
         if rest:
             begun.append(rest)
             num_begun += len(rest)
-        if limit is not None and num_begun > limit:
-            raise LineTooLong(f"a line has more than {limit} bytes")
         for line in whole:
             if stripped := line.strip():
                 yield stripped

@@ -3,11 +3,13 @@
 import asyncio
 import uuid
 from collections import deque
+from collections.abc import Iterable
 from urllib.parse import parse_qs
 
 import msgspec
 
-from fairlead_protocol.messages import KVBlocks, LoadLine, StreamLine
+from fairlead_protocol.blocks import BlockHash
+from fairlead_protocol.messages import KVBlocks, LoadLine, StoredBlocks, StreamLine
 from fairlead_testing.block_cache import BlockCache
 from fairlead_testing.http import Responder
 
@@ -65,6 +67,12 @@ class BlocksStream:
             self.num_to_drop -= 1
         else:
             self._send(line)
+
+    def pretend(self, hashes: Iterable[BlockHash]) -> None:
+        """Sends that these blocks are there, which they are not."""
+        self.seq += 1
+        chain = StoredBlocks(parent=None, hashes=[each.hex() for each in hashes])
+        self._send(self._encoder.encode(StreamLine(seq=self.seq, stored=[chain])) + b"\n")
 
     def send_load(self, load: LoadLine) -> None:
         """Sends a load to whoever follows."""

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Self
 
@@ -196,7 +197,8 @@ class FakeEngine:
 
     def replica(self, *, with_limits: bool = True) -> Replica:
         """This engine as the gateway knows it; without limits, before it was asked."""
-        limits, digest = (self.limits, make_tokenizer().digest) if with_limits else (None, "")
+        told = replace(self.limits, num_kv_blocks=self.core.cache.num_blocks)
+        limits, digest = (told, make_tokenizer().digest) if with_limits else (None, "")
         adapters = frozenset(self.adapters if with_limits else ())
         return Replica(self.name, self.name, self._host, self.port, limits, digest=digest, adapters=adapters)
 

@@ -30,6 +30,7 @@ class Pools:
         """By the uid of each of its replicas."""
         self.on_urgent: Callable[[], None] = lambda: None
         """Called when the autoscaler should hear of a model at once."""
+        self.max_blocks = shared.settings.max_kv_blocks
         self.fleet.subscribe(self._follow)
 
     def __iter__(self) -> Iterator[ModelPool]:
@@ -58,6 +59,9 @@ class Pools:
     def blocks_changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
         self._shared.datastore.changed(uid, seq, stored, removed)
 
+    def num_blocks(self, uid: str) -> int:
+        return self._shared.datastore.index.num_blocks(uid)
+
     def load_changed(self, uid: str, load: Load) -> None:
         self._shared.datastore.loaded(uid, load)
         if (pool := self._by_replica.get(uid)) is not None:
@@ -65,6 +69,11 @@ class Pools:
 
     def lost(self, uid: str) -> None:
         self._shared.datastore.lost(uid)
+        if (pool := self._by_replica.get(uid)) is not None:
+            pool.load_changed(uid, None)
+
+    def distrusted(self, uid: str, max_blocks: int) -> None:
+        self._shared.datastore.distrusted(uid, max_blocks)
         if (pool := self._by_replica.get(uid)) is not None:
             pool.load_changed(uid, None)
 

@@ -194,6 +194,12 @@ class Metrics(Observer, Collector):
             "hanging_replicas", "Replicas among them whose step takes so long that it will hardly end", ["model"]
         )
         followed = _gauge("kv_index_replicas", "Replicas whose KV-cache blocks are known", ["model"])
+        approximated = _gauge(
+            "approximated_replicas",
+            "1 for each replica that told of more KV-cache blocks than it may have: its stream is not followed any "
+            "more, and what it holds is approximated until it restarts",
+            ["model", "replica"],
+        )
         sent = [*_SELECTABLE, "replica"]
         in_flight = _gauge("in_flight_requests", "Requests sent to a replica and not finished", sent)
         blocks = _gauge("kv_index_blocks", "Different KV-cache blocks that some replica is known to hold", [])
@@ -210,15 +216,19 @@ class Metrics(Observer, Collector):
             loads = [self._datastore.load(replica.uid, now) for replica in replicas]
             stale.add_metric([label], sum(load is None for load in loads))
             hanging.add_metric([label], sum(load is not None and is_hanging(load) for load in loads))
-            followed.add_metric([label], sum(index.seq(replica.uid) is not None for replica in replicas))
+            doubted = {each.uid for each in replicas if self._datastore.approximates(each.uid)}
+            known = (each.uid for each in replicas if index.seq(each.uid) is not None)
+            followed.add_metric([label], len(set(known) - doubted))
             for replica in replicas:
+                if replica.uid in doubted:
+                    approximated.add_metric([label, replica.name], 1)
                 in_flight.add_metric([*selectable, replica.name], pool.router.in_flight.count(replica.uid))
         left = CounterMetricFamily(
             "fairlead_gateway_untokenized_requests",
             "Requests left to their engines to tokenise: too long, or too many at once",
             value=self._reader.num_left,
         )
-        return [waiting, waiting_bytes, oldest, ready, stale, hanging, followed, in_flight, blocks, left]
+        return [waiting, waiting_bytes, oldest, ready, stale, hanging, followed, approximated, in_flight, blocks, left]
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""
