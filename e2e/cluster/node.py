@@ -24,7 +24,6 @@ from typing import Any
 import dns.exception
 import dns.message
 import dns.query
-from caches import using
 
 from cluster import cgroups, control_plane, network, processes, worker
 from cluster.api import Api, ApiError
@@ -71,7 +70,7 @@ class Node:
         mode that runs in this state folder: nobody's node goes because somebody else wants a control plane.
         """
         binaries = obtain(self.progress)
-        with _exclusively(self.layout), using(binaries.folder):
+        with _exclusively(self.layout):
             self._refuse_other_mode()
             if self._runs(binaries):
                 self.progress.say("the cluster is up already")
@@ -118,11 +117,10 @@ class Node:
             if problem := upgrade_problem(_binaries(record).version, version):
                 raise ClusterError(problem)
             binaries = obtain(self.progress, version)
-            with using(binaries.folder):
-                if record.build == binaries.folder.name and not record.upgrading_to:
-                    self.progress.say(f"the node is of {version} already")
-                    return
-                _Upgrade(self.layout, binaries, record, self.progress).run()
+            if record.build == binaries.folder.name and not record.upgrading_to:
+                self.progress.say(f"the node is of {version} already")
+                return
+            _Upgrade(self.layout, binaries, record, self.progress).run()
 
     @contextmanager
     def without(self, *names: str) -> Iterator[None]:

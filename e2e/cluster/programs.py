@@ -14,11 +14,12 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import debian
-from caches import RECORD, alone, cache, pruned
+from caches import alone, cache
 
 from cluster import archive, packages
 from cluster.commands import ClusterError, Progress, run
@@ -34,6 +35,11 @@ PAUSE_IMAGE = "local.test/pause:1"
 COMPANIONS = ("runc", "containernetworking-plugins", "catatonit")
 """Debian packages whose programs run beside Kubernetes' own; unpacked into the cache, never installed."""
 
+KEPT_SECONDS = 30 * 86400.0
+"""How long an entry of the cache stays after it was asked for last."""
+
+_RECORD = "build.json"
+"""In an entry: the versions of its programs. Its time is that of the last use."""
 _HERE = Path(__file__).parent
 _SUMS = _HERE / "SHA256SUMS"
 _RECIPE = (Path(__file__), _SUMS, _HERE / "archive.py", _HERE / "recipe/build.sh", _HERE / "recipe/main.go")
@@ -141,15 +147,17 @@ def archive_names(version: str) -> tuple[str, str]:
 def obtain(progress: Progress, version: str | None = None) -> Binaries:
     """Returns the cache's entry of a version (None: of the chosen one), which is made where there is none.
 
-    Ready archives are unpacked in seconds; a build takes minutes of all cores. An entry that was added takes older ones
-    with it, but for the one that was used last and those in use. Raises ClusterError.
+    Ready archives are unpacked in seconds; a build takes minutes of all cores. Entries that nobody has asked for in a
+    month go. Raises ClusterError.
     """
     version = version or chosen_version()
     if installed := packages.install(packages.TOOLS):
         progress.say(f"installed {', '.join(installed)}")
     root = cache_root()
-    with pruned(root, progress.say), alone(root / ".lock", lambda: progress.say("waiting for another process")):
+    with alone(root / ".lock", lambda: progress.say("waiting for another process")):
+        _remove_unused(root, progress)
         if found := cached(version):
+            (found.folder / _RECORD).touch()
             progress.say(f"Kubernetes {version} is in the cache: {found.folder}")
             return found
         for stale in root.glob(".making-*"):
@@ -160,6 +168,14 @@ def obtain(progress: Progress, version: str | None = None) -> Binaries:
             made.rename(entry)
     progress.say(f"Kubernetes {version} is ready: {entry}")
     return Binaries(entry)
+
+
+def _remove_unused(root: Path, progress: Progress) -> None:
+    """Removes entries of any recipe that nobody has asked for in a month. No node runs for that long."""
+    for record in root.glob(f"*/{_RECORD}"):
+        if time.time() - record.stat().st_mtime > KEPT_SECONDS:
+            shutil.rmtree(record.parent)
+            progress.say(f"removed what nobody has used in a month: {record.parent}")
 
 
 def _make(version: str, work: Path, progress: Progress) -> Path:
@@ -180,7 +196,7 @@ def _make(version: str, work: Path, progress: Progress) -> Path:
     archive.write_program_image(out / "bin/pause", PAUSE_IMAGE, out / "pause.tar", ["-P"])
     facts = {"kubernetes": version, "containerd": CONTAINERD}
     facts |= {name: debian.version(file) for name, file in zip(COMPANIONS, files, strict=True)}
-    (out / RECORD).write_text(json.dumps(facts, indent=2) + "\n")
+    (out / _RECORD).write_text(json.dumps(facts, indent=2) + "\n")
     return out
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from caches import unused
 from cluster import node
 from cluster.commands import ClusterError
 from cluster.layout import Layout
@@ -81,17 +80,3 @@ def test_an_unfinished_one_of_the_same_mode_is_replaced(tmp_path: Path, running:
     with pytest.raises(Started):
         Node(control_plane_only=True, layout=layout).up()
     assert not running.alive
-
-
-def test_the_build_is_in_use_while_the_node_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bool] = []
-
-    def start(self: node._Start) -> None:
-        with unused(self.binaries.folder) as free:
-            seen.append(free)
-        raise Started
-
-    monkeypatch.setattr(node._Start, "run", start)
-    with pytest.raises(Started):
-        Node(control_plane_only=True, layout=Layout(tmp_path / "state")).up()
-    assert seen == [False]

@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import tarfile
+import time
 from pathlib import Path
 
 import debian
@@ -134,12 +135,17 @@ def test_the_cache_key_changes_with_the_recipe_and_the_machine(tmp_path: Path, m
     assert len(keys | {programs.cache_key(VERSION)}) == 4
 
 
-def test_a_new_entry_takes_older_ones_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    root = programs.cache_root()
-    for seconds, name in enumerate(("1.28.0-unused", "1.29.0-used-last")):
+def test_what_nobody_has_asked_for_in_a_month_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    programs.obtain(Progress())
+    root, now = programs.cache_root(), time.time()
+    for name, age_seconds in (("1.28.0-unused", programs.KEPT_SECONDS + 60), ("1.29.0-used", 60)):
         (root / name).mkdir(parents=True)
         (root / name / "build.json").touch()
-        os.utime(root / name, (seconds, seconds))
-    made = programs.obtain(Progress())
-    assert {made.folder, root / "1.29.0-used-last"} == {folder for folder in root.iterdir() if folder.is_dir()}
-    assert f"removed an older build: {root / '1.28.0-unused'}" in capsys.readouterr().err
+        os.utime(root / name / "build.json", (now - age_seconds, now - age_seconds))
+    made = programs.cached()
+    assert made is not None
+    os.utime(made.folder / "build.json", (now - 3600, now - 3600))
+    assert programs.obtain(Progress()) == made
+    assert {made.folder, root / "1.29.0-used"} == {folder for folder in root.iterdir() if folder.is_dir()}
+    assert f"nobody has used in a month: {root / '1.28.0-unused'}" in capsys.readouterr().err
+    assert (made.folder / "build.json").stat().st_mtime >= now - 1, "it was asked for"
