@@ -5,11 +5,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.conditions import Reason
-from fairlead.api.llmdeployment import LLMDeployment, spec_schema
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, spec_schema
+from fairlead.api.pod_overlay import MERGE_KEYS
 from fairlead.controller.desired import desired
 from fairlead.controller.observe import Observed
 from fairlead.kube.client import JsonObject
@@ -17,15 +19,34 @@ from fairlead.manifests.adapter_folders import downloaded_sources
 from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings()
-SOURCES = ["demo://dinghy", "pvc://models/a", "pvc://models", "file:///srv/a", "hf://org/name", "nonsense", "demo://"]
+KNOWN = "hf://HuggingFaceTB/SmolLM2-135M-Instruct@main"
+"""In the catalogue, so that memory is reckoned with."""
+SOURCES = [
+    "demo://dinghy",
+    "pvc://models/a",
+    "pvc://models",
+    "file:///srv/a",
+    "hf://org/name",
+    KNOWN,
+    "nonsense",
+    "demo://",
+]
+FIELDS = ["name", "env", "resources", "limits", "cpu", "ports", "volumeMounts", "secretKeyRef", "image", "x"]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-1, 3) | st.text(max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "env", "x"]), inner, max_size=2)
-    ),
-    max_leaves=5,
+    st.none() | st.booleans() | st.integers(-1, 3) | st.floats(-1, 2) | st.sampled_from(["engine", "x", ""]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=3),
+    max_leaves=8,
 )
-POD_FIELDS = ["containers", "volumes", "tolerations", "nodeSelector", "hostNetwork", "terminationGracePeriodSeconds"]
+POD_FIELDS = [
+    *MERGE_KEYS,
+    "containers",
+    "volumes",
+    "securityContext",
+    "tolerations",
+    "nodeSelector",
+    "hostNetwork",
+    "terminationGracePeriodSeconds",
+]
 
 
 def body(spec: Any, name: str = "dinghy") -> JsonObject:
@@ -126,3 +147,52 @@ def test_whole_numbers_may_be_written_with_a_point() -> None:
     replicas = LLMDeployment.from_body(body(spec)).spec.replicas
     assert replicas == 2
     assert isinstance(replicas, int)
+
+
+CONTAINER = {"name": "engine"}
+WRONG = {
+    "containers": "x",
+    "containers[0]": ["x"],
+    "containers[0].name": [{"image": "x"}],
+    "containers[1].name": [CONTAINER, {"name": ["x"]}],
+    "containers[0].env": [CONTAINER | {"env": {"A": "b"}}],
+    "containers[0].env[0].name": [CONTAINER | {"env": [{"value": "b"}]}],
+    "containers[0].ports[0].containerPort": [CONTAINER | {"ports": [{"containerPort": "http"}]}],
+    "containers[0].volumeMounts[0]": [CONTAINER | {"volumeMounts": [1]}],
+    "containers[0].resources": [CONTAINER | {"resources": "x"}],
+    "containers[0].resources.limits": [CONTAINER | {"resources": {"limits": ["cpu"]}}],
+    "containers[0].resources.requests.cpu": [CONTAINER | {"resources": {"requests": {"cpu": {"x": 1}}}}],
+}
+
+
+@pytest.mark.parametrize("source", ["demo://dinghy", KNOWN])
+@pytest.mark.parametrize("field", [*WRONG, "initContainers", "volumes", "volumes[0].name", "imagePullSecrets[0]"])
+def test_a_template_that_is_no_pod_is_an_invalid_spec_that_names_the_field(field: str, source: str) -> None:
+    top = field.partition("[")[0]
+    values = {"initContainers": {"name": "x"}, "volumes[0].name": [{"emptyDir": {}}], "imagePullSecrets[0]": ["x"]}
+    value = WRONG.get(field, values.get(field, 5))
+    spec = {"model": {"source": source}, "template": {"spec": {top: value}}}
+    wanted = desired(Observed(body=body(spec)), SETTINGS)
+    assert wanted.obstacle is not None and wanted.obstacle.reason is Reason.INVALID_SPEC
+    assert wanted.obstacle.message.startswith(f"template.spec.{field} must be ")
+
+
+@pytest.mark.parametrize("raw", ["template", "valueFrom"])
+@pytest.mark.parametrize("depth", [100, 5000])
+def test_what_is_nested_without_end_is_an_invalid_spec(raw: str, depth: int) -> None:
+    deep: Any = {}
+    for _ in range(depth):
+        deep = {"a": [deep]}
+    variable = {"name": "A", "valueFrom": deep}
+    rest = {"template": {"spec": deep}} if raw == "template" else {"engine": {"env": [variable]}}
+    with pytest.raises(InvalidSpec, match=r"nested more than 64 deep"):
+        LLMDeployment.from_body(body({"model": {"source": "demo://dinghy"}, **rest}))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(st.sampled_from(POD_FIELDS), JSON, max_size=3), st.sampled_from(["demo://dinghy", KNOWN]))
+def test_any_template_is_laid_over_or_refused_by_name(template: dict[str, Any], source: str) -> None:
+    wanted = desired(Observed(body=body({"model": {"source": source}, "template": {"spec": template}})), SETTINGS)
+    assert wanted.children or wanted.obstacle
+    if wanted.obstacle is not None and wanted.obstacle.reason is Reason.INVALID_SPEC:
+        assert "template.spec" in wanted.obstacle.message

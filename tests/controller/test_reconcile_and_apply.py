@@ -121,11 +121,35 @@ async def test_what_is_gone_or_going_is_left_alone(body: JsonObject | None) -> N
 async def test_a_refusal_for_good_is_told_in_the_apis_words_and_the_others_are_applied() -> None:
     api = FakeApi()
     api.refusals["Deployment"] = KubeError(422, "Invalid", "spec.template: bad image")
-    assert await reconciler(api).reconcile(KEY) is ReconcileOutcome.BLOCKED
+    assert await reconciler(api).reconcile(KEY) is ReconcileOutcome.REFUSED
     assert api.applied == ["ConfigMap", "Service"]
     degraded = api.statuses[-1]["conditions"][-1]
     assert (degraded["type"], degraded["status"], degraded["reason"]) == ("Degraded", "True", "ApplyFailed")
     assert "Deployment 'dinghy-engine' was refused by the API server: spec.template: bad image" in degraded["message"]
+
+
+UNTYPED = "failed to create typed patch object (ns/dinghy-engine; apps/v1, Kind=Deployment): .spec.x: expected list"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (KubeError(400, "BadRequest", UNTYPED), ReconcileOutcome.REFUSED),
+        (KubeError(500, "Unknown", UNTYPED), ReconcileOutcome.REFUSED),
+        (KubeError(422, "Invalid", "x" * 2_000_000), ReconcileOutcome.REFUSED),
+        (KubeError(403, "Forbidden", "exceeded quota"), ReconcileOutcome.BLOCKED),
+    ],
+)
+async def test_whatever_is_refused_is_a_condition_and_tried_again_slowly_where_it_is_of_no_use(
+    error: KubeError, outcome: ReconcileOutcome
+) -> None:
+    api = FakeApi()
+    api.refusals["Deployment"] = error
+    assert await reconciler(api).reconcile(KEY) is outcome
+    degraded = api.statuses[-1]["conditions"][-1]
+    assert degraded["reason"] == "ApplyFailed"
+    assert error.message[:100] in degraded["message"]
+    assert len(degraded["message"]) < 5000, "an object holds no more than a megabyte and a half"
 
 
 @pytest.mark.parametrize("error", [KubeError(503, "ServiceUnavailable", "soon"), KubeError(409, "Conflict", "faster")])
@@ -169,7 +193,9 @@ async def test_a_status_that_is_refused_for_good_is_told_once_and_tried_again_la
 async def test_only_what_is_blocked_is_looked_at_again_without_an_event() -> None:
     at_rest = reconciler(FakeApi())
     looked_at = [outcome for outcome in ReconcileOutcome if at_rest.recheck_after(KEY, outcome) is not None]
-    assert looked_at == [ReconcileOutcome.BLOCKED]
+    assert looked_at == [ReconcileOutcome.BLOCKED, ReconcileOutcome.REFUSED]
+    soon, late = (at_rest.recheck_after(KEY, outcome) for outcome in looked_at)
+    assert soon is not None and late is not None and late > 10 * soon
 
 
 async def test_a_node_that_prepares_a_pod_is_looked_at_again_because_no_watch_tells_what_keeps_it() -> None:

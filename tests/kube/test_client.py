@@ -48,6 +48,21 @@ def test_paths_are_kubernetes_paths() -> None:
         PODS.path(None, "a")
 
 
+async def test_objects_that_are_nested_without_end_are_read_like_the_others() -> None:
+    depth = 9_900  # an API server takes ten thousand
+    deep = '{"a":' * depth + "1" + "}" * depth
+    event = f'{{"type":"ADDED","object":{{"spec":{deep}}}}}\n'
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(
+            text=event if "watch" in request.query else f'{{"kind":"PodList","items":[{{"spec":{deep}}}]}}'
+        )
+
+    async with serving(answer) as client:
+        assert len((await client.list(PODS, "ns"))["items"]) == 1
+        assert [each["type"] async for each in client.watch(PODS, "ns", resource_version="1")] == ["ADDED"]
+
+
 async def test_a_refusal_carries_status_reason_and_message() -> None:
     async def refuse(request: web.Request) -> web.Response:
         return status(404, "NotFound", 'pods "a" not found')

@@ -6,6 +6,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+"""What is read of a folder."""
 NOT_PLACED = -1
 """In place of a slot."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlead_engine.core.adapter_places import folder_below
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.types import FinishReason, Held
@@ -293,3 +294,22 @@ def test_who_asks_for_what_is_being_loaded_is_told_with_who_asked_first(monkeypa
     assert told == [("first", None), ("second", None)]
     with pytest.raises(AdapterError, match="unload it first"):
         engine.load_adapter("a", Path("/a0"), lambda error: None)
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_links_to_files_outside_of_the_adapter_folder_are_refused(tmp_path: Path, name: str) -> None:
+    """Links within it are how download caches lay files out."""
+    root, secret = tmp_path / "adapters", tmp_path / "secret"
+    blob, folder, linked = root / "blobs" / "x", root / "good", root / "bad"
+    for each in (blob.parent, folder, linked):
+        each.mkdir(parents=True)
+    for each in (secret, blob):
+        each.write_text("{}")
+    (folder / name).symlink_to(blob)
+    assert folder_below(str(root), "good") == folder
+    (linked / name).symlink_to(secret)
+    with pytest.raises(AdapterError, match=r"files of lora_path must be below --adapter-folder"):
+        folder_below(str(root), "bad")
+    (root / "away").symlink_to(tmp_path)
+    with pytest.raises(AdapterError, match=r"must be a folder below"):
+        folder_below(str(root), "away")

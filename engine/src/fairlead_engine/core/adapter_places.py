@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairlead_engine.adapters import NOT_PLACED, Adapter, AdapterFacts
+from fairlead_engine.adapters import CONFIG_FILE, NOT_PLACED, WEIGHTS_FILE, Adapter, AdapterFacts
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.sequences import Sequence
@@ -425,14 +425,18 @@ class Adapters:
 
 
 def folder_below(root: str | None, folder: str) -> Path:
-    """The folder that a client means. Raises AdapterError for one outside of `root`, wherever links lead."""
+    """The folder that a client means. Raises AdapterError for one outside of `root`, or with a file that is outside of
+    it, wherever links lead."""
     if root is None:
         raise AdapterError("adapters cannot be loaded while this engine runs; start it with --adapter-folder")
     try:
         top = Path(root).resolve()
         path = (top / folder).resolve()
+        files = [(path / name).resolve() for name in (CONFIG_FILE, WEIGHTS_FILE)]
     except (OSError, ValueError, RuntimeError) as error:  # such as a null character, or links in a circle
         raise AdapterError(f"lora_path is no folder: {error}") from error
     if top not in path.parents:
         raise AdapterError("lora_path must be a folder below that of --adapter-folder, or relative to it")
+    if any(top not in file.parents for file in files):
+        raise AdapterError("files of lora_path must be below --adapter-folder, too: links in it lead to others")
     return path

@@ -6,7 +6,7 @@ Who calls it: `LLMDeployment.from_body`, and the operator's settings file. Rules
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, is_dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, cast, get_args, get_origin
@@ -16,6 +16,9 @@ from fairlead.api.quantities import QUANTITY_PATTERN, parse_bytes
 from fairlead.api.schema import MAX_NOTATION_LENGTH, Constraints, Notation, api_fields, join, unwrap
 
 T = TypeVar("T")
+
+MAX_DEPTH = 64
+"""Of an object that may have any fields. API servers take ten thousand; a pod has a dozen."""
 
 
 class InvalidValue(ValueError):
@@ -64,6 +67,20 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
+def nests_deeper(value: Any, depth: int) -> bool:
+    """Whether lists and objects are in one another more than so many times."""
+    level = [value]
+    for _ in range(depth + 1):
+        level = [inner for each in level for inner in _inner(each)]
+        if not level:
+            return False
+    return True
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+
+
 def matches(pattern: str, text: str) -> bool:
     """Whether a pattern of the CRD is found in a text. Its `$` is the very end; Python's would also let a line feed
     follow."""
@@ -82,6 +99,8 @@ def _value(bare: Any, constraints: Constraints, raw: Any, path: str, strict: boo
         case Notation.QUANTITY:
             return {name: _quantity(each, join(path, name)) for name, each in _entries(raw, path, constraints).items()}
         case Notation.RAW:
+            if nests_deeper(raw, MAX_DEPTH):
+                raise InvalidValue(path, f"Invalid value: it is nested more than {MAX_DEPTH} deep")
             return _mapping(raw, path)
     origin = get_origin(bare)
     if origin is tuple:

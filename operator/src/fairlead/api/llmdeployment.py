@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
+from itertools import islice
 from typing import Annotated, Any, Self
 
 from fairlead.api import names, rules
 from fairlead.api.decoding import InvalidValue, decode
 from fairlead.api.durations import format_duration
 from fairlead.api.model_cache import ModelCache, ModelCredentials
+from fairlead.api.pod_overlay import misfits
 from fairlead.api.rules import BrokenRule
 from fairlead.api.schema import Bytes, Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of, validations
 
@@ -552,6 +554,10 @@ class LLMDeployment:
         return max(1, minimum or 1)
 
 
+_MOST_MISFITS = 8
+"""Of a template that are told."""
+
+
 @cache
 def spec_schema() -> JsonSchema:
     """The structural schema of `spec`. Do not change the result."""
@@ -559,10 +565,13 @@ def spec_schema() -> JsonSchema:
 
 
 def broken_rules(body: Mapping[str, Any]) -> list[BrokenRule]:
-    """Every rule between fields that an object breaks which `LLMDeployment.from_body` takes."""
+    """Every rule between fields that an object breaks which `LLMDeployment.from_body` takes, and what of its template
+    is no pod's."""
     spec = body["spec"]
+    template = (spec.get("template") or {}).get("spec") or {}
     return [
         *rules.broken(rules.OBJECT, body),
         *rules.broken(rules.SPEC, spec, "spec"),
         *rules.broken_below(LLMDeploymentSpec, spec, "spec"),
+        *islice(misfits(template, "spec.template.spec"), _MOST_MISFITS),
     ]

@@ -53,6 +53,8 @@ class Applied:
     changes: tuple[Change, ...] = ()
     problems: tuple[Problem, ...] = ()
     """What the API refused for good, objects that are not ours, and (as `Reconciling`) what has to go first."""
+    is_refused: bool = False
+    """Whether the API server takes a child as it is to be never: only another spec, or another server, helps."""
 
 
 async def ask_to_drain(pods: Iterable[JsonObject]) -> None:
@@ -119,9 +121,10 @@ class Applier:
         """Raises KubeError for what may succeed when it is tried again; what will not is among the problems."""
         changes: list[Change] = []
         problems: list[Problem] = []
+        is_refused = False
         await self._drain(plan.drain, owner, changes)  # before what lowers the count
         for manifest in plan.apply:
-            await self._apply_child(manifest, owner, changes, problems)
+            is_refused |= await self._apply_child(manifest, owner, changes, problems)
         for child in plan.prune:
             await self._delete(BY_KIND[child["kind"]], child, "Deleted", changes)
             self._settled.get((owner["metadata"]["namespace"], owner["metadata"]["name"]), {}).pop(key_of(child), None)
@@ -131,11 +134,12 @@ class Applier:
             await self._scale.scale(owner, plan.initial_replicas)  # unless somebody has set the count since
             detail = f"spec.replicas = {plan.initial_replicas}"
             changes.append(Change("Scaled", names.KIND, owner["metadata"]["name"], detail))
-        return Applied(tuple(changes), tuple(problems))
+        return Applied(tuple(changes), tuple(problems), is_refused)
 
     async def _apply_child(
         self, manifest: Manifest, owner: JsonObject, changes: list[Change], problems: list[Problem]
-    ) -> None:
+    ) -> bool:
+        """Whether the API server refuses it as it is."""
         resource = BY_KIND[manifest["kind"]]
         try:
             metadata = manifest["metadata"]
@@ -143,7 +147,7 @@ class Applier:
             problem = ownership_problem(live, owner) if live is not None else None
             if problem is not None:
                 problems.append(problem)
-                return
+                return False
             uid = {"uid": live["metadata"]["uid"]} if live is not None else {}
             obj = manifest | {"metadata": metadata | uid}
             result = await self._client.apply(resource, obj, names.FIELD_MANAGER, force=True)
@@ -152,13 +156,14 @@ class Applier:
                 raise
             message = f"{manifest['kind']} {metadata['name']!r} was refused by the API server: {e.message}"
             problems.append(Problem(Reason.APPLY_FAILED, message))
-            return
+            return e.is_final
         key = (owner["metadata"]["namespace"], owner["metadata"]["name"])
         self._settled.setdefault(key, {})[key_of(manifest)] = content_hash(result)
         before = ((live or {}).get("spec") or {}).get("replicas")
         after = (manifest.get("spec") or {}).get("replicas")
         verb = "Created" if live is None else "Updated" if after is None or before == after else "Scaled"
         changes.append(Change(verb, *key_of(manifest), f"replicas {before} → {after}" if verb == "Scaled" else ""))
+        return False
 
     async def _drain(self, pods: Sequence[JsonObject], owner: JsonObject, changes: list[Change]) -> None:
         """Marks first: after a restart, what is marked is found again, and what was only asked is not."""

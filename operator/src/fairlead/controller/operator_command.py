@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairlead.controller.capabilities import MissingRights
 from fairlead.controller.operator import LeaseLost, Operator, WatchFailed
-from fairlead.kube.client import KubeClient, KubeError
+from fairlead.kube.client import RECURSION_LIMIT, KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.operator_settings import OperatorSettings, SettingsError
 from fairlead_protocol.logs import configure_logging
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.namespace:
         settings = replace(settings, watch_namespaces=tuple(args.namespace))
     configure_logging(settings.log_level, settings.log_format)
+    sys.setrecursionlimit(RECURSION_LIMIT)  # kopf decodes objects of any depth, and one must not end its watch
     try:
         asyncio.run(_run(settings, args.kubeconfig, args.context))
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 RECHECK_SECONDS = 10.0
 """How soon to look again at something that changes without an event for us: a claim, a name that is taken, a quota."""
 
+REFUSED_SECONDS = 120.0
+"""The same for what the API server refuses as it is: a change of the spec is an event, another policy of the cluster is
+none."""
 STATUS_REFUSED = "StatusRefused"
 """Of an Event only: no condition can say it."""
 CONFIGURING = (("Deployment", "Created"), ("Deployment", "Updated"))
@@ -43,6 +46,8 @@ class ReconcileOutcome(StrEnum):
     """Children were written."""
     BLOCKED = "blocked"
     """Something stands in the way; the conditions say what."""
+    REFUSED = "refused"
+    """The API server takes a child as it is to be never; the conditions say why."""
 
 
 class Reconciler:
@@ -82,6 +87,8 @@ class Reconciler:
         applied = await self.applier.apply(plan, observed.body)
         loaded = await self.adapters.bring(observed, wanted)  # engines load and unload what differs
         is_told = await self.write_status(key, observed, wanted, applied, loaded)
+        if applied.is_refused:
+            return ReconcileOutcome.REFUSED
         if wanted.obstacle is not None or applied.problems or loaded.is_unfinished or not is_told:
             return ReconcileOutcome.BLOCKED
         return ReconcileOutcome.APPLIED if applied.changes else ReconcileOutcome.UNCHANGED
@@ -90,6 +97,8 @@ class Reconciler:
         """Seconds until the next look, where no event may come; None = when something happens."""
         if outcome is ReconcileOutcome.BLOCKED:
             return RECHECK_SECONDS
+        if outcome is ReconcileOutcome.REFUSED:
+            return REFUSED_SECONDS
         observed = self.cluster.last_seen(key)
         return None if observed is None else next_look(observed.pods, datetime.now(UTC))
 

@@ -7,6 +7,7 @@ says, never retries (callers know what may be repeated), and turns every failure
 import asyncio
 import base64
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -40,6 +41,9 @@ MAX_ANSWER_BYTES = 2**30
 """More than a page of the largest objects that an API server keeps."""
 MAX_REQUESTS = 100
 """At once, of those that end soon: watches keep nobody waiting, however many namespaces are watched."""
+RECURSION_LIMIT = 50_000
+"""Python's, for the deepest JSON that API servers take: ten thousand levels, of some calls each."""
+_UNTYPED = "failed to create typed patch object"
 PHRASES = {each.value: each.phrase for each in HTTPStatus}
 
 
@@ -58,8 +62,15 @@ class KubeError(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same request may succeed later: no answer, too many requests, or the server's own fault."""
-        return self.status == 0 or self.status == 429 or self.status >= 500
+        """Whether the same request may succeed later: no answer, too many requests, or the server's own fault. What has
+        not the shape of its kind is the request's, though some servers say that it is theirs."""
+        is_the_servers = self.status >= 500 and not self.message.startswith(_UNTYPED)
+        return self.status == 0 or self.status == 429 or is_the_servers
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the object is refused as it is, whoever asks and whenever."""
+        return self.status in (400, 422) or self.message.startswith(_UNTYPED)
 
 
 class KubeClient:
@@ -207,7 +218,7 @@ class KubeClient:
         limits = TimeLimits(connect=whole, first_byte=whole, silence=whole, whole=whole)
         asked = self._answer(self._http, method, path, limits, params, body, content_type or JSON)
         async with asked as response:
-            document = json.loads(await response.read(MAX_ANSWER_BYTES))
+            document = _decoded(await response.read(MAX_ANSWER_BYTES))
         if not isinstance(document, dict):
             message = f"{method} {self.config.server}{path} did not answer with a JSON object"
             raise KubeError(0, "Unreachable", self.config.public(message))
@@ -234,7 +245,7 @@ class KubeClient:
         limits = TimeLimits(connect=self.timeout, first_byte=silence_seconds, silence=silence_seconds)
         async with self._answer(self._watches, "GET", resource.path(namespace), limits, params) as response:
             async for line in lines(response):
-                event = json.loads(line)
+                event = _decoded(line)
                 if event.get("type") == "ERROR":
                     status = event.get("object") or {}
                     raise _from_status(status, int(status.get("code") or 500))
@@ -309,11 +320,22 @@ class KubeClient:
         return {"authorization": credentials} if credentials else {}
 
 
+def _decoded(text: str | bytes) -> Any:
+    """Of JSON. API servers take objects of any kind that are nested ten thousand deep, and one such in a list must not
+    keep the others from being read."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
+    try:
+        return json.loads(text)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 async def _refusal(response: Connection) -> KubeError:
     """In Kubernetes' own words, if it has any."""
     text = (await response.read(MAX_ANSWER_BYTES)).decode(errors="replace")
     try:
-        document = json.loads(text)
+        document = _decoded(text)
     except ValueError:
         document = None
     if not isinstance(document, dict) or document.get("kind") != "Status":

@@ -7,22 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.api.pod_containers import sidecars
-
-MERGE_KEYS: Mapping[str, str] = {
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-    "resourceClaims": "name",
-}
-"""Field of a pod spec → the key by which Kubernetes merges the list's items."""
+from fairlead.api.pod_overlay import MERGE_KEYS
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from fairlead_engine.adapters import CONFIG_FILE, WEIGHTS_FILE
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.model.checkpoint import check_readable
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 _MOST_CONFIG_BYTES = 2**20
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairlead_engine.adapters import CONFIG_FILE
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter, Module
-from fairlead_engine.model.lora.peft_files import CONFIG_FILE, FLOATS, PeftFiles
+from fairlead_engine.model.lora.peft_files import FLOATS, PeftFiles
 from fairlead_engine.model.lora.soft_prompt import SOFT_PROMPTS, read_soft_prompt
 
 _PREFIX = "base_model.model."
