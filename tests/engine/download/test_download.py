@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from fairlead_engine.download import downloader
+from fairlead_engine.download import downloader, limits
 from fairlead_engine.download.downloader import Orders, download
 from fairlead_engine.download.models_folder import ModelsFolder, hold_model, last_used, read_manifest
 from fairlead_engine.download.remote import DownloadError, Listing, Remote, RemoteFile
@@ -365,7 +365,7 @@ class Dripping(Remote):
 def test_a_connection_that_has_become_slow_is_given_up_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloader, "_SLOW_SECONDS", 0.05)
+    monkeypatch.setattr(limits, "SLOW_SECONDS", 0.05)
     remote = Dripping(random.Random(8).randbytes(500_000), num_slow=3)
     orders = Orders(SOURCE, ModelsFolder(tmp_path), backoff_seconds=0.001, attempts=2)
     folder = asyncio.run(download(orders, Reporter(SOURCE), remote))

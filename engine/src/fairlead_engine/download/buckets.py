@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from fairlead_engine.download.certificates import PUT_CERTIFICATE
+from fairlead_engine.download.limits import paced
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, RemoteFile
 from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revision_of
 from fairlead_protocol.downloads import DownloadFailure
@@ -120,7 +121,12 @@ class BucketRemote:
         if (file.size or 0) > LARGEST_LIST:
             problem = f"{self._name}/{file.path} is too long for a list of files"
             raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, problem)
-        return b"".join([chunk async for chunk in self.read(file, 0)]).decode(errors="replace")
+        content = bytearray()
+        async for chunk in paced(self.read(file, 0)):
+            content += chunk
+            if len(content) > LARGEST_LIST:
+                raise Changed
+        return content.decode(errors="replace")
 
     def _opened(self, source: Source) -> "S3Store | GCSStore | AzureStore":
         """Raises DownloadError where it cannot be from this environment."""

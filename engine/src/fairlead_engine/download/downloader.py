@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 import shutil
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fairlead_engine.download import archive, converters
+from fairlead_engine.download.limits import listed, paced
 from fairlead_engine.download.models_folder import (
     MANIFEST,
     Manifest,
@@ -45,9 +45,8 @@ from fairlead_protocol.model_sources import parse_source
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _WAIT_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
-_SLOW_SECONDS = 60.0
-_SLOW_BYTES = 60 << 10
-"""A connection that brings no more in that time is given up for another: one that is silent its reader gives up."""
+_ROOM_BYTES = 64 << 20
+"""That are made room for at a time, of files whose size only their end tells."""
 _READ_BYTES = 4 << 20
 _ARCHIVE = ".archive"
 """Folder of archives, and of what comes with them, beside what is unpacked."""
@@ -90,7 +89,7 @@ async def download(orders: Orders, reporter: Reporter, remote: Remote | None = N
         remote = remote_of(parsed) if remote is None else remote
         stack.push_async_callback(remote.close)
         reporter.stage(DownloadStage.LISTING)
-        listing = await _patiently(remote.open, orders, "listing")
+        listing = await _patiently(lambda: listed(remote.open, source), orders, "listing")
         if there is not None and there.revision == listing.revision:
             return _as_it_is(orders, there, reporter)
         with _full_disk_told(models):
@@ -132,6 +131,11 @@ class _Run:
         self._staging = orders.models.staging(orders.source)
         self._digests: dict[str, str] = {}
         """SHA-256 of files that are whole, by path."""
+        self._num_bytes = 0
+        """Of the files that are fetched: as listed, or as they have come."""
+        self._room = 0
+        """For so many the size limit leaves room."""
+        self._claiming = asyncio.Lock()
 
     async def run(self) -> Path:
         packed = self._listing.is_packed
@@ -162,14 +166,14 @@ class _Run:
                 path.unlink()
 
     def _make_room(self, files: tuple[RemoteFile, ...], where: Path) -> None:
-        """Before the first byte: within the size limit, on the disk. A size that is not known counts as 0."""
+        """Before the first byte: within the size limit, on the disk. A size that is not known counts as 0, and is
+        counted as its bytes come (`_take_unsized`)."""
         total = sum(file.size or 0 for file in files)
         total_known = all(file.size is not None for file in files)
         self._reporter.expect(total if total_known else None)
         plan = Plan(source=self._orders.source, revision=self._listing.revision, bytes=total)
-        if self._orders.size_limit is not None:
-            for path in self._models.make_room(total, self._orders.size_limit, self._orders.source):
-                _log.info("removed for room", extra={"folder": str(path)})
+        self._num_bytes = total
+        self._claim(total)
         self._models.plan(self._orders.source, plan)
         there = sum(path.stat().st_size for path in where.rglob("*") if path.is_file())
         missing = total - there + (_packed_bytes(files) if self._listing.is_packed else converters.extra_bytes(files))
@@ -181,12 +185,42 @@ class _Run:
                 "room, or name a larger volume",
             )
 
+    def _claim(self, num_bytes: int) -> None:
+        """So many bytes are this model's, within the size limit. Raises DownloadError where others leave no room."""
+        if self._orders.size_limit is not None:
+            for path in self._models.make_room(num_bytes, self._orders.size_limit, self._orders.source):
+                _log.info("removed for room", extra={"folder": str(path)})
+        self._room = num_bytes
+
+    async def _take_unsized(self, num_bytes: int) -> None:
+        """Bytes came, or are there, of a file whose source states no size. Raises DownloadError where there is no room
+        for them."""
+        self._num_bytes += num_bytes
+        if self._orders.size_limit is None or self._num_bytes <= self._room:
+            return
+        async with self._claiming:
+            if self._num_bytes > self._room:
+                ahead = min(_ROOM_BYTES, max(0, self._orders.size_limit - self._num_bytes))
+                try:
+                    await in_thread(self._claim, self._num_bytes + ahead)
+                except DownloadError:
+                    await in_thread(self._claim, self._num_bytes)
+
+    def _discard(self, part: PartFile) -> None:
+        lost = part.discard()
+        self._reporter.have(-lost)
+        if part.file.size is None:
+            self._num_bytes -= lost
+
     async def _fetch_all(self, files: tuple[RemoteFile, ...], where: Path) -> None:
         """The largest first, so that none is left to be fetched alone. The first failure ends all."""
         parts = [PartFile(where, file) for file in sorted(files, key=lambda file: -(file.size or 0))]
         self._reporter.stage(DownloadStage.VERIFYING)
         for part in parts:
-            self._reporter.have(part.target.stat().st_size if part.target.exists() else await part.resume())
+            there = part.target.stat().st_size if part.target.exists() else await part.resume()
+            self._reporter.have(there)
+            if part.file.size is None:
+                await self._take_unsized(there)
         self._reporter.stage(DownloadStage.DOWNLOADING)
         gate = asyncio.Semaphore(self._orders.parallel)
         tasks = [asyncio.create_task(self._fetch(part, gate)) for part in parts if not part.target.exists()]
@@ -202,7 +236,7 @@ class _Run:
             self._reporter.begin(part.file.path)
             await _patiently(lambda: self._fetch_rest(part), self._orders, part.file.path, lambda: part.size)
             if (problem := part.problem()) is not None:
-                self._reporter.have(-part.discard())
+                self._discard(part)
                 raise DownloadError(
                     DownloadFailure.DIGEST_MISMATCH,
                     f"{part.file.path} of {self._orders.source} {problem}, and was thrown away: download again; if "
@@ -216,20 +250,17 @@ class _Run:
         if part.file.size is not None and part.size >= part.file.size:
             return
         try:
-            since, at_first = time.monotonic(), part.size
-            async for chunk in self._remote.read(part.file, part.size):
+            async for chunk in paced(self._remote.read(part.file, part.size)):
+                if part.file.size is None:
+                    await self._take_unsized(len(chunk))
                 await part.append(chunk)
                 self._reporter.fetched(len(chunk))
                 if part.file.size is not None and part.size > part.file.size:
                     raise Changed
-                if (now := time.monotonic()) - since > _SLOW_SECONDS:
-                    if part.size - at_first < _SLOW_BYTES:
-                        raise Interrupted("the connection has become slow")
-                    since, at_first = now, part.size
             if part.file.size is not None and part.size < part.file.size:
                 raise Interrupted("the connection ended early")
         except Changed:
-            self._reporter.have(-part.discard())
+            self._discard(part)
             raise DownloadError(
                 DownloadFailure.DIGEST_MISMATCH,
                 f"{part.file.path} of {self._orders.source} is not the file that was listed: it was changed meanwhile; "
@@ -251,6 +282,7 @@ class _Run:
                 DownloadFailure.NO_SPACE,
                 f"{name} unpacks to {size} bytes, and {self._models.path} has {free}: make room",
             )
+        await in_thread(self._claim, size)
         try:
             await in_thread(archive.unpack, chosen, self._staging)
         except BaseException:

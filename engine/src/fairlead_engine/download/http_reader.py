@@ -7,13 +7,15 @@ a path or a query that a server redirected to: those may be signed.
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 
 import aiohttp
 from yarl import URL
 
 from fairlead_engine.download.certificates import PUT_CERTIFICATE
+from fairlead_engine.download.limits import ANSWER_SECONDS, Pace, in_time
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted
 from fairlead_protocol.downloads import DownloadFailure
 
@@ -21,6 +23,7 @@ _MAX_REDIRECTS = 10
 _CONNECT_SECONDS = 30.0
 _SILENCE_SECONDS = 60.0
 _CHUNK_BYTES = 1 << 20
+_SMALL_CHUNK_BYTES = 1 << 16
 _GOODBYE_SECONDS = 0.25
 """That connections with TLS take to end after their session is closed, as aiohttp's documentation has it."""
 _LONGEST_PATIENCE_SECONDS = 120.0
@@ -48,7 +51,9 @@ class HttpReader:
                 sent = dict(headers or {})
                 if self.authorization and target.origin() == origin.origin():
                     sent["Authorization"] = self.authorization
-                async with self._opened().request(method, target, headers=sent, allow_redirects=False) as answer:
+                async with AsyncExitStack() as stack:
+                    asked = self._opened().request(method, target, headers=sent, allow_redirects=False)
+                    answer = await in_time(partial(stack.enter_async_context, asked), ANSWER_SECONDS, target.host or "")
                     location = answer.headers.get("Location")
                     if not (HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST and location):
                         _raise_if_transient(answer, target)
@@ -66,11 +71,27 @@ class HttpReader:
             raise Interrupted(f"{target.host}: {_kind(error)}") from None
         raise Interrupted(f"{origin.host} redirects without end")
 
+    async def whole(
+        self, url: str, limit: int, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes | None]:
+        """Status, headers (in lower case) and content of a small answer; None in place of more than `limit` bytes.
+        Raises as `request`, and Interrupted where it is slow."""
+        async with self.request("GET", url, headers) as answer:
+            content, pace = bytearray(), Pace()
+            async for chunk in answer.content.iter_chunked(_SMALL_CHUNK_BYTES):
+                content += chunk
+                pace.came(len(chunk))
+                if len(content) > limit:
+                    break
+            told = {name.lower(): value for name, value in answer.headers.items()}
+            return answer.status, told, bytes(content) if len(content) <= limit else None
+
     async def read(
         self, url: str, start: int, *, etag: str | None = None, size: int | None = None
     ) -> AsyncIterator[bytes]:
         """Bytes of a file from `start` on. `etag`: of the file that was listed, else Changed is raised, as when its
-        `size` differs. Raises Interrupted, and `aiohttp.ClientResponse` of an error as `Refused`."""
+        `size` differs. Empty where bytes before `start` came. Raises Interrupted, and
+        `aiohttp.ClientResponse` of an error as `Refused`."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         if start and etag and not etag.startswith("W/"):
             headers["If-Range"] = etag
@@ -87,10 +108,12 @@ class HttpReader:
             whole = None if answer.content_length is None else begins + answer.content_length
             if size is not None and whole is not None and whole != size:
                 raise Changed
-            skip = start - begins  # a server that knows no ranges sends all of it
+            skip, pace = start - begins, Pace()  # a server that knows no ranges sends all of it
             async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
                 if skip >= len(chunk):
                     skip -= len(chunk)
+                    pace.came(len(chunk))
+                    yield b""
                     continue
                 yield chunk[skip:] if skip else chunk
                 skip = 0

@@ -19,6 +19,8 @@ from fairlead_protocol.model_sources import Source
 
 _PUBLIC = "https://huggingface.co"
 _DEFAULT_REVISION = "main"
+_LARGEST_LISTING = 16 << 20
+"""Bytes: some 300 for each of its files."""
 
 
 class _LargeFile(msgspec.Struct):
@@ -52,10 +54,12 @@ class HubRemote:
 
     async def open(self) -> Listing:
         url = f"{self._endpoint}/api/models/{self._id}/revision/{quote(self._revision, safe='')}?blobs=true"
-        async with self._http.request("GET", url) as answer:
-            if answer.status != HTTPStatus.OK:
-                raise self._refusal(Refused(answer.status, dict(answer.headers)))
-            text = await answer.read()
+        status, headers, text = await self._http.whole(url, _LARGEST_LISTING)
+        if status != HTTPStatus.OK:
+            raise self._refusal(Refused(status, headers))
+        if text is None:
+            problem = f"{self._shown} lists hf://{self._id} in more than {_LARGEST_LISTING} bytes: it is no model"
+            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, problem)
         try:
             model = msgspec.json.decode(text, type=_Model)
         except (msgspec.MsgspecError, RecursionError) as error:

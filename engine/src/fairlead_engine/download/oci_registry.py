@@ -135,13 +135,10 @@ class OciRemote:
 
     async def _asked(self, reference: str) -> tuple[int, dict[str, str], bytes]:
         url = f"{self._base}/manifests/{reference}"
-        async with self._http.request("GET", url, {"Accept": ", ".join(_MANIFESTS)}) as answer:
-            content = bytearray()
-            async for chunk in answer.content.iter_chunked(1 << 16):
-                content += chunk
-                if len(content) > _LARGEST_MANIFEST:
-                    raise self._unfit(f"has a manifest of more than {_LARGEST_MANIFEST} bytes")
-            return answer.status, {name.lower(): value for name, value in answer.headers.items()}, bytes(content)
+        status, headers, content = await self._http.whole(url, _LARGEST_MANIFEST, {"Accept": ", ".join(_MANIFESTS)})
+        if content is None:
+            raise self._unfit(f"has a manifest of more than {_LARGEST_MANIFEST} bytes")
+        return status, headers, content
 
     async def _log_in(self, challenge: str) -> None:
         authorization = await self._login.authorization(challenge)

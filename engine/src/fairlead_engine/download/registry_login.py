@@ -66,18 +66,13 @@ class RegistryLogin:
     async def _token(self, url: str) -> str | None:
         http = HttpReader(self._basic)
         try:
-            async with http.request("GET", url) as answer:
-                if answer.status != HTTPStatus.OK:
-                    return None
-                content = bytearray()
-                async for chunk in answer.content.iter_chunked(1 << 16):
-                    content += chunk
-                    if len(content) > _LARGEST_TOKEN:
-                        break
+            status, _, content = await http.whole(url, _LARGEST_TOKEN)
         finally:
             await http.close()
+        if status != HTTPStatus.OK:
+            return None
         try:
-            given = json.loads(content)
+            given = json.loads(content or b"")
             token = given.get("token") or given.get("access_token")
         except (ValueError, AttributeError, RecursionError):
             token = None

@@ -100,14 +100,11 @@ class WebRemote:
 
     async def _text(self, url: str) -> str:
         """Of a small file; empty = there is none."""
-        async with self._http.request("GET", url) as answer:
-            if answer.status != HTTPStatus.OK:
-                return ""
-            content = bytearray()
-            async for chunk in answer.content.iter_chunked(1 << 16):
-                content += chunk
-                if len(content) > LARGEST_LIST:
-                    raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{url} is too long for a list of files")
+        status, _, content = await self._http.whole(url, LARGEST_LIST)
+        if status != HTTPStatus.OK:
+            return ""
+        if content is None:
+            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{url} is too long for a list of files")
         return content.decode(errors="replace")
 
 
