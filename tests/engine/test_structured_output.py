@@ -351,6 +351,7 @@ def test_a_schema_that_cannot_be_kept_to_is_refused_by_its_keyword(keyword: str,
             schema = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "array", "items": schema}]}}
             place = ".items.anyOf[1].items"
     with pytest.raises(RequestError) as refused:
-        kept_to(response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}})
+        wanted = {"name": "n", "schema": schema, "strict": True}
+        kept_to(response_format={"type": "json_schema", "json_schema": wanted})
     assert refused.value.field == "response_format.json_schema.schema"
     assert f"{refused.value.field}{place}.{keyword} cannot" in refused.value.message

@@ -82,12 +82,12 @@ def start_says(start_app: Any, tokenizer: PromptTokenizer) -> Any:
             "schema",
         ),
         (
-            {"tools": [TOOLS[0], {"function": {"name": "f", "strict": True, "parameters": {"not": {}}}}]},
+            {"tools": [TOOLS[0], {"function": {"name": "f", "strict": True, "parameters": {"not": {"const": 1}}}}]},
             "tools[1].function.parameters",
             "'not' is not supported",
         ),
         (
-            {"tools": [{"function": {"name": "f", "parameters": {"type": "objekt"}}}], "tool_choice": "required"},
+            {"tools": [{"function": {"name": "f", "parameters": {"type": "objekt"}, "strict": True}}]},
             "tools[0].function.parameters",
             "objekt",
         ),

@@ -5,7 +5,6 @@ kept to is refused here, by the name of the field and of the keyword. llguidance
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -13,25 +12,16 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from fairlead_engine.errors import RequestError
+from fairlead_engine.server.json_schema.normal_form import normal_form
+from fairlead_engine.server.json_schema.refusals import schema_error
+from fairlead_engine.server.json_schema.relaxed import relaxed
 from fairlead_engine.types import Grammar
 
 _MOST_CHOICES = 10_000
+NOT_STRICT = "leave it out, or send strict = false, with which what cannot be kept to is relaxed"
+"""What to do about a strict schema."""
 _WHITESPACE = r"[ \t\r\n]{1,64}"
 """Between the tokens of JSON: a model cannot go on with it for ever."""
-_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords whose values map names to schemas."""
-_DATA = ("enum", "const", "default", "examples", "required")
-"""Keywords whose values are no schemas."""
-_UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
-_OF_KEYWORD = (
-    ("format", re.compile(r"Unknown format: (.*)")),
-    ("type", re.compile(r"Invalid type: (.*)")),
-    ("$ref", re.compile(r"Pointer '(.*)' does not exist")),
-    ("$ref", re.compile(r"Resource '(.*)' is not present")),
-    ("oneOf", re.compile(r"oneOf constraints are not supported()")),
-    ("pattern", re.compile(r"regex parse error()")),
-)
-"""What llguidance says of keywords that it does not name, and the value that it says it of."""
 
 
 class JsonSchemaFormat(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -40,7 +30,7 @@ class JsonSchemaFormat(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     name: str | None = None
     schema: dict[str, Any] | None = None
     strict: bool | None = None
-    """It is kept to in either case."""
+    """True: all of it is kept to, or the request refused. Else what cannot be kept to is relaxed."""
     description: str | None = None
 
 
@@ -143,7 +133,8 @@ def _of_response_format(wanted: ResponseFormat) -> Iterator[Wish]:
         case "json_schema":
             if wanted.json_schema is None or wanted.json_schema.schema is None:
                 raise RequestError(f"{field}.json_schema.schema", f"{field}.json_schema.schema is missing")
-            yield Wish(f"{field}.json_schema.schema", _json, _encode(wanted.json_schema.schema))
+            make = _strict_json if wanted.json_schema.strict else _lenient_json
+            yield Wish(f"{field}.json_schema.schema", make, _encode(wanted.json_schema.schema))
         case "structural_tag":
             yield Wish(field, _tags, _encode(wanted))
         case other:
@@ -175,42 +166,84 @@ def _encode(value: Any) -> str:
 
 
 def _json(field: str, source: str, whitespace: str | None) -> str:
+    return _schema_grammar(field, _schema_of(field, source), whitespace, "leave it out")
+
+
+def _strict_json(field: str, source: str, whitespace: str | None) -> str:
+    return _schema_grammar(field, _schema_of(field, source), whitespace, NOT_STRICT)
+
+
+def _lenient_json(field: str, source: str, whitespace: str | None) -> str:
+    schema = _schema_of(field, source)
+    return _grammar_text(relaxed_schema(schema, {"type": "object"} if schema.get("type") == "object" else {}), None)
+
+
+def _schema_of(field: str, source: str) -> dict[str, Any]:
     try:
         schema = json.loads(source)
     except (ValueError, RecursionError) as error:
         raise RequestError(field, f"{field} is not JSON: {error}") from None
     if not isinstance(schema, dict):
         raise RequestError(field, f"{field} must be a JSON object, a schema")
-    return schema_grammar(field, schema, whitespace)
-
-
-def check_schema(field: str, schema: dict[str, Any], *, is_lenient: bool = False) -> dict[str, Any]:
-    """The schema as it can stand within a grammar. `is_lenient`: keywords that cannot be kept to are ignored. Raises
-    RequestError, naming the field and what in it cannot be kept to."""
-    schema = {**schema, "x-guidance": {"whitespace_pattern": _WHITESPACE, "lenient": is_lenient}}
-    _grammar_of(field, schema, None)
     return schema
 
 
-def schema_grammar(field: str, schema: dict[str, Any], whitespace: str | None = _WHITESPACE) -> str:
-    """The grammar of the JSON that a schema allows. Raises RequestError as `check_schema` does."""
+def kept_schema(field: str, schema: dict[str, Any], advice: str = "leave it out") -> dict[str, Any]:
+    """The schema as it stands within a grammar, all of it kept to. Raises RequestError, naming the field, what in it
+    cannot be kept to, and what to do, which `advice` says."""
+    kept = _normal(field, schema, advice)
+    _grammar_of(field, kept, {"whitespace_pattern": _WHITESPACE}, advice)
+    return _with_options(kept)
+
+
+def relaxed_schema(schema: dict[str, Any], widest: dict[str, Any]) -> dict[str, Any]:
+    """The schema as it stands within a grammar, where it allows no less, and as little more as can be kept to."""
+    return _with_options(relaxed(schema, _can_be_kept_to, widest), is_lenient=True)
+
+
+def _with_options(schema: dict[str, Any], *, is_lenient: bool = False) -> dict[str, Any]:
+    options = {"whitespace_pattern": _WHITESPACE, "lenient": is_lenient, "coerce_one_of": is_lenient}
+    return {**schema, "x-guidance": options}
+
+
+def _can_be_kept_to(schema: dict[str, Any]) -> bool:
+    try:
+        return problem_of(_grammar_text(_with_options(schema, is_lenient=True), None)) is None
+    except ValueError:  # numbers of more than 64 bits
+        return False
+
+
+def _schema_grammar(field: str, schema: dict[str, Any], whitespace: str | None, advice: str) -> str:
+    """The grammar of the JSON that a schema allows. Raises RequestError as `kept_schema` does."""
     options: dict[str, Any] = {"whitespace_flexible": False}
     if whitespace is not None:
         options = {"whitespace_pattern": whitespace}
-    return _grammar_of(field, schema, options)
+    return _grammar_of(field, _normal(field, schema, advice), options, advice)
 
 
-def _grammar_of(field: str, schema: dict[str, Any], options: dict[str, Any] | None) -> str:
-    from llguidance import LLMatcher
+def _normal(field: str, schema: dict[str, Any], advice: str) -> dict[str, Any]:
+    found = normal_form(schema)
+    if found is False:
+        raise schema_error(field, schema, "no JSON text can meet it", advice)
+    return found if isinstance(found, dict) else {}
 
+
+def _grammar_of(field: str, schema: dict[str, Any], options: dict[str, Any], advice: str) -> str:
     try:
-        text = LLMatcher.grammar_from_json_schema(schema, overrides=options)  # type: ignore[arg-type]
+        text = _grammar_text(schema, options)
     except ValueError as error:
         told = f"numbers of a schema have at most 64 bits, and its texts are Unicode ({error})"
-        raise _schema_error(field, schema, told) from None
+        raise schema_error(field, schema, told, advice) from None
     if problem := problem_of(text):
-        raise _schema_error(field, schema, problem)
+        raise schema_error(field, schema, problem, advice)
     return text
+
+
+def _grammar_text(schema: dict[str, Any], options: dict[str, Any] | None) -> str:
+    """Raises ValueError for numbers of more than 64 bits, and for texts that are no Unicode."""
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_json_schema(schema, overrides=options)  # type: ignore[arg-type]
 
 
 def _regex(field: str, source: str, whitespace: str | None) -> str:
@@ -256,7 +289,7 @@ def _tags(field: str, source: str, whitespace: str | None) -> str:
         triggers = [trigger for trigger in wanted.triggers if structure.begin.startswith(trigger)]
         if not triggers:
             raise RequestError(field, f"{field}: no trigger is the beginning of {structure.begin!r}")
-        schema = check_schema(field, structure.schema)
+        schema = kept_schema(field, structure.schema)
         tags.append(StructTag(trigger=max(triggers, key=len), begin=structure.begin, grammar=schema, end=structure.end))
     return _checked(field, LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False)))
 
@@ -275,50 +308,3 @@ def problem_of(text: str) -> str | None:
 
     is_wrong, messages = LLMatcher.validate_grammar_with_warnings(text, limits=parser_limits())
     return described(messages[0]) if is_wrong else None
-
-
-# -- what is wrong with a schema ---------------------------------------------------------------------------------------
-
-
-def _schema_error(field: str, schema: Any, problem: str) -> RequestError:
-    """The refusal of a schema, which names the keyword and the first place that has it."""
-    keyword, value, told = _culprit(problem)
-    place = None if keyword is None else next(_places(schema, keyword, value), None)
-    where = field if place is None else f"{field}{place}"
-    return RequestError(field, f"{where} cannot be kept to: {told}", "unsupported_value")
-
-
-def _culprit(problem: str) -> tuple[str | None, str, str]:
-    """The keyword that llguidance's sentence is about, what its value ends with, and a sentence that names it."""
-    if found := _UNIMPLEMENTED.search(problem):
-        keyword = json.loads(found[1])[0]
-        return keyword, "", f"the keyword {keyword!r} is not supported"
-    for keyword, pattern in _OF_KEYWORD:
-        if found := pattern.match(problem):
-            if keyword == "oneOf":
-                problem = "'oneOf' is supported where its schemas exclude one another at sight only; use 'anyOf'"
-            return keyword, found[1], problem
-    return None, "", problem
-
-
-def _places(schema: Any, keyword: str, value: str, path: str = "") -> Iterator[str]:
-    """Where a schema has a keyword with a value that ends so, as a path within it."""
-    if isinstance(schema, list):
-        for position, part in enumerate(schema):
-            yield from _places(part, keyword, value, f"{path}[{position}]")
-    if not isinstance(schema, dict):
-        return
-    if keyword in schema and _ends_with(schema[keyword], value):
-        yield f"{path}.{keyword}"
-    for name, part in schema.items():
-        if name in _SCHEMAS and isinstance(part, dict):
-            for key, each in part.items():
-                yield from _places(each, keyword, value, f"{path}.{name}.{key}")
-        elif name not in _DATA:
-            yield from _places(part, keyword, value, f"{path}.{name}")
-
-
-def _ends_with(found: Any, value: str) -> bool:
-    if isinstance(found, list):
-        return any(_ends_with(each, value) for each in found)
-    return not value or (isinstance(found, str) and found.endswith(value))

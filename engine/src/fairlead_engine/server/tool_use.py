@@ -12,11 +12,19 @@ from typing import Any, NamedTuple, Protocol
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
 from fairlead_engine.server.answers.constraint import Function, Lark
-from fairlead_engine.server.structured_output import Wish, check_schema, grammar
+from fairlead_engine.server.structured_output import (
+    NOT_STRICT,
+    Wish,
+    grammar,
+    kept_schema,
+    problem_of,
+    relaxed_schema,
+)
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import Grammar
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _MODES = ("none", "auto", "required")
 _UNKNOWN = (
     "tools is not supported by this model as it is served: how it writes calls is not known, so they could not be told "
@@ -63,11 +71,12 @@ class _Tool(NamedTuple):
     def read(cls, text: str) -> "_Tool":
         return cls(*json.loads(text))
 
-    @property
-    def function(self) -> Function:
-        """For a grammar. Unless the tool is strict, keywords of its schema that cannot be kept to are ignored."""
-        field = f"tools[{self.place}].function.parameters"
-        return Function(self.name, check_schema(field, self.parameters, is_lenient=not self.is_strict))
+    def function(self, *, is_widest: bool) -> Function:
+        """For a grammar. `is_widest`: any object, unless the tool is strict. Raises RequestError for one that is."""
+        if self.is_strict:
+            field = f"tools[{self.place}].function.parameters"
+            return Function(self.name, kept_schema(field, self.parameters, NOT_STRICT))
+        return Function(self.name, relaxed_schema(_ANY_OBJECT if is_widest else self.parameters, _ANY_OBJECT))
 
 
 def tool_use(fields: ToolFields, formats: AnswerFormats) -> ToolUse | None:
@@ -139,21 +148,29 @@ class AnswerGrammars:
         formats = self._formats
         if not is_used and (wanted is None or (formats.thought is None and formats.answer is None)):
             return wanted
+        field = "tools" if wanted is None else wanted.field
+        text = self._text(wanted, use if is_used else None, has_begun_reasoning, is_widest=False)
+        if is_used and problem_of(text) is not None:  # schemas that can be kept to one by one
+            text = self._text(wanted, use, has_begun_reasoning, is_widest=True)
+        return Grammar(text, field)
+
+    def _text(self, wanted: Grammar | None, use: ToolUse | None, has_begun_reasoning: bool, *, is_widest: bool) -> str:
+        formats = self._formats
         lark = Lark(self._vocabulary.named_id, formats.markers)
         body = None if wanted is None else lark.nested(wanted.text)
         if formats.answer is not None:
             body = f"{lark.literal(formats.answer)} {body or 'TEXT'}"
-        if use is not None and is_used:
-            body = self._with_calls(lark, use, body)
+        if use is not None:
+            body = self._with_calls(lark, use, body, is_widest=is_widest)
         assert body is not None
         if formats.thought is not None:
             body = lark.after_reasoning(formats.thought, body, has_begun=has_begun_reasoning)
-        return Grammar(lark.text(body), "tools" if wanted is None else wanted.field)
+        return lark.text(body)
 
-    def _with_calls(self, lark: Lark, use: ToolUse, body: str | None) -> str:
+    def _with_calls(self, lark: Lark, use: ToolUse, body: str | None, *, is_widest: bool) -> str:
         tools = self._formats.tools
         assert tools is not None
-        functions = [_Tool.read(text).function for text in use.functions]
+        functions = [_Tool.read(text).function(is_widest=is_widest) for text in use.functions]
         calls = lark.calls(tools.shape, functions, are_many=use.are_many)
         begun = f"{lark.literal(tools.shape.begin)} {calls}"
         if use.is_forced:

@@ -1,0 +1,113 @@
+"""Whether schemas exclude one another, so that `oneOf` means no more than `anyOf`."""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any
+
+from fairlead_engine.server.json_schema import parts
+
+_MOST_COMPARED = 64
+"""Schemas that are compared each with each."""
+_DEEPEST = 4
+"""Levels of properties and references at which schemas are compared."""
+
+_KINDS = (("boolean", bool), ("number", int | float), ("string", str), ("array", list), ("object", dict))
+
+
+def told_apart(schemas: Sequence[Any], tag: str, root: Any) -> bool:
+    """Whether each lists other values of a property, so that they exclude one another where all require it."""
+    return _are_apart([_literals(_property(_resolved(schema, root), tag), root) for schema in schemas])
+
+
+def requiring(schema: dict[str, Any], tag: str) -> dict[str, Any]:
+    """The schema, with this property required."""
+    required = schema.get("required", [])
+    if not isinstance(required, list) or tag in required:
+        return schema
+    return {**schema, "required": [*required, tag]}
+
+
+def exclude_one_another(schemas: Sequence[Any], root: Any) -> bool:
+    """Whether no JSON value can meet two of them, as far as types, literals and required properties show."""
+    found = [_resolved(schema, root) for schema in schemas]
+    tags = set.intersection(*(set(_required(schema)) for schema in found)) if found else set()
+    if any(_are_apart([_literals(_property(schema, tag), root) for schema in found]) for tag in sorted(tags)):
+        return True
+    return len(found) <= _MOST_COMPARED and all(
+        _exclude(first, second, root, _DEEPEST) for first, second in combinations(found, 2)
+    )
+
+
+def _exclude(first: Any, second: Any, root: Any, depth: int) -> bool:
+    first, second = _resolved(first, root), _resolved(second, root)
+    if not _kinds(first) & _kinds(second):
+        return True
+    literals = (_literals(first, root), _literals(second, root))
+    if _are_apart(literals):
+        return True
+    if any(found is not None for found in literals) or depth == 0:
+        return False
+    if _kinds(first) & _kinds(second) != {"object"}:
+        return False
+    both = set(_required(first)) & set(_required(second))
+    return any(_exclude(_property(first, name), _property(second, name), root, depth - 1) for name in sorted(both))
+
+
+def _resolved(schema: Any, root: Any) -> dict[str, Any]:
+    """What a reference without anything beside it points at."""
+    for _ in range(_DEEPEST):
+        if not isinstance(schema, dict) or schema.keys() != {"$ref"}:
+            break
+        schema = parts.target(root, schema["$ref"])
+    return schema if isinstance(schema, dict) else {}
+
+
+def _required(schema: dict[str, Any]) -> list[str]:
+    """Properties that it requires; of what may be no object none."""
+    required = schema.get("required")
+    if not isinstance(required, list) or parts.types(schema) != {"object"}:
+        return []
+    return [name for name in required if isinstance(name, str)]
+
+
+def _property(schema: dict[str, Any], name: str) -> Any:
+    properties = schema.get("properties")
+    return properties.get(name, {}) if isinstance(properties, dict) else {}
+
+
+def _kinds(schema: dict[str, Any]) -> frozenset[str]:
+    """Types, of which an integer is a number, too."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    kinds = parts.types(schema)
+    if isinstance(values, list):
+        kinds = frozenset(map(_kind, values))
+    return kinds | {"integer"} if "number" in kinds else kinds
+
+
+def _kind(value: Any) -> str:
+    for kind, types in _KINDS:
+        if isinstance(value, types):
+            return kind
+    return "null"
+
+
+def _literals(schema: Any, root: Any) -> set[str] | None:
+    """The values that it allows at most, written as JSON; None where they are not listed."""
+    schema = _resolved(schema, root)
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return {_written(value) for value in values} if isinstance(values, list) else None
+
+
+def _written(value: Any) -> str:
+    is_whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if is_whole else value, sort_keys=True)
+
+
+def _are_apart(sets: Iterable[set[str] | None]) -> bool:
+    seen: set[str] = set()
+    for each in sets:
+        if each is None or each & seen:
+            return False
+        seen |= each
+    return True
