@@ -24,7 +24,9 @@ KV_CACHE_DTYPES = ("auto", "fp8", "int8")
 """Those of `kernels.attention.stored_heads`, which imports torch."""
 QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
 """Those of `model.quantization.formats`, which imports torch."""
-TOOL_CALL_PARSERS = ("auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "harmony")
+TOOL_CALL_PARSERS = (
+    "auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "harmony", "glm45", "qwen3_coder", "minimax_m2",
+)  # fmt: skip
 REASONING_PARSERS = ("auto", "none", "think", "mistral")
 """Those of `server.answers`, which the core does without."""
 SPECULATIVE_METHODS = ("ngram", "draft", "medusa", "eagle3")

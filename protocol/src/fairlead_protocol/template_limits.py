@@ -41,25 +41,30 @@ class TemplateTooLong(ValueError):
 class _Work:
     """What one rendering has left."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_seconds: float) -> None:
         self._num_left = MAX_STEPS
-        self._end = time.thread_time() + MAX_SECONDS
+        self._max_seconds = max_seconds
+        self._end = time.thread_time() + max_seconds
 
     def take(self, num_steps: int) -> None:
         self._num_left -= num_steps
         if self._num_left < 0:
             raise TemplateTooLong(f"it loops and calls more than {MAX_STEPS:,} times in all")
         if time.thread_time() > self._end:
-            raise TemplateTooLong(f"it takes more than {MAX_SECONDS:g} s")
+            raise TemplateTooLong(f"it takes more than {self._max_seconds:g} s")
 
 
 _work: ContextVar[_Work | None] = ContextVar("_work", default=None)
 
 
 @contextmanager
-def bounded_work() -> Iterator[None]:
-    """What templates of a `BoundedEnvironment` do within raises `TemplateTooLong` where that is too much."""
-    before = _work.set(_Work())
+def bounded_work(max_seconds: float | None = None) -> Iterator[None]:
+    """What templates of a `BoundedEnvironment` do within raises `TemplateTooLong` where that is too much: more than
+    `MAX_SECONDS`, or fewer. Within another it counts there: all that is rendered shares the limits."""
+    if _work.get() is not None:
+        yield
+        return
+    before = _work.set(_Work(MAX_SECONDS if max_seconds is None else max_seconds))
     try:
         yield
     finally:

@@ -12,7 +12,6 @@ from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.types import FinishReason, SequenceOutput
 
-NAMES = ("get_weather", "get_time")
 OSLO = '{"city": "Oslo", "days": [1, {"a": "}"}]}'
 
 
@@ -90,8 +89,35 @@ ANSWERS = {
         f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{OSLO}<|call|><|start|>assistant"
         "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}<|call|>",
     ),
+    "glm": Written(
+        "glm45",
+        "Yes.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n"
+        '<arg_value>[1, {"a": "}"}]</arg_value>\n</tool_call>\n<tool_call>get_time\n</tool_call>',
+        "Yes.",
+    ),
+    "glm-in-one-line": Written(
+        "glm45",
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value><arg_key>days</arg_key>"
+        '<arg_value>[1, {"a": "}"}]</arg_value></tool_call><tool_call>get_time</tool_call>',
+    ),
+    "qwen3-coder": Written(
+        "qwen3_coder",
+        "Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n"
+        '[1, {"a": "}"}]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n'
+        "</tool_call>",
+        "Yes.",
+    ),
+    "minimax": Written(
+        "minimax_m2",
+        'Yes.\n<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n'
+        '<parameter name="days">[1, {"a": "}"}]</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n'
+        "</minimax:tool_call>",
+        "Yes.",
+    ),
 }
 """At least one of each format."""
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}}
+FUNCTIONS = {"get_weather": SCHEMA, "get_time": {}}
 
 
 class Told:
@@ -113,7 +139,7 @@ class Told:
 def read(name: str, pieces: Sequence[str], end: FinishReason, stop_reason: str | None = None, **options: Any) -> Any:
     """Content, calls and finish reason, as a client puts them together."""
     formats = AnswerFormats(TOOL_FORMATS[name]())
-    reader = AnswerReader(Told(pieces, stop_reason), formats, NAMES, **options)  # type: ignore[arg-type]
+    reader = AnswerReader(Told(pieces, stop_reason), formats, FUNCTIONS, **options)  # type: ignore[arg-type]
     content, calls, reason = "", list[tuple[str, str]](), None
     for _ in pieces:
         delta = reader.push(SequenceOutput(request_id="r", new_token_ids=[1], finish_reason=end))
@@ -179,6 +205,24 @@ BEGUN: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = [
     ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁beg", []),
     ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{", [("get_time", "{")]),
     ("harmony", "<|channel|>commentary to=functions.get_ti", []),
+    ("glm45", "<tool_call>get_ti", []),
+    ("glm45", "<tool_call>get_weather\n<arg_ke", []),
+    ("glm45", "<tool_call>get_weather\n<arg_key>ci", [("get_weather", "")]),
+    ("glm45", "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Os", [("get_weather", '{"city": "Os')]),
+    ("qwen3_coder", "<tool_call>\n<function=get_ti", []),
+    ("qwen3_coder", "<tool_call>\n<funct", []),
+    ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<para", [("get_weather", "")]),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=get_weather>\n<parameter=days>\n[1, ",
+        [("get_weather", '{"days": ')],
+    ),
+    ("minimax_m2", '<minimax:tool_call>\n<invoke name="get_ti', []),
+    (
+        "minimax_m2",
+        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Oslo</para',
+        [("get_weather", '{"city": "Oslo')],
+    ),
     ("harmony", "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>", [("get_time", "")]),
 ]
 

@@ -305,7 +305,8 @@ def drawn(text: str, tokenizer: PromptTokenizer, seed: int) -> list[int] | None:
 
 VARIANTS = [
     ("hermes", None), ("llama3_json", None), ("mistral", None), ("mistral", "[ARGS]"), ("deepseek_v3", "```json"),
-    ("deepseek_v3", ""), ("harmony", None),
+    ("deepseek_v3", ""), ("harmony", None), ("glm45", None), ("glm45", "</arg_key><arg_value>"), ("qwen3_coder", None),
+    ("minimax_m2", None),
 ]  # fmt: skip
 
 
@@ -336,7 +337,7 @@ def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
     for seed in range(12):
         if (ids := drawn(grammar.text, tokenizer, seed)) is None:
             continue
-        calls, text = read(formats, vocabulary, ids, use.names)
+        calls, text = read(formats, vocabulary, ids, use.parameters)
         num_calls += len(calls)
         num_texts += not calls
         for called, arguments in calls:

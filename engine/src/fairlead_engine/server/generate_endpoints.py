@@ -288,7 +288,7 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         return AnswerReader(
             detokenizer,
             formats,
-            () if use is None else use.names,
+            {} if use is None else use.parameters,
             has_begun_reasoning=reasoning_has_begun(prompt, formats, model.vocabulary),
             most_calls=0 if use is None else None if use.are_many else 1,
         )

@@ -109,7 +109,10 @@ class Service:
         """The core has started: from now on requests are taken. `created`: see `ServedModel`."""
         template = files.tokenizer.chat_template
         formats = choose_formats(
-            None if template is None else template.source, self.config.tool_call_parser, self.config.reasoning_parser
+            None if template is None else template.source,
+            self.config.tool_call_parser,
+            self.config.reasoning_parser,
+            files.tokenizer.special_tokens,
         )
         self._model = ServedModel(
             self._name,

@@ -56,6 +56,12 @@ class ToolUse(NamedTuple):
     """There may be several."""
 
     @property
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """Of each function that there is, the schema, where it may be called."""
+        may_be_called = map(_Tool.read, self.functions)
+        return {name: {} for name in self.names} | {tool.name: tool.parameters for tool in may_be_called}
+
+    @property
     def is_kept_to(self) -> bool:
         """Whether a grammar sees to it."""
         return self.is_forced or any(_Tool.read(text).is_strict for text in self.functions)

@@ -86,6 +86,9 @@ class ToolCallParser(StrEnum):
     MISTRAL = "mistral"
     DEEPSEEK_V3 = "deepseek_v3"
     HARMONY = "harmony"
+    GLM45 = "glm45"
+    QWEN3_CODER = "qwen3_coder"
+    MINIMAX_M2 = "minimax_m2"
 
 
 class ReasoningParser(StrEnum):

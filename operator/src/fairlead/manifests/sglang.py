@@ -15,6 +15,9 @@ _TOOL_CALL_PARSERS: Mapping[str, str] = {
     ToolCallParser.MISTRAL: "mistral",
     ToolCallParser.DEEPSEEK_V3: "deepseekv3",
     ToolCallParser.HARMONY: "gpt-oss",
+    ToolCallParser.GLM45: "glm45",
+    ToolCallParser.QWEN3_CODER: "qwen3_coder",
+    ToolCallParser.MINIMAX_M2: "minimax-m2",
 }
 """By our names, its own. What is not here is left to it."""
 

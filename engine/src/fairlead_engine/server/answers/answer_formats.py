@@ -1,20 +1,22 @@
 """Which formats a model writes its calls and its reasoning in: as it is set, or as its chat template shows."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fairlead_engine.server.answers.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS, ToolFormat
+from fairlead_engine.server.answers.written_calls import written_format
 
 AUTO, NONE = "auto", "none"
 _TOOLS_SHOW = (
-    ("<function=", NONE),  # Qwen3-Coder's, inside of Hermes' markers: no format here reads it
+    *((marker, NONE) for marker in ("<function=", "<arg_key>", "<invoke ", "<tool_calls>")),  # not Hermes' all the same
     ("<|channel|>", "harmony"),
     ("<｜tool▁calls▁begin｜>", "deepseek_v3"),
     ("[TOOL_CALLS]", "mistral"),
     ("<tool_call>", "hermes"),
     ("<|python_tag|>", "llama3_json"),
 )
-"""What a template has that tells the model its own earlier calls."""
+"""What shows the format where a template writes no earlier calls, or only such as no probe has."""
 _REASONING_SHOWS = (("[THINK]", "mistral"), ("<think>", "think"))
 
 
@@ -43,19 +45,33 @@ class AnswerFormats(NamedTuple):
 TEXT_ONLY = AnswerFormats()
 
 
-def choose_formats(template: str | None, tool_call_parser: str, reasoning_parser: str) -> AnswerFormats:
-    """The formats by name; `auto` = what the template shows, `none` = nothing is told apart."""
-    tools = _chosen(tool_call_parser, template, _TOOLS_SHOW)
-    if tools not in TOOL_FORMATS and template and tool_call_parser == AUTO:
-        # Llama 3.1's own template writes calls as bare objects where no code interpreter is asked for.
-        is_llama3 = "<|start_header_id|>" in template and '"parameters": ' in template
-        tools = "llama3_json" if is_llama3 else tools
+def choose_formats(
+    template: str | None,
+    tool_call_parser: str,
+    reasoning_parser: str,
+    special_tokens: Mapping[str, str] | None = None,
+) -> AnswerFormats:
+    """The formats by name; `auto` = what the template shows, `none` = nothing is told apart. May take seconds, of a
+    template that means harm."""
+    tools = _tools(template, special_tokens) if tool_call_parser == AUTO else tool_call_parser
     reasoning = _chosen(reasoning_parser, template, _REASONING_SHOWS)
     is_told = tools != "harmony"  # which has reasoning of its own
     return AnswerFormats(
         TOOL_FORMATS[tools](template) if tools in TOOL_FORMATS else None,
         REASONING_FORMATS.get(reasoning) if is_told else None,
     )
+
+
+def _tools(template: str | None, special_tokens: Mapping[str, str] | None) -> str:
+    """The format that reads the calls which a template writes; where it writes none, the one that its text shows."""
+    if not template:
+        return NONE
+    found, does_write = written_format(template, special_tokens)
+    if found is None and not does_write:
+        found = _chosen(AUTO, template, _TOOLS_SHOW)
+        if found == NONE and "<|start_header_id|>" in template and '"parameters": ' in template:
+            return "llama3_json"  # as bare objects
+    return found or NONE
 
 
 def _chosen(name: str, template: str | None, shows: tuple[tuple[str, str], ...]) -> str:

@@ -70,13 +70,16 @@ class Source:
         self._marked = None
 
 
-def until(source: Source, markers: tuple[str, ...], make: Callable[[str], Part | None]) -> Reading[str | None]:
+def until(
+    source: Source, markers: tuple[str, ...], make: Callable[[str], Part | None], *, is_text: bool = True
+) -> Reading[str | None]:
     """Hands on what stands before the first marker, as it comes, and reads the marker; None where there is none. What
-    may be the beginning of a marker is left out of an answer that is cut there."""
+    may be the beginning of a marker is left out of an answer that is cut there, and of one that the model ended there
+    unless it `is_text` for people."""
     while True:
         text = source.rest
         found = min(((place, marker) for marker in markers if (place := text.find(marker)) >= 0), default=None)
-        is_ended = source.is_over and not source.is_cut
+        is_ended = source.is_over and not source.is_cut and is_text
         size = found[0] if found is not None else len(text) - (0 if is_ended else _num_begun(text, markers))
         if size:
             yield make(source.take(size))

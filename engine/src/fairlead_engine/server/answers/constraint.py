@@ -5,14 +5,19 @@ In Lark as llguidance has it. A marker that is a special token of the model is n
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairlead_engine.server.answers.reasoning_formats import ReasoningFormat
+from fairlead_engine.server.answers.tagged_calls import Tags, kinds_of
 from fairlead_engine.server.answers.tool_formats import CallShape
 
 NamedId = Callable[[str], int | None]
 """The id of a text that grammars name by it (`Vocabulary.named_id`)."""
+_MOST_COUNTED = 4096
+"""Characters of a text whose number is kept to."""
+_SHARED = ("$defs", "definitions", "x-guidance")
+"""Of a schema, what holds for its parts, too."""
 _TEXT = r"TEXT: /(.|\n)*/"
 
 
@@ -67,11 +72,49 @@ class Lark:
         each = []
         for number, function in enumerate(functions):
             before = self.literal(shape.before.replace("{name}", function.name))
-            arguments = self.rule(f"arguments_{number}", "%json " + json.dumps(function.parameters))
+            arguments = self._arguments(str(number), function.parameters, shape.tags)
             each.append(self.rule(f"call_{number}", f"{before} {arguments} {self.literal(shape.after)}"))
         one = self.rule("call", " | ".join(each))
         more = f"({self.literal(shape.between)} {one})*" if are_many and shape.between is not None else ""
         return self.rule("calls", f"{self.literal(shape.first)} {one} {more} {self.literal(shape.end)}")
+
+    def _arguments(self, number: str, schema: Mapping[str, Any], tags: Tags | None) -> str:
+        """A rule of a call's arguments."""
+        if tags is None:
+            return self.rule(f"arguments_{number}", "%json " + json.dumps(schema))
+        properties, required = schema.get("properties") or {}, schema.get("required") or ()
+        parts = []
+        for place, (name, part) in enumerate(properties.items()):
+            each = self._tagged(f"{number}_{place}", self.literal(tags.before(name)), part, schema, tags)
+            parts.append(each if name in required else f"{each}?")
+        if not properties and schema.get("additionalProperties") is not False:
+            key = self.rule(f"KEY_{number}", "/[A-Za-z0-9_-]{1,64}/")
+            before, _, behind = tags.before("\n\n").partition("\n\n")
+            any_key = f"{self.literal(before)} {key} {self.literal(behind)}"
+            parts = [self._tagged(number, any_key, {"type": "string"}, schema, tags) + "*"]
+        return self.rule(f"arguments_{number}", " ".join(parts) or '""')
+
+    def _tagged(self, number: str, before: str, part: Any, schema: Mapping[str, Any], tags: Tags) -> str:
+        """A rule of one argument. Of a text only its `enum` and its length are kept to."""
+        end = self.literal(tags.padding + tags.value_end)
+        if "string" not in kinds_of(part, schema):
+            shared = {name: schema[name] for name in _SHARED if name in schema}
+            part = {**shared, **part} if isinstance(part, dict) else part
+            value = self.rule(f"value_{number}", "%json " + json.dumps(part)) + f" {end}"
+        elif isinstance(part, dict) and part.get("enum"):
+            value = "(" + " | ".join(self.literal(str(each)) for each in part["enum"]) + f") {end}"
+        else:
+            value = self._text(number, part, tags.padding + tags.value_end)
+        return self.rule(f"argument_{number}", f"{before} {value} {self.literal(tags.gap)}")
+
+    def _text(self, number: str, part: Any, end: str) -> str:
+        """An expression of a text, and of what ends it."""
+        most = part.get("maxLength") if isinstance(part, dict) else None
+        if not isinstance(most, int) or most > _MOST_COUNTED:
+            return self.through(f"value_{number}", end)
+        least = part.get("minLength")
+        least = least if isinstance(least, int) and least <= most else 0
+        return self.rule(f"VALUE_{number}", f"/(.|\\n){{{least},{most}}}/") + f" {self.literal(end)}"
 
     def calls_or_text(self, shape: CallShape, calls: str) -> str:
         """A rule of a text, behind which there may be calls."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fairlead_engine.server.answers.answer_text import (
     Source,
+    is_begun,
     json_value,
     left_out,
     space,
@@ -31,6 +32,7 @@ from fairlead_engine.server.answers.parts import (
     Reasoning,
 )
 from fairlead_engine.server.answers.reasoning_formats import ReasoningFormat
+from fairlead_engine.server.answers.tagged_calls import Tags, tagged_call
 
 
 class CallShape(NamedTuple):
@@ -48,6 +50,8 @@ class CallShape(NamedTuple):
     """Behind `begin`."""
     end: str = ""
     """Behind all of them."""
+    tags: Tags | None = None
+    """How arguments are written that are no JSON."""
 
 
 class ToolFormat(ABC):
@@ -70,7 +74,8 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def read(self, source: Source, names: Collection[str]) -> Reading[None]:
-        """Reads the text of an answer, and its calls; `names`: the functions there are."""
+        """Reads the text of an answer, and its calls; `names`: the functions there are, which may be mapped to the
+        schemas of their parameters."""
 
 
 class Hermes(ToolFormat):
@@ -162,7 +167,7 @@ class Mistral(ToolFormat):
         """What stands behind the marker is no call, or the answer ends in its name."""
         is_spent = source.is_spent
         source.back()
-        name = without_begun(source.rest.strip(), self.arguments, self.call_id)
+        name = without_begun(source.rest, self.arguments, self.call_id).strip()
         if is_spent and (not name or is_name(name)):
             yield from cut(source)
         else:
@@ -307,11 +312,87 @@ def _arguments(source: Source) -> Reading[None]:
         yield CallEnded()
 
 
+class Tagged(ToolFormat):
+    """Formats that write each argument in tags of its own: between two markers one call, or several."""
+
+    begin: str
+    end: str
+    tags: Tags
+
+    def read(self, source: Source, names: Collection[str]) -> Reading[None]:
+        begins = (self.begin, self.tags.name) if self.tags.name else (self.begin,)
+        while (marker := (yield from until(source, begins, Content))) is not None:
+            if marker != self.begin:  # models forget the first
+                source.unread(len(marker))
+            yield from self._block(source, names, marker)
+
+    def _block(self, source: Source, names: Collection[str], marker: str) -> Reading[None]:
+        num_calls = 0
+        source.mark()
+        yield from space(source)
+        while not self.tags.name or (yield from starts_with(source, self.tags.name)) is not None:
+            found = yield from tagged_call(source, self.tags, names, self.end, is_known=marker != self.begin)
+            if found is not Found.CALL:
+                if found is Found.OTHER:
+                    yield Content((self.begin if not num_calls and marker == self.begin else "") + self.tags.name)
+                return
+            num_calls += 1
+            yield from space(source)
+            if self.tags.end == self.end:
+                return
+        if num_calls:
+            yield from starts_with(source, self.end)
+            yield from space(source)
+            yield from left_out(source, self.end, self.tags.name)
+        elif is_begun(source, self.tags.name):
+            yield from cut(source)
+        else:
+            source.back()
+            yield Content(self.begin)
+
+
+class Glm(Tagged):
+    """GLM-4.5 to 4.7, and Ling 3 and Laguna: `NAME`, `<arg_key>` and `<arg_value>` in Hermes' markers."""
+
+    begin, end = "<tool_call>", "</tool_call>"
+    block = begin, end
+    markers = (begin, end, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
+    tags = Tags("", "", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", end)
+
+    def __init__(self, template: str | None = None) -> None:
+        gap = "" if template is not None and "</arg_key><arg_value>" in template else "\n"
+        tags = self.tags._replace(gap=gap)
+        self.shape = CallShape(self.begin, f"{{name}}{gap}", self.end, gap + self.begin, tags=tags)
+
+
+class Qwen3Coder(Tagged):
+    """Qwen3-Coder and Qwen3.5: `<function=NAME>` and `<parameter=NAME>` in Hermes' markers."""
+
+    begin, end = "<tool_call>", "</tool_call>"
+    block = begin, end
+    markers = (begin, end)
+    tags = Tags("<function=", ">", "<parameter=", ">", "", "</parameter>", "</function>", padding="\n")
+    shape = CallShape(begin, "\n<function={name}>\n", "</function>\n" + end, "\n" + begin, tags=tags)
+
+
+class MiniMax(Tagged):
+    """MiniMax-M2: `<invoke name="NAME">` and `<parameter name="NAME">`, between two markers one call or several."""
+
+    begin, end = "<minimax:tool_call>", "</minimax:tool_call>"
+    block = begin, end
+    markers = (begin, end)
+    tags = Tags('<invoke name="', '">', '<parameter name="', '">', "", "</parameter>", "</invoke>")
+    shape = CallShape(begin, '\n<invoke name="{name}">\n', "</invoke>", "", "", "\n" + end, tags=tags)
+
+
 TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "hermes": Hermes,
     "llama3_json": Llama3,
     "mistral": Mistral,
     "deepseek_v3": DeepSeek,
     "harmony": Harmony,
+    "glm45": Glm,
+    "qwen3_coder": Qwen3Coder,
+    "minimax_m2": MiniMax,
 }
 """By the name of `--tool-call-parser`."""

@@ -1,0 +1,202 @@
+"""Calls whose arguments stand in tags, each by itself: `<parameter=city>Oslo</parameter>`.
+
+Their reader makes JSON of them while they come. Texts have no quotes in such tags: the tool's schema says what is one.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from fairlead_engine.server.answers.answer_text import (
+    Source,
+    left_out,
+    space,
+    starts_with,
+    text_until,
+    until,
+    without_begun,
+)
+from fairlead_engine.server.answers.calls import NO_ARGUMENTS, Found, cut, is_name, python_object
+from fairlead_engine.server.answers.parts import CallArguments, CallBegun, CallEnded, Reading
+
+_MOST_REFERENCES = 8
+_KINDS: Mapping[type, tuple[str, ...]] = {
+    bool: ("boolean",),
+    int: ("integer", "number"),
+    float: ("number", "integer"),
+    dict: ("object",),
+    list: ("array",),
+    type(None): ("null",),
+}
+
+
+class Tags(NamedTuple):
+    """How such calls are written."""
+
+    name: str
+    """Before a call's name; nothing where all calls begin with one marker, and the name is behind it."""
+    name_end: str
+    """Behind it; nothing where the first argument, or the end, is."""
+    key: str
+    key_end: str
+    """Around an argument's name."""
+    value: str
+    value_end: str
+    """Around its value; the former may be nothing."""
+    end: str
+    """Behind a call."""
+    padding: str = ""
+    """Around a value, and no part of it."""
+    gap: str = "\n"
+    """Where it makes no difference what is there."""
+
+    def before(self, key: str) -> str:
+        """What is written before the value of an argument."""
+        return f"{self.key}{key}{self.key_end}{self.gap + self.value if self.value else ''}{self.padding}"
+
+
+def tagged_call(
+    source: Source, tags: Tags, names: Collection[str], block_end: str, *, is_known: bool = False
+) -> Reading[Found]:
+    """Reads a call, from its name on. `names`: the functions there are, with their schemas where it maps them.
+    `block_end`: what ends the call, too. `is_known`: it is a call only of one of `names`."""
+    source.mark()
+    ends = (tags.name_end,) if tags.name_end else (tags.key, tags.end)
+    text, marker = yield from text_until(source, *ends)
+    name = text.strip()
+    if marker is None:
+        is_spent = source.is_spent
+        source.back()
+        begun = without_begun(source.rest, *ends).strip()
+        return (yield from cut(source)) if is_spent and (not begun or is_name(begun)) else Found.OTHER
+    if not is_name(name) or (is_known and name not in names):
+        source.back()
+        return Found.OTHER
+    source.settle()
+    if not tags.name_end:
+        source.unread(len(marker))
+    yield CallBegun(name)
+    yield from _arguments(source, tags, names.get(name, {}) if isinstance(names, Mapping) else {}, block_end)
+    return Found.CALL
+
+
+def _arguments(source: Source, tags: Tags, schema: Mapping[str, Any], block_end: str) -> Reading[None]:
+    before = "{"
+    while True:
+        yield from space(source)
+        tag = yield from starts_with(source, tags.key, tags.end, block_end)
+        if tag is None:
+            yield from left_out(source, tags.key, tags.end, block_end)
+            return
+        if tag != tags.key:
+            if tag != tags.end:
+                source.unread(len(tag))
+            yield CallArguments(NO_ARGUMENTS if before == "{" else "}")
+            yield CallEnded()
+            return
+        key, marker = yield from text_until(source, tags.key_end)
+        if marker is None:
+            return
+        if tags.value:
+            yield from space(source)
+            if (yield from starts_with(source, tags.value)) is None:
+                yield from left_out(source, tags.value)
+                return
+        key = key.strip()
+        yield CallArguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
+        before = ", "
+        if not (yield from _value(source, tags, kinds_of(_property(schema, key), schema))):
+            return
+
+
+def _value(source: Source, tags: Tags, kinds: Collection[str]) -> Reading[bool]:
+    """Hands on a value as JSON; whether it is whole."""
+    if set(kinds) != {"string"}:
+        held: list[str] = []
+
+        def hold(text: str) -> CallArguments:
+            held.append(text)
+            return CallArguments("")
+
+        end = yield from until(source, (tags.value_end,), hold, is_text=False)
+        if end is not None:
+            yield CallArguments(as_json(_Text(tags.padding).stripped("".join(held)), kinds))
+        return end is not None
+    text = _Text(tags.padding)
+    yield CallArguments('"')
+    end = yield from until(source, (tags.value_end,), text.more, is_text=False)
+    if end is None:
+        return False
+    yield CallArguments('"')
+    return True
+
+
+class _Text:
+    """A text, without its padding, as a JSON string in pieces."""
+
+    def __init__(self, padding: str) -> None:
+        self._padding = padding
+        self._before = padding
+        self._held = ""
+
+    def more(self, text: str) -> CallArguments:
+        text = self._held + text
+        self._held = ""
+        if self._before:
+            if self._before.startswith(text):
+                self._held = text
+                return CallArguments("")
+            text, self._before = text.removeprefix(self._before), ""
+        if self._padding and text.endswith(self._padding):
+            text, self._held = text.removesuffix(self._padding), self._padding
+        return CallArguments(json.dumps(text, ensure_ascii=False)[1:-1])
+
+    def stripped(self, text: str) -> str:
+        return text.removeprefix(self._padding).removesuffix(self._padding) if self._padding else text
+
+
+def as_json(text: str, kinds: Collection[str]) -> str:
+    """What is written without quotes as JSON; a text where it is none of these kinds of values."""
+    written = text.strip()
+    try:
+        value = json.loads(written, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        value = python_object(written)
+        if value is None and written != "None":
+            return json.dumps(text, ensure_ascii=False)
+        written = json.dumps(value, ensure_ascii=False)
+    is_one = not kinds or "string" not in kinds or any(kind in kinds for kind in _KINDS.get(type(value), ()))
+    return written if is_one else json.dumps(text, ensure_ascii=False)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _property(schema: Mapping[str, Any], name: str) -> Any:
+    properties = schema.get("properties")
+    return properties.get(name) if isinstance(properties, Mapping) else None
+
+
+def kinds_of(schema: Any, root: Mapping[str, Any], num_references: int = 0) -> set[str]:
+    """The types that a schema allows, as far as it names them; none where it does not."""
+    if not isinstance(schema, Mapping):
+        return set()
+    if isinstance(reference := schema.get("$ref"), str) and num_references < _MOST_REFERENCES:
+        return kinds_of(_referenced(reference, root), root, num_references + 1)
+    named = schema.get("type")
+    kinds = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)} if named else set()
+    for word in ("anyOf", "oneOf"):
+        for part in schema.get(word) or ():
+            kinds |= kinds_of(part, root, num_references + 1) if num_references < _MOST_REFERENCES else set()
+    values = schema.get("enum") or ()
+    if not kinds and values and all(isinstance(value, str) for value in values):
+        kinds = {"string"}
+    return kinds
+
+
+def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
+    found: Any = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found

@@ -1,0 +1,112 @@
+"""Calls whose arguments stand in tags: what becomes of values, which have no quotes there."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fairlead_engine.server.answers.answer_formats import AnswerFormats
+from fairlead_engine.server.answers.reader import AnswerReader
+from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine.server.detokenizer import TextDelta
+from fairlead_engine.types import FinishReason, SequenceOutput
+
+WRITTEN = {
+    "glm45": "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>",
+    "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=x>\nVALUE\n</parameter>\n</function>\n</tool_call>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="x">VALUE</parameter>\n</invoke>\n'
+    "</minimax:tool_call>",
+}
+"""As the chat templates of their makers write them."""
+DEFINED = {"$defs": {"color": {"enum": ["red", "7"]}}}
+VALUES: list[tuple[Any, str, Any]] = [
+    ({"type": "string"}, "Oslo", "Oslo"),
+    ({"type": "string"}, "5", "5"),
+    ({"type": "string"}, "null", "null"),
+    ({"type": "string"}, "", ""),
+    ({"type": "string"}, 'a "b" \\ <c> </d>\n\n\te ö', 'a "b" \\ <c> </d>\n\n\te ö'),
+    ({"type": "string"}, '{"a": 1}', '{"a": 1}'),
+    ({"type": "integer"}, "5", 5),
+    ({"type": "integer"}, "five", "five"),
+    ({"type": "number"}, "5", 5),
+    ({"type": "boolean"}, "true", True),
+    ({"type": "boolean"}, "True", True),
+    ({"type": "array"}, "[1, 'a']", [1, "a"]),
+    ({"type": "array"}, '[1, {"a": "</x>"}]', [1, {"a": "</x>"}]),
+    ({"type": "object"}, '{"a": null}', {"a": None}),
+    ({"type": ["string", "null"]}, "null", None),
+    ({"type": ["string", "null"]}, "5", "5"),
+    ({"type": ["string", "integer"]}, "5", 5),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "None", None),
+    ({"anyOf": [{"type": "string"}, {"type": "array"}]}, "[1]", [1]),
+    ({"$ref": "#/$defs/color"}, "7", "7"),
+    ({"$ref": "#/$defs/none"}, "7", 7),
+    ({"enum": ["1", "2"]}, "2", "2"),
+    ({}, "5", 5),
+    ({}, "Oslo", "Oslo"),
+    ({}, "NaN", "NaN"),
+    (None, "true", True),
+    (True, "x y", "x y"),
+]
+
+
+class Pieces:
+    """Stands for a detokenizer."""
+
+    num_tokens = 0
+
+    def __init__(self, text: str, size: int) -> None:
+        self.pieces = [text[start : start + size] for start in range(0, len(text), size)]
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        return TextDelta(self.pieces.pop(0), [1], finish_reason=None if self.pieces else output.finish_reason)
+
+
+def called(name: str, text: str, schema: Any) -> tuple[list[str | None], str, str]:
+    """Names, arguments and content; the same whole and in pieces."""
+    found = set()
+    for size in (1, 2, 3, 7, len(text)):
+        source = Pieces(text, size)
+        reader = AnswerReader(source, AnswerFormats(TOOL_FORMATS[name]()), {"f": schema, "g": {}})  # type: ignore[arg-type]
+        names, arguments, content = list[str | None](), "", ""
+        while source.pieces:
+            delta = reader.push(SequenceOutput(request_id="r", new_token_ids=[1], finish_reason=FinishReason.STOP))
+            content += delta.text
+            names += [call.name for call in delta.calls if call.name]
+            arguments += "".join(call.arguments for call in delta.calls)
+        found.add((tuple(names), arguments, content))
+    [(told, arguments, content)] = found
+    return [*told], arguments, content
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize(("schema", "written", "value"), VALUES)
+def test_a_value_is_what_its_schema_says(name: str, schema: Any, written: str, value: Any) -> None:
+    parameters = {"type": "object", "properties": {"x": schema}, **DEFINED}
+    names, arguments, content = called(name, WRITTEN[name].replace("VALUE", written), parameters)
+    assert (names, json.loads(arguments), content) == (["f"], {"x": value}, "")
+
+
+@pytest.mark.parametrize("parameters", [{}, {"properties": []}, {"properties": {"x": {"$ref": "#/properties/x"}}}])
+def test_schemas_of_any_shape_are_taken(parameters: Any) -> None:
+    for name, text in WRITTEN.items():
+        assert json.loads(called(name, text, parameters)[1]) == {"x": "VALUE"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "names", "content"),
+    [
+        ("qwen3_coder", "<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>", ["f"], ""),
+        ("qwen3_coder", "<function=nothing>\n</function>", [], "<function=nothing>\n</function>"),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</tool_call>", ["f"], ""),
+        ("qwen3_coder", "<tool_call>\nhm</tool_call>", [], "<tool_call>\nhm</tool_call>"),
+        ("qwen3_coder", "<tool_call><function=></tool_call>", [], "<tool_call><function=></tool_call>"),
+        ("glm45", "<tool_call>a b</tool_call>", [], "<tool_call>a b</tool_call>"),
+        ("glm45", "<tool_call></tool_call>", [], "<tool_call></tool_call>"),
+        ("glm45", "<tool_call>f</tool_call> <tool_call>g</tool_call>\nSo.", ["f", "g"], "So."),
+        ("minimax_m2", "<minimax:tool_call>no</minimax:tool_call>", [], "<minimax:tool_call>no</minimax:tool_call>"),
+    ],
+)  # fmt: skip
+def test_what_is_a_call_and_what_is_none(name: str, text: str, names: list[str], content: str) -> None:
+    found, _, told = called(name, text, {})
+    assert (found, told) == (names, content)

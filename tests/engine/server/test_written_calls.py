@@ -1,0 +1,107 @@
+"""Which format is told by a chat template: by the call that it writes, whatever markers it mentions."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fairlead_engine.server.answers.answer_formats import choose_formats
+from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine.server.answers.written_calls import written_format
+
+FILES = Path(__file__).parents[2] / "protocol" / "templates"
+BEGIN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for call in m.tool_calls or [] %}"
+END = "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+F = "{% set f = call.function %}"
+WRITES: dict[str, str] = {
+    "hermes": F + '<tool_call>\n{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}\n</tool_call>',
+    "llama3_json": F + '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
+    "mistral": F + '[TOOL_CALLS] [{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]',
+    "deepseek_v3": F + "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ f.name }}<｜tool▁sep｜>{{ f.arguments | tojson }}"
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "harmony": F + "<|channel|>commentary to=functions.{{ f.name }}<|message|>{{ f.arguments | tojson }}<|call|>",
+    "glm45": F + "<tool_call>{{ f.name }}\n{% for k, v in f.arguments.items() %}<arg_key>{{ k }}</arg_key>\n"
+    "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>",
+    "qwen3_coder": F
+    + "<tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>\n"
+    "{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>",
+    "minimax_m2": F + '<minimax:tool_call>\n<invoke name="{{ f.name }}">\n{% for k, v in f.arguments | items %}'
+    '<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</invoke>\n'
+    "</minimax:tool_call>",
+}
+OTHERS = [
+    F + "<tool_call>{{ f.name }}({{ f.arguments | tojson }})</tool_call>",
+    F + '<tool_calls>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]</tool_calls>',
+    F + "<seed:tool_call><function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>{{ v }}"
+    "</parameter>{% endfor %}</function></seed:tool_call>",
+    F + '<tool_call>{"name": "{{ f.name }}"}</tool_call>',
+]
+
+
+def test_every_format_has_a_template() -> None:
+    assert set(WRITES) == set(TOOL_FORMATS)
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "{0}",
+        "{{% if tools %}}Write {1}{{% endif %}}{0}",
+        "{{% if messages[-1].tool_calls %}}{{{{ raise_exception('a result must follow') }}}}{{% endif %}}{0}",
+        "{{{{ messages[0].content + bos_token + (messages[1].content if messages[1] else '') }}}}{0}",
+    ],
+)
+def test_the_call_that_a_template_writes_tells_the_format(name: str, asks: str) -> None:
+    others = "<tool_call> <function=f> <arg_key> <invoke name= [TOOL_CALLS] <|python_tag|> <｜tool▁calls▁begin｜>"
+    template = asks.format(BEGIN + WRITES[name] + END, others)
+    assert written_format(template, {"bos_token": "<s>"}) == (name, True)
+    assert type(choose_formats(template, "auto", "auto").tools) is TOOL_FORMATS[name]
+
+
+@pytest.mark.parametrize("write", OTHERS)
+def test_a_call_that_no_format_reads_has_none_whatever_markers_it_has(write: str) -> None:
+    template = BEGIN + write + END
+    assert written_format(template) == (None, True)
+    assert choose_formats(template, "auto", "auto").tools is None
+    assert choose_formats(template, "hermes", "auto").tools is not None
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("deepseek_r1", "deepseek_v3"),
+        ("gemma3", None),
+        ("gpt_oss", "harmony"),
+        ("hermes", "hermes"),
+        ("llama31", "llama3_json"),
+        ("llama32", "llama3_json"),
+        ("mistral", "mistral"),
+        ("olmo2", None),
+        ("phi4", None),
+        ("qwen25", "hermes"),
+        ("qwen3", "hermes"),
+    ],
+)
+def test_the_templates_of_families_tell_their_formats(file: str, name: str | None) -> None:
+    tools = choose_formats((FILES / f"{file}.jinja").read_text(), "auto", "auto").tools
+    assert type(tools) is (TOOL_FORMATS[name] if name else type(None))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(999) %}{% for b in range(999) %}{% for c in range(9) %}{% endfor %}{% endfor %}{% endfor %}",
+        "{{ messages[0].content }}{% for a in range(99999) %}look_up_tide{'name': {% endfor %}",
+        "{{ messages[0].content }}" + "<tool_call>{'name': 'look_up_tide', 'arguments': " + "[" * 5000,
+        "{{ messages[0].content }}look_up_tide" + '<tool_call>{"name": "look_up_tide", ' * 300,
+        "{{ 1 / 0 }}",
+        "{% if",
+        "{{ ''.__class__ }}",
+        "{{ raise_exception(messages) }}",
+    ],
+)
+def test_a_template_that_means_harm_costs_a_few_seconds_at_most(template: str) -> None:
+    began = time.thread_time()
+    assert written_format(template)[0] is None
+    assert time.thread_time() - began < 10
