@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cluster.node import Node
 from helm import HelmError, Release
 
 from fairlead import __version__
-from fairlead.api.names import CRD_NAME, ENGINE_IMAGE, OPERATOR_IMAGE
+from fairlead.api.names import CRD_NAME, ENGINE_IMAGE, LEASE_NAME, OPERATOR_IMAGE
 from homes.cluster_load import EVERYWHERE, cluster_load
 from homes.contexts import VARIABLE, context_for_tests
 from homes.fleet import ENGINE_PORT, Fleet, Load, Served
@@ -36,6 +37,8 @@ SHELL_IMAGE = os.environ.get("FAIRLEAD_E2E_SHELL_IMAGE") or "local.test/shell:1"
 """Images under test, and the one with curl in it, where the nodes have them or can pull them."""
 SHELL_POD = "fairlead-e2e-shell"
 TAINT = "fairlead.dev/spot-notice"
+SPOT_PRIORITY = "fairlead-e2e-spot"
+"""PriorityClass of the profile `spot`. Who uses the profile creates it first."""
 
 
 def values(revision: int = 0) -> Json:
@@ -56,7 +59,10 @@ def values(revision: int = 0) -> Json:
         "operator": program,
         "gateway": {**program, "replicas": 2},
         "auth": {"existingSecret": KEYS_SECRET},
-        "profiles": dict.fromkeys(("cpu-small", "cpu-medium"), replica),
+        "profiles": {
+            **dict.fromkeys(("cpu-small", "cpu-medium"), replica),
+            "spot": {**replica, "priorityClassName": SPOT_PRIORITY},
+        },
     }
 
 
@@ -67,6 +73,8 @@ class KubernetesFleet(Fleet):
     patience = 240.0
     poll_seconds = 0.5
     cold_start_seconds = 45
+    shell_image = SHELL_IMAGE
+    spot_priority = SPOT_PRIORITY
 
     def __init__(self, kubeconfig: Path, program: str, node: Node | None = None) -> None:
         """`kubeconfig`: complete in itself, with one context. `program`: kubectl. `node`: None = of somebody else."""
@@ -224,6 +232,15 @@ class KubernetesFleet(Fleet):
             except (OSError, psutil.Error):
                 continue
         return found
+
+    def wait_leading(self) -> None:
+        """Until an operator has renewed its Lease once more."""
+        began = self._renewed()
+        self.wait("an operator to hold the Lease", lambda: self._renewed() > began)
+
+    def _renewed(self) -> datetime:
+        spec = self.get("lease", LEASE_NAME, "-n", self.system_namespace)["spec"]
+        return datetime.fromisoformat(spec["renewTime"])
 
     # -- disturbances that need a cluster --
 

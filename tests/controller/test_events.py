@@ -4,7 +4,8 @@ from typing import Any
 
 from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, merge_conditions
 from fairlead.controller.applier import Change
-from fairlead.controller.events import Announcement, EventRecorder, EventType, announcements
+from fairlead.controller.events import Announcement, EventRecorder, EventType, announcements, disruptions
+from fairlead.controller.pod_diagnosis import Diagnosis, Stage
 from fairlead.kube.client import JsonObject, KubeError
 
 BODY: JsonObject = {"metadata": {"name": "dinghy", "namespace": "ns", "uid": "u-1", "resourceVersion": "1"}}
@@ -107,6 +108,18 @@ async def test_repetitions_count_up_one_event() -> None:
         await recorder.record(BODY, ILL)
     (event,) = api.events.values()
     assert event["count"] == 3
+
+
+async def test_a_replica_that_somebody_takes_away_is_told_of_once() -> None:
+    said = "is taken away (PreemptionByScheduler). default-scheduler: preempting to accommodate a higher priority pod"
+    told = disruptions([Diagnosis("ours", Stage.DRAINING), Diagnosis("e-1", Stage.DRAINING, message=said)])
+    assert told == [Announcement(EventType.NORMAL, "Disrupted", f"e-1: {said}")]
+    api = FakeApi()
+    recorder = EventRecorder(api, "pod-1")  # type: ignore[arg-type]
+    for _ in range(3):
+        await recorder.record_once(BODY, told[0])
+    (event,) = api.events.values()
+    assert event["count"] == 1
 
 
 async def test_an_event_that_expired_is_written_anew() -> None:

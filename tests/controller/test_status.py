@@ -308,6 +308,9 @@ def test_replicas_that_a_tainted_node_loses_are_told_of_while_others_take_their_
     assert replaced.fields["replicas"] == 1
     assert replaced.message("Progressing").startswith("r: ")
     assert said in replaced.message("Progressing")
+    without_place = Seen(going, pod("u", UNSCHEDULABLE), spec={"replicas": 1})
+    assert without_place.message("Progressing").startswith("u: no node can take it")
+    assert without_place.message("Progressing").endswith(f"; g: is taken away (DeletionByTaintManager). {said}")
 
 
 def test_zero_replicas_are_not_ready_and_nothing_is_wrong() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.controller.applier import Change
+from fairlead.controller.pod_diagnosis import Diagnosis
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS
 
@@ -64,6 +65,12 @@ def announcements(before: Mapping[str, Any], after: Mapping[str, Any], changes: 
     return [*found, *_announce_adapters(before, after)]
 
 
+def disruptions(draining: Sequence[Diagnosis]) -> list[Announcement]:
+    """One for each replica that somebody else than us takes away: the scheduler, an eviction, a tainted node. It can
+    still be read when the pod and its conditions are gone. Pure."""
+    return [Announcement(EventType.NORMAL, "Disrupted", pod.sentence) for pod in draining if pod.message]
+
+
 class EventRecorder:
     """Writes Events in the LLMDeployment's namespace."""
 
@@ -87,6 +94,11 @@ class EventRecorder:
         self._known.move_to_end(key)
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
+
+    async def record_once(self, body: JsonObject, announcement: Announcement) -> None:
+        """As `record`, of something that lasts: nothing where it was told before."""
+        if (body["metadata"]["uid"], announcement) not in self._known:
+            await self.record(body, announcement)
 
     async def _create(self, body: JsonObject, announcement: Announcement) -> str:
         metadata, now = body["metadata"], _now()

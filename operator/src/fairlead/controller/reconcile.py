@@ -12,9 +12,10 @@ from fairlead.controller.adapter_loader import AdapterLoader, Loaded
 from fairlead.controller.applier import Applied, Applier
 from fairlead.controller.capabilities import Capabilities
 from fairlead.controller.desired import Desired, desired
-from fairlead.controller.events import Announcement, EventRecorder, EventType, announcements
+from fairlead.controller.events import Announcement, EventRecorder, EventType, announcements, disruptions
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.plan import differs, make_plan
+from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.pod_warnings import next_look
 from fairlead.controller.status import situation, status
 from fairlead.controller.worker import Key
@@ -145,4 +146,6 @@ class Reconciler:
             self._refused.pop(key, None)
         for announcement in news:
             await self.recorder.record(observed.body, announcement)
+        for announcement in disruptions(now.of(Stage.DRAINING)):
+            await self.recorder.record_once(observed.body, announcement)
         return not refused

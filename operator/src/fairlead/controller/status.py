@@ -235,7 +235,7 @@ def progressing(now: Situation) -> Said:
     if starting:
         return TRUE, starting[0].reason, starting[0].sentence + leaving
     if trouble is not None:
-        return FALSE, trouble.reason, trouble.message
+        return FALSE, trouble.reason, trouble.message + leaving
     if now.waiting_for:
         return TRUE, Reason.RECONCILING, now.waiting_for
     if draining:
