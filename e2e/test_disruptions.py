@@ -177,7 +177,8 @@ def urgent_pod(fleet, model: str) -> Iterator[None]:
     [node] = {pod["spec"]["nodeName"] for pod in fleet.pods(model).values()}
     request = free_cpu(fleet, node) + 50
     container = {
-        "name": "sleep", "image": fleet.shell_image, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "infinity"],
+        "name": "sleep", "image": fleet.shell_image, "imagePullPolicy": "IfNotPresent",
+        "command": ["sleep", "infinity"],
         "resources": {"requests": {"cpu": f"{request}m"}},
     }  # fmt: skip
     spec = {

@@ -1,11 +1,11 @@
-"""A container image archive (docker-archive) of a single static program, written without a container tool."""
+"""A container image archive (docker-archive) of one static program, or of files, written without a container tool."""
 
 import hashlib
 import io
 import json
 import platform
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -18,18 +18,33 @@ def architecture() -> str:
 
 def write_program_image(program: Path, tag: str, target: Path, arguments: Sequence[str] = ()) -> None:
     """Writes `target`, an image named `tag` whose only file is `/NAME` of `program`; it runs that with `arguments`."""
-    layer = _tar({program.name: (program.read_bytes(), 0o755)})
+    entrypoint = [f"/{program.name}", *arguments]
+    _write_image({program.name: (program.read_bytes(), 0o755)}, tag, target, {"Entrypoint": entrypoint})
+
+
+def write_folder_image(folder: Path, name: str, tag: str, target: Path) -> None:
+    """Writes `target`, an image named `tag` that runs nothing and holds the files of a folder, below `/name`."""
+    files = {
+        f"{name}/{file.relative_to(folder)}": (file.read_bytes(), 0o644)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+    _write_image(files, tag, target, {})
+
+
+def _write_image(files: dict[str, tuple[bytes, int]], tag: str, target: Path, runs: Mapping[str, object]) -> None:
+    layer = _tar(files)
     config = {
         "architecture": architecture(),
         "os": "linux",
-        "config": {"Entrypoint": [f"/{program.name}", *arguments]},
+        "config": runs,
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
     text = json.dumps(config, sort_keys=True).encode()
     name = f"{hashlib.sha256(text).hexdigest()}.json"
     manifest = [{"Config": name, "RepoTags": [tag], "Layers": ["layer.tar"]}]
-    files = {name: (text, 0o644), "layer.tar": (layer, 0o644), "manifest.json": (json.dumps(manifest).encode(), 0o644)}
-    target.write_bytes(_tar(files))
+    parts = {name: (text, 0o644), "layer.tar": (layer, 0o644), "manifest.json": (json.dumps(manifest).encode(), 0o644)}
+    target.write_bytes(_tar(parts))
 
 
 def _tar(files: dict[str, tuple[bytes, int]]) -> bytes:

@@ -153,6 +153,16 @@ class Kubectl:
         told = json.loads(self.kubectl("get", "--raw", "/version").stdout)
         return int(told["major"]), int("".join(c for c in told["minor"] if c.isdigit()))  # some say `32+`
 
+    def mounts_images(self) -> bool:
+        """Whether the API server keeps image volumes: by default it does from Kubernetes 1.35 on."""
+        image = {"reference": "local.test/none:1"}
+        container = {"name": "none", "image": "local.test/none:1"}
+        spec = {"containers": [container], "volumes": [{"name": "image", "image": image}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fairlead-e2e-image"}, "spec": spec}
+        asked = ("create", "--dry-run=server", "--validate=ignore", "-o", "json", "-f", "-")
+        made = json.loads(self.kubectl(*asked, stdin=json.dumps(pod)).stdout)
+        return any("image" in volume for volume in made["spec"].get("volumes", []))
+
     def server_and_runtime(self) -> tuple[str, str]:
         """The API server's version, such as `1.37.2`, and the container runtime of the first node."""
         told = json.loads(self.kubectl("get", "--raw", "/version").stdout)["gitVersion"].removeprefix("v")

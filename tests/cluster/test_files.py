@@ -17,6 +17,7 @@ from cluster.api import Api
 from cluster.control_plane import Endpoints
 from cluster.layout import API_SERVICE_ADDRESS, Layout
 from cluster.programs import PAUSE_IMAGE, Binaries
+from images.archive import ImageArchive
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
 
@@ -40,6 +41,19 @@ def test_an_image_archive_is_what_its_own_digests_say(tmp_path: Path) -> None:
         (entry,) = content
         assert (entry.name, entry.mode) == ("pause", 0o755)
     assert config["config"]["Entrypoint"] == ["/pause", "-P"]
+
+
+def test_a_folder_becomes_an_image_of_its_files(tmp_path: Path) -> None:
+    folder, target = tmp_path / "files", tmp_path / "files.tar"
+    (folder / "more").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "more/weights").write_bytes(b"\0" * 10)
+    archive.write_folder_image(folder, "model", "local.test/model:1", target)
+    image = ImageArchive(target)
+    assert image.tags == ["local.test/model:1"]
+    assert sorted(image.entries) == ["model/config.json", "model/more/weights"]
+    assert image.read("model/more/weights") == b"\0" * 10
+    assert image.config == {}
 
 
 @needs_openssl
