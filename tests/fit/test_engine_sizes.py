@@ -21,7 +21,8 @@ from fairlead.fit.memory_need import (
 )
 from fairlead.fit.model_families import ENCODERS, FAMILIES, read_shape
 from fairlead.fit.model_shape import ModelShape
-from fairlead.fit.stored_formats import METHODS, ROUNDED, DeviceKind
+from fairlead.fit.quantized_checkpoints import METHODS
+from fairlead.fit.stored_formats import ROUNDED, DeviceKind
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.stored_heads import BYTES_PER_SCALE, KV_DTYPES
 from fairlead_engine.model import load_model, read_config

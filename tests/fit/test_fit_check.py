@@ -215,8 +215,9 @@ def test_extra_arguments_win_and_are_read() -> None:
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config.quant_method: bitsandbytes"),
         ({"quantization_config": 5}, "quantization_config: must be an object"),
         (
-            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {
-                "num_bits": 8, "block_structure": [0, 0]
+            {"quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized",
+             "config_groups": {"a": {"input_activations": {"type": "float"}, "weights": {
+                "type": "float", "strategy": "block", "block_structure": [0, 0]
             }}}}},
             "quantization_config.config_groups.a.weights.block_structure: must be two numbers",
         ),

@@ -70,6 +70,10 @@ class CheckpointFields:
             raise self.wrong(name, f"must be true or false, not {_told(value)}")
         return value
 
+    def says_no(self, name: str) -> bool:
+        """Whether it is false; anything else is as good as true."""
+        return self._raw.get(name) is False
+
     def text(self, name: str) -> str:
         """Empty where it is missing."""
         value = self._raw.get(name)

@@ -138,9 +138,10 @@ def _refusal(shape: ModelShape, choice: EngineChoice) -> tuple[Verdict, str] | N
     if choice.quantization is not None and choice.quantization not in ROUNDED:
         return Verdict.NOT_SUPPORTED, f"engine.quantization {choice.quantization} is none of {', '.join(ROUNDED)}"
     stored = shape.stored
-    if stored is not None and choice.quantization not in (None, stored.name):
-        message = (
-            f"engine.quantization is {choice.quantization}, and the checkpoint's weights are {stored.name} already"
+    is_named = stored is not None and stored.has_name and choice.quantization == stored.name
+    if stored is not None and choice.quantization is not None and not is_named:
+        message = f"engine.quantization is {choice.quantization}, and the checkpoint's weights are {stored.name} " + (
+            "already" if stored.has_name else "or others already, by config.json"
         )
         return Verdict.NOT_SUPPORTED, f"{message}: leave it out, or take the unquantised checkpoint"
     kept = weights_format(shape, choice)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairlead.fit.checkpoint_fields import MOST, CheckpointFields
-from fairlead.fit.stored_formats import FLOAT_BYTES, WeightFormat, stored_format
+from fairlead.fit.quantized_checkpoints import stored_format
+from fairlead.fit.stored_formats import FLOAT_BYTES, WeightFormat
 from fairlead.fit.weight_parts import Part, Role, num_parameters
 
 _MOST_LAYERS = 10_000

@@ -1,15 +1,14 @@
-"""Which format a weight is stored in and kept in, and what that takes, by `quantization_config` and
-`engine.quantization`.
+"""Which format a weight is stored in and kept in, and what that takes. What a checkpoint says of it reads
+`quantized_checkpoints.py`.
 
 As the engine does it: a format that a device has no product for is kept as 8-bit numbers and decoded, so that 4-bit
 weights take more than half a byte on a GPU.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlead.fit.checkpoint_fields import CheckpointFields
 from fairlead.fit.weight_parts import Part, Role
 
 FLOAT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -48,6 +47,9 @@ class WeightFormat:
     experts_only: bool = False
     is_stored: bool = False
     """Whether the checkpoint has it; else weights are rounded as they are loaded."""
+    has_name: bool = True
+    """Whether `engine.quantization` may name what is stored: not where layers differ, nor where it is kept as another
+    format."""
     ignored: tuple[str, ...] = ()
     """Parts of names of layers that keep their floats."""
 
@@ -101,97 +103,3 @@ ROUNDED: Mapping[str, WeightFormat] = {
     "fp8": WeightFormat("fp8"),
 }
 """What `engine.quantization` may say."""
-
-
-def _awq(fields: CheckpointFields) -> WeightFormat:
-    group = _group(fields, "group_size" if fields.has("group_size") else "q_group_size")
-    has_zeros = fields.flag("zero_point", True)
-    return WeightFormat(
-        "int4-weight-only", group, stored_bits=4, has_zeros=has_zeros, stores_zeros=True, is_stored=True,
-        ignored=tuple(fields.texts("modules_to_not_convert")),
-    )  # fmt: skip
-
-
-def _gptq(fields: CheckpointFields) -> WeightFormat:
-    bits = fields.positive("bits")
-    if bits not in (4, 8):
-        raise fields.wrong("bits", f"is {bits}, and the engine reads 4 and 8")
-    # Symmetric checkpoints store the same zero point everywhere, and none is kept of it.
-    name = "int4-weight-only" if bits == 4 else "int8-weight-only"
-    has_zeros = not fields.flag("sym", True)
-    return WeightFormat(
-        name, _group(fields, "group_size"), stored_bits=bits, has_zeros=has_zeros, stores_zeros=True, is_stored=True
-    )
-
-
-def _group(fields: CheckpointFields, name: str) -> int | None:
-    """None where one scale is for all, which is written null or -1."""
-    return None if fields.number(name, -1) <= 0 else fields.positive(name)
-
-
-def _fp8(fields: CheckpointFields) -> WeightFormat:
-    ignored = tuple(fields.texts("modules_to_not_convert"))
-    block = fields.wholes("weight_block_size")
-    if not block:
-        return WeightFormat("fp8", scale_bytes=4, is_stored=True, ignored=ignored)
-    if len(block) != 2 or min(block) < 1:
-        raise fields.wrong("weight_block_size", "must be two numbers, rows and columns")
-    return WeightFormat("fp8", block[1], block_rows=block[0], scale_bytes=4, is_stored=True, ignored=ignored)
-
-
-def _mxfp4(fields: CheckpointFields) -> WeightFormat:
-    # The engine keeps its halves as 8-bit integers.
-    return WeightFormat("int8-weight-only", 32, stored_bits=4, scale_bytes=1, experts_only=True, is_stored=True)
-
-
-_COMPRESSED = {
-    ("int", 8, True): "int8",
-    ("int", 8, False): "int8-weight-only",
-    ("int", 4, False): "int4-weight-only",
-    ("float", 8, True): "fp8",
-}
-"""By type and bits of weights, and whether activations have the same."""
-
-
-def _compressed(fields: CheckpointFields) -> WeightFormat:
-    groups = fields.sections("config_groups")
-    weights = groups[0].section("weights") if groups else None
-    if weights is None:
-        raise fields.wrong("config_groups", "must name the layers that are quantised, and how")
-    kind, bits = weights.text("type") or "int", weights.positive("num_bits", 8)
-    name = _COMPRESSED.get((kind, bits, groups[0].section("input_activations") is not None))
-    if name is None:
-        raise fields.wrong("config_groups", f"{kind} of {bits} bits is not what the engine computes with")
-    block, has_zeros = weights.wholes("block_structure"), not weights.flag("symmetric", True)
-    if block and (len(block) != 2 or min(block) < 1):
-        raise weights.wrong("block_structure", "must be two numbers, rows and columns")
-    group = block[1] if len(block) == 2 else _group(weights, "group_size")
-    return WeightFormat(
-        name, group, block_rows=block[0] if len(block) == 2 else 1, stored_bits=bits,
-        has_zeros=has_zeros, stores_zeros=has_zeros, is_stored=True,
-        ignored=tuple(each for each in fields.texts("ignore") if not each.startswith("re:")),
-    )  # fmt: skip
-
-
-METHODS: Mapping[str, Callable[[CheckpointFields], WeightFormat]] = {
-    "awq": _awq,
-    "compressed-tensors": _compressed,
-    "fbgemm_fp8": _fp8,
-    "fp8": _fp8,
-    "gptq": _gptq,
-    "mxfp4": _mxfp4,
-}
-"""As `quant_method` spells them: what the engine reads, but for GGUF files, whose sizes their headers say."""
-
-
-def stored_format(fields: CheckpointFields) -> WeightFormat | None:
-    """What `quantization_config` says; None = weights are floats. Raises ConfigUnreadable for what the engine does not
-    read."""
-    section = fields.section("quantization_config")
-    if section is None:
-        return None
-    method = section.text("quant_method")
-    if method not in METHODS:
-        known = ", ".join(METHODS)
-        raise section.wrong("quant_method", f"{method or 'none'} is not read by the engine, which knows {known}")
-    return METHODS[method](section)

@@ -1,0 +1,151 @@
+"""`fairlead check` and the engine read `quantization_config` alike: what one refuses, so does the other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.fit.checkpoint_fields import CheckpointFields, ConfigUnreadable
+from fairlead.fit.quantized_checkpoints import stored_format
+from fairlead.fit.stored_formats import WeightFormat
+from fairlead_engine.errors import ModelLoadError
+from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.quantization.source import StoredWeights
+from fairlead_engine.model.quantization.stored import parse_quantization
+
+Json = dict[str, Any]
+
+
+def group(bits: int = 4, *, kind: str = "int", activations: Any = None, **weights: Any) -> Json:
+    named = {"num_bits": bits, "type": kind, "symmetric": True, "strategy": "channel", **weights}
+    return {"targets": ["Linear"], "weights": named, "input_activations": activations}
+
+
+def compressed(*groups: Json, layout: str | None = "pack-quantized", **fields: Any) -> Json:
+    named = {f"group_{number}": each for number, each in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "format": layout, "config_groups": named, **fields}
+
+
+ALIKE = {"num_bits": 8, "type": "int"}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+W8A8 = group(8, activations=ALIKE)
+READ = {
+    "awq": AWQ,
+    "awq-old": {"quant_method": "awq", "w_bit": 4, "q_group_size": 64},
+    "awq-gemm": AWQ | {"version": "GEMM"},
+    "gptq": GPTQ,
+    "gptq-8": GPTQ | {"bits": 8, "group_size": -1},
+    "gptq-v2": GPTQ | {"checkpoint_format": "gptq_v2", "sym": False},
+    "gptq-left-out": GPTQ | {"dynamic": {"-:.*visual.*": {}}},
+    "fp8": FP8,
+    "fp8-whole": {"quant_method": "fp8", "modules_to_not_convert": None},
+    "fbgemm": {"quant_method": "fbgemm_fp8"},
+    "mxfp4": {"quant_method": "mxfp4"},
+    "w4a16": compressed(group(strategy="group", group_size=128)),
+    "w4a16-zeros": compressed(group(strategy="group", group_size=32, symmetric=False, actorder="group")),
+    "w8a8": compressed(W8A8, layout="int-quantized", ignore=["lm_head", "re:.*gate"]),
+    "mixed": compressed(group() | {"format": "pack-quantized"}, W8A8 | {"format": "int-quantized"}, layout=None),
+    "fp8-block": compressed(
+        group(8, kind="float", activations={"num_bits": 8, "type": "float"}, strategy="block",
+              block_structure=[128, 128]), layout="float-quantized"),
+    "dense": compressed(group(), sparsity_config={"format": "dense"}, transform_config={}),
+}  # fmt: skip
+REFUSED = {
+    "awq-gemv": AWQ | {"version": "gemv"},
+    "awq-marlin": AWQ | {"version": "marlin"},
+    "awq-3": AWQ | {"bits": 3},
+    "awq-0": AWQ | {"group_size": 0},
+    "gptq-3": GPTQ | {"bits": 3},
+    "gptq-marlin": GPTQ | {"is_marlin_format": True},
+    "gptq-marlin-format": GPTQ | {"checkpoint_format": "marlin"},
+    "gptq-dynamic": GPTQ | {"dynamic": {"+:.*down.*": {"bits": 8}}},
+    "gptq-dynamic-group": GPTQ | {"dynamic": {".*": {"group_size": 32}}},
+    "gptq-0": GPTQ | {"group_size": 0},
+    "fp8-e5m2": FP8 | {"fmt": "e5m2"},
+    "fp8-no-block": FP8 | {"weight_block_size": []},
+    "sparse-24": compressed(group(), layout="sparse-24-bitmask"),
+    "marlin-24": compressed(group(), layout="marlin-24"),
+    "sparsity": compressed(group(), sparsity_config={"format": "sparse-24-bitmask"}),
+    "transform": compressed(group(), transform_config={"config_groups": {"u": {"type": "hadamard"}}}),
+    "w4a8": compressed(group(activations=ALIKE)),
+    "w3a16": compressed(group(3)),
+    "nvfp4": compressed(group(kind="float")),
+    "activations": compressed(group(8, activations={"num_bits": 4, "type": "int"}), layout="int-quantized"),
+    "outputs": compressed(group() | {"output_activations": ALIKE}),
+    "second-group": compressed(group(), group(3)),
+    "packed-floats": compressed(group(8, kind="float", activations={"num_bits": 8, "type": "float"})),
+    "zeros-unpacked": compressed(group(8, activations=ALIKE, symmetric=False), layout="int-quantized"),
+    "order-unpacked": compressed(group(8, activations=ALIKE, actorder="group"), layout="int-quantized"),
+    "zeros-whole": compressed(group(strategy="tensor", symmetric=False)),
+    "order": compressed(group(actorder="other")),
+    "strategy": compressed(group(strategy="block", block_structure=[1, 1])),
+    "no-groups": compressed(),
+    "no-weights": compressed({"targets": ["Linear"]}),
+    "expression": compressed(group(), ignore=["re:("]),
+    "gguf": {"quant_method": "gguf"},
+    "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    "none": {"bits": 4},
+}
+
+
+def by_engine(section: Any) -> StoredWeights | str | None:
+    try:
+        return parse_quantization(JsonFields(Path("config.json"), {"quantization_config": section}))
+    except ModelLoadError as error:
+        return error.message
+
+
+def by_check(section: Any) -> WeightFormat | str | None:
+    try:
+        return stored_format(CheckpointFields({"quantization_config": section}))
+    except ConfigUnreadable as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_the_engine_reads_is_reckoned(name: str) -> None:
+    read, reckoned = by_engine(READ[name]), by_check(READ[name])
+    assert not isinstance(read, str | None) and isinstance(reckoned, WeightFormat)
+    assert (read.names == {reckoned.name}) == reckoned.has_name, "else engine.quantization contradicts it"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_engine_refuses_is_refused(name: str) -> None:
+    assert isinstance(by_engine(REFUSED[name]), str), "the engine takes it by now: move it"
+    told = by_check(REFUSED[name])
+    assert isinstance(told, str) and told.startswith("config.json: quantization_config.")
+
+
+VALUES = st.sampled_from([
+    None, True, False, 0, 1, 3, 4, 8, 32, -1, 128, 2.0, "", "gemm", "gemv", "gptq", "marlin-24", "int", "float",
+    "group", "channel", "tensor", "block", "static", "pack-quantized", "int-quantized", "float-quantized", "dense",
+    [], [1], [128, 128], [0, 1], ["lm_head"], ["re:("], {}, {"a": {}}, {"a": {"bits": 4}}, {"format": "dense"}, ALIKE,
+])  # fmt: skip
+
+
+@st.composite
+def sections(draw: st.DrawFn) -> Any:
+    """One of those above with other values here and there."""
+
+    def changed(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return draw(VALUES) if draw(st.integers(0, 9)) == 0 else value
+        return {key: changed(each) for key, each in value.items() if draw(st.integers(0, 12))}
+
+    chosen = draw(st.sampled_from([*READ.values(), *REFUSED.values()]))
+    extra = draw(
+        st.dictionaries(st.sampled_from(["dynamic", "fmt", "version", "format", "sym", "bits"]), VALUES, max_size=1)
+    )
+    return changed(chosen) | extra
+
+
+@settings(max_examples=1500, deadline=None)
+@given(sections())
+def test_both_say_the_same_of_anything(section: Any) -> None:
+    read, reckoned = by_engine(section), by_check(section)
+    assert isinstance(read, str) == isinstance(reckoned, str), f"engine: {read}; check: {reckoned}"
+    assert (read is None) == (reckoned is None)
