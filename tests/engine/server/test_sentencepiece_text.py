@@ -210,3 +210,18 @@ def test_a_text_cut_anywhere_joins_to_that_of_the_whole(name: str, tokens: list[
     text = vocabulary.text_before(prompt, skip_special_tokens=True)
     joined = text + "".join(map(stream.push, answer)) + stream.finish()
     assert joined == reference(name).decode(tokens, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", [each for each in TOKENIZERS if each != "metaspace"])
+@pytest.mark.parametrize("text", ["fox", " fox", "é", "A", ""])
+@pytest.mark.parametrize("begun", [b"\xe2", b"\xf0\x9f", b"\xc3"])
+def test_a_prompt_that_ends_within_a_character_leaves_nothing_of_it_in_the_answer(
+    name: str, begun: bytes, text: str
+) -> None:
+    vocabulary = Vocabulary(TOKENIZERS[name])
+    words = {"fox": ["fox"], " fox": [f"{SPACE}fox"], "é": ["<0xC3>", "<0xA9>"], "A": ["<0x41>"], "": []}[text]
+    prompt = [ID["fox"], *(ID[f"<0x{byte:02X}>"] for byte in begun)]
+    stream = vocabulary.stream(after=prompt, tells_begun=False)
+    assert "".join(stream.push(ID[word]) for word in words) + stream.finish() == text
+    stream = vocabulary.stream(after=[ID["fox"], ID["<0xC3>"]], tells_begun=False)
+    assert stream.push(ID["<0xA9>"]) + stream.finish() == "é", "it goes on"

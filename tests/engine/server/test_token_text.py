@@ -211,3 +211,29 @@ def test_a_character_that_begins_in_the_prompt_is_told_whole_behind_it(vocabular
         before = vocabulary.text_before(ids[:cut_at], skip_special_tokens=True)
         after = "".join(map(stream.push, ids[cut_at:])) + stream.finish()
         assert (before + after, before) == (text, text[: len(before)])
+
+
+BROKEN = [b"\xe6", b"\xf0\x9f", b"one \xf0\x9f\x9a", b"\xc3"]
+
+
+@pytest.mark.parametrize("begun", BROKEN)
+@pytest.mark.parametrize("text", ["a b", "é", "🚢", "日本", ""])
+def test_a_prompt_that_ends_within_a_character_leaves_nothing_of_it_in_the_answer(
+    vocabulary: Vocabulary, begun: bytes, text: str
+) -> None:
+    of_byte = {vocabulary.token_bytes(each): each for each in range(VOCAB_SIZE - 4)}
+    prompt, answer = ([of_byte[bytes([byte])] for byte in each] for each in (begun, text.encode()))
+    reader = Detokenizer(vocabulary, SamplingParams(), prompt)
+    assert "".join(reader.push(each).text for each in outputs(answer, [1, 1])) == text
+    echoed = Detokenizer(vocabulary, SamplingParams(), prompt, follows_prompt=True)
+    before = vocabulary.text_before(prompt, skip_special_tokens=True)
+    joined = before + "".join(echoed.push(each).text for each in outputs(answer, [1, 1]))
+    assert joined == (begun + text.encode()).decode(errors="replace"), "with the prompt's text it is part of that"
+
+
+def test_a_character_that_goes_on_in_the_answer_is_told_whole(vocabulary: Vocabulary) -> None:
+    of_byte = {vocabulary.token_bytes(each): each for each in range(VOCAB_SIZE - 4)}
+    ids = [of_byte[bytes([byte])] for byte in "🚢!".encode()]
+    for cut_at in range(1, 4):
+        reader = Detokenizer(vocabulary, SamplingParams(), ids[:cut_at])
+        assert "".join(reader.push(each).text for each in outputs(ids[cut_at:], [])) == "🚢!"

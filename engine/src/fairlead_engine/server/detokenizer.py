@@ -72,10 +72,17 @@ class Detokenizer:
         *,
         skip_special_tokens: bool = True,
         shown: frozenset[int] = frozenset(),
+        follows_prompt: bool = False,
     ) -> None:
-        """`shown`: special tokens that are part of the text all the same."""
+        """`shown`: special tokens that are part of the text all the same. `follows_prompt`: whether the reader has the
+        prompt's text as well, to which a character belongs that breaks off at its end."""
         self._sampling = sampling
-        self._stream = vocabulary.stream(after=prompt_token_ids, skip_special_tokens=skip_special_tokens, shown=shown)
+        self._stream = vocabulary.stream(
+            after=prompt_token_ids,
+            skip_special_tokens=skip_special_tokens,
+            shown=shown,
+            tells_begun=follows_prompt,
+        )
         self._stops = StopStrings(sampling.stop, include_stop=sampling.include_stop)
         self.num_tokens = 0
         """Output tokens so far; those after a stop string's match are not counted."""

@@ -167,7 +167,8 @@ class GenerateEndpoint(PromptEndpoint[Generating]):
         self, request: Generating, prompt: list[int], sampling: SamplingParams, model: ServedModel
     ) -> OutputReader:
         skips = request.skip_special_tokens is not False
-        return Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skips)
+        has_prompt = isinstance(request, CompletionRequest) and bool(request.echo)
+        return Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skips, follows_prompt=has_prompt)
 
     def generation(self, request: Generating, choices: list[Choice], on_sent: Callable[[int], None]) -> Generation:
         client, metrics = self._service.client, self._service.metrics

@@ -332,7 +332,9 @@ class CompletionReply(Reply[CompletionRequest]):
         self._offsets = []
         for index in range(len(generation.choices)):
             before = [] if request.echo else self._prompt_token_ids(index)
-            stream = self._vocabulary.stream(after=before, skip_special_tokens=self._skip_special)
+            stream = self._vocabulary.stream(
+                after=before, skip_special_tokens=self._skip_special, tells_begun=bool(request.echo)
+            )
             self._offsets.append(TextOffsets(stream))
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:

@@ -52,18 +52,30 @@ class Vocabulary:
         self._whole: dict[int, str | None] = {}
 
     def stream(
-        self, *, after: Sequence[int] = (), skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()
+        self,
+        *,
+        after: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
+        tells_begun: bool = True,
     ) -> TokenStream:
         """A fresh stream for one sequence. Its text is what follows that of the tokens in `after`, together with a
-        character that begins in those. `shown`: special tokens that are never left out."""
+        character that begins in those. `shown`: special tokens that are never left out. `tells_begun`: whether a
+        character that begins in `after` and goes on in none of the stream's own is told, as broken."""
         if shown and skip_special_tokens:
-            return _MarkedStream(self, after, shown)
+            return _MarkedStream(self, after, shown, tells_begun)
         visible = (each for each in reversed(after) if not (skip_special_tokens and self.is_special(each)))
         before = [*islice(visible, _MAX_PENDING)][::-1]
         if self._is_byte_level:
-            return _ByteLevelStream(self, before, skip_special_tokens)
+            return _ByteLevelStream(self, before, skip_special_tokens, tells_begun)
         before = before[self._num_ending(before) :]
-        return _WindowStream(self.tokenizer, before, self._num_begun(before), skip_special_tokens)
+        num_begun = self._num_begun(before)
+        stream = _WindowStream(self.tokenizer, before, num_begun, skip_special_tokens)
+        return (
+            stream
+            if tells_begun or not num_begun
+            else _OwnStream(self, stream, before[-num_begun:], skip_special_tokens)
+        )
 
     def text_before(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of the tokens, but for the beginning of a character that a stream after them begins with."""
@@ -123,6 +135,10 @@ class Vocabulary:
         """Whether the token is markup (end of sequence, roles, …) that users do not see."""
         return token_id in self._special_ids
 
+    def is_byte(self, token_id: int) -> bool:
+        """Whether the token is a single byte of a vocabulary that falls back to them."""
+        return self._has_byte_tokens and bool(_BYTE_TOKEN.fullmatch(self.tokenizer.backend.id_to_token(token_id) or ""))
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token stands for; empty for an id that the tokenizer does not know."""
         found = self._bytes.get(token_id)
@@ -168,10 +184,10 @@ class Vocabulary:
 class _MarkedStream:
     """Leaves special tokens out but for some, which end whatever character has begun before them."""
 
-    def __init__(self, vocabulary: Vocabulary, after: Sequence[int], shown: frozenset[int]) -> None:
+    def __init__(self, vocabulary: Vocabulary, after: Sequence[int], shown: frozenset[int], tells_begun: bool) -> None:
         self._vocabulary = vocabulary
         self._shown = shown
-        self._stream = vocabulary.stream(after=after)
+        self._stream = vocabulary.stream(after=after, tells_begun=tells_begun)
 
     def push(self, token_id: int) -> str:
         if token_id not in self._shown:
@@ -185,24 +201,67 @@ class _MarkedStream:
 
 
 class _ByteLevelStream:
-    def __init__(self, vocabulary: Vocabulary, before: list[int], skip_special_tokens: bool) -> None:
+    def __init__(self, vocabulary: Vocabulary, before: list[int], skip_special_tokens: bool, tells_begun: bool) -> None:
         self._vocabulary = vocabulary
         self._skip_special = skip_special_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._decoder.decode(b"".join(map(vocabulary.token_bytes, before)))  # keeps a character that has begun
-        self._is_within = bool(self._decoder.getstate()[0])  # a character has begun
+        begun = self._decoder.getstate()[0]
+        self._is_within = bool(begun)
+        self._foreign = b"" if tells_begun else begun
+        """Bytes of a character that began before the stream, until one of its own is there."""
 
     def push(self, token_id: int) -> str:
         if self._skip_special and self._vocabulary.is_special(token_id):
             return ""
         if not self._is_within and (whole := self._vocabulary.whole_text(token_id)) is not None:
             return whole
-        text = self._decoder.decode(self._vocabulary.token_bytes(token_id))
+        content = self._vocabulary.token_bytes(token_id)
+        if self._foreign and content:
+            if not _goes_on(self._foreign, content):
+                self._decoder.reset()
+            self._foreign = b""
+        text = self._decoder.decode(content)
         self._is_within = bool(self._decoder.getstate()[0])
         return text
 
     def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        return "" if self._foreign else self._decoder.decode(b"", final=True)
+
+
+def _goes_on(begun: bytes, content: bytes) -> bool:
+    """Whether the first byte belongs to the character that others begin."""
+    try:
+        codecs.utf_8_decode(begun + content[:1], "strict", False)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class _OwnStream:
+    """Of a window that begins with bytes of a character: leaves them out where nothing goes on with it."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, stream: "_WindowStream", begun: list[int], skip_special_tokens: bool
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._stream = stream
+        self._skip_special = skip_special_tokens
+        self._begun = b"".join(map(vocabulary.token_bytes, begun))
+        """Empty once a token of the stream's own has come that says something."""
+
+    def push(self, token_id: int) -> str:
+        if self._begun:
+            content = self._vocabulary.token_bytes(token_id)
+            if not content or (self._skip_special and self._vocabulary.is_special(token_id)):
+                return ""
+            if not self._vocabulary.is_byte(token_id) or not _goes_on(self._begun, content):
+                self._stream.drop_pending()
+            self._begun = b""
+        return self._stream.push(token_id)
+
+    def finish(self) -> str:
+        return "" if self._begun else self._stream.finish()
 
 
 class _WindowStream:
@@ -228,6 +287,10 @@ class _WindowStream:
         elif len(self._pending) > _MAX_PENDING:  # markup and unknown ids: they say nothing, however many they are
             del self._pending[0]
         return text
+
+    def drop_pending(self) -> None:
+        """What waits for the rest of a character is no part of the text."""
+        self._pending = []
 
     def finish(self) -> str:
         text = self._new_text()
