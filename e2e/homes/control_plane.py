@@ -16,8 +16,9 @@ from helm import objects, render
 from fairlead.api.names import CRD_NAME, LEASE_NAME
 from homes.kubectl import Json, Kubectl
 
-VALUES = {"operator": {"leaseDuration": "3s", "resyncInterval": "3s", "logLevel": "debug"}}
-"""Of the chart: a takeover and many a second look within a test."""
+VALUES = {"operator": {"leaseDuration": "8s", "resyncInterval": "3s", "logLevel": "debug"}}
+"""Of the chart: a takeover and many a second look within a test. Nobody starts an operator again that lost its Lease on
+a machine whose processes wait for seconds."""
 ACCOUNT = "fairlead-operator"
 GRANTED = ("ServiceAccount", "Role", "RoleBinding")
 STOP_SECONDS = 30.0
