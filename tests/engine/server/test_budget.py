@@ -95,6 +95,7 @@ async def test_no_more_ids_become_text_than_the_model_has_context_for(
     ("field", "value"),
     [
         ("model", "x" * 513), ("user", "x" * 513), ("safety_identifier", "x" * 513), ("prompt_cache_key", "x" * 513),
+        ("prompt_cache_retention", "x" * 513), ("moderation", {"x" * 513: ""}),
         ("service_tier", "x" * 513), ("metadata", {str(number): "" for number in range(65)}),
         ("metadata", {"x" * 513: ""}), ("cache_salt", "é" * 257), ("x" * 2**20, 1), ("logit_bias", "x" * 2**20),
         ("messages", [{"role": "x" * 2**20, "content": ""}]), ("chat_template_kwargs", {"x" * 2**20: 1, "messages": 1}),

@@ -155,6 +155,9 @@ async def test_fields_that_change_nothing_are_accepted(start_app: Any) -> None:
     response = await start_app().chat(
         user="u", metadata={"a": "b"}, store=False, service_tier="auto", parallel_tool_calls=True, logit_bias={},
         response_format={"type": "text"}, tool_choice="none", modalities=["text"], safety_identifier="s",
+        prompt_cache_retention="24h", prompt_cache_options={"mode": "implicit", "ttl": "30m"}, prompt_cache_key="k",
+        moderation={"model": "m", "policy": {"input": {"mode": "score"}}}, stream=True,
+        stream_options={"include_obfuscation": False},
     )  # fmt: skip
     assert response.status_code == 200, response.text
 

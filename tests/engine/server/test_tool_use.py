@@ -39,6 +39,10 @@ def named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named(name) for name in names]}}
+
+
 def error_of(response: Any) -> dict[str, Any]:
     assert response.status_code == 400, response.text
     found: dict[str, Any] = response.json()["error"]
@@ -71,6 +75,16 @@ def start_says(start_app: Any, tokenizer: PromptTokenizer) -> Any:
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice", "required"),
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice", "function"),
         ({"tools": TOOLS, "tool_choice": named("get_rain")}, "tool_choice", "get_rain"),
+        ({"tools": TOOLS, "tool_choice": allowed("auto", "get_rain")}, "tool_choice", "get_rain"),
+        ({"tools": TOOLS, "tool_choice": allowed("auto")}, "tool_choice", "allowed_tools must be"),
+        ({"tools": TOOLS, "tool_choice": allowed("none", "get_time")}, "tool_choice", "allowed_tools must be"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice", "allowed_tools must be"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": 5}}},
+            "tool_choice",
+            "allowed_tools must be",
+        ),
+        ({"tool_choice": allowed("auto", "get_time")}, "tool_choice", "needs tools"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]", "function"),
         ({"tools": [TOOLS[0], {"type": "function"}]}, "tools[1]", "function"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "1 to 64"),
@@ -267,6 +281,9 @@ async def test_only_what_must_hold_is_kept_to_by_a_grammar(start_says: Any) -> N
         ({"tools": TOOLS, "tool_choice": "none"}, False),
         ({"tools": TOOLS, "tool_choice": "required"}, True),
         ({"tools": TOOLS, "tool_choice": named("get_time")}, True),
+        ({"tools": TOOLS, "tool_choice": allowed("required", "get_time", "get_weather")}, True),
+        ({"tools": TOOLS, "tool_choice": allowed("auto", "get_time", "get_weather")}, False),
+        ({"tools": TOOLS, "tool_choice": allowed("auto", "get_time")}, True),
         ({"tools": strict}, True),
         ({"tools": TOOLS, "response_format": {"type": "json_object"}}, True),
     ):
@@ -312,7 +329,7 @@ VARIANTS = [
 
 @pytest.mark.parametrize("markers", ["special", "added", "text"])
 @pytest.mark.parametrize(("name", "template"), VARIANTS)
-@pytest.mark.parametrize("choice", ["required", "auto", "named", "schema"])
+@pytest.mark.parametrize("choice", ["required", "auto", "named", "schema", "allowed"])
 def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
     name: str, template: str | None, choice: str, markers: str
 ) -> None:
@@ -326,6 +343,8 @@ def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
     vocabulary = Vocabulary(tokenizer)
     strict = [{**tool, "function": {**tool["function"], "parameters": WEATHER, "strict": True}} for tool in TOOLS]
     fields: dict[str, Any] = {"tools": strict, "tool_choice": named("get_time") if choice == "named" else choice}
+    if choice == "allowed":
+        fields["tool_choice"] = allowed("required", "get_time")
     if choice == "schema":
         fields = {"tools": TOOLS, "response_format": {"type": "json_schema", "json_schema": {"schema": WEATHER}}}
     request = msgspec.convert({"model": "m", "messages": [], **fields}, ChatRequest)
@@ -345,13 +364,15 @@ def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
             assert choice == "schema" or json.loads(arguments).keys() == {"city"}
         if choice == "named":
             assert [called for called, _ in calls] == ["get_time"]
-        if choice in ("named", "required"):
+        if choice == "allowed":
+            assert {called for called, _ in calls} == {"get_time"}
+        if choice in ("named", "required", "allowed"):
             assert calls
             assert not text.strip()
         if choice == "schema" and not calls:
             assert json.loads(text).keys() == {"city"}
     assert num_calls or choice in ("auto", "schema")
-    assert num_texts or choice in ("named", "required", "schema")
+    assert num_texts or choice in ("named", "required", "schema", "allowed")
 
 
 def read(formats: AnswerFormats, vocabulary: Vocabulary, ids: list[int], names: Any) -> tuple[list[list[str]], str]:

@@ -42,7 +42,7 @@ _GOES_TOGETHER = frozenset(
         "return_token_ids", "return_tokens_as_token_ids", "cache_salt", "priority", "add_special_tokens",
         "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "reasoning_effort", "user",
         "fairlead_prompt_tokens", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prediction",
+        "prompt_cache_retention", "prompt_cache_options", "moderation", "prediction",
     }
 )  # fmt: skip
 """Fields that a search acts on, or that say how one would draw, which it does not."""

@@ -154,6 +154,8 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A last chunk with the token counts of the whole answer."""
     continuous_usage_stats: bool | None = None
     """vLLM's: every chunk with the token counts so far."""
+    include_obfuscation: bool | None = None
+    """OpenAI's: padding against who counts bytes on the wire. There is none."""
 
 
 class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -262,6 +264,13 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
     service_tier: Annotated[Tag | None, _IGNORED] = None
     safety_identifier: Annotated[Tag | None, _IGNORED] = None
     prompt_cache_key: Annotated[Tag | None, Parameter("Prefixes are found in caches without it.", By.NOBODY)] = None
+    prompt_cache_retention: Annotated[
+        Tag | None, Parameter("Prefixes stay while there is room for them.", By.NOBODY)
+    ] = None
+    prompt_cache_options: Annotated[
+        Metadata | None, Parameter("Prefixes are found in caches without it.", By.NOBODY)
+    ] = None
+    moderation: Annotated[Metadata | None, Parameter("Nothing here is moderated.", By.NOBODY)] = None
 
     @property
     def include_usage(self) -> bool:
@@ -332,7 +341,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
         str | dict[str, Any] | None,
         Parameter(
             '`"none"`: the answer is text; `"auto"`: text, calls or both; `"required"`: one call or more; '
-            '`{"type": "function", "function": {"name": …}}`: a call of that function.',
+            '`{"type": "function", "function": {"name": …}}`: a call of that function; `{"type": "allowed_tools", '
+            '"allowed_tools": {"mode": …, "tools": […]}}`: `auto` or `required`, of some of the tools.',
             default="auto with `tools`",
         ),
     ] = None

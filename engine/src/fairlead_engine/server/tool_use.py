@@ -54,6 +54,8 @@ class ToolUse(NamedTuple):
     """There must be a call."""
     are_many: bool
     """There may be several."""
+    is_narrowed: bool = False
+    """They are some of the tools that the model is told of."""
 
     @property
     def parameters(self) -> dict[str, dict[str, Any]]:
@@ -64,7 +66,7 @@ class ToolUse(NamedTuple):
     @property
     def is_kept_to(self) -> bool:
         """Whether a grammar sees to it."""
-        return self.is_forced or any(_Tool.read(text).is_strict for text in self.functions)
+        return self.is_forced or self.is_narrowed or any(_Tool.read(text).is_strict for text in self.functions)
 
 
 class _Tool(NamedTuple):
@@ -92,22 +94,46 @@ def tool_use(fields: ToolFields, formats: AnswerFormats) -> ToolUse | None:
         raise RequestError("tool_choice", "tool_choice needs tools to choose from")
     if choice == "none":
         return None
+    allowed: frozenset[str] | None = None
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        choice, allowed = _allowed(choice)
     found = [_tool(place, tool) for place, tool in enumerate(tools)]
     names = [tool.name for tool in found]
     if len(set(names)) < len(names):
         place = next(place for place, name in enumerate(names) if name in names[:place])
         raise RequestError(f"tools[{place}].function.name", f"there are two tools named {names[place]!r}")
     named = _named(choice, names)
+    if unknown := sorted((allowed or frozenset()).difference(names)):
+        raise RequestError("tool_choice", f"tool_choice allows {unknown[0]!r}, which is none of the tools")
     if not tools:
         return None
     if formats.tools is None:
         raise RequestError("tools", _UNKNOWN, "unsupported_value")
     return ToolUse(
-        tuple(json.dumps(tool) for tool in found if named in (None, tool.name)),
+        tuple(
+            json.dumps(tool)
+            for tool in found
+            if named in (None, tool.name) and (allowed is None or tool.name in allowed)
+        ),
         tuple(names),
         is_forced=named is not None or choice == "required",
         are_many=named is None and fields.parallel_tool_calls is not False,
+        is_narrowed=allowed is not None and len(allowed) < len(found),
     )
+
+
+def _allowed(choice: dict[str, Any]) -> tuple[str, frozenset[str]]:
+    """The mode of OpenAI's `allowed_tools`, and the names of what may be called. Raises `RequestError`."""
+    allowed = choice.get("allowed_tools")
+    mode, tools = (allowed.get("mode"), allowed.get("tools")) if isinstance(allowed, dict) else (None, None)
+    functions = [
+        tool.get("function") if isinstance(tool, dict) else None for tool in (tools if isinstance(tools, list) else ())
+    ]
+    names = [function.get("name") if isinstance(function, dict) else None for function in functions]
+    if mode not in _MODES[1:] or not names or not all(isinstance(name, str) for name in names):
+        shape = '{"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name": …}}, …]}'
+        raise RequestError("tool_choice", f"tool_choice.allowed_tools must be {shape}")
+    return mode, frozenset(map(str, names))
 
 
 def _named(choice: str | dict[str, Any] | None, names: Sequence[str]) -> str | None:
