@@ -40,6 +40,34 @@ def test_tools_and_variables_reach_the_template() -> None:
     assert fields.parts(tokenizer)[0].content == '[{"type": "function"}] merry ahoy'
 
 
+def tool(**properties: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": properties}}}
+
+
+def test_the_bundled_models_template_takes_parameters_of_any_type(tokenizer: PromptTokenizer) -> None:
+    for schema, shown in (
+        ({"type": "string"}, "string"), ({"type": ["string", "null"]}, "string or null"), ({}, "any"), (True, "any"),
+        ({"type": []}, "any"), ({"anyOf": [{"type": "string"}]}, "any"), ({"type": ["integer"]}, "integer"),
+    ):  # fmt: skip
+        [part] = chat(tools=[tool(v=schema, w={"type": "number"})]).parts(tokenizer)
+        assert f"f(v: {shown}, w: number): " in part.content
+
+
+def test_who_is_to_blame_for_a_template_that_fails_is_named() -> None:
+    template = (
+        "{{ messages[0].content + '' }}{% for tool in tools or [] %}{{ '' + tool.function.parameters.a }}{% endfor %}"
+    )
+    failing = PromptTokenizer(
+        tokenizers.Tokenizer(models.WordLevel({"?": 0}, unk_token="?")).to_str(), chat_template=template
+    )
+    with pytest.raises(PromptError, match="without tools") as refused:
+        chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {"a": ["x"]}}}]).parts(failing)
+    assert refused.value.field == "tools"
+    with pytest.raises(PromptError) as refused:
+        chat(messages=[{"role": "user", "content": ""}, {"role": "x"}], tools=[tool()]).parts(failing)
+    assert refused.value.field.startswith("messages")
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [

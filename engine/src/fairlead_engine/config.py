@@ -376,6 +376,8 @@ class ServerConfig:
     max_choices: int = 128
     """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`, or pairs of texts
     in one that compares them."""
+    max_embedding_inputs: int = 2048
+    """Most texts, or lists of token ids, of one request for embeddings."""
     max_images: int = 16
     """Images that the messages of one chat may have, of a model that sees any."""
     allowed_media_domains: str | None = None
@@ -413,6 +415,7 @@ class ServerConfig:
         _within("body_timeout", self.body_timeout, 0.1, 3600.0)
         _within("max_queue_time", self.max_queue_time, 0.0, 86400.0)
         _within("max_choices", self.max_choices, 1, 1024)
+        _within("max_embedding_inputs", self.max_embedding_inputs, 1, 16384)
         _within("max_images", self.max_images, 1, 1024)
         for host in self.media_hosts:
             if not _HOST.fullmatch(host):

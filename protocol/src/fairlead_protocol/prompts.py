@@ -13,6 +13,7 @@ import msgspec
 from fairlead_protocol.budget import Messages, OverBudget, Tools, check_json, nesting
 from fairlead_protocol.chat import ChatTemplateError, Message
 from fairlead_protocol.least_tokens import LeastTokens
+from fairlead_protocol.template_limits import bounded_work
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -152,18 +153,31 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
         """The one text that a chat is, as the model's template renders it. Raises `PromptError`."""
         [place] = self.places()
+        with bounded_work():
+            try:
+                return [Part(place, self._rendered(tokenizer, self.tools))]
+            except ChatTemplateError as error:
+                if self.tools and self._is_rendered_without_tools(tokenizer):
+                    problem = f"{error}; without tools it does, so look at their parameters"
+                    raise PromptError("tools", problem) from error
+                raise PromptError(place, str(error)) from error
+
+    def _rendered(self, tokenizer: PromptTokenizer, tools: Tools | None) -> str:
         effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return tokenizer.render_chat(
+            self.messages,
+            tools=tools,
+            add_generation_prompt=self.add_generation_prompt is not False,
+            continue_final_message=bool(self.continue_final_message),
+            **{**effort, **(self.chat_template_kwargs or {})},
+        )
+
+    def _is_rendered_without_tools(self, tokenizer: PromptTokenizer) -> bool:
         try:
-            text = tokenizer.render_chat(
-                self.messages,
-                tools=self.tools,
-                add_generation_prompt=self.add_generation_prompt is not False,
-                continue_final_message=bool(self.continue_final_message),
-                **{**effort, **(self.chat_template_kwargs or {})},
-            )
-        except ChatTemplateError as error:
-            raise PromptError(place, str(error)) from error
-        return [Part(place, text)]
+            self._rendered(tokenizer, None)
+        except ChatTemplateError:
+            return False
+        return True
 
     @property
     def adds_special_tokens(self) -> bool:

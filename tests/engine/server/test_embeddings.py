@@ -45,6 +45,15 @@ def check_client(
     assert reply.model == model
 
 
+def test_as_many_inputs_as_loaders_of_documents_send_are_taken(served: Any) -> None:
+    with openai.OpenAI(api_key="none", base_url=f"{served.url}/v1", max_retries=0) as client:
+        reply = client.embeddings.create(model="tiny", input=["x"] * 2048)
+        assert [each.index for each in reply.data] == list(range(2048))
+        with pytest.raises(openai.BadRequestError, match=r"2049 inputs .* max-embedding-inputs") as refused:
+            client.embeddings.create(model="tiny", input=["x"] * 2049)
+        assert refused.value.param == "input"
+
+
 def test_the_official_client_gets_the_references_vectors(
     served: Any, checkpoint: Path, reference: Any, tokenizer: PromptTokenizer
 ) -> None:
@@ -110,7 +119,7 @@ async def test_each_text_is_a_sequence_of_one_request(start_app: Any) -> None:
         ({"input": []}, "input", "input is empty"), ({"input": ""}, "input", "input is empty"),
         ({"input": [1, "a"]}, "input", "must be a text"), ({"input": ["a", ""]}, "input[1]", "is empty"),
         ({"input": [[1], [512]]}, "input[1]", "512"), ({"input": [1] * 256}, "input", "context"),
-        ({"input": ["a"] * 129}, "input", "129"), ({}, "input", "missing"),
+        ({"input": ["a"] * 2049}, "input", "2049"), ({}, "input", "missing"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "must be one of float, base64, not 'hex'"),
         ({"input": "a", "pooling": "first"}, "pooling", "must be one of last, mean, max, cls"),
         ({"input": "a", "pooling": "cls"}, "pooling", "sees none of the others"),

@@ -19,7 +19,7 @@ from fairlead_engine.server.injectable_answer import InjectableAnswer
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.sampling import for_choice
-from fairlead_engine.server.schemas import PromptRequest
+from fairlead_engine.server.schemas import EmbeddingRequest, PromptRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import (
     MAX_ANSWER_LOGPROBS,
@@ -177,6 +177,9 @@ class Service:
         tokenised for that."""
         num_each = request.num_each
         limit, num_prompts = self.config.max_choices, request.num_prompts
+        if isinstance(request, EmbeddingRequest):
+            self._check_inputs(request)
+            return
         if not 1 <= num_each <= limit:
             name = "n" if getattr(request, "best_of", None) is None else "best_of"
             raise RequestError(name, f"{name} must be in [1, {limit}], not {num_each}")
@@ -185,7 +188,8 @@ class Service:
         if num_each * num_prompts > limit:
             raise RequestError(
                 request.prompts_field,
-                f"{num_prompts} prompts with n = {num_each} are more than the {limit} choices of one request",
+                f"{num_prompts} prompts with n = {num_each} are more than the {limit} choices of one request; send "
+                "fewer at a time, or serve the model with a higher max-choices",
             )
         if request.is_streamed or sampling.logprobs is None or sampling.max_tokens is None:
             return  # an answer without max_tokens is ended where it gets too large
@@ -197,6 +201,15 @@ class Service:
                 f"top_logprobs may have {num_each * num_prompts * each:,} log-probabilities, more than the "
                 f"{MAX_ANSWER_LOGPROBS:,} of one answer; lower one of the three, or stream the answer",
                 "answer_too_large",
+            )
+
+    def _check_inputs(self, request: EmbeddingRequest) -> None:
+        limit = self.config.max_embedding_inputs
+        if request.num_prompts > limit:
+            raise RequestError(
+                request.prompts_field,
+                f"{request.num_prompts} inputs are more than the {limit} of one request for embeddings; send fewer at "
+                "a time, or serve the model with a higher max-embedding-inputs",
             )
 
     def check_scores(self, request: PromptRequest, prompts: Sequence[list[int]], sampling: SamplingParams) -> None:

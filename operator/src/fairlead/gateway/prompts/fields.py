@@ -36,7 +36,7 @@ MAX_VALUES = 400_000
 """Fields larger than the one that may have more values than the other are not decoded, which would take long and many
 times their memory."""
 MAX_PROMPTS = 128
-"""Of one request; more are left to the engine, which by default takes no more, before any of them is looked at."""
+"""Of one request; more are left to the engine, before any of them is looked at: it takes more only of embeddings."""
 
 _SCHEMAS: Mapping[str, type[PromptFields]] = {
     "/v1/chat/completions": ChatPrompt,
