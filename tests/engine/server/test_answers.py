@@ -254,6 +254,41 @@ def test_what_can_only_be_a_call_is_one_and_what_names_nothing_is_none(
         assert (found["text"], found["calls"], found["end"]) == (content, calls, "tool_calls" if calls else "stop")
 
 
+WORDS = (
+    *{marker: None for kind in TOOL_FORMATS.values() for marker in kind().markers},
+    "<think>", "</think>", "<function=", "<parameter=", "</parameter>", "</function>", '<invoke name="', '">', ">",
+    '<parameter name="', "</invoke>", "{", "}", "[", "]", '"', "'", ":", ",", " ", "\n", "```", "json", "function", "5",
+    "get_time", "functions.", "to=", "analysis", '{"name": "get_time"', '"arguments": ', "None", "\\", "<", "x",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=25), st.sampled_from(sorted(TOOL_FORMATS)), st.booleans(), st.data())
+def test_markers_in_any_order_are_read_the_same_in_any_pieces(
+    words: list[str], name: str, has_begun: bool, data: st.DataObject
+) -> None:
+    text = "".join(words)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    formats, end = tools(name, reasoning="think"), data.draw(st.sampled_from((FinishReason.STOP, FinishReason.LENGTH)))
+    pieces = [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = read(formats, [text], end, has_begun_reasoning=has_begun)
+    assert read(formats, pieces, end, has_begun_reasoning=has_begun) == whole
+    assert read(formats, [*text, ""], end, has_begun_reasoning=has_begun) == whole
+    assert all(called and " " not in called for called, _ in whole["calls"])
+
+
+@pytest.mark.parametrize("length", [1022, 1023, 1024, 1025, 3000])
+def test_what_is_too_long_for_a_name_is_text(length: int) -> None:
+    for name, begin, end in (
+        ("mistral", "[TOOL_CALLS]", "[ARGS]{}"), ("deepseek_v3", CALL, SEP + "{}"),
+        ("glm45", "<tool_call>", "</tool_call>"),
+        ("qwen3_coder", "<tool_call><function=", "></function>"),
+    ):  # fmt: skip
+        text = begin + "a" * length + end
+        found = read(tools(name), [text])
+        assert (found["calls"], found["end"]) == ([], "stop")
+        assert read(tools(name), [*text]) == found
+
+
 def test_arguments_come_while_they_are_written() -> None:
     formats, text = tools("hermes"), HERMES
     reader = AnswerReader(Pieces([*text]), formats, NAMES)  # type: ignore[arg-type]

@@ -94,12 +94,13 @@ def until(
 def text_until(source: Source, *markers: str) -> Reading[tuple[str, str | None]]:
     """Reads what stands before the first marker, all of it, and the marker; None where there is none near."""
     while True:
-        text = source.rest
+        text = source.rest[:_LONGEST_NAME]
         found = min(((place, marker) for marker in markers if (place := text.find(marker)) >= 0), default=None)
+        is_sure = source.is_over or len(source.rest) > _LONGEST_NAME
         if found is not None:
             source.take(found[0] + len(found[1]))
             return text[: found[0]], found[1]
-        if source.is_over or len(text) > _LONGEST_NAME:
+        if is_sure:
             return source.take(len(text)), None
         yield None
 

@@ -152,7 +152,7 @@ class Mistral(ToolFormat):
         source.mark()
         name, marker = yield from text_until(source, self.arguments, self.call_id, "{")
         if marker is None or not is_name(name.strip()):
-            yield from self._no_name(source)
+            yield from self._no_name(source, may_be_cut=marker is None)
             return
         source.settle()
         yield CallBegun(name.strip())
@@ -163,9 +163,9 @@ class Mistral(ToolFormat):
         yield from _arguments(source)
         yield from space(source)
 
-    def _no_name(self, source: Source) -> Reading[None]:
+    def _no_name(self, source: Source, *, may_be_cut: bool) -> Reading[None]:
         """What stands behind the marker is no call, or the answer ends in its name."""
-        is_spent = source.is_spent
+        is_spent = may_be_cut and source.is_spent
         source.back()
         name = without_begun(source.rest, self.arguments, self.call_id).strip()
         if is_spent and (not name or is_name(name)):
@@ -204,10 +204,9 @@ class DeepSeek(ToolFormat):
     def _call(self, source: Source, names: Collection[str]) -> Reading[None]:
         source.mark()
         name = yield from self._name(source, names)
-        if name is None:
-            is_spent = source.is_spent
+        if isinstance(name, Found):
             source.back()
-            if is_spent:
+            if name is Found.CUT:
                 yield from cut(source)
             else:
                 yield Content(self.call_begin)
@@ -223,20 +222,20 @@ class DeepSeek(ToolFormat):
         else:
             yield from left_out(source, "```", "json", self.call_end)
 
-    def _name(self, source: Source, names: Collection[str]) -> Reading[str | None]:
+    def _name(self, source: Source, names: Collection[str]) -> Reading[str | Found]:
         """The name, up to what stands behind it: the arguments, or their fence. What stands before the separator is the
         name, or the kind of tool, behind which the name is."""
         before, marker = yield from text_until(source, self.separator, self.call_end)
         if marker != self.separator:
-            return None
+            return Found.CUT if marker is None and source.is_spent else Found.OTHER
         name = before.strip()
         if (yield from space(source)) not in _BEHIND_NAME or (name == _KIND and name not in names):
             name, marker = yield from text_until(source, *_BEHIND_NAME, "\n")
             if marker is None:
-                return None
+                return Found.CUT if source.is_spent else Found.OTHER
             source.unread(len(marker))
         name = name.strip()
-        return name if is_name(name) else None
+        return name if is_name(name) else Found.OTHER
 
     def _fence(self, source: Source) -> Reading[None]:
         """Reads what stands before fenced arguments."""
@@ -265,7 +264,9 @@ class Harmony(ToolFormat):
         while True:
             header, marker = yield from text_until(source, self.message)
             if marker is None:
-                yield from self._without_message(header)
+                yield from self._without_message(
+                    header if not source.is_spent else without_begun(header, *self.markers)
+                )
                 return
             if (name := self._called(header, names)) is not None:
                 yield from self._call(source, name)
@@ -301,7 +302,7 @@ class Harmony(ToolFormat):
     def _without_message(self, header: str) -> Reading[None]:
         """The answer ends in a header, which is nobody's text; or it never had one."""
         if not any(marker in header for marker in self.markers):
-            yield Content(without_begun(header, *self.markers))
+            yield Content(header)
         elif "to=" in header:
             yield CallCut()
 
