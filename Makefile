@@ -91,7 +91,8 @@ test-gpu: setup-dev ## What needs a CUDA device
 
 e2e-kubernetes: setup-chart ## The scenarios on a genuine Kubernetes: KUBECONFIG's, or a node started here (root; KUBERNETES=1.36, SCENARIOS=core)
 	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) preflight && $(CLUSTER) build && $(IMAGES) build; fi
-	$(PYTEST) e2e --home kubernetes -m "$(if $(filter core,$(SCENARIOS)),core and )not slow" --verified docs/kubernetes.md
+	$(PYTEST) e2e --home kubernetes -m "$(if $(filter core,$(SCENARIOS)),core and )not slow" --verified docs/kubernetes.md \
+	  $(if $(KUBECONFIG),,-n 2 --dist loadgroup)
 
 e2e-control-plane: setup-chart ## What needs a genuine API server and no node: KUBECONFIG's, or one started here (root; KUBERNETES=1.36)
 	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) build; fi

@@ -108,8 +108,11 @@ def deployed_for_all(fleet: Fleet) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture(scope="session")
 def genuine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Genuine]:
-    """A genuine API server: the fleet's, KUBECONFIG's, or a control plane that is started here; the first there is."""
-    if request.config.getoption("--home") == "kubernetes":
+    """A genuine API server: the fleet's, KUBECONFIG's, or a control plane that is started here; the first there is.
+
+    A worker of its own has no fleet, and so a control plane beside the one of the fleet's node.
+    """
+    if request.config.getoption("--home") == "kubernetes" and not is_shared_out(request.config):
         fleet = request.getfixturevalue("fleet")
         yield Genuine(fleet.kubeconfig, fleet.program, has_fleet=True)
         return
@@ -233,14 +236,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Scenarios share one fleet, so they share one worker. What needs the other home says so and is skipped."""
+    """Scenarios share one fleet, so they share one worker. What needs no fleet has another, where there are several.
+    What needs the other home says so and is skipped."""
     home = config.getoption("--home")
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
     for item in items:
         if HERE not in item.path.parents:
             continue
         item.add_marker(pytest.mark.e2e)
-        item.add_marker(pytest.mark.xdist_group("fleet"))
+        is_beside = home == "kubernetes" and item.get_closest_marker("control_plane") is not None
+        item.add_marker(pytest.mark.xdist_group("control plane" if is_beside else "fleet"))
         if home == "kubernetes" and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SCENARIO_SECONDS * max(1, config.getoption("--times"))))
         if home == "local" and item.get_closest_marker("slow_in_local_mode"):
@@ -253,6 +258,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if home == "local" and not config.getoption("--control-plane") and item.get_closest_marker("control_plane"):
             reason = "needs a genuine API server: --control-plane starts one, `make e2e-control-plane` does it all"
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def is_shared_out(config: pytest.Config) -> bool:
+    """Whether several processes run the scenarios."""
+    return hasattr(config, "workerinput")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The process that has the fleet tells the one that has asked for it about the cluster."""
+    cluster = session.config.stash.get(CLUSTER, None)
+    if cluster is not None and is_shared_out(session.config):
+        session.config.workeroutput["cluster"] = list(cluster)  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What `pytest_sessionfinish` told in a worker."""
+    if "cluster" in (told := getattr(node, "workeroutput", {})):
+        node.config.stash[CLUSTER] = tuple(told["cluster"])
 
 
 @pytest.fixture(scope="module")
