@@ -300,9 +300,10 @@ class _Upgrade(_Components):
     def run(self) -> None:
         self.record.upgrading_to = self.binaries.folder.name
         self.record.save()
-        worker.write_configuration(self.layout, self.binaries)
         for component in (*control_plane.ORDER, "kubelet", "kube-proxy"):
             self.stop(component)
+            if component == "kubelet":  # not earlier: kube-proxy ends when its file is written
+                worker.write_configuration(self.layout, self.binaries)
             self.start(component)
             self.progress.say(f"{component} is of {self.binaries.version}")
         self.record.build, self.record.upgrading_to = self.binaries.folder.name, ""
