@@ -208,6 +208,30 @@ RULES = (
         deployment(engine={"maxNumSeqs": 32, "maxNumBatchedTokens": 32}),
     ),
     RuleCase(
+        "engine.extraArgs of type Fairlead must have none of",
+        "spec.engine",
+        deployment(engine={"extraArgs": ["--seed", "7", "--port=1"]}),
+        deployment(engine={"extraArgs": ["--seed", "7", "--max-num-seqs=1"]}),
+    ),
+    RuleCase(
+        "engine.extraArgs of type vLLM must have none of",
+        "spec.engine",
+        _vllm(extraArgs=["--served_model_nam", "other"]),
+        _vllm(extraArgs=["--swap-space=1"]),
+    ),
+    RuleCase(
+        "engine.extraArgs of type llama.cpp must have none of",
+        "spec.engine",
+        _llama(extraArgs=["-m", "/other.gguf"]),
+        _llama(extraArgs=["--mmproj", "/models/eye.gguf"]),
+    ),
+    RuleCase(
+        "engine.extraArgs of type SGLang must have none of",
+        "spec.engine",
+        _sglang(extraArgs=["--por=1"]),
+        _sglang(extraArgs=["--mem-fraction-static=0.8"]),
+    ),
+    RuleCase(
         "engine.image must be set with engine.type vLLM",
         "spec.engine",
         deployment(model={"source": "hf://o/name"}, engine={"type": "vLLM"}),

@@ -408,3 +408,43 @@ def test_no_rule_makes_a_list() -> None:
     """An API server reckons before what a rule may cost, and takes a list that a rule makes for one without an end."""
     written = [rule.rule for table, _ in values.values() for rule in table]
     assert [rule for rule in written if ".filter(" in rule or ".map(" in rule] == []
+
+
+OWNED = {
+    "Fairlead": ["--port", "--port=1", "--host=0.0.0.0", "--served-name", "--model=/x", "--config",
+                 "--drain-timeout=1s", "--adapter-folder", "--port=1\n2"],
+    "vLLM": ["--port", "--por=1", "--served-model-name=x", "--served_model_name", "--served-m", "--model", "--config=x",
+             "--api-key=x", "--kv-events-config.publisher=null", "--uds", "--host"],
+    "llama.cpp": ["--port", "-m", "-a=x", "--alias", "--api-key", "--ssl-key-file=x"],
+    "SGLang": ["--port", "--po", "--model-path", "--mode", "--served_model_name=x", "--ssl-certfile"],
+}  # fmt: skip
+FREE = {
+    "Fairlead": [
+        "--portable",
+        "--max-model-len=9",
+        "--model-x",
+        "port",
+        "--seed",
+        "--lora-modules=a=/b",
+        "--speculative-model",
+    ],
+    "vLLM": ["--max-model-len", "--model-impl=vllm", "--hf-token", "--enforce-eager", "--limit-mm-per-prompt", "-O3"],
+    "llama.cpp": ["--mmproj", "-ngl", "99", "--mlock", "--threads-http=4", "-fa"],
+    "SGLang": ["--mem-fraction-static=0.8", "--context-length", "--quantization", "--tokenizer-worker-num=2"],
+}
+
+
+@pytest.mark.parametrize("kind", OWNED)
+def test_arguments_that_the_operator_says_are_refused_by_name_however_they_are_written(kind: str) -> None:
+    source = {"source": "hf://o/name"}
+    image = {} if kind == "Fairlead" else {"image": "server:1"}
+
+    def told(argument: str) -> list[str]:
+        engine = {"type": kind, **image, "extraArgs": ["--x", argument]}
+        return [each.message for each in agreed(body(model=source, engine=engine))]
+
+    for argument in OWNED[kind]:
+        (message,) = told(argument)
+        assert message.startswith(f"engine.extraArgs of type {kind} must have none of "), argument
+    for argument in FREE[kind]:
+        assert told(argument) == [], argument

@@ -133,7 +133,7 @@ def test_a_replica_that_runs_knows_better() -> None:
     ("engine", "settings"),
     [
         ({"image": "mine:1"}, {}),
-        ({"extraArgs": ["--model", "/models/other"]}, {}),
+        ({"extraArgs": ["--device", "cpu"]}, {}),
         ({}, {"downloadEnvironment": {"HF_ENDPOINT": "http://mirror"}}),
     ],
 )

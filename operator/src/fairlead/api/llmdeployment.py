@@ -299,7 +299,7 @@ class Engine:
         tuple[Annotated[str, Constraints(max_length=1024)], ...], Constraints(max_items=64, list_type="atomic")
     ] = ()
     """More arguments of `fairlead-engine serve`, such as --seed, or of the server that `type` names; they win over the
-    fields above."""
+    fields above. What the operator itself says, such as --port and --model, is refused."""
     env: Annotated[
         tuple[Annotated[EnvironmentVariable, Constraints(rules=rules.ENVIRONMENT_VARIABLE)], ...],
         Constraints(max_items=64, list_type="map", list_map_keys=("name",)),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any, get_args, get_origin
 
-from fairlead.api import foreign_rules, names
+from fairlead.api import foreign_rules, names, owned_arguments
 from fairlead.api.decoding import matches
 from fairlead.api.durations import parse_duration
 from fairlead.api.schema import Constraints, Rule, api_fields, join, unwrap
@@ -319,6 +319,7 @@ ENGINE = (
         "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens: each running sequence takes a token of a step",
     ),
     *foreign_rules.ENGINE,
+    *owned_arguments.ENGINE,
 )
 """On `spec.engine`."""
 

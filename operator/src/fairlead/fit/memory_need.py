@@ -23,8 +23,6 @@ _LIBRARIES = {DeviceKind.CPU: 450 * 2**20, DeviceKind.CUDA: 900 * 2**20}
 """Of an engine's process before it has a model: Python and torch; on a GPU the context, and what cuBLAS takes."""
 _LOGIT_BYTES = 20
 """Of each word's logit while a token is drawn: as it is computed, in float32, and what sorting takes."""
-_DECIDES_ELSE = frozenset({"model", "device", "config"})
-"""Arguments by which another model, device or file of settings is taken."""
 _ADAPTERS = 4
 """The engine's places for adapters, where any are listed and nobody says how many,"""
 _ADAPTER_RANK = 16
@@ -63,7 +61,7 @@ class EngineChoice:
     is_draft: bool = False
     """Whether that is a model of its own, whose shape says what it takes; else it is heads."""
     is_open: bool = False
-    """Whether something else decides what runs where: another image, or arguments that name a model or a device."""
+    """Whether something else decides what runs where: another image, or an argument that names a device."""
 
     @property
     def draft(self) -> str | None:
@@ -94,7 +92,7 @@ class EngineChoice:
             adapter_rank=_number(extra, "max-lora-rank", engine.max_lora_rank) or _ADAPTER_RANK,
             guesser=None if speculative is None else speculative.source,
             is_draft=speculative is not None and speculative.method is SpeculativeMethod.DRAFT,
-            is_open=engine.image is not None or not _DECIDES_ELSE.isdisjoint(extra),
+            is_open=engine.image is not None or "device" in extra,
         )
 
     def num_seqs(self, device: DeviceKind) -> int:
