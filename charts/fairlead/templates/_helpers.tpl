@@ -161,6 +161,8 @@ livenessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 3
+  {{- /* One that is frozen obeys no SIGTERM, and would be waited for as long as one that drains. */}}
+  terminationGracePeriodSeconds: 10
 {{- end }}
 
 {{/* A number as it was written: large ones come as floats and would be printed with an exponent. */}}

@@ -78,7 +78,8 @@ def _deployment(name: str, component: str, args: list[str], port: int) -> Json:
         "ports": [{"name": CONTROL_PORT_NAME, "containerPort": port, "protocol": "TCP"}],
         "startupProbe": _probe("/ready", port, period=1, failures=120),
         "readinessProbe": _probe("/ready", port, period=2, failures=2),
-        "livenessProbe": _probe("/health", port, period=10, failures=3),
+        # One that is frozen obeys no SIGTERM, and would be waited for as long as one that drains.
+        "livenessProbe": _probe("/health", port, period=5, failures=3) | {"terminationGracePeriodSeconds": 5},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     pod: Json = {"containers": [container]}

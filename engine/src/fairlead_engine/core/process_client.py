@@ -6,12 +6,9 @@ that shares the core.
 
 import asyncio
 import os
-import shutil
 import sys
-import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
-from pathlib import Path
 
 import msgspec
 
@@ -19,6 +16,7 @@ from fairlead_engine.child_process import described_end, give_orders
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.messages import Forget, Ping, Stop
 from fairlead_engine.core.socket_client import SocketClient
+from fairlead_engine.core.socket_folder import SocketFolder
 from fairlead_engine.types import EngineInfo
 from fairlead_protocol.logs import LogFormat
 
@@ -26,8 +24,6 @@ _STOP_TIMEOUT = 5.0
 """Seconds that a core gets to end by itself before it is killed."""
 _FAREWELL_TIMEOUT = 2.0
 """Seconds to wait for the last words of a core that ended by itself."""
-_LONGEST_SOCKET_PATH = 100
-"""A Unix socket's path is limited to 107 bytes on Linux and 103 on macOS."""
 
 
 class ProcessClient(SocketClient):
@@ -54,7 +50,7 @@ class ProcessClient(SocketClient):
         self._log = {"log_level": log_level, "log_format": log_format}
         self._module = module
         self._process: Process | None = None
-        self._folder: Path | None = None
+        self._folder: SocketFolder | None = None
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -85,8 +81,8 @@ class ProcessClient(SocketClient):
             self._send(Ping())
 
     async def _launch(self) -> None:
-        self._folder = _private_folder()
-        own, *self.peer_addresses = (f"ipc://{self._folder}/{index}" for index in range(1 + self._num_peers))
+        self._folder = SocketFolder()
+        own, *self.peer_addresses = (f"ipc://{self._folder.path}/{index}" for index in range(1 + self._num_peers))
         receiving = self._bind(own)
         launched_at = time.time()
         # -P: modules come from where this program's own do, never from the folder it happens to run in.
@@ -129,14 +125,5 @@ class ProcessClient(SocketClient):
 
     def _remove_folder(self) -> None:
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
             self._folder = None
-
-
-def _private_folder() -> Path:
-    """A folder only this user may enter, with a path short enough for a socket in it."""
-    folder = Path(tempfile.mkdtemp(prefix="fairlead-core-"))
-    if len(os.fsencode(folder)) <= _LONGEST_SOCKET_PATH - len("/1000"):
-        return folder
-    folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix="fairlead-core-", dir="/tmp"))

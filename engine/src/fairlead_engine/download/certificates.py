@@ -2,13 +2,13 @@
 
 import os
 import ssl
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fairlead_engine.download.remote import DownloadError
 from fairlead_protocol.downloads import DownloadFailure
+from fairlead_protocol.memory_files import memory_file
 
 KEY = "ca.crt"
 """The environment variable with certificates in PEM, which a Secret's key of this name becomes."""
@@ -33,10 +33,8 @@ def trusted() -> Iterator[None]:
         system = Path(path).read_bytes() if (path := named or ssl.get_default_verify_paths().cafile) else b""
     except OSError as error:
         raise _not_set_up(f"{FILE}: {path} cannot be read: {error.strerror}") from None
-    with tempfile.NamedTemporaryFile(prefix="certificates-", suffix=".pem") as together:
-        together.write(b"\n".join((system, os.fsencode(own), b"")))
-        together.flush()
-        os.environ[FILE] = together.name
+    with memory_file(b"\n".join((system, os.fsencode(own), b"")), "certificates") as together:
+        os.environ[FILE] = together
         try:
             yield
         finally:

@@ -7,7 +7,6 @@ import base64
 import binascii
 import os
 import ssl
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from fairlead.kube.login import Credential, Login, LoginFailed, login_of
 from fairlead_protocol.http.addresses import authority, is_http_address, without_credentials
+from fairlead_protocol.memory_files import memory_file
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _SECTIONS = ("contexts", "clusters", "users")
@@ -74,11 +74,9 @@ class KubeConfig:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if self.certificate_data is not None and self.key_data is not None:
-                # The ssl module loads certificates from files only; this one is created with mode 0600.
-                with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-                    file.write(self.certificate_data + "\n" + self.key_data)
-                    file.flush()
-                    context.load_cert_chain(file.name)
+                # The ssl module loads certificates from files only.
+                with memory_file(f"{self.certificate_data}\n{self.key_data}".encode(), "kubeconfig") as file:
+                    context.load_cert_chain(file)
         except (ssl.SSLError, ValueError) as e:
             raise KubeConfigError(f"the certificates for {self.public(self.server)} do not load: {e}") from e
         return context
