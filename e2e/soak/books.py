@@ -53,6 +53,13 @@ class Process:
         return sorted(looks[-quarter:])[quarter // 2] - sorted(looks[:quarter])[quarter // 2]
 
 
+def _makes_grammars(process: psutil.Process) -> bool:
+    try:
+        return any("grammar_worker" in part for part in process.cmdline())
+    except psutil.Error:
+        return False
+
+
 class Books:
     """What is known of one fleet's processes, and what its gauges say."""
 
@@ -71,11 +78,15 @@ class Books:
         """The gateways' pods, by name."""
         return self._fleet.system_pods("gateway")
 
+    def lasting(self, pod: Json) -> list[psutil.Process]:
+        """The processes of a pod that run as long as it does, as those that make grammars do not."""
+        return [process for process in self._fleet.processes(pod) if not _makes_grammars(process)]
+
     def look(self) -> list[str]:
         """Notes every process; those that ended by themselves since the last look, in words."""
         alive: set[int] = set()
         for name, pod in {**self.engines(), **self.gateways(), **self._fleet.system_pods("operator")}.items():
-            for process in self._fleet.processes(pod):
+            for process in self.lasting(pod):
                 try:
                     resident = process.memory_info().rss / 2**20
                 except psutil.NoSuchProcess:

@@ -48,7 +48,7 @@ class Disturbances:
     def kill_engine_core(self, draw: Random) -> None:
         """SIGKILL to the newest process of an engine: its core, without its server."""
         processes = sorted(
-            self._fleet.processes(self._victim(self._books.engines(), draw)), key=psutil.Process.create_time
+            self._books.lasting(self._victim(self._books.engines(), draw)), key=psutil.Process.create_time
         )
         self._books.ended_by_us |= {process.pid for process in processes}  # the server ends with its core
         self._verdicts.kills.append(time.monotonic())

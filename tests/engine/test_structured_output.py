@@ -318,6 +318,28 @@ def test_a_grammar_that_takes_long_to_compile_keeps_nobody_else_waiting(load: Ca
     assert not engine.grammars._answers
 
 
+def test_short_grammars_overtake_those_that_take_long_to_compile(load: Callable[..., LLM]) -> None:
+    engine, may_go_on = load().engine, threading.Event()
+    compile_it, slow = engine.grammars._compile, msgspec.structs.replace(kept_to(guided_choice=["no"]), is_slow=True)
+
+    def compile_late(text: str) -> Any:
+        if text == slow.text:
+            may_go_on.wait()
+        return compile_it(text)
+
+    engine.grammars._compile = compile_late  # type: ignore[method-assign]
+    assert engine.add(make_request("slow", max_tokens=9, grammar=slow)) is None
+    assert engine.add(make_request("short", max_tokens=9, grammar=kept_to(guided_choice=["yes"]))) is None
+    ended: list[str] = []
+    while "short" not in ended:
+        ended += [output.request_id for output in engine.step() if output.finish_reason is not None]
+    assert ended == ["short"]
+    may_go_on.set()
+    while engine.has_work():
+        ended += [output.request_id for output in engine.step() if output.finish_reason is not None]
+    assert ended == ["short", "slow"]
+
+
 @pytest.mark.parametrize(
     "first", [0, pytest.param(40, marks=pytest.mark.compute), pytest.param(160, marks=pytest.mark.compute)]
 )

@@ -44,6 +44,11 @@ def die_with(parent_pid: int) -> None:
         os._exit(1)
 
     threading.Thread(target=end_with_input, name="lifeline", daemon=True).start()
+    be_killed_with(parent_pid)
+
+
+def be_killed_with(parent_pid: int) -> None:
+    """Has Linux kill this process when its parent is gone; elsewhere the end of its input has to do."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent_pid:  # it died before that call

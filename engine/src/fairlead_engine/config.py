@@ -373,6 +373,10 @@ class ServerConfig:
     """Seconds (also as 500ms, 30s) that a request which comes from no gateway may have to wait before it begins, as
     predicted from the queue and from what steps cost; more is answered with 429. An empty queue takes any request. What
     gateways send is bounded by `max_num_queued_tokens` instead."""
+    grammar_timeout: Annotated[float, SECONDS] = 10.0
+    """Seconds (also as 500ms, 30s) that it may take to make a grammar of what a request's answer is to keep to. Then
+    schemas that are not strict are relaxed to any JSON, and the request is refused where that does not help. Grammars
+    are made in a process of their own, which is ended."""
     max_choices: int = 128
     """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`, or pairs of texts
     in one that compares them."""
@@ -414,6 +418,7 @@ class ServerConfig:
         _within("max_partial_body_bytes", self.max_partial_body_bytes, self.max_body_bytes, 2**40)
         _within("body_timeout", self.body_timeout, 0.1, 3600.0)
         _within("max_queue_time", self.max_queue_time, 0.0, 86400.0)
+        _within("grammar_timeout", self.grammar_timeout, 0.1, 3600.0)
         _within("max_choices", self.max_choices, 1, 1024)
         _within("max_embedding_inputs", self.max_embedding_inputs, 1, 16384)
         _within("max_images", self.max_images, 1, 1024)

@@ -67,6 +67,8 @@ class Grammar(msgspec.Struct, frozen=True):
     """As llguidance takes it: its JSON, or Lark."""
     field: str = "grammar"
     """The request's field that it was made of, for errors."""
+    is_slow: bool = False
+    """Whether it takes long to compile, so that others go before it."""
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True):

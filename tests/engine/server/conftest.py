@@ -125,6 +125,7 @@ async def start_app(tokenizer: PromptTokenizer) -> AsyncIterator[StartApp]:
     yield start
     for app in apps:
         await app.http.aclose()
+        app.service.close()
 
 
 @dataclass
@@ -165,12 +166,16 @@ class EngineProcess:
 
     def core_pid(self) -> int:
         """The process that runs the model."""
-        (core,) = (each for each in self.children() if each not in self.peer_pids())
+        (core,) = (each for each in self.children() if each not in {*self.peer_pids(), *self.grammar_pids()})
         return core
 
     def peer_pids(self) -> list[int]:
         """The HTTP processes beside the first."""
         return [pid for pid in self.children() if b"peer_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def grammar_pids(self) -> list[int]:
+        """The processes that make grammars."""
+        return [pid for pid in self.children() if b"grammar_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def children(self) -> list[int]:
         """The processes that the server has started, the oldest first."""

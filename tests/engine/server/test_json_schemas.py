@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import jsonschema
+import msgspec
 import numpy as np
 import pydantic
 import pytest
@@ -20,9 +21,11 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from tokenizers import decoders, models, pre_tokenizers
 
-from fairlead_engine.core import grammars
 from fairlead_engine.errors import RequestError
+from fairlead_engine.server import structured_output
+from fairlead_engine.server.answers.answer_formats import choose_formats
 from fairlead_engine.server.json_schema.normal_form import normal_form
+from fairlead_engine.server.schemas import ChatRequest
 from fairlead_engine.server.structured_output import (
     JsonSchemaFormat,
     ResponseFormat,
@@ -32,6 +35,7 @@ from fairlead_engine.server.structured_output import (
     relaxed_schema,
     wish_of,
 )
+from fairlead_engine.server.tool_use import AnswerGrammars, tool_use
 from fairlead_engine.types import Grammar
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.scripted_engine import scripted_info
@@ -410,14 +414,16 @@ async def test_a_tool_that_is_not_strict_is_never_refused_for_its_schema(app: An
             assert response.status_code == 200, response.text
 
 
-async def test_many_tools_that_are_not_strict_are_taken_together(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_tools_that_are_not_strict_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each could be kept to alone; all of them take more than a grammar may."""
-    monkeypatch.setattr(grammars, "parser_limits", lambda: LLParserLimits(max_grammar_size=2000))
+    monkeypatch.setattr(structured_output, "parser_limits", lambda: LLParserLimits(max_grammar_size=2000))
     strict, other = ({"type": "object", "properties": {"v": {"const": each}}} for each in ("a", "b"))
-    response = await app.chat(tools=tools((True, strict), *[(False, other)] * 50), tool_choice="required")
-    assert response.status_code == 200, response.text
-    text = json.loads(app.engine.requests[-1].sampling.grammar.text)["grammars"][0]["lark_grammar"]
-    assert text.count('"const"') == 1
+    fields = {"tools": tools((True, strict), *[(False, other)] * 50), "tool_choice": "required"}
+    request = msgspec.convert({"model": "m", "messages": [], **fields}, ChatRequest)
+    formats = choose_formats(None, "hermes", "none")
+    found = AnswerGrammars(formats, lambda marker: None).grammar(None, tool_use(request, formats), False)
+    assert found is not None
+    assert json.loads(found.text)["grammars"][0]["lark_grammar"].count('"const"') == 1
 
 
 async def test_what_of_a_strict_schema_cannot_be_kept_to_is_named_with_what_to_do(app: Any) -> None:

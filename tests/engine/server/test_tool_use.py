@@ -350,7 +350,7 @@ def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
     request = msgspec.convert({"model": "m", "messages": [], **fields}, ChatRequest)
     use, wish = tool_use(request, formats), wish_of(request)
     assert use is not None
-    grammar = AnswerGrammars(formats, vocabulary).grammar(wish, use, False)
+    grammar = AnswerGrammars(formats, vocabulary.named_id).grammar(wish, use, False)
     assert grammar is not None
     num_calls = num_texts = 0
     for seed in range(12):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as Many
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,10 +18,11 @@ import numpy as np
 from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.grammar_drafts import behind_drafts
+from fairlead_engine.grammar_limits import described, parser_limits, resident_bytes
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 
 if TYPE_CHECKING:
-    from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
 _MOST_COMPILED = 128
 """Grammars that are kept for the next request,"""
@@ -32,6 +33,8 @@ _MOST_COMPILED_BYTES = 256 * 2**20
 hundreds of megabytes."""
 _MOST_USED_CHARACTERS = 4 * 2**20
 """Of those that waiting and running sequences keep to."""
+_LONG_CHARACTERS = 256 * 1024
+"""A grammar that is longer is sure to take long."""
 _PATIENCE_SECONDS = 0.005
 """For which a step waits that has nothing to do before a grammar is compiled: commands may come meanwhile."""
 _MOST_THREADS = 8
@@ -103,8 +106,10 @@ class Grammars:
             if cores:
                 os.sched_setaffinity(0, cores)
 
-        # Masks do not wait for a grammar that takes long.
+        # Neither masks nor other grammars wait for a grammar that takes long.
         self._compiler = ThreadPoolExecutor(1, "grammar-compiler", begin)
+        self._slow_compiler = ThreadPoolExecutor(1, "grammar-compiler-slow", begin)
+        self._beginning = Lock()
         self._filler = ThreadPoolExecutor(1, "grammar-masks", begin)
         self._num_threads = max(1, min(_MOST_THREADS, len(cores) // 2))
         self._tokenizer: LLTokenizer | None = None
@@ -137,7 +142,8 @@ class Grammars:
         grammar = sequence.sampling.grammar
         if grammar is None:
             return
-        compiled = self._compiled.pop(grammar.text, None) or self._compiler.submit(self._compile, grammar.text)
+        lane = self._slow_compiler if grammar.is_slow or len(grammar.text) > _LONG_CHARACTERS else self._compiler
+        compiled = self._compiled.pop(grammar.text, None) or lane.submit(self._compile, grammar.text)
         self._compiled[grammar.text] = compiled
         self._drop_oldest()
         self._answers[sequence] = _Answer(grammar.text, compiled)
@@ -226,11 +232,12 @@ class Grammars:
     def _compile(self, text: str) -> "LLMatcher":
         from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
-        if self._tokenizer is None:
-            eos = sorted(token_id for token_id in self._eos_token_ids if token_id < self._vocab_size)
-            self._tokenizer = LLTokenizer(self._read_tokenizer(), n_vocab=self._vocab_size, eos_token=eos or None)
-            self._executor = LLExecutor(self._num_threads)
-        before = _resident_bytes()
+        with self._beginning:
+            if self._tokenizer is None:
+                eos = sorted(token_id for token_id in self._eos_token_ids if token_id < self._vocab_size)
+                self._executor = LLExecutor(self._num_threads)
+                self._tokenizer = LLTokenizer(self._read_tokenizer(), n_vocab=self._vocab_size, eos_token=eos or None)
+        before = resident_bytes()
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=parser_limits())
         if not matcher.is_error():
             matcher.compute_bitmask()  # what is found once for the first token is there for all copies
@@ -238,7 +245,7 @@ class Grammars:
             problem = described(matcher.get_error())
             del matcher  # the error would keep it
             raise _UnusableError(problem)
-        self._sizes[text] = max(0, _resident_bytes() - before)
+        self._sizes[text] = max(0, resident_bytes() - before)
         return matcher
 
     def _fill(self, places: "list[_Place]") -> TokenMasks:
@@ -274,38 +281,9 @@ class Grammars:
                     yield _Row(place.row + index, answer, behind.matcher)
 
 
-def _resident_bytes() -> int:
-    """Of this process; 0 where nobody says."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def usable_cores() -> Collection[int]:
     """Logical CPUs that the calling thread may use; empty where nobody says."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-
-
-def parser_limits() -> "LLParserLimits":
-    """What a grammar may take. In time, at most about: 20 ms to begin with, 15 ms for a token's lexer and 3 ms for its
-    parser; in memory, 2 kB for each state of its lexer."""
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(
-        max_items_in_row=2_000,
-        initial_lexer_fuel=1_000_000,
-        step_lexer_fuel=200_000,
-        step_max_items=50_000,
-        max_lexer_states=50_000,
-        max_grammar_size=500_000,
-        verbose_errors=False,
-    )
-
-
-def described(error: str) -> str:
-    """What llguidance says, on a line."""
-    return " ".join(error.split())
 
 
 def _settle(answer: _Answer) -> None:

@@ -21,6 +21,7 @@ from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.dispatches import Dispatch
 from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Choice, Generation, OutputReader
+from fairlead_engine.server.grammar_job import GrammarJob
 from fairlead_engine.server.injectable_answer import InjectableAnswer, TurnsReader, check_injectable
 from fairlead_engine.server.prompts import chat_prompts, check_effort, completion_prompts
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
@@ -29,7 +30,7 @@ from fairlead_engine.server.sampling import chat_sampling, completion_sampling, 
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, PromptRequest, check
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
-from fairlead_engine.server.structured_output import grammar, wish_of
+from fairlead_engine.server.structured_output import wish_of
 from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun, tool_use
 from fairlead_engine.types import Grammar, Injectable, Kind, Pooling, Reading, SamplingParams, ThinkingBudget
 from fairlead_protocol.image_parts import url_bytes
@@ -176,6 +177,10 @@ class GenerateEndpoint(PromptEndpoint[Generating]):
             return BeamSearch(client, choices, metrics, on_sent, request=request, info=client.info)
         return Generation(client, choices, metrics, on_sent)
 
+    async def made(self, job: GrammarJob) -> Grammar | None:
+        """What an answer keeps to; raises `RequestError`."""
+        return await self._service.grammars.grammar(await self._service.prepared(job.size, job.bare))
+
     async def send(self, exchange: Exchange, request: Generating, model: ServedModel, generation: Generation) -> None:
         reply = self.reply(request, model, generation, exchange.request_id)
         if request.stream:
@@ -252,9 +257,7 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         wish, use = wish_of(request), tool_use(request, model.formats)
         if wish is None and (use is None or not use.is_kept_to):
             return None
-        size = (0 if wish is None else len(wish.source)) + (0 if use is None else sum(map(len, use.functions)))
-        has_begun = reasoning_has_begun(prompts[0], model.formats, model.vocabulary)
-        return await self._service.lanes.run(size, partial(model.answer_grammars.grammar, wish, use, has_begun))
+        return await self.made(model.grammar_job(wish, use, prompts[0]))
 
     def reader(
         self, request: ChatRequest, prompt: list[int], sampling: SamplingParams, model: ServedModel
@@ -313,7 +316,7 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
 
     async def grammar(self, request: CompletionRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
         wish = wish_of(request)
-        return None if wish is None else await self._service.lanes.run(len(wish.source), partial(grammar, wish))
+        return None if wish is None else await self.made(model.grammar_job(wish, None, None))
 
     def reply(
         self, request: CompletionRequest, model: ServedModel, generation: Generation, request_id: str

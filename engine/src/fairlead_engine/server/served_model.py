@@ -14,11 +14,13 @@ import msgspec
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY, AnswerFormats
+from fairlead_engine.server.grammar_job import GrammarJob
 from fairlead_engine.server.image_loader import placed, with_image_tokens
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
+from fairlead_engine.server.structured_output import Wish
 from fairlead_engine.server.token_text import Vocabulary
-from fairlead_engine.server.tool_use import AnswerGrammars
+from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun
 from fairlead_engine.tokenizer_files import read_tokenizer
 from fairlead_engine.types import EngineInfo, Injectable, Kind, PromptImage, SamplingParams
 from fairlead_engine.version import __version__
@@ -78,7 +80,6 @@ class ServedModel:
         self.vocabulary = files.vocabulary
         self.sampling_defaults = files.sampling_defaults
         self.formats = formats
-        self.answer_grammars = AnswerGrammars(formats, files.vocabulary)
         self.marker_ids = frozenset(
             token_id for marker in formats.markers if (token_id := files.vocabulary.special_id(marker)) is not None
         )
@@ -179,6 +180,17 @@ class ServedModel:
         for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
             if not 0 <= token_id <= last:
                 raise RequestError(field, f"{field} holds the token id {token_id}; ids go from 0 to {last}")
+
+    def grammar_job(self, wish: Wish | None, use: ToolUse | None, prompt: Sequence[int] | None) -> GrammarJob:
+        """What an answer to a prompt is to keep to; None = the answer has no formats, as text completions have none."""
+        formats = TEXT_ONLY if prompt is None else self.formats
+        has_begun = prompt is not None and reasoning_has_begun(prompt, formats, self.vocabulary)
+        return GrammarJob(wish, use, formats, self._named_ids, has_begun, self.info.vocab_size)
+
+    @cached_property
+    def _named_ids(self) -> tuple[tuple[str, int], ...]:
+        found = ((marker, self.vocabulary.named_id(marker)) for marker in self.formats.markers)
+        return tuple((marker, token_id) for marker, token_id in found if token_id is not None)
 
     @cached_property
     def thinking_markers(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -14,6 +14,7 @@ from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import choose_formats
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.generation import Choice, OutputReader
+from fairlead_engine.server.grammar_compiler import GrammarCompiler
 from fairlead_engine.server.image_loader import ImageLoader
 from fairlead_engine.server.injectable_answer import InjectableAnswer
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
@@ -92,6 +93,7 @@ class Service:
         self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
         self.lanes = Lanes()
+        self.grammars = GrammarCompiler(config.grammar_timeout)
         self.images = ImageLoader(config)
         self.pacer = Pacer()
         self.bodies = BodyReader(
@@ -134,7 +136,8 @@ class Service:
         return self._model
 
     def close(self) -> None:
-        """Ends the threads; nothing is answered any more."""
+        """Ends threads and processes; nothing is answered any more."""
+        self.grammars.close()
         self.lanes.close()
         self.images.close()
 

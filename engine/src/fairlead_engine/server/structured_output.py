@@ -6,13 +6,13 @@ kept to is refused here, by the name of the field and of the keyword. llguidance
 
 import json
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server.json_schema.normal_form import normal_form
+from fairlead_engine.grammar_limits import described, parser_limits
+from fairlead_engine.server.json_schema.normal_form import normal_form, without_annotations
 from fairlead_engine.server.json_schema.refusals import schema_error
 from fairlead_engine.server.json_schema.relaxed import relaxed
 from fairlead_engine.types import Grammar
@@ -102,11 +102,29 @@ def wish_of(fields: StructuredOutputFields) -> Wish | None:
     return wishes[0] if wishes else None
 
 
-@lru_cache(maxsize=256)
 def grammar(wish: Wish) -> Grammar:
-    """Raises RequestError, naming the field and what in it cannot be kept to. May take long; call it in a thread."""
+    """Raises RequestError, naming the field and what in it cannot be kept to. May take long, or for ever."""
     text = wish.make(wish.field, wish.source, wish.whitespace)
     return Grammar(text, wish.field)
+
+
+def widest(wish: Wish) -> Wish | None:
+    """Any JSON, or any object, where that is allowed; None where all of a wish has to be kept to."""
+    if wish.make is not _lenient_json:
+        return None
+    is_object = json.loads(wish.source).get("type") == "object"
+    return wish._replace(source='{"type":"object"}' if is_object else "{}")
+
+
+def bare(wish: Wish) -> Wish:
+    """The same without what a schema says to people."""
+    if wish.make not in (_json, _strict_json, _lenient_json):
+        return wish
+    try:
+        schema = json.loads(wish.source)
+    except (ValueError, RecursionError):
+        return wish
+    return wish._replace(source=json.dumps(without_annotations(schema))) if isinstance(schema, dict) else wish
 
 
 def _wishes(fields: StructuredOutputFields) -> Iterator[Wish]:
@@ -303,8 +321,6 @@ def _checked(field: str, text: str) -> str:
 def problem_of(text: str) -> str | None:
     """Why a grammar cannot be used, as far as can be said without a tokenizer."""
     from llguidance import LLMatcher
-
-    from fairlead_engine.core.grammars import described, parser_limits
 
     is_wrong, messages = LLMatcher.validate_grammar_with_warnings(text, limits=parser_limits())
     return described(messages[0]) if is_wrong else None

@@ -6,12 +6,12 @@ Knows the request's fields; how a model writes calls is `answers/tool_formats.py
 import json
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
-from fairlead_engine.server.answers.constraint import Function, Lark
+from fairlead_engine.server.answers.constraint import Function, Lark, NamedId
+from fairlead_engine.server.json_schema.normal_form import without_annotations
 from fairlead_engine.server.structured_output import (
     NOT_STRICT,
     Wish,
@@ -20,8 +20,10 @@ from fairlead_engine.server.structured_output import (
     problem_of,
     relaxed_schema,
 )
-from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import Grammar
+
+if TYPE_CHECKING:
+    from fairlead_engine.server.token_text import Vocabulary
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -64,6 +66,20 @@ class ToolUse(NamedTuple):
         return {name: {} for name in self.names} | {tool.name: tool.parameters for tool in may_be_called}
 
     @property
+    def bare(self) -> "ToolUse":
+        """The same without what schemas say to people."""
+        tools = (_Tool.read(text) for text in self.functions)
+        kept = (tool._replace(parameters=without_annotations(tool.parameters)) for tool in tools)
+        return self._replace(functions=tuple(json.dumps(tool) for tool in kept))
+
+    @property
+    def widest(self) -> "ToolUse":
+        """The same, with any object for tools that are not strict."""
+        tools = (_Tool.read(text) for text in self.functions)
+        kept = (tool if tool.is_strict else tool._replace(parameters=_ANY_OBJECT) for tool in tools)
+        return self._replace(functions=tuple(json.dumps(tool) for tool in kept))
+
+    @property
     def is_kept_to(self) -> bool:
         """Whether a grammar sees to it."""
         return self.is_forced or self.is_narrowed or any(_Tool.read(text).is_strict for text in self.functions)
@@ -79,12 +95,12 @@ class _Tool(NamedTuple):
     def read(cls, text: str) -> "_Tool":
         return cls(*json.loads(text))
 
-    def function(self, *, is_widest: bool) -> Function:
-        """For a grammar. `is_widest`: any object, unless the tool is strict. Raises RequestError for one that is."""
+    def function(self) -> Function:
+        """For a grammar. Raises RequestError where it is strict and cannot be kept to."""
         if self.is_strict:
             field = f"tools[{self.place}].function.parameters"
             return Function(self.name, kept_schema(field, self.parameters, NOT_STRICT))
-        return Function(self.name, relaxed_schema(_ANY_OBJECT if is_widest else self.parameters, _ANY_OBJECT))
+        return Function(self.name, relaxed_schema(self.parameters, _ANY_OBJECT))
 
 
 def tool_use(fields: ToolFields, formats: AnswerFormats) -> ToolUse | None:
@@ -167,42 +183,41 @@ def _tool(place: int, tool: dict[str, Any]) -> _Tool:
 class AnswerGrammars:
     """What the answers of one model keep to: what they are to be, in the formats that it writes."""
 
-    def __init__(self, formats: AnswerFormats, vocabulary: Vocabulary) -> None:
+    def __init__(self, formats: AnswerFormats, named_id: NamedId) -> None:
         self._formats = formats
-        self._vocabulary = vocabulary
-        self.grammar = lru_cache(maxsize=256)(self._grammar)
-        """Of a wish, of tools, or of both; `has_begun_reasoning`: the prompt ends with the beginning of reasoning.
-        Raises RequestError, naming the field and what cannot be kept to. May take long; call it in a thread."""
+        self._named_id = named_id
 
-    def _grammar(self, wish: Wish | None, use: ToolUse | None, has_begun_reasoning: bool) -> Grammar | None:
+    def grammar(self, wish: Wish | None, use: ToolUse | None, has_begun_reasoning: bool) -> Grammar | None:
+        """Of a wish, of tools, or of both; `has_begun_reasoning`: the prompt ends with the beginning of reasoning.
+        Raises RequestError, naming the field and what cannot be kept to. May take long, or for ever."""
         wanted = None if wish is None else grammar(wish)
         is_used = use is not None and (use.is_kept_to or wanted is not None)
         formats = self._formats
         if not is_used and (wanted is None or (formats.thought is None and formats.answer is None)):
             return wanted
         field = "tools" if wanted is None else wanted.field
-        text = self._text(wanted, use if is_used else None, has_begun_reasoning, is_widest=False)
-        if is_used and problem_of(text) is not None:  # schemas that can be kept to one by one
-            text = self._text(wanted, use, has_begun_reasoning, is_widest=True)
+        text = self._text(wanted, use if is_used else None, has_begun_reasoning)
+        if use is not None and is_used and problem_of(text) is not None:  # schemas that can be kept to one by one
+            text = self._text(wanted, use.widest, has_begun_reasoning)
         return Grammar(text, field)
 
-    def _text(self, wanted: Grammar | None, use: ToolUse | None, has_begun_reasoning: bool, *, is_widest: bool) -> str:
+    def _text(self, wanted: Grammar | None, use: ToolUse | None, has_begun_reasoning: bool) -> str:
         formats = self._formats
-        lark = Lark(self._vocabulary.named_id, formats.markers)
+        lark = Lark(self._named_id, formats.markers)
         body = None if wanted is None else lark.nested(wanted.text)
         if formats.answer is not None:
             body = f"{lark.literal(formats.answer)} {body or 'TEXT'}"
         if use is not None:
-            body = self._with_calls(lark, use, body, is_widest=is_widest)
+            body = self._with_calls(lark, use, body)
         assert body is not None
         if formats.thought is not None:
             body = lark.after_reasoning(formats.thought, body, has_begun=has_begun_reasoning)
         return lark.text(body)
 
-    def _with_calls(self, lark: Lark, use: ToolUse, body: str | None, *, is_widest: bool) -> str:
+    def _with_calls(self, lark: Lark, use: ToolUse, body: str | None) -> str:
         tools = self._formats.tools
         assert tools is not None
-        functions = [_Tool.read(text).function(is_widest=is_widest) for text in use.functions]
+        functions = [_Tool.read(text).function() for text in use.functions]
         calls = lark.calls(tools.shape, functions, are_many=use.are_many)
         begun = f"{lark.literal(tools.shape.begin)} {calls}"
         if use.is_forced:
@@ -210,7 +225,7 @@ class AnswerGrammars:
         return lark.calls_or_text(tools.shape, calls) if body is None else f"({begun} | {body})"
 
 
-def reasoning_has_begun(prompt: Sequence[int], formats: AnswerFormats, vocabulary: Vocabulary) -> bool:
+def reasoning_has_begun(prompt: Sequence[int], formats: AnswerFormats, vocabulary: "Vocabulary") -> bool:
     """Whether the prompt ends with the marker before the reasoning."""
     if formats.reasoning is None:
         return False

@@ -73,13 +73,37 @@ def normal_form(schema: dict[str, Any], *, without_end: bool = False) -> parts.S
     return ending(root)  # type: ignore[no-any-return]
 
 
+def without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without keywords that ask nothing, which may be long, and differ where nothing else does."""
+    if parts.depth(schema) > DEEPEST:
+        return schema
+    passed_over = _annotations(schema) - {"discriminator"}
+
+    def stripped(part: Any) -> Any:
+        if isinstance(part, bool):
+            return part
+        return parts.changed({name: value for name, value in part.items() if name not in passed_over}, stripped)
+
+    return stripped(schema)  # type: ignore[no-any-return]
+
+
+def _annotations(root: dict[str, Any]) -> frozenset[str]:
+    """Those that no reference goes through."""
+    return ANNOTATIONS - _pointed(root)
+
+
+def _pointed(root: dict[str, Any]) -> frozenset[str]:
+    references = [node["$ref"] for node in parts.within(root) if isinstance(node.get("$ref"), str)]
+    return frozenset(segment for each in references for segment in parts.segments(each))
+
+
 class _Normal:
     """One schema's way."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         references = [node["$ref"] for node in parts.within(root) if isinstance(node.get("$ref"), str)]
-        self._pointed = frozenset(segment for each in references for segment in parts.segments(each))
+        self._pointed = _pointed(root)
         """Names that references go through, which have to stay where they are."""
         self._requiring: dict[tuple[str, str], str] = {}
         """By a reference and a property, the name of the schema that requires that."""

@@ -1,0 +1,100 @@
+"""A grammar that is to be made for a request, as it goes to the process that makes it. Pure but for llguidance."""
+
+import hashlib
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlead_engine.grammar_limits import parser_limits
+from fairlead_engine.server.answers.answer_formats import AnswerFormats
+from fairlead_engine.server.structured_output import Wish, bare, widest
+from fairlead_engine.server.tool_use import AnswerGrammars, ToolUse
+from fairlead_engine.types import Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+_SLOW_SECONDS = 0.1
+"""From here on others go before it."""
+
+
+class GrammarJob(NamedTuple):
+    """What a grammar is made of."""
+
+    wish: Wish | None
+    use: ToolUse | None
+    formats: AnswerFormats
+    marker_ids: tuple[tuple[str, int], ...]
+    """Ids of the formats' markers, of those that grammars name by theirs."""
+    has_begun_reasoning: bool
+    vocab_size: int
+
+    @property
+    def field(self) -> str:
+        """The request's field that is to blame."""
+        return "tools" if self.wish is None else self.wish.field
+
+    @property
+    def size(self) -> int:
+        """Characters of what it is made of."""
+        return (0 if self.wish is None else len(self.wish.source)) + sum(
+            map(len, self.use.functions if self.use else ())
+        )
+
+    def bare(self) -> "GrammarJob":
+        """The same without what schemas say to people."""
+        use = None if self.use is None else self.use.bare
+        return self._replace(wish=None if self.wish is None else bare(self.wish), use=use)
+
+    def widest(self) -> "GrammarJob | None":
+        """With all relaxed that may be; None where nothing may."""
+        wish = self.wish and (widest(self.wish) or self.wish)
+        use = self.use and self.use.widest
+        return None if (wish, use) == (self.wish, self.use) else self._replace(wish=wish, use=use)
+
+    @property
+    def key(self) -> bytes:
+        """What tells it from others."""
+        wish = None if self.wish is None else (self.wish.make.__name__, *self.wish[:1], *self.wish[2:])
+        told = (wish, self.use, repr(self.formats), self.marker_ids, self.has_begun_reasoning, self.vocab_size)
+        return hashlib.sha256(repr(told).encode(errors="surrogatepass")).digest()
+
+    def made(self) -> Grammar | None:
+        """Raises RequestError. Takes as long as the engine's core will take, as all of it is tried."""
+        began = time.monotonic()
+        found = AnswerGrammars(self.formats, dict(self.marker_ids).get).grammar(
+            self.wish, self.use, self.has_begun_reasoning
+        )
+        if found is None:
+            return None
+        _try(found.text, self.vocab_size)
+        return Grammar(found.text, found.field, time.monotonic() - began >= _SLOW_SECONDS)
+
+
+def _try(text: str, vocab_size: int) -> None:
+    """Compiles it as the core does, for a vocabulary of bytes. What is wrong with it the core will say."""
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(_bytes(vocab_size), text, log_level=0, limits=parser_limits())
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+
+
+class _Bytes:
+    """A vocabulary of all bytes, and as many other tokens as a model has."""
+
+    eos_token_id, bos_token_id = 0, None
+
+    def __init__(self, vocab_size: int) -> None:
+        self.tokens = [bytes([byte]) for byte in range(256)] + [b"\xff%d" % index for index in range(256, vocab_size)]
+        self.special_token_ids = [0, *range(256, vocab_size)]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [*text]
+
+
+@lru_cache(maxsize=1)
+def _bytes(vocab_size: int) -> "LLTokenizer":
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    return LLTokenizer(TokenizerWrapper(_Bytes(vocab_size)))
