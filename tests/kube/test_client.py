@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -310,3 +312,17 @@ async def test_a_silent_watch_counts_as_broken() -> None:
         with pytest.raises(KubeError, match="no answer in time"):
             async for _ in client.watch(PODS, resource_version="1", silence_seconds=0.05):
                 pytest.fail("nothing was sent")
+
+
+@pytest.mark.parametrize("decoder", ["json.loads", "msgspec.json.decode", "msgspec.msgpack.decode"])
+def test_what_is_nested_deeper_than_the_limit_is_refused_and_ends_no_process(decoder: str) -> None:
+    """The operator keeps the limit for as long as it runs, whoever's bytes are decoded."""
+    text = "b'\\x91' * n" if "msgpack" in decoder else "b'[' * n + b']' * n"
+    source = (
+        "import json, sys, msgspec; from fairlead.kube.client import RECURSION_LIMIT as limit\n"
+        f"sys.setrecursionlimit(limit); n = 10 * limit\n"
+        f"try: {decoder}({text})\n"
+        "except RecursionError: print('refused')"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
