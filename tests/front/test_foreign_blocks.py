@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.core.messages import BlocksChanged
@@ -150,6 +150,7 @@ def test_what_was_given_up_is_exact_again_once_it_is_told_from_its_beginning(blo
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
+@example(steps=[(1, [0, 0, 0, 0, 0, 0]), (1, [0, 0, 0, 0, 0, 0]), (1, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0])])
 @given(steps=st.lists(st.tuples(st.integers(0, 1), st.lists(st.integers(0, 2), min_size=2, max_size=12))))
 def test_gateways_are_told_of_no_more_blocks_than_there_are(is_exact: bool, steps: list[tuple[int, list[int]]]) -> None:
     """A server that keeps others elsewhere, or whose removals were missed, knows more."""

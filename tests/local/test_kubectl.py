@@ -18,7 +18,7 @@ from fairlead_local.applying import apply_manifest, read_manifests
 from fairlead_testing.local_api import LocalApi, eventually
 
 KUBECTL = kubectl_on_this_machine.find()
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason=kubectl_on_this_machine.explained())
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason=kubectl_on_this_machine.EXPLAINED)
 
 
 @dataclass(frozen=True)

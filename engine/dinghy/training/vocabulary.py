@@ -41,7 +41,8 @@ CHAT_TEMPLATE = """\
             {%- set function = tool.function or tool %}
             {{- '\\n' + function.name + '(' }}
             {%- for name, schema in ((function.parameters or {}).properties or {}).items() %}
-                {{- name + ': ' + (schema.type or 'any') + (', ' if not loop.last else '') }}
+                {%- set type = schema.type or 'any' %}
+                {{- name + ': ' + (type if type is string else type | join(' or ')) + (', ' if not loop.last else '') }}
             {%- endfor %}
             {{- '): ' + (function.description or '') }}
         {%- endfor %}

@@ -143,7 +143,14 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: bytes | N
     assert says in refused.value.message and str(path) in refused.value.message
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e300])
+def test_costs_beyond_any_bound_are_refused(tmp_path: Path) -> None:
+    cost = msgspec.structs.replace(COST, base=1e300)
+    write_profile(profile_of(FakeRunner(MODEL), block_size=4, cost=cost), tmp_path / "profile.json")
+    with pytest.raises(ConfigError, match="step_cost.base"):
+        Engine(fake_config(profile=str(tmp_path / "profile.json")), FakeRunner(MODEL), FakeClock())
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e9])
 def test_costs_that_no_computer_has_teach_nothing_that_is_no_number(tmp_path: Path, size: float) -> None:
     cost = messages.StepCost(
         **{name: size for name in COST.__struct_fields__ if name not in ("residual", "tokens_per_decode")}

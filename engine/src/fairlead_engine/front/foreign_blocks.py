@@ -214,6 +214,7 @@ class ForeignBlocks:
         if not stored and not removed:
             return None
         chains: list[tuple[BlockHash, list[BlockHash]]] = []
+        before = set(self._told)
         for parent, names in stored:
             for name in names:
                 if name in self:
@@ -226,19 +227,21 @@ class ForeignBlocks:
         gone = [name for name in dict.fromkeys(removed) if name not in self and name in self._told]
         for name in gone:
             del self._told[name]
-        return self._bounded(chains, gone)
+        return self._bounded(chains, gone, before)
 
-    def _bounded(self, chains: list[tuple[BlockHash, list[BlockHash]]], gone: list[BlockHash]) -> BlocksChanged:
-        """The change, with as many of the blocks that came first gone as are too many."""
+    def _bounded(
+        self, chains: list[tuple[BlockHash, list[BlockHash]]], gone: list[BlockHash], before: Set[BlockHash]
+    ) -> BlocksChanged:
+        """The change, with as many of the blocks that came first gone as are too many. `before`: what gateways had been
+        told of, some of which may be stored again."""
         num_too_many = len(self._told) - self._num_blocks
         if num_too_many <= 0:
             return BlocksChanged(stored=chains, removed=gone)
         dropped = set(islice(self._told, num_too_many))
-        new = {name for _, names in chains for name in names}
         for name in dropped:
             del self._told[name]
         kept = [part for parent, names in chains for part in _without(dropped, parent, names)]
-        return BlocksChanged(stored=kept, removed=[*gone, *(dropped - new)])
+        return BlocksChanged(stored=kept, removed=[*gone, *(dropped & before)])
 
 
 def _without(

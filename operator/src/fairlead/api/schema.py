@@ -191,7 +191,8 @@ def _base_schema(bare: Any, constraints: Constraints) -> JsonSchema:
     if issubclass(bare, StrEnum):
         return {"type": "string", "enum": [str(member) for member in bare]}
     if bare is int:
-        return {"type": "integer", "format": "int32"}
+        # Kubernetes goes by the format from 1.35 on.
+        return {"type": "integer", "format": "int32", "maximum": 2**31 - 1}
     return {"type": {str: "string", bool: "boolean"}[bare]}
 
 

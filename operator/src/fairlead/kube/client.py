@@ -42,8 +42,8 @@ MAX_ANSWER_BYTES = 2**30
 MAX_REQUESTS = 100
 """At once, of those that end soon: watches keep nobody waiting, however many namespaces are watched."""
 RECURSION_LIMIT = 12_000
-"""Python's, for the deepest JSON that API servers take: ten thousand levels. Decoders in C refuse what is deeper; with a
-limit of 50,000 msgspec's overflow a stack of 8 MB instead, which ends the process."""
+"""Python's, for the deepest JSON that API servers take: ten thousand levels. Decoders in C refuse what is deeper; with
+a limit of 50,000 msgspec's overflow a stack of 8 MB instead, which ends the process."""
 _UNTYPED = "failed to create typed patch object"
 PHRASES = {each.value: each.phrase for each in HTTPStatus}
 
