@@ -146,7 +146,7 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: bytes | N
 def test_costs_beyond_any_bound_are_refused(tmp_path: Path) -> None:
     cost = msgspec.structs.replace(COST, base=1e300)
     write_profile(profile_of(FakeRunner(MODEL), block_size=4, cost=cost), tmp_path / "profile.json")
-    with pytest.raises(ConfigError, match="step_cost.base"):
+    with pytest.raises(ConfigError, match=r"step_cost\.base"):
         Engine(fake_config(profile=str(tmp_path / "profile.json")), FakeRunner(MODEL), FakeClock())
 
 
