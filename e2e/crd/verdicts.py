@@ -13,8 +13,8 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _NOT_CHECKED = "some validation rules were not checked because the object was invalid"
 _FORMAT = re.compile(r"Checked value must be of type \w+ with format \w+ in (?P<field>\S+)$")
 _UNKNOWN = re.compile(r'unknown field "(?P<field>[^"]+)"')
-_KIND = re.compile(r'(?<=^Invalid value: )"\w+": ')
-"""Which kind of value broke a rule; servers before 1.35 say it."""
+_VALUE = re.compile(r'(?<=^Invalid value: )"(?:[^"\\]|\\.)*": ')
+"""The value that broke a rule, or its kind; servers before 1.35 say it."""
 WHOLE_OBJECT = "<nil>"
 """The field of a cause that is about the object as a whole."""
 
@@ -52,7 +52,7 @@ def _cause(cause: Mapping[str, str]) -> tuple[str, str]:
     paths of the scale subresource, which it checks on every write, with a dot."""
     in_sentence = _FORMAT.search(cause["message"])
     where = in_sentence["field"] if in_sentence else cause["field"].removeprefix(".")
-    return where, _KIND.sub("", cause["message"])
+    return where, _VALUE.sub("", cause["message"])
 
 
 class Collection:
