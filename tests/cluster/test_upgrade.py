@@ -125,8 +125,10 @@ def test_only_the_steps_that_kubernetes_supports_are_taken(current: str, wanted:
 @pytest.mark.parametrize(("name", "is_found"), [("kube-proxy", True), ("kube-apiserver", False)])
 def test_a_component_is_found_by_the_name_that_its_program_was_called_by(name: str, is_found: bool) -> None:
     """Also where an upgrade was killed between its start and the record."""
-    called = ["/somewhere/kube-proxy", "-c", "input()"]
-    with subprocess.Popen(called, executable=sys.executable, stdin=subprocess.PIPE) as child:
+    called = ["/somewhere/kube-proxy", "-c", "print(flush=True); input()"]
+    with subprocess.Popen(called, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # the kernel shows a command line a moment after it has begun
         assert (node._called(child.pid, name) is not None) is is_found
         child.kill()
     assert node._called(os.getpid(), name) is None
