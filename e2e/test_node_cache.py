@@ -28,7 +28,11 @@ def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(f
     ):
         fleet.apply(secret(name, hub.url, TOKEN), secret(f"{name}-stranger", hub.url, STRANGER))
         cache, other = {"node": True}, {"secretName": f"{name}-stranger"}
+        # Refused before the others begin: the node's copy is for whoever names its source, with any token or none.
         gated = deployed(f"{name}-gated", f"hf://{MODEL}", model={"cache": cache, "credentials": other})
+        seen = fleet.wait_condition(gated, "ModelAvailable", "False", "SourceGated")
+        assert f"hf://{MODEL} is gated: accept its terms on {hub.url}/{MODEL}" in seen["message"]
+        fleet.kubectl("delete", "llm", gated)
 
         def progress() -> str:
             told = fleet.condition(name, "Progressing")
@@ -43,9 +47,6 @@ def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(f
             pytest.skip("the node's processes are not visible from here, so none of them can be killed")
         for each in downloads:
             kill(each)
-        seen = fleet.wait_condition(gated, "ModelAvailable", "False", "SourceGated")
-        assert f"hf://{MODEL} is gated: accept its terms on {hub.url}/{MODEL}" in seen["message"]
-        fleet.kubectl("delete", "llm", gated)
         fleet.wait_ready(name, 2)
 
         nodes = {pod["spec"]["nodeName"] for pod in fleet.pods(name).values()}
