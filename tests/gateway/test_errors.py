@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import openai
 import pytest
 
 from fairlead.routing.replica import Limits
@@ -154,7 +155,10 @@ async def test_nothing_to_serve_with_is_503_at_once_with_the_conditions_sentence
     error = error_of(document)
     assert error["code"] == "no_replicas"
     assert "It is scaled to zero replicas." in error["message"]
-    assert int(headers["retry-after"]) > 0
+    assert "retry-after" not in headers, "nobody scales it, so that waiting does not help"
+    with pytest.raises(openai.InternalServerError, match="It is scaled to zero"):
+        await setup.openai.with_options(max_retries=2).chat.completions.create(**CHAT)
+    assert 'outcome="no_replicas",status="503"} 2.0' in await setup.metrics(), "the official client asks once"
 
 
 async def test_a_cold_start_that_takes_too_long_is_503_with_the_conditions_sentence(start) -> None:

@@ -131,7 +131,13 @@ def test_an_error_event_is_noticed_and_passed() -> None:
     events = UsageFilter(hide_usage=True)
     event = b'data: {"error": {"message": "out of memory"}}\n\n'
     assert events.feed(event) == event
-    assert events.failed and not events.done
+    assert events.failed and not events.done and not events.blames_client
+
+
+def test_an_error_event_tells_whether_the_request_is_to_blame() -> None:
+    events = UsageFilter(hide_usage=True)
+    events.feed(b'data: {"error": {"message": "no token is left", "type": "invalid_request_error"}}\n\n')
+    assert events.failed and events.blames_client
 
 
 def test_an_event_without_end_is_refused_and_not_kept() -> None:

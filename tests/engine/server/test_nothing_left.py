@@ -1,5 +1,6 @@
 """Requests that leave no token to choose, over HTTP, on a real tiny model: the client's fault, and nobody's loss."""
 
+import re
 from typing import Any
 
 import httpx
@@ -40,13 +41,22 @@ def test_what_leaves_nothing_is_refused_before_it_runs(
     assert served.metric("fairlead_engine_generation_tokens_total") == steps
 
 
-def test_what_shows_later_is_the_requests_fault_and_keeps_the_prefix(served: Any) -> None:
-    prompt = list(range(40, 90))
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_shows_later_is_the_requests_fault_and_keeps_the_prefix(served: Any, stream: bool) -> None:
+    prompt = list(range(40 + stream, 90 + stream))
     ask(served, prompt=prompt)
-    late = ask(served, prompt=prompt, allowed_token_ids=[64, 65], guided_regex="a[^ab]")  # of "a" and "b"
+    fields = {"prompt": prompt, "allowed_token_ids": [64, 65], "guided_regex": "a[^ab]"}  # of "a" and "b"
+    late = ask(served, **fields, stream=stream)
     assert late.status_code == 400, late.text
     error = late.json()["error"]
     assert error["param"] == "guided_regex"
     assert "behind 1 tokens" in error["message"]
     again = ask(served, prompt=prompt)
     assert int(again.headers["x-fairlead-cached-tokens"]) == 48
+
+
+def test_a_stream_that_contradicts_nothing_has_its_whole_answer(served: Any) -> None:
+    response = ask(served, guided_regex="a{3}", bad_words=["b"], stream=True)
+    assert response.status_code == 200
+    assert "".join(re.findall(r'"text":"([^"]*)"', response.text)) == "aaa"
+    assert response.text.endswith("data: [DONE]\n\n")

@@ -6,6 +6,7 @@ Both OpenAI endpoints build a `Generation` and read `batches()`. It knows sequen
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -18,6 +19,9 @@ from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineRequest, FinishReason, SequenceOutput
+
+_HOLD_SECONDS = 30.0
+"""Well within the time that a gateway gives a replica for an answer's first byte."""
 
 
 class OutputReader(Protocol):
@@ -56,6 +60,12 @@ class Choice:
     @property
     def num_output_tokens(self) -> int:
         return self.reader.num_tokens
+
+    @property
+    def may_contradict_itself(self) -> bool:
+        """Whether its grammar may leave only tokens that other parameters rule out."""
+        sampling = self.request.sampling
+        return sampling.grammar is not None and bool(sampling.bad_words or sampling.allowed_token_ids)
 
 
 class ChoiceDelta(msgspec.Struct, frozen=True, gc=False):
@@ -131,8 +141,16 @@ class Generation:
                 self._finish(choice, FinishReason.ABORT)
 
     async def started(self) -> None:
-        """Returns when the first text is there. What refuses or breaks the request before that is raised here."""
+        """Returns when the first text is there. What refuses or breaks the request before that is raised here.
+
+        Parameters that rule tokens out may contradict a grammar at any token of the answer. Such a request waits for
+        all of its answer, up to `_HOLD_SECONDS`, so that it is refused before its stream begins.
+        """
         self._first = await self._next_batch()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HOLD_SECONDS):
+                while any(choice.may_contradict_itself and choice.finish_reason is None for choice in self.choices):
+                    self._first += await self._next_batch()
 
     async def batches(self, take_at_once: TakeAtOnce | None = None) -> AsyncIterator[list[ChoiceDelta]]:
         """All deltas in order, those that came together together; ends when every choice has finished.

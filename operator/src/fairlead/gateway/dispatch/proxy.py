@@ -154,7 +154,7 @@ class Proxy:
         if not (events.done or events.failed):
             raise TransportError("the stream ended without saying that it is complete", begun=True)
         if events.failed:
-            seen.outcome = RequestOutcome.ENGINE_ERROR
+            seen.outcome = RequestOutcome.CLIENT_ERROR if events.blames_client else RequestOutcome.ENGINE_ERROR
         if events.error_code == CODE_ENGINE_DEAD:
             attempt.failed(Failure.DIED)
             seen.attempt_failed(Failure.DIED, "Its engine died in the middle of the answer.", again=False)

@@ -11,6 +11,9 @@ COLD_RETRY_AFTER_SECONDS = 10.0
 """What a client is told to wait when nothing is ready: a model, or an adapter, takes a while to load."""
 LONGEST_RETRY_AFTER_SECONDS = 30.0
 
+_NOT_AGAIN = ((b"x-should-retry", b"false"),)
+"""Tells OpenAI's clients, which retry a 503 by themselves, to show the sentence at once."""
+
 
 class QueueOutcome(Enum):
     """How a request's wait for a replica ends in vain: (metric label, HTTP status, what the client is told). 429 means
@@ -82,9 +85,10 @@ def refusal(
         trouble=about.trouble,
     )
     retry_after: float | None = min(max(1.0, oldest_wait_seconds), LONGEST_RETRY_AFTER_SECONDS)
-    if outcome in (QueueOutcome.NO_REPLICAS, QueueOutcome.COLD_START_TIMEOUT, QueueOutcome.ADAPTER_NOT_LOADED):
+    if outcome in (QueueOutcome.COLD_START_TIMEOUT, QueueOutcome.ADAPTER_NOT_LOADED):
         retry_after = COLD_RETRY_AFTER_SECONDS
-    elif outcome is QueueOutcome.MODEL_REMOVED:
+    elif outcome in (QueueOutcome.NO_REPLICAS, QueueOutcome.MODEL_REMOVED):
         retry_after = None
     status, label = outcome.http_status, outcome.label
-    return OpenAIError(status, message.rstrip(), code=label, outcome=label, retry_after=retry_after)
+    headers = _NOT_AGAIN if outcome is QueueOutcome.NO_REPLICAS else ()
+    return OpenAIError(status, message.rstrip(), code=label, outcome=label, retry_after=retry_after, headers=headers)

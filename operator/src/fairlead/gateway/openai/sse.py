@@ -52,6 +52,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 class _Error(msgspec.Struct):
     code: str | int | None = None
+    type: str | None = None
 
 
 class _Failure(msgspec.Struct):
@@ -63,6 +64,7 @@ class _Chunk(msgspec.Struct):
     choices: list[msgspec.Raw] = []
 
 
+_CLIENTS_FAULT = "invalid_request_error"
 _failure_decoder = msgspec.json.Decoder(_Failure)
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -81,6 +83,8 @@ class UsageFilter:
         """Whether the engine has sent an error as an event."""
         self.error_code: str | None = None
         """The `code` of that error."""
+        self.blames_client = False
+        """Whether that error says that the request is wrong."""
         self.token_seen = False
         """Whether an event with a token has passed: the first one marks TTFT."""
         self._tail = b""
@@ -107,7 +111,8 @@ class UsageFilter:
             self.done = True
             return event
         if _ERROR_EVENT.match(event):
-            self.failed, self.error_code = True, error_code_of(_payload(event))
+            self.failed, payload = True, _payload(event)
+            self.error_code, self.blames_client = error_code_of(payload), _error_of(payload).type == _CLIENTS_FAULT
             return event
         if b'"usage"' in event:
             event = self._without_usage(event)
@@ -147,11 +152,15 @@ def usage_of(body: bytes) -> Usage | None:
 
 def error_code_of(body: bytes) -> str | None:
     """The `code` of an error in OpenAI's shape; None when it has none, or is none."""
-    try:
-        code = _failure_decoder.decode(body).error.code
-    except UNREADABLE:
-        return None
+    code = _error_of(body).code
     return None if code is None else str(code)
+
+
+def _error_of(body: bytes) -> _Error:
+    try:
+        return _failure_decoder.decode(body).error
+    except UNREADABLE:
+        return _Error()
 
 
 def _payload(event: bytes) -> bytes:
