@@ -1,10 +1,11 @@
 """Objects with what a server must say about them: one broken and one kept for every rule, and each kind of limit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from crd.verdicts import WHOLE_OBJECT
 from fairlead.api import names
 
 Json = dict[str, Any]
@@ -32,461 +33,299 @@ class RuleCase:
     kept: Json
 
 
-def _autoscaling(**fields: Any) -> Json:
-    return deployment(autoscaling=fields)
+_DEMO, _HUB = {"source": "demo://dinghy"}, {"source": "hf://o/name"}
+_A = {"name": "a", "source": "file:///a"}
+_ON_CLAIM = {"source": "pvc://models/a", "cache": {"node": True}}
+SERVERS: Mapping[str, Json] = {
+    "vLLM": {"type": "vLLM", "image": "vllm/vllm-openai:v0.22.0"},
+    "llama.cpp": {"type": "llama.cpp", "image": "llama:1"},
+    "SGLang": {"type": "SGLang", "image": "sglang:1"},
+}
 
 
-def _source(source: str) -> Json:
-    return deployment(model={"source": source})
+def _image(**cache: Any) -> Json:
+    """A model that may be mounted from an image."""
+    return {"source": "oci://h.example/a", "cache": cache}
 
 
-def _adapters(*adapters: Json, **spec: Any) -> Json:
-    return deployment(adapters=list(adapters), **spec)
+def _at(field: str, value: Any) -> Json:
+    """An LLMDeployment with this value at a field such as `spec.engine.dtype`, or as its spec (`spec`)."""
+    for step in reversed(field.split(".")[1:]):
+        value = {step: value}
+    return deployment(**value)
 
 
-def _vllm(**fields: Any) -> Json:
-    return deployment(
-        model={"source": "hf://o/name"}, engine={"type": "vLLM", "image": "vllm/vllm-openai:v0.22.0", **fields}
-    )
+_IN_IMAGE = _image(image=True)
+
+_PLACED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
+    "spec": {
+        "model.cache.image needs a model.source of oci://REGISTRY/NAME": (
+            {"model": _HUB | {"cache": {"image": True}}},
+            {"model": {"source": "oci://h.example/a:v1", "cache": {"image": True, "node": False}}},
+        ),
+        "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image": (
+            {"model": _IN_IMAGE, "engine": {"speculative": {"method": "draft", "source": "hf://o/name"}}},
+            {"model": _IN_IMAGE, "engine": {"speculative": {"method": "draft", "source": "oci://h.example/b"}}},
+        ),
+        "model.credentials is for sources that are downloaded": (
+            {"model": {"source": "demo://dinghy", "credentials": {"secretName": "hub"}}},
+            {
+                "model": {"source": "demo://dinghy", "credentials": {"secretName": "hub"}},
+                "engine": {"speculative": {"method": "draft", "source": "hf://o/name"}},
+            },
+        ),
+        "model.cache is for sources that are downloaded": (
+            {"model": _ON_CLAIM},
+            {"model": _ON_CLAIM, "adapters": [{"name": "a", "source": "s3://bucket/a"}]},
+        ),
+        "engine.maxLoras must not be 0 where adapters are listed": (
+            {"adapters": [_A], "engine": {"maxLoras": 0}},
+            {"adapters": [], "engine": {"maxLoras": 0}},
+        ),
+        "model.source must name a .gguf file with engine.type llama.cpp": (
+            {"model": {"source": "pvc://models/boat"}, "engine": SERVERS["llama.cpp"]},
+            {"model": {"source": "pvc://models/boat.gguf"}, "engine": SERVERS["llama.cpp"]},
+        ),
+        "model.cache.imagePath must name a .gguf file with engine.type llama.cpp": (
+            {"model": _image(image=True, imagePath="models/boat"), "engine": SERVERS["llama.cpp"]},
+            {"model": _image(image=True, imagePath="models/boat.gguf"), "engine": SERVERS["llama.cpp"]},
+        ),
+        "resources.gpus must not be above engine.tensorParallelSize": (
+            {"resources": {"gpus": 4}, "engine": {"tensorParallelSize": 2}},
+            {"resources": {"gpus": 4}, "engine": {"tensorParallelSize": 4}},
+        ),
+    },
+    "spec.engine": {
+        "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens": (
+            {"maxNumSeqs": 33, "maxNumBatchedTokens": 32},
+            {"maxNumSeqs": 32, "maxNumBatchedTokens": 32},
+        ),
+        "engine.extraArgs of type Fairlead must have none of": (
+            {"extraArgs": ["--seed", "7", "--port=1"]},
+            {"extraArgs": ["--seed", "7", "--max-num-seqs=1"]},
+        ),
+        "engine.speculative.method must be ngram where engine.tensorParallelSize is above 1": (
+            {"tensorParallelSize": 2, "speculative": {"method": "draft", "source": "demo://dinghy"}},
+            {"tensorParallelSize": 2, "speculative": {"method": "ngram"}},
+        ),
+    },
+    "spec.engine.speculative": {
+        "engine.speculative.source must be set for methods draft, medusa and eagle3": (
+            {"method": "medusa"},
+            {"method": "medusa", "source": "file:///heads"},
+        ),
+        "engine.speculative.source must be left out with method ngram": (
+            {"method": "ngram", "source": "pvc://models/small"},
+            {"method": "draft", "source": "pvc://models/small"},
+        ),
+        "engine.speculative.source demo:// is for method draft": (
+            {"method": "eagle3", "source": "demo://dinghy"},
+            {"method": "draft", "source": "demo://dinghy"},
+        ),
+        "engine.speculative.tree is for methods medusa and eagle3": (
+            {"method": "ngram", "tree": "4x24"},
+            {"method": "medusa", "source": "pvc://a/heads", "tree": "[[0],[0,0]]"},
+        ),
+        "engine.speculative.tree must be WIDTHxNODES": (
+            {"method": "eagle3", "source": "pvc://a/head", "tree": "[[0],[0,0]]"},
+            {"method": "eagle3", "source": "pvc://a/head", "tree": "4x24"},
+        ),
+    },
+    "spec.resources": {
+        "resources.profile excludes": ({"profile": "cpu-small", "limits": {}}, {"profile": "cpu-small"}),
+    },
+    "spec.autoscaling": {
+        "autoscaling.minReplicas must not be above autoscaling.maxReplicas": (
+            {"minReplicas": 3, "maxReplicas": 2},
+            {"minReplicas": 2, "maxReplicas": 2},
+        ),
+        "autoscaling.mode External excludes": (
+            {"mode": "External", "targets": {"queueDepth": 2}},
+            {"mode": "External"},
+        ),
+        "autoscaling.maxReplicas must be set": (
+            {"mode": "Fairlead", "minReplicas": 1},
+            {"mode": "Fairlead", "minReplicas": 1, "maxReplicas": 1},
+        ),
+        "autoscaling.scaleToZeroAfter needs autoscaling.minReplicas: 0": (
+            {"maxReplicas": 2, "scaleToZeroAfter": "5m"},
+            {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": "5m"},
+        ),
+        "autoscaling.scaleToZeroAfter must be more than 0": (
+            {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": "0.0m0s"},
+            {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": "0.0m1ms"},
+        ),
+        "autoscaling.targets.tolerance needs": (
+            {"maxReplicas": 2, "targets": {"queueDepth": 2, "tolerance": 20}},
+            {"maxReplicas": 2, "targets": {"timeToFirstToken": "300ms", "tolerance": 20}},
+        ),
+    },
+    "spec.rollout": {
+        "rollout.maxSurge and rollout.maxUnavailable must not both be 0": (
+            {"maxSurge": 0},
+            {"maxSurge": 0, "maxUnavailable": 1},
+        ),
+    },
+}
+"""Field → the beginning of a rule's sentence → values of the field that break it and keep it."""
 
 
-def _llama(**fields: Any) -> Json:
-    return deployment(model={"source": "hf://o/name"}, engine={"type": "llama.cpp", "image": "llama:1", **fields})
+def _in_context() -> Iterator[RuleCase]:
+    """Rules on fields in lists, and on those whose value does not come alone."""
+
+    def case(sentence: str, field: str, broken: Json, kept: Json) -> RuleCase:
+        return RuleCase(sentence, field, deployment(**broken), deployment(**kept))
+
+    def model(**fields: Any) -> Json:
+        return {"model": _DEMO | fields}
+
+    def adapter(**fields: Any) -> Json:
+        return {"adapters": [_A | fields]}
+
+    def second(**fields: Any) -> Json:
+        return {"adapters": [_A | {"servedName": "boat"}, {"name": "b", "source": "file:///b"} | fields]}
+
+    def draft(source: str) -> Json:
+        return {"engine": {"speculative": {"method": "draft", "source": source}}}
+
+    def variable(**fields: Any) -> Json:
+        return {"engine": {"env": [{"name": "A", "value": "1"}, {"name": "B", **fields}]}}
+
+    cache = "spec.model.cache"
+    yield RuleCase("metadata.name must not be longer than 40", WHOLE_OBJECT, deployment("a" * 41), deployment("a" * 40))
+    yield RuleCase("metadata.name must start with a letter", WHOLE_OBJECT, deployment("1st"), deployment("st1"))
+    yield case(
+        "model.cache.claim excludes model.cache.node", cache,
+        model(**_HUB, cache={"claim": "models", "node": True}),
+        model(**_HUB, cache={"claim": "models", "node": False}),
+    )  # fmt: skip
+    yield case(
+        "model.cache.image excludes model.cache.claim, node and size", cache,
+        model(**_image(image=True, size="1Gi")),
+        model(**_image(image=False, size="1Gi", node=True)),
+    )  # fmt: skip
+    yield case(
+        "model.cache.imagePath needs model.cache.image: true", cache,
+        model(**_image(node=True, imagePath="models/a")),
+        model(**_image(image=True, imagePath="models/a")),
+    )  # fmt: skip
+    no_slash = "model.servedName, model.aliases and adapters[].servedName must not contain '/'"
+    bad, good = "other/boat", "other-boat"
+    yield case(no_slash, "spec.model.servedName", model(servedName=bad), model(servedName=good))
+    yield case(no_slash, "spec.model.aliases[1]", model(aliases=["boat", bad]), model(aliases=["boat", good]))
+    yield case(no_slash, "spec.adapters[0].servedName", adapter(servedName=bad), adapter(servedName=good))
+    yield case(
+        "two of adapters must not have the same servedName", "spec.adapters",
+        second(servedName="boat"), second(servedName="ship"),
+    )  # fmt: skip
+    yield case(
+        "adapters[].servedName must not be a name of the model itself", WHOLE_OBJECT,
+        adapter(servedName="dinghy"), adapter(name="dinghy", servedName="dinghy-a"),
+    )  # fmt: skip
+    for what, field, spec in (
+        ("model.source", "spec.model.source", lambda source: model(source=source)),
+        ("adapters[].source", "spec.adapters[1].source", lambda source: second(source=source)),
+        ("engine.speculative.source", "spec.engine.speculative.source", draft),
+    ):
+        yield case(f"{what} must look like", field, spec("hf://only-a-name"), spec("hf://o/name@r"))
+        yield case(f"{what} must not contain '..'", field, spec("pvc://a/../b"), spec("pvc://a/..b/c..d"))
+    yield case(
+        "an environment variable has either a value or a valueFrom", "spec.engine.env[1]",
+        variable(value="", valueFrom={}), variable(valueFrom={"fieldRef": {}}),
+    )  # fmt: skip
 
 
-def _not_llamas(field: str, value: Any, kept: Json | None = None) -> RuleCase:
-    """A field that llama.cpp has not; our engine has it."""
-    ours = {**_llama(), "spec": {"model": {"source": "hf://o/name"}, "engine": {field: value}}}
-    return RuleCase(
-        f"engine.{field} must be left out with engine.type llama.cpp",
-        "spec.engine",
-        _llama(**{field: value}),
-        kept or ours,
-    )
+_OURS_ALONE: Json = {
+    "quantization": "int8",
+    "speculative": {"method": "ngram"},
+    "profile": {"configMap": "measured"},
+    "maxLoras": 2,
+    "maxLoraRank": 8,
+    "maxCpuLoras": 8,
+    "maxImages": 2,
+    "maxImagePixels": 100000,
+    "allowedMediaDomains": ["example.com"],
+}
+"""Fields of `spec.engine` that servers which are not ours have not."""
+_OF_A_SERVER: Mapping[str, Mapping[str, tuple[Json, Json]]] = {
+    "vLLM": {
+        "engine.extraArgs of type vLLM must have none of": (
+            {"extraArgs": ["--served_model_nam", "other"]},
+            {"extraArgs": ["--swap-space=1"]},
+        ),
+        "engine.toolCallParser harmony must be left out with engine.type vLLM": (
+            {"toolCallParser": "harmony"},
+            {"toolCallParser": "hermes"},
+        ),
+        "engine.reasoningParser think is not vLLM's": ({"reasoningParser": "think"}, {"reasoningParser": "mistral"}),
+        "engine.kvCache.dtype int8 is not vLLM's": ({"kvCache": {"dtype": "int8"}}, {"kvCache": {"dtype": "fp8"}}),
+    },
+    "llama.cpp": {
+        "engine.extraArgs of type llama.cpp must have none of": (
+            {"extraArgs": ["-m", "/other.gguf"]},
+            {"extraArgs": ["--mmproj", "/models/eye.gguf"]},
+        ),
+        "engine.dtype must be left out with engine.type llama.cpp": ({"dtype": "float16"}, {"dtype": "auto"}),
+        "engine.toolCallParser must be left out with engine.type llama.cpp": (
+            {"toolCallParser": "hermes"},
+            {"toolCallParser": "auto"},
+        ),
+        "engine.reasoningParser must be left out with engine.type llama.cpp": (
+            {"reasoningParser": "think"},
+            {"reasoningParser": "none"},
+        ),
+        "engine.kvCache.dtype fp8 is not llama.cpp's": ({"kvCache": {"dtype": "fp8"}}, {"kvCache": {"dtype": "int8"}}),
+    },
+    "SGLang": {
+        "engine.extraArgs of type SGLang must have none of": (
+            {"extraArgs": ["--por=1"]},
+            {"extraArgs": ["--mem-fraction-static=0.8"]},
+        ),
+        "engine.kvCache.memory must be left out with engine.type SGLang": (
+            {"kvCache": {"memory": "2Gi"}},
+            {"kvCache": {"blockSize": 32}},
+        ),
+        "engine.reasoningParser think is not SGLang's": ({"reasoningParser": "think"}, {"reasoningParser": "mistral"}),
+        "engine.kvCache.dtype int8 is not SGLang's": ({"kvCache": {"dtype": "int8"}}, {"kvCache": {"dtype": "fp8"}}),
+        "engine.maxNumBatchedTokens (8192) must be a multiple of engine.kvCache.blockSize (16)": (
+            {"kvCache": {"blockSize": 48}},
+            {"kvCache": {"blockSize": 48}, "maxNumBatchedTokens": 4800},
+        ),
+    },
+}
+"""Type of a server that is not ours → sentence → what breaks and keeps the rule beside type and image."""
 
 
-def _sglang(**fields: Any) -> Json:
-    return deployment(model={"source": "hf://o/name"}, engine={"type": "SGLang", "image": "sglang:1", **fields})
+def _foreign(kind: str) -> Iterator[RuleCase]:
+    """The rules of a server that is not ours."""
+    server = SERVERS[kind]
 
+    def spec(model: Json = _HUB, adapters: list[Json] | None = None, **engine: Any) -> Json:
+        more = {} if adapters is None else {"adapters": adapters}
+        return deployment(model=model, engine=server | engine, **more)
 
-def _not_sglangs(field: str, value: Any, kept: Json | None = None) -> RuleCase:
-    """A field that SGLang has not; our engine has it."""
-    outer, _, inner = field.rpartition(".")
-    fields = {outer: {inner: value}} if outer else {field: value}
-    ours = {**_sglang(), "spec": {"model": {"source": "hf://o/name"}, "engine": fields}}
-    return RuleCase(
-        f"engine.{field} must be left out with engine.type SGLang", "spec.engine", _sglang(**fields), kept or ours
-    )
-
-
-def _left_out(field: str, value: Any, kept: Json | None = None) -> RuleCase:
-    """A field that vLLM has not; our engine has it."""
-    ours = {**_vllm(**{field: value}), "spec": {"model": {"source": "hf://o/name"}, "engine": {field: value}}}
-    return RuleCase(
-        f"engine.{field} must be left out with engine.type vLLM", "spec.engine", _vllm(**{field: value}), kept or ours
-    )
+    without_image = deployment(model=_HUB, engine={"type": kind})
+    yield RuleCase(f"engine.image must be set with engine.type {kind}", "spec.engine", without_image, spec())
+    left_out = f"must be left out with engine.type {kind}"
+    for field, value in _OURS_ALONE.items():
+        ours = deployment(model=_HUB, engine={field: value})
+        yield RuleCase(f"engine.{field} {left_out}", "spec.engine", spec(**{field: value}), ours)
+    yield RuleCase(f"engine.apiServers {left_out}", "spec.engine", spec(apiServers=2), spec(apiServers=1))
+    yield RuleCase(f"adapters {left_out}", "spec", spec(adapters=[_A]), spec(adapters=[]))
+    ours = deployment(engine=server | {"type": "Fairlead"})
+    yield RuleCase(f"model.source demo:// is not for engine.type {kind}", "spec", spec(_DEMO), ours)
+    for sentence, (broken, kept) in _OF_A_SERVER[kind].items():
+        yield RuleCase(sentence, "spec.engine", spec(**broken), spec(**kept))
 
 
 RULES = (
-    RuleCase("metadata.name must not be longer than 40", "<nil>", deployment("a" * 41), deployment("a" * 40)),
-    RuleCase("metadata.name must start with a letter", "<nil>", deployment("1st"), deployment("st1")),
-    RuleCase("model.source must look like", "spec.model.source", _source("hf://only-a-name"), _source("hf://o/name@r")),
-    RuleCase(
-        "model.source must not contain '..'", "spec.model.source", _source("pvc://a/../b"), _source("pvc://a/..b/c..d")
+    *_in_context(),
+    *(
+        RuleCase(sentence, field, _at(field, broken), _at(field, kept))
+        for field, rules in _PLACED.items()
+        for sentence, (broken, kept) in rules.items()
     ),
-    RuleCase(
-        "model.cache.claim excludes model.cache.node",
-        "spec.model.cache",
-        deployment(model={"source": "hf://o/name", "cache": {"claim": "models", "node": True}}),
-        deployment(model={"source": "hf://o/name", "cache": {"claim": "models", "node": False}}),
-    ),
-    RuleCase(
-        "model.cache.image excludes model.cache.claim, node and size",
-        "spec.model.cache",
-        deployment(model={"source": "oci://h.example/a", "cache": {"image": True, "size": "1Gi"}}),
-        deployment(model={"source": "oci://h.example/a", "cache": {"image": False, "size": "1Gi", "node": True}}),
-    ),
-    RuleCase(
-        "model.cache.imagePath needs model.cache.image: true",
-        "spec.model.cache",
-        deployment(model={"source": "oci://h.example/a", "cache": {"node": True, "imagePath": "models/a"}}),
-        deployment(model={"source": "oci://h.example/a", "cache": {"image": True, "imagePath": "models/a"}}),
-    ),
-    RuleCase(
-        "model.cache.image needs a model.source of oci://REGISTRY/NAME",
-        "spec",
-        deployment(model={"source": "hf://o/name", "cache": {"image": True}}),
-        deployment(model={"source": "oci://h.example/a:v1", "cache": {"image": True, "node": False}}),
-    ),
-    RuleCase(
-        "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image",
-        "spec",
-        deployment(
-            model={"source": "oci://h.example/a", "cache": {"image": True}},
-            engine={"speculative": {"method": "draft", "source": "hf://o/name"}},
-        ),
-        deployment(
-            model={"source": "oci://h.example/a", "cache": {"image": True}},
-            engine={"speculative": {"method": "draft", "source": "oci://h.example/b"}},
-        ),
-    ),
-    RuleCase(
-        "model.credentials is for sources that are downloaded",
-        "spec",
-        deployment(model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}}),
-        deployment(
-            model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}},
-            engine={"speculative": {"method": "draft", "source": "hf://o/name"}},
-        ),
-    ),
-    RuleCase(
-        "model.cache is for sources that are downloaded",
-        "spec",
-        deployment(model={"source": "pvc://models/a", "cache": {"node": True}}),
-        _adapters(
-            {"name": "a", "source": "s3://bucket/a"}, model={"source": "pvc://models/a", "cache": {"node": True}}
-        ),
-    ),
-    RuleCase(
-        "model.servedName, model.aliases and adapters[].servedName must not contain '/'",
-        "spec.model.servedName",
-        deployment(model={"source": "demo://dinghy", "servedName": "other/boat"}),
-        deployment(model={"source": "demo://dinghy", "servedName": "other-boat"}),
-    ),
-    RuleCase(
-        "model.servedName, model.aliases and adapters[].servedName must not contain '/'",
-        "spec.model.aliases[1]",
-        deployment(model={"source": "demo://dinghy", "aliases": ["boat", "other/boat"]}),
-        deployment(model={"source": "demo://dinghy", "aliases": ["boat", "other-boat"]}),
-    ),
-    RuleCase(
-        "model.servedName, model.aliases and adapters[].servedName must not contain '/'",
-        "spec.adapters[0].servedName",
-        _adapters({"name": "a", "source": "file:///a", "servedName": "other/boat"}),
-        _adapters({"name": "a", "source": "file:///a", "servedName": "other-boat"}),
-    ),
-    RuleCase(
-        "adapters[].source must look like",
-        "spec.adapters[0].source",
-        _adapters({"name": "a", "source": "hf://only-a-name"}),
-        _adapters({"name": "a", "source": "hf://org/name@r"}),
-    ),
-    RuleCase(
-        "adapters[].source must not contain '..'",
-        "spec.adapters[1].source",
-        _adapters({"name": "a", "source": "file:///a"}, {"name": "b", "source": "pvc://claim/../a"}),
-        _adapters({"name": "a", "source": "file:///a"}, {"name": "b", "source": "pvc://claim/..a"}),
-    ),
-    RuleCase(
-        "two of adapters must not have the same servedName",
-        "spec.adapters",
-        _adapters(
-            {"name": "a", "source": "file:///a", "servedName": "boat"},
-            {"name": "b", "source": "file:///b", "servedName": "boat"},
-        ),
-        _adapters(
-            {"name": "a", "source": "file:///a", "servedName": "boat"},
-            {"name": "b", "source": "file:///b", "servedName": "ship"},
-        ),
-    ),
-    RuleCase(
-        "adapters[].servedName must not be a name of the model itself",
-        "<nil>",
-        _adapters({"name": "a", "source": "file:///a", "servedName": "dinghy"}),
-        _adapters({"name": "dinghy", "source": "file:///a", "servedName": "dinghy-a"}),
-    ),
-    RuleCase(
-        "engine.maxLoras must not be 0 where adapters are listed",
-        "spec",
-        _adapters({"name": "a", "source": "file:///a"}, engine={"maxLoras": 0}),
-        deployment(adapters=[], engine={"maxLoras": 0}),
-    ),
-    RuleCase(
-        "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens",
-        "spec.engine",
-        deployment(engine={"maxNumSeqs": 33, "maxNumBatchedTokens": 32}),
-        deployment(engine={"maxNumSeqs": 32, "maxNumBatchedTokens": 32}),
-    ),
-    RuleCase(
-        "engine.extraArgs of type Fairlead must have none of",
-        "spec.engine",
-        deployment(engine={"extraArgs": ["--seed", "7", "--port=1"]}),
-        deployment(engine={"extraArgs": ["--seed", "7", "--max-num-seqs=1"]}),
-    ),
-    RuleCase(
-        "engine.extraArgs of type vLLM must have none of",
-        "spec.engine",
-        _vllm(extraArgs=["--served_model_nam", "other"]),
-        _vllm(extraArgs=["--swap-space=1"]),
-    ),
-    RuleCase(
-        "engine.extraArgs of type llama.cpp must have none of",
-        "spec.engine",
-        _llama(extraArgs=["-m", "/other.gguf"]),
-        _llama(extraArgs=["--mmproj", "/models/eye.gguf"]),
-    ),
-    RuleCase(
-        "engine.extraArgs of type SGLang must have none of",
-        "spec.engine",
-        _sglang(extraArgs=["--por=1"]),
-        _sglang(extraArgs=["--mem-fraction-static=0.8"]),
-    ),
-    RuleCase(
-        "engine.image must be set with engine.type vLLM",
-        "spec.engine",
-        deployment(model={"source": "hf://o/name"}, engine={"type": "vLLM"}),
-        _vllm(),
-    ),
-    _left_out("quantization", "int8"),
-    _left_out("apiServers", 2, _vllm(apiServers=1)),
-    _left_out("speculative", {"method": "ngram"}),
-    _left_out("profile", {"configMap": "measured"}),
-    _left_out("maxLoras", 2),
-    _left_out("maxLoraRank", 8),
-    _left_out("maxCpuLoras", 8),
-    _left_out("maxImages", 2),
-    _left_out("maxImagePixels", 100000),
-    _left_out("allowedMediaDomains", ["example.com"]),
-    RuleCase(
-        "engine.toolCallParser harmony must be left out with engine.type vLLM",
-        "spec.engine",
-        _vllm(toolCallParser="harmony"),
-        _vllm(toolCallParser="hermes"),
-    ),
-    RuleCase(
-        "engine.reasoningParser think is not vLLM's",
-        "spec.engine",
-        _vllm(reasoningParser="think"),
-        _vllm(reasoningParser="mistral"),
-    ),
-    RuleCase(
-        "engine.kvCache.dtype int8 is not vLLM's",
-        "spec.engine",
-        _vllm(kvCache={"dtype": "int8"}),
-        _vllm(kvCache={"dtype": "fp8"}),
-    ),
-    RuleCase(
-        "adapters must be left out with engine.type vLLM",
-        "spec",
-        _vllm() | {"spec": _vllm()["spec"] | {"adapters": [{"name": "pirate", "source": "pvc://a/b"}]}},
-        _vllm() | {"spec": _vllm()["spec"] | {"adapters": []}},
-    ),
-    RuleCase(
-        "model.source demo:// is not for engine.type vLLM",
-        "spec",
-        deployment(engine={"type": "vLLM", "image": "vllm/vllm-openai:v0.22.0"}),
-        deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
-    ),
-    RuleCase(
-        "engine.image must be set with engine.type llama.cpp",
-        "spec.engine",
-        deployment(model={"source": "hf://o/name"}, engine={"type": "llama.cpp"}),
-        _llama(),
-    ),
-    _not_llamas("quantization", "int8"),
-    _not_llamas("dtype", "float16", _llama(dtype="auto")),
-    _not_llamas("apiServers", 2, _llama(apiServers=1)),
-    _not_llamas("toolCallParser", "hermes", _llama(toolCallParser="auto")),
-    _not_llamas("reasoningParser", "think", _llama(reasoningParser="none")),
-    _not_llamas("speculative", {"method": "ngram"}),
-    _not_llamas("profile", {"configMap": "measured"}),
-    _not_llamas("maxLoras", 2),
-    _not_llamas("maxLoraRank", 8),
-    _not_llamas("maxCpuLoras", 8),
-    _not_llamas("maxImages", 2),
-    _not_llamas("maxImagePixels", 100000),
-    _not_llamas("allowedMediaDomains", ["example.com"]),
-    RuleCase(
-        "engine.kvCache.dtype fp8 is not llama.cpp's",
-        "spec.engine",
-        _llama(kvCache={"dtype": "fp8"}),
-        _llama(kvCache={"dtype": "int8"}),
-    ),
-    RuleCase(
-        "adapters must be left out with engine.type llama.cpp",
-        "spec",
-        _llama() | {"spec": _llama()["spec"] | {"adapters": [{"name": "pirate", "source": "pvc://a/b"}]}},
-        _llama() | {"spec": _llama()["spec"] | {"adapters": []}},
-    ),
-    RuleCase(
-        "model.source demo:// is not for engine.type llama.cpp",
-        "spec",
-        deployment(engine={"type": "llama.cpp", "image": "llama:1"}),
-        deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
-    ),
-    RuleCase(
-        "model.source must name a .gguf file with engine.type llama.cpp",
-        "spec",
-        deployment(model={"source": "pvc://models/boat"}, engine={"type": "llama.cpp", "image": "llama:1"}),
-        deployment(model={"source": "pvc://models/boat.gguf"}, engine={"type": "llama.cpp", "image": "llama:1"}),
-    ),
-    RuleCase(
-        "model.cache.imagePath must name a .gguf file with engine.type llama.cpp",
-        "spec",
-        deployment(
-            model={"source": "oci://h.example/a", "cache": {"image": True, "imagePath": "models/boat"}},
-            engine={"type": "llama.cpp", "image": "llama:1"},
-        ),
-        deployment(
-            model={"source": "oci://h.example/a", "cache": {"image": True, "imagePath": "models/boat.gguf"}},
-            engine={"type": "llama.cpp", "image": "llama:1"},
-        ),
-    ),
-    RuleCase(
-        "engine.image must be set with engine.type SGLang",
-        "spec.engine",
-        deployment(model={"source": "hf://o/name"}, engine={"type": "SGLang"}),
-        _sglang(),
-    ),
-    _not_sglangs("quantization", "int8"),
-    _not_sglangs("apiServers", 2, _sglang(apiServers=1)),
-    _not_sglangs("kvCache.memory", "2Gi", _sglang(kvCache={"blockSize": 32})),
-    _not_sglangs("speculative", {"method": "ngram"}),
-    _not_sglangs("profile", {"configMap": "measured"}),
-    _not_sglangs("maxLoras", 2),
-    _not_sglangs("maxLoraRank", 8),
-    _not_sglangs("maxCpuLoras", 8),
-    _not_sglangs("maxImages", 2),
-    _not_sglangs("maxImagePixels", 100000),
-    _not_sglangs("allowedMediaDomains", ["example.com"]),
-    RuleCase(
-        "engine.reasoningParser think is not SGLang's",
-        "spec.engine",
-        _sglang(reasoningParser="think"),
-        _sglang(reasoningParser="mistral"),
-    ),
-    RuleCase(
-        "engine.kvCache.dtype int8 is not SGLang's",
-        "spec.engine",
-        _sglang(kvCache={"dtype": "int8"}),
-        _sglang(kvCache={"dtype": "fp8"}),
-    ),
-    RuleCase(
-        "engine.maxNumBatchedTokens (8192) must be a multiple of engine.kvCache.blockSize (16)",
-        "spec.engine",
-        _sglang(kvCache={"blockSize": 48}),
-        _sglang(kvCache={"blockSize": 48}, maxNumBatchedTokens=4800),
-    ),
-    RuleCase(
-        "adapters must be left out with engine.type SGLang",
-        "spec",
-        _sglang() | {"spec": _sglang()["spec"] | {"adapters": [{"name": "pirate", "source": "pvc://a/b"}]}},
-        _sglang() | {"spec": _sglang()["spec"] | {"adapters": []}},
-    ),
-    RuleCase(
-        "model.source demo:// is not for engine.type SGLang",
-        "spec",
-        deployment(engine={"type": "SGLang", "image": "sglang:1"}),
-        deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
-    ),
-    RuleCase(
-        "engine.speculative.method must be ngram where engine.tensorParallelSize is above 1",
-        "spec.engine",
-        deployment(engine={"tensorParallelSize": 2, "speculative": {"method": "draft", "source": "demo://dinghy"}}),
-        deployment(engine={"tensorParallelSize": 2, "speculative": {"method": "ngram"}}),
-    ),
-    RuleCase(
-        "engine.speculative.source must be set for methods draft, medusa and eagle3",
-        "spec.engine.speculative",
-        deployment(engine={"speculative": {"method": "medusa"}}),
-        deployment(engine={"speculative": {"method": "medusa", "source": "file:///heads"}}),
-    ),
-    RuleCase(
-        "engine.speculative.source must be left out with method ngram",
-        "spec.engine.speculative",
-        deployment(engine={"speculative": {"method": "ngram", "source": "pvc://models/small"}}),
-        deployment(engine={"speculative": {"method": "draft", "source": "pvc://models/small"}}),
-    ),
-    RuleCase(
-        "engine.speculative.source demo:// is for method draft",
-        "spec.engine.speculative",
-        deployment(engine={"speculative": {"method": "eagle3", "source": "demo://dinghy"}}),
-        deployment(engine={"speculative": {"method": "draft", "source": "demo://dinghy"}}),
-    ),
-    RuleCase(
-        "engine.speculative.tree is for methods medusa and eagle3",
-        "spec.engine.speculative",
-        deployment(engine={"speculative": {"method": "ngram", "tree": "4x24"}}),
-        deployment(engine={"speculative": {"method": "medusa", "source": "pvc://a/heads", "tree": "[[0],[0,0]]"}}),
-    ),
-    RuleCase(
-        "engine.speculative.tree must be WIDTHxNODES",
-        "spec.engine.speculative",
-        deployment(engine={"speculative": {"method": "eagle3", "source": "pvc://a/head", "tree": "[[0],[0,0]]"}}),
-        deployment(engine={"speculative": {"method": "eagle3", "source": "pvc://a/head", "tree": "4x24"}}),
-    ),
-    RuleCase(
-        "engine.speculative.source must look like",
-        "spec.engine.speculative.source",
-        deployment(engine={"speculative": {"method": "draft", "source": "hf://only-a-name"}}),
-        deployment(engine={"speculative": {"method": "draft", "source": "hf://o/name@r"}}),
-    ),
-    RuleCase(
-        "engine.speculative.source must not contain '..'",
-        "spec.engine.speculative.source",
-        deployment(engine={"speculative": {"method": "draft", "source": "pvc://claim/../a"}}),
-        deployment(engine={"speculative": {"method": "draft", "source": "pvc://claim/..a"}}),
-    ),
-    RuleCase(
-        "an environment variable has either a value or a valueFrom",
-        "spec.engine.env[1]",
-        deployment(engine={"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "", "valueFrom": {}}]}),
-        deployment(engine={"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {}}}]}),
-    ),
-    RuleCase(
-        "resources.profile excludes",
-        "spec.resources",
-        deployment(resources={"profile": "cpu-small", "limits": {}}),
-        deployment(resources={"profile": "cpu-small"}),
-    ),
-    RuleCase(
-        "resources.gpus must not be above engine.tensorParallelSize",
-        "spec",
-        deployment(resources={"gpus": 4}, engine={"tensorParallelSize": 2}),
-        deployment(resources={"gpus": 4}, engine={"tensorParallelSize": 4}),
-    ),
-    RuleCase(
-        "autoscaling.minReplicas must not be above autoscaling.maxReplicas",
-        "spec.autoscaling",
-        _autoscaling(minReplicas=3, maxReplicas=2),
-        _autoscaling(minReplicas=2, maxReplicas=2),
-    ),
-    RuleCase(
-        "autoscaling.mode External excludes",
-        "spec.autoscaling",
-        _autoscaling(mode="External", targets={"queueDepth": 2}),
-        _autoscaling(mode="External"),
-    ),
-    RuleCase(
-        "autoscaling.maxReplicas must be set",
-        "spec.autoscaling",
-        _autoscaling(mode="Fairlead", minReplicas=1),
-        _autoscaling(mode="Fairlead", minReplicas=1, maxReplicas=1),
-    ),
-    RuleCase(
-        "autoscaling.scaleToZeroAfter needs autoscaling.minReplicas: 0",
-        "spec.autoscaling",
-        _autoscaling(maxReplicas=2, scaleToZeroAfter="5m"),
-        _autoscaling(minReplicas=0, maxReplicas=2, scaleToZeroAfter="5m"),
-    ),
-    RuleCase(
-        "autoscaling.scaleToZeroAfter must be more than 0",
-        "spec.autoscaling",
-        _autoscaling(minReplicas=0, maxReplicas=2, scaleToZeroAfter="0.0m0s"),
-        _autoscaling(minReplicas=0, maxReplicas=2, scaleToZeroAfter="0.0m1ms"),
-    ),
-    RuleCase(
-        "autoscaling.targets.tolerance needs",
-        "spec.autoscaling",
-        _autoscaling(maxReplicas=2, targets={"queueDepth": 2, "tolerance": 20}),
-        _autoscaling(maxReplicas=2, targets={"timeToFirstToken": "300ms", "tolerance": 20}),
-    ),
-    RuleCase(
-        "rollout.maxSurge and rollout.maxUnavailable must not both be 0",
-        "spec.rollout",
-        deployment(rollout={"maxSurge": 0}),
-        deployment(rollout={"maxSurge": 0, "maxUnavailable": 1}),
-    ),
+    *(case for kind in SERVERS for case in _foreign(kind)),
 )
 
 
@@ -495,81 +334,74 @@ class LimitCase:
     """A value that a type, a limit, a pattern or an enum refuses, by the field that is named for it."""
 
     field: str
-    spec: Json
+    """As in the answer; where it is inside a list, with its index."""
+    body: Json
 
-    @property
-    def body(self) -> Json:
-        return deployment(**self.spec)
+
+_MISFITS: Mapping[str, Sequence[Any]] = {
+    "spec.model": [None],
+    "spec.replicas": [-1, "1", 10001, 2**31, 1.5, 2**63],
+    "spec.engine.dtype": ["float64", "", "Auto", 16],
+    "spec.engine.maxModelLen": [0, -1, "8", 1.5, True, 2**31],
+    "spec.engine.maxNumSeqs": [65537],
+    "spec.engine.maxLoraRank": [0],
+    "spec.engine.maxImages": [0],
+    "spec.engine.kvCache.memory": ["", "2GiB", "-1", "1e", 1.5, [], "9" * 33, "1 Gi"],
+    "spec.engine.enablePrefixCaching": ["yes"],
+    "spec.engine.extraArgs": [["a"] * 65],
+    "spec.engine.speculative.method": ["magic"],
+    "spec.resources.profile": [""],
+    "spec.resources.limits.cpu": ["two"],
+    "spec.resources.requests": [{f"r{number}": 1 for number in range(33)}],
+    "spec.routing.policy": ["Random"],
+    "spec.routing.prefixHash.meanLoadFactor": [99],
+    "spec.rollout.maxSurge": ["25%"],
+    "spec.drain": ["15m"],
+    "spec.template.metadata.labels.a": [1],
+    "spec.template.spec": [[]],
+}
+"""Field → values that are refused for it."""
 
 
 def _limits() -> Iterator[LimitCase]:
-    """The fields are those of the answer; where one is inside a list, that is its index."""
-    yield LimitCase("spec.model", {"model": None})
-    yield LimitCase("spec.model.source", {"model": {}})
-    yield LimitCase("spec.model.source", {"model": {"source": 7}})
-    yield LimitCase("spec.model.source", {"model": {"source": "demo://" + "a" * 1018}})
+    for field, values in _MISFITS.items():
+        yield from (LimitCase(field, _at(field, value)) for value in values)
+    for model in ({}, {"source": 7}, {"source": "demo://" + "a" * 1018}):
+        yield LimitCase("spec.model.source", deployment(model=model))
     for name in ("", "-a", "a-", "a b", "a\n", "ä", "a" * 129):
-        yield LimitCase("spec.model.servedName", {"model": {"source": "demo://dinghy", "servedName": name}})
-    for field_name, aliases in (
-        ("spec.model.aliases", "a"),
-        ("spec.model.aliases", [f"a{number}" for number in range(17)]),
-        ("spec.model.aliases[1]", ["a", "a"]),
-        ("spec.model.aliases[0]", ["-"]),
-        ("spec.model.aliases[0]", [None]),
+        yield LimitCase("spec.model.servedName", deployment(model=_DEMO | {"servedName": name}))
+    for place, aliases in (
+        ("", "a"),
+        ("", [f"a{number}" for number in range(17)]),
+        ("[1]", ["a", "a"]),
+        ("[0]", ["-"]),
+        ("[0]", [None]),
     ):
-        yield LimitCase(field_name, {"model": {"source": "demo://dinghy", "aliases": aliases}})
-    for dtype in ("float64", "", "Auto", 16):
-        yield LimitCase("spec.engine.dtype", {"engine": {"dtype": dtype}})
-    for length in (0, -1, "8", 1.5, True, 2**31):
-        yield LimitCase("spec.engine.maxModelLen", {"engine": {"maxModelLen": length}})
-    yield LimitCase("spec.engine.maxNumSeqs", {"engine": {"maxNumSeqs": 65537}})
+        yield LimitCase(f"spec.model.aliases{place}", deployment(model=_DEMO | {"aliases": aliases}))
     for name in ("", "A", "a:b", "-a", "a" * 64):
-        yield LimitCase("spec.adapters[0].name", {"adapters": [{"name": name, "source": "file:///a"}]})
-    yield LimitCase("spec.adapters[0].source", {"adapters": [{"name": "a"}]})
-    yield LimitCase("spec.adapters[1]", {"adapters": [{"name": "a", "source": "file:///a"}] * 2})
-    yield LimitCase("spec.engine.maxLoraRank", {"engine": {"maxLoraRank": 0}})
-    sizes: tuple[Any, ...] = ("", "2GiB", "-1", "1e", 1.5, [], "9" * 33, "1 Gi")
-    for memory in sizes:
-        yield LimitCase("spec.engine.kvCache.memory", {"engine": {"kvCache": {"memory": memory}}})
-    yield LimitCase("spec.engine.enablePrefixCaching", {"engine": {"enablePrefixCaching": "yes"}})
-    yield LimitCase("spec.engine.extraArgs", {"engine": {"extraArgs": ["a"] * 65}})
-    yield LimitCase("spec.engine.extraArgs[0]", {"engine": {"extraArgs": [1]}})
-    yield LimitCase("spec.engine.speculative.method", {"engine": {"speculative": {"method": "magic"}}})
-    yield LimitCase(
-        "spec.engine.speculative.numTokens", {"engine": {"speculative": {"method": "ngram", "numTokens": 33}}}
-    )
+        yield LimitCase("spec.adapters[0].name", deployment(adapters=[_A | {"name": name}]))
+    yield LimitCase("spec.adapters[0].source", deployment(adapters=[{"name": "a"}]))
+    yield LimitCase("spec.adapters[1]", deployment(adapters=[_A, _A]))
+    for place, engine in (
+        ("extraArgs[0]", {"extraArgs": [1]}),
+        ("speculative.numTokens", {"speculative": {"method": "ngram", "numTokens": 33}}),
+        ("env[0].name", {"env": [{"name": "1A"}]}),
+        ("env[0].name", {"env": [{"value": "1"}]}),
+        ("env[1]", {"env": [{"name": "A"}, {"name": "A"}]}),
+        ("env[0].valueFrom", {"env": [{"name": "A", "valueFrom": "x"}]}),
+        ("allowedMediaDomains[0]", {"allowedMediaDomains": ["https://a.test"]}),
+    ):
+        yield LimitCase(f"spec.engine.{place}", deployment(engine=engine))
     for tree in ("4by24", "", "[0]]x", "100x9"):
         speculative = {"method": "medusa", "source": "pvc://a/heads", "tree": tree}
-        yield LimitCase("spec.engine.speculative.tree", {"engine": {"speculative": speculative}})
-    yield LimitCase("spec.engine.env[0].name", {"engine": {"env": [{"name": "1A"}]}})
-    yield LimitCase("spec.engine.speculative.method", {"engine": {"speculative": {"method": "magic"}}})
-    yield LimitCase(
-        "spec.engine.speculative.numTokens", {"engine": {"speculative": {"method": "ngram", "numTokens": 33}}}
-    )
-    yield LimitCase("spec.engine.env[0].name", {"engine": {"env": [{"value": "1"}]}})
-    yield LimitCase("spec.engine.env[1]", {"engine": {"env": [{"name": "A"}, {"name": "A"}]}})
-    yield LimitCase("spec.engine.env[0].valueFrom", {"engine": {"env": [{"name": "A", "valueFrom": "x"}]}})
-    yield LimitCase("spec.resources.profile", {"resources": {"profile": ""}})
-    yield LimitCase("spec.resources.limits.cpu", {"resources": {"limits": {"cpu": "two"}}})
-    yield LimitCase("spec.resources.requests", {"resources": {"requests": {f"r{n}": 1 for n in range(33)}}})
-    for replicas in (-1, "1", 10001, 2**31, 1.5, 2**63):
-        yield LimitCase("spec.replicas", {"replicas": replicas})
+        yield LimitCase("spec.engine.speculative.tree", deployment(engine={"speculative": speculative}))
     for window in ("", "5", "5 s", "s", "-5s", 5, "1s" * 17):
         scaled = {"maxReplicas": 2, "scaleUp": {"stabilizationWindow": window}}
-        yield LimitCase("spec.autoscaling.scaleUp.stabilizationWindow", {"autoscaling": scaled})
-    yield LimitCase("spec.autoscaling.mode", {"autoscaling": {"mode": "HPA", "maxReplicas": 2}})
+        yield LimitCase("spec.autoscaling.scaleUp.stabilizationWindow", deployment(autoscaling=scaled))
+    yield LimitCase("spec.autoscaling.mode", deployment(autoscaling={"mode": "HPA", "maxReplicas": 2}))
     for percentile in (0, 100):
-        targets = {"timeToFirstToken": "1s", "percentile": percentile}
-        percentiles = {"maxReplicas": 2, "targets": targets}
-        yield LimitCase("spec.autoscaling.targets.percentile", {"autoscaling": percentiles})
-    yield LimitCase("spec.engine.maxImages", {"engine": {"maxImages": 0}})
-    yield LimitCase("spec.engine.allowedMediaDomains[0]", {"engine": {"allowedMediaDomains": ["https://a.test"]}})
-    yield LimitCase("spec.routing.policy", {"routing": {"policy": "Random"}})
-    yield LimitCase("spec.routing.prefixHash.meanLoadFactor", {"routing": {"prefixHash": {"meanLoadFactor": 99}}})
-    yield LimitCase("spec.rollout.maxSurge", {"rollout": {"maxSurge": "25%"}})
-    yield LimitCase("spec.drain", {"drain": "15m"})
-    yield LimitCase("spec.template.metadata.labels.a", {"template": {"metadata": {"labels": {"a": 1}}}})
-    yield LimitCase("spec.template.spec", {"template": {"spec": []}})
+        percentiles = {"maxReplicas": 2, "targets": {"timeToFirstToken": "1s", "percentile": percentile}}
+        yield LimitCase("spec.autoscaling.targets.percentile", deployment(autoscaling=percentiles))
 
 
 LIMITS = tuple(_limits())
