@@ -1,13 +1,10 @@
 """A cluster's API as one ServiceAccount sees it: plain HTTP with that account's own token, past kubectl."""
 
 import base64
-import json
 import ssl
-import urllib.error
-import urllib.request
-from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 from homes import Fleet
 
@@ -19,56 +16,36 @@ class ApiServer:
 
     def __init__(self, fleet: Fleet, namespace: str, account: str) -> None:
         """Has a token made for `account` of `namespace`."""
-        config = yaml.safe_load(Path(fleet.kubeconfig).read_text())
-        cluster = config["clusters"][0]["cluster"]
+        cluster = yaml.safe_load(fleet.kubeconfig.read_text())["clusters"][0]["cluster"]
         self.name = f"{namespace}/{account}"
-        self._server = cluster["server"].rstrip("/")
-        self._context = _tls(cluster) if self._server.startswith("https") else None
-        self._token = fleet.token(namespace, account)
+        self._client = httpx.Client(
+            base_url=cluster["server"], verify=_tls(cluster), trust_env=False, timeout=60.0,
+            headers={"authorization": f"Bearer {fleet.token(namespace, account)}"},
+        )  # fmt: skip
 
     def call(self, method: str, path: str, body: Json | None = None, *, dry_run: bool = True) -> tuple[int, Json]:
         """(status, answer). What is not read is only tried: with `dry_run` the server is asked to change nothing."""
+        request = self._client.build_request(method, path, json=body)
         if method != "GET" and dry_run:
-            path += ("&" if "?" in path else "?") + "dryRun=All"
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        request = urllib.request.Request(
-            self._server + path,
-            data=None if body is None else json.dumps(body).encode(),
-            method=method,
-            headers={"authorization": f"Bearer {self._token}", "content-type": kind},
-        )
-        try:
-            with urllib.request.urlopen(request, context=self._context, timeout=60) as response:
-                return response.status, json.load(response)
-        except urllib.error.HTTPError as error:
-            return error.code, _document(error.read())
+            request.url = request.url.copy_merge_params({"dryRun": "All"})
+        if method == "PATCH":
+            request.headers["content-type"] = "application/merge-patch+json"
+        reply = self._client.send(request)
+        is_json = "json" in reply.headers.get("content-type", "")
+        return reply.status_code, reply.json() if is_json else {"message": reply.text}
 
     def rules(self, namespace: str) -> list[Json]:
         """What the account may do there, as the server itself sums it up."""
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectRulesReview",
-            "spec": {"namespace": namespace},
-        }
-        status, answer = self.call(
-            "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", review, dry_run=False
-        )
+        group = "authorization.k8s.io/v1"
+        review = {"apiVersion": group, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
+        status, answer = self.call("POST", f"/apis/{group}/selfsubjectrulesreviews", review, dry_run=False)
         assert status == 201, answer
         rules: list[Json] = answer["status"]["resourceRules"]
         return rules
 
 
-def _tls(cluster: Json) -> ssl.SSLContext:
+def _tls(cluster: Json) -> ssl.SSLContext | bool:
     if cluster.get("insecure-skip-tls-verify"):
-        return ssl._create_unverified_context()
-    if "certificate-authority-data" in cluster:
-        return ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-    return ssl.create_default_context(cafile=cluster.get("certificate-authority"))
-
-
-def _document(content: bytes) -> Json:
-    try:
-        document = json.loads(content)
-    except ValueError:
-        return {"message": content.decode(errors="replace")}
-    return document if isinstance(document, dict) else {"message": str(document)}
+        return False
+    authority = base64.b64decode(cluster.get("certificate-authority-data", "")).decode()
+    return ssl.create_default_context(cadata=authority or None)

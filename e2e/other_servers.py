@@ -1,11 +1,35 @@
 """What holds of servers that are not ours behind a CR, whichever they are."""
 
 import json
+import re
 import urllib.request
+from pathlib import Path
 from typing import Any
+
+import yaml
+
+import fairlead_engine.demo
 
 _PEOPLE = ("Ann", "Ben", "Cid", "Dan", "Eve", "Fay", "Gil", "Hal")
 _TURNS = 5
+_GUIDES = Path(__file__).parent.parent / "docs/guides"
+DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"
+"""For its tokenizer: most fakes have no model."""
+
+
+def of_the_guide(guide: str, kind: str, name: str, model: Path, **spec: Any) -> dict[str, Any]:
+    """The manifest of a guide in docs/guides, but for where the model is and what the machine has. `kind`: the server's
+    type. `spec`: fields to replace; None = to leave out."""
+    found = re.search(r"```yaml\n(.*?)```", (_GUIDES / guide).read_text(), re.DOTALL)
+    assert found is not None
+    body: dict[str, Any] = yaml.safe_load(found[1])
+    assert body["spec"]["engine"]["type"] == kind
+    body["metadata"]["name"] = name
+    changes = {"model": {"source": f"file://{model}"}, "resources": {"profile": "cpu-small"}, **spec}
+    body["spec"] = {key: value for key, value in (body["spec"] | changes).items() if value is not None}
+    if kind != "llama.cpp":  # which reads the length from its file
+        body["spec"]["engine"]["maxModelLen"] = 2048
+    return body
 
 
 def cached_tokens_are_as_predicted(fleet: Any, model: str, block_size: int, *, is_salted: bool = False) -> None:

@@ -118,11 +118,6 @@ def put(plane: Any, change: Callable[[Json], None] | None = None) -> None:
     plane.wait("the definition to be the server's", lambda: mark in plane.kubectl("explain", "llm").stdout)
 
 
-def spec_of(version: Json) -> Json:
-    found: Json = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-    return found
-
-
 def without_rule(schema: Json, sentence: str) -> None:
     rules = schema["x-kubernetes-validations"]
     (rule,) = (each for each in rules if each["message"].startswith(sentence))

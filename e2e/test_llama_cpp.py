@@ -1,18 +1,14 @@
 """llama.cpp's server behind one CR: a fake of it stands in for the image, and everything else is real."""
 
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from other_servers import cached_tokens_are_as_predicted, scale_down_and_rollout_drop_nothing
+from other_servers import cached_tokens_are_as_predicted, of_the_guide, scale_down_and_rollout_drop_nothing
 
 from fairlead_engine_testing.gguf_files import write_dinghy
 
-GUIDE = Path(__file__).parent.parent / "docs/guides/llama-cpp.md"
 BLOCK = 16
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
@@ -30,15 +26,7 @@ def model(fleet, shared_name: str, file: Path) -> Iterator[str]:
     """The guide's, but for where the file is and what the machine has."""
     if fleet.home != "local":
         pytest.skip("llama.cpp's own image is not on these nodes")
-    found = re.search(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert found is not None
-    body: Any = yaml.safe_load(found[1])
-    assert body["spec"]["engine"]["type"] == "llama.cpp"
-    body["metadata"]["name"] = shared_name
-    body["spec"]["model"] = {"source": f"file://{file}"}
-    body["spec"]["resources"] = {"profile": "cpu-small"}
-    body["spec"]["replicas"] = 2
-    fleet.apply(body)
+    fleet.apply(of_the_guide("llama-cpp.md", "llama.cpp", shared_name, file, replicas=2))
     fleet.wait_ready(shared_name, 2)
     yield shared_name
     fleet.delete("llm", shared_name)

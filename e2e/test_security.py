@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 from api_server import ApiServer, Json
 from homes import Fleet
-from homes.cluster_load import load_pod
-from homes.kubectl import OURS
-from homes.network_policies import let_in, name_of
 
 pytestmark = pytest.mark.kubernetes_only("local mode has neither RBAC nor containers, and asks for no key")
 
@@ -181,38 +178,41 @@ print(json.dumps({**{key: status[key].split()[0] for key in keys}, 'written': wr
 
 
 def test_engines_are_closed_to_all_but_gateways_and_the_operator(fleet: Fleet, engine: Json) -> None:
-    """The rules themselves: not every network plug-in of a test cluster enforces them."""
+    """The rules themselves: not every network plug-in of a test cluster enforces them (test_network_policies.py)."""
     policy = fleet.get("networkpolicy", f"{engine['model']}-engine")
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     labels = engine["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     (rule,) = policy["spec"]["ingress"]
     assert [port["port"] for port in rule["ports"]] == [8000]
-    everyone = [*fleet.get("pods", "", "--all-namespaces")["items"], *strangers(fleet)]
-    gateways, operators = (
-        {name_of(pod) for pod in everyone if is_part(fleet, pod, component)} for component in ("gateway", "operator")
+    owned = [owned_pods(fleet, component) for component in ("gateway", "operator")]
+    assert len(owned[0]) >= 2 and owned[1]
+    assert [selected_pods(fleet, peer) for peer in rule["from"]] == owned
+
+
+def selected_pods(fleet: Fleet, peer: Json) -> set[str]:
+    """The pods that a policy's peer lets in, as the API server reads its selectors: nobody of other namespaces."""
+    assert peer.keys() == {"namespaceSelector", "podSelector"}
+    where, who = (
+        ",".join(f"{key}={value}" for key, value in peer[each]["matchLabels"].items())
+        for each in ("namespaceSelector", "podSelector")
     )
-    assert len(gateways) >= 2
-    assert operators
-    assert let_in(policy, everyone) == [gateways, operators]
+    namespaces = fleet.get("namespaces", "", "-l", where)["items"]
+    assert [each["metadata"]["name"] for each in namespaces] == [fleet.system_namespace]
+    pods = fleet.get("pods", "", "-n", fleet.system_namespace, "-l", who)["items"]
+    return {each["metadata"]["name"] for each in pods}
 
 
-def strangers(fleet: Fleet) -> list[Json]:
-    """Pods that no engine may answer, whether or not they run now: the load's, whoever stands beside the gateways, and
-    a false gateway in the models' namespace."""
-    load = load_pod("load", "image", [], ("secret", "key"))[1]
-    load["metadata"]["namespace"] = fleet.namespace
-    gateway = next(iter(running(fleet, "gateway").values()))["metadata"]["labels"]
-    beside = {"name": "beside", "namespace": fleet.system_namespace, "labels": OURS}
-    false = {"name": "false-gateway", "namespace": fleet.namespace, "labels": gateway}
-    return [load, {"metadata": beside}, {"metadata": false}]
-
-
-def is_part(fleet: Fleet, pod: Json, component: str) -> bool:
-    """Whether the pod belongs to the chart's Deployment of `operator` or `gateway`, told by who owns it and not by the
-    labels that a policy goes by."""
-    owners = [owner["name"].rpartition("-")[0] for owner in pod["metadata"].get("ownerReferences", [])]
-    return pod["metadata"]["namespace"] == fleet.system_namespace and owners == [f"fairlead-{component}"]
+def owned_pods(fleet: Fleet, component: str) -> set[str]:
+    """Those of the chart's Deployment of `operator` or `gateway`, told by who owns them and not by the labels that a
+    policy goes by."""
+    pods = fleet.get("pods", "", "-n", fleet.system_namespace)["items"]
+    return {
+        pod["metadata"]["name"]
+        for pod in pods
+        for owner in pod["metadata"].get("ownerReferences", [])
+        if owner["name"].rpartition("-")[0] == f"fairlead-{component}"
+    }
 
 
 def test_the_service_has_no_way_to_the_control_port(fleet: Fleet) -> None:

@@ -2,24 +2,16 @@
 
 import json
 import random
-import re
 import signal
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from homes.kubectl import Json
-from other_servers import scale_down_and_rollout_drop_nothing
+from other_servers import DINGHY, of_the_guide, scale_down_and_rollout_drop_nothing
 
-import fairlead_engine.demo
-
-DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"
-"""For its tokenizer: the fake has no model."""
-GUIDE = Path(__file__).parent.parent / "docs/guides/vllm.md"
 IMAGE = "vllm/vllm-openai:v0.22.0"
 NUM_REQUESTS = 200
 BLOCK = 16
@@ -105,15 +97,7 @@ def test_the_guides_manifest_is_served(fleet, name: str) -> None:
     """As it stands in the guide, but for where the model is and what the machine has."""
     if fleet.home != "local":
         pytest.skip("vLLM's own image is larger than these nodes")
-    found = re.search(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert found is not None
-    body = yaml.safe_load(found[1])
-    assert body["spec"]["engine"]["type"] == "vLLM"
-    body["metadata"]["name"] = name
-    body["spec"]["model"] = {"source": f"file://{DINGHY}"}
-    body["spec"]["resources"] = {"profile": "cpu-small"}
-    body["spec"]["engine"]["maxModelLen"] = 2048
-    fleet.apply(body)
+    fleet.apply(of_the_guide("vllm.md", "vLLM", name, DINGHY))
     try:
         fleet.wait_ready(name, 1)
         assert fleet.post("/v1/completions", {"model": name, "prompt": "ahoy", "max_tokens": 2})["choices"]

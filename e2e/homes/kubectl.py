@@ -148,11 +148,6 @@ class Kubectl:
         answer = self.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(request)).stdout
         return str(json.loads(answer)["status"]["token"])
 
-    def server_version(self) -> tuple[int, int]:
-        """Major and minor version of the API server."""
-        told = json.loads(self.kubectl("get", "--raw", "/version").stdout)
-        return int(told["major"]), int("".join(c for c in told["minor"] if c.isdigit()))  # some say `32+`
-
     def mounts_images(self) -> bool:
         """Whether the API server keeps image volumes: by default it does from Kubernetes 1.35 on."""
         image = {"reference": "local.test/none:1"}
