@@ -279,6 +279,15 @@ def pytest_testnodedown(node: Any) -> None:
         node.config.stash[CLUSTER] = tuple(told["cluster"])
 
 
+@pytest.fixture(scope="session")
+def client(fleet) -> Iterator[Any]:
+    """OpenAI's own client of the gateway."""
+    import openai
+
+    with openai.OpenAI(base_url=f"{fleet.gateway}/v1", api_key=fleet.api_key or "none", max_retries=0) as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
 def dinghy(fleet, manifest) -> Iterator[str]:
     """One deployment for the scenarios that only ask."""

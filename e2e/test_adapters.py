@@ -1,14 +1,14 @@
 """LoRA adapters of one deployment: served by name, added and removed while its replica runs, each with a status."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import adapter_files
 import openai
-import psutil
 import pytest
+from homes.fleet import environment
+from homes.kubectl import secret
 
 import fairlead_local.demo.loopback_hub
 
@@ -19,12 +19,6 @@ PROGRAM = Path(adapter_files.__file__).read_text()
 def listed(claim: str, *names: str, **own: str) -> list[dict[str, str]]:
     items = [{"name": name, "source": f"pvc://{claim}/crew/{name}"} for name in names]
     return [item | ({"servedName": own[item["name"]]} if item["name"] in own else {}) for item in items]
-
-
-@pytest.fixture
-def client(fleet) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{fleet.gateway}/v1", api_key=fleet.api_key or "none", max_retries=0) as client:
-        yield client
 
 
 def test_adapters_are_served_by_name_and_come_and_go_without_a_restart(
@@ -111,8 +105,7 @@ def test_adapters_of_a_hub_are_downloaded_beside_an_engine_that_runs(
         return str(reply.choices[0].message.content)
 
     with fleet.serving(f"{name}-hub", program, arguments, keys) as hub:
-        data = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
-        fleet.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data})
+        fleet.apply(secret(name, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN))
         model = {"source": "demo://dinghy", "credentials": {"secretName": name}}
         speculative = {"method": "draft", "source": "hf://fairlead/mate"}
         spec = {"model": model, "engine": {"speculative": speculative}}
@@ -135,17 +128,10 @@ def test_adapters_of_a_hub_are_downloaded_beside_an_engine_that_runs(
         assert set(fleet.pods(name)) == pods and sum(map(fleet.num_restarts, pods)) == 0
         assert fleet.condition(name, "Degraded")["reason"] == "RevisionNotFound"
         processes = [process for pod in fleet.pods(name).values() for process in fleet.processes(pod)]
-        knowing = [" ".join(each.cmdline()) for each in processes if TOKEN in environment(each)]
+        knowing = [" ".join(each.cmdline()) for each in processes if TOKEN in str(environment(each))]
         assert len(knowing) == 1 and "download-adapters" in knowing[0], "the engine has no token to lose"
     fleet.kubectl("delete", "secret", name)
 
 
 def from_hub(**names: str) -> list[dict[str, str]]:
     return [{"name": each, "source": f"hf://{source}"} for each, source in names.items()]
-
-
-def environment(process: psutil.Process) -> str:
-    try:
-        return str(process.environ())
-    except psutil.Error:
-        return ""

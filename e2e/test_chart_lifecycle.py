@@ -7,15 +7,13 @@ import base64
 import json
 import os
 import secrets
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from homes import Fleet
-from homes.kubectl import LABEL_OURS
+from homes.kubectl import LABEL_OURS, Kubectl
 
 pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
 
@@ -30,7 +28,6 @@ pytestmark = [pytest.mark.core, pytest.mark.kubernetes_only(reason="local mode i
 
 NAMESPACE = "fairlead-lifecycle"
 IMAGE = os.environ.get("FAIRLEAD_E2E_OPERATOR_IMAGE") or f"{OPERATOR_IMAGE}:{__version__}"
-PATIENCE_SECONDS = 120
 SMALL = {"requests": {"cpu": "20m", "memory": "128Mi"}}
 MODEL = {
     "apiVersion": "fairlead.dev/v1alpha1",
@@ -52,47 +49,28 @@ def values(**gateway: Any) -> dict[str, Any]:
     }
 
 
-class Cluster:
+class Cluster(Kubectl):
     """kubectl, in the release's namespace."""
+
+    patience = 120.0
+    poll_seconds = 0.5
+    namespace = NAMESPACE
 
     def __init__(self, kubeconfig: Path, program: str) -> None:
         """`program`: kubectl."""
         self.kubeconfig = kubeconfig
         self.program = program
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
-        command = [self.program, "--kubeconfig", str(self.kubeconfig), "--namespace", NAMESPACE, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
-        assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
-        return done.stdout
-
-    def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        """None = there is none."""
-        text = self.kubectl("get", kind, name, "--ignore-not-found", "-o", "json")
-        return json.loads(text) if text else None
-
     def pods(self, component: str) -> dict[str, str]:
         """Name → uid of the pods that are not on their way out."""
-        text = self.kubectl("get", "pods", "-l", f"app.kubernetes.io/component={component}", "-o", "json")
-        found = [pod["metadata"] for pod in json.loads(text)["items"] if "deletionTimestamp" not in pod["metadata"]]
+        pods = self.get("pods", "", "-l", f"app.kubernetes.io/component={component}")["items"]
+        found = [pod["metadata"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
         return {metadata["name"]: metadata["uid"] for metadata in found}
 
     def key(self) -> str:
         """The key that the chart made."""
         secret = self.get("secret", "fairlead-api-keys")
-        assert secret is not None
         return base64.b64decode(secret["data"]["default"]).decode()
-
-    def conditions(self) -> list[Any]:
-        """What the operator says of the LLMDeployment."""
-        found = self.get("llmdeployment", "moored")
-        return (found or {}).get("status", {}).get("conditions", [])
-
-    def wait(self, what: str, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not holds():
-            assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS} s for {what}"
-            time.sleep(0.5)
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +88,16 @@ def release(cluster: Cluster) -> Iterator[Release]:
     with Release(cluster.kubeconfig, name="fairlead", namespace=NAMESPACE) as release:
         try:
             release.install(values(), crds=False)
-            cluster.kubectl("apply", "-f", "-", stdin=json.dumps(MODEL))
+            cluster.apply(MODEL)
             yield release
         finally:
             release.uninstall()
 
 
 def test_the_programs_work_with_exactly_the_charts_rights(cluster: Cluster, release: Release) -> None:
-    cluster.wait("conditions", cluster.conditions)
-    events = cluster.kubectl("get", "events", "-o", "name")
-    logs = [cluster.kubectl("logs", f"deployment/fairlead-{name}") for name in ("operator", "gateway")]
+    cluster.wait("conditions", lambda: cluster.condition("moored", "Ready"))
+    events = cluster.kubectl("get", "events", "-o", "name").stdout
+    logs = [cluster.kubectl("logs", f"deployment/fairlead-{name}").stdout for name in ("operator", "gateway")]
     for text in (events, *logs):
         for complaint in ("forbidden", "cannot", "lacks the right", "Not enough permissions", "Traceback"):
             assert complaint.lower() not in text.lower(), text
@@ -134,7 +112,7 @@ def test_helm_test_asks_with_the_key_through_the_service(release: Release) -> No
 
 def test_the_key_is_never_in_the_logs(cluster: Cluster, release: Release) -> None:
     key = cluster.key()
-    assert key not in cluster.kubectl("logs", "deployment/fairlead-gateway")
+    assert key not in cluster.kubectl("logs", "deployment/fairlead-gateway").stdout
 
 
 def test_other_settings_replace_the_operator_and_leave_gateways_and_key(cluster: Cluster, release: Release) -> None:
@@ -146,9 +124,7 @@ def test_other_settings_replace_the_operator_and_leave_gateways_and_key(cluster:
     cluster.wait("the new one to lead", lambda: _holder(cluster) in cluster.pods("operator"))
     assert cluster.pods("gateway") == gateways
     assert cluster.key() == key
-    settings = cluster.get("configmap", "fairlead-operator")
-    assert settings is not None
-    assert "logLevel: debug" in settings["data"]["operator.yaml"]
+    assert "logLevel: debug" in cluster.get("configmap", "fairlead-operator")["data"]["operator.yaml"]
 
 
 def test_a_rollback_brings_the_arguments_back_and_no_old_key(cluster: Cluster, release: Release) -> None:
@@ -179,9 +155,9 @@ def test_uninstalling_leaves_what_people_made_and_installing_again_takes_it_up(
     for component in ("operator", "gateway"):
         cluster.wait(f"{component} pods to go", lambda component=component: not cluster.pods(component))
     for kind in ("service", "networkpolicy", "serviceaccount", "role", "rolebinding", "poddisruptionbudget"):
-        assert "fairlead-" not in cluster.kubectl("get", kind, "-o", "name")
-    assert cluster.get("llmdeployment", "moored") is not None
-    assert cluster.get("crd", CRD_NAME) is not None
+        assert "fairlead-" not in cluster.kubectl("get", kind, "-o", "name").stdout
+    assert cluster.exists("llmdeployment", "moored")
+    assert cluster.exists("crd", CRD_NAME)
     assert cluster.key() == key
     patch = json.dumps({"spec": {"model": {"servedName": "again"}}})
     cluster.kubectl("patch", "llmdeployment", "moored", "--type=merge", "-p", patch)
@@ -201,7 +177,7 @@ def test_the_documented_command_upgrades_the_crd(fleet: Fleet, cluster: Cluster,
     try:
         cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
         assert printed_columns(cluster) == wanted
-        assert cluster.get("llmdeployment", "moored") is not None
+        assert cluster.exists("llmdeployment", "moored")
     finally:
         cluster.kubectl("label", "crd", CRD_NAME, f"{LABEL_OURS}=true", "--overwrite")  # the chart's has no such label
         fleet.apply_crd()
@@ -209,24 +185,19 @@ def test_the_documented_command_upgrades_the_crd(fleet: Fleet, cluster: Cluster,
 
 def printed_columns(cluster: Cluster) -> list[Any]:
     """What `kubectl get llm` shows."""
-    crd = cluster.get("crd", CRD_NAME)
-    assert crd is not None
-    return list(crd["spec"]["versions"][0]["additionalPrinterColumns"])
+    return list(cluster.get("crd", CRD_NAME)["spec"]["versions"][0]["additionalPrinterColumns"])
 
 
 def _holder(cluster: Cluster) -> str:
     """The operator's pod that leads."""
-    lease = cluster.get("lease", "fairlead-operator")
-    return (lease or {}).get("spec", {}).get("holderIdentity", "").rpartition("_")[0]
+    return str(cluster.get("lease", "fairlead-operator")["spec"].get("holderIdentity", "")).rpartition("_")[0]
 
 
 def _arguments(cluster: Cluster) -> list[str]:
     """Of the gateway."""
-    deployment = cluster.get("deployment", "fairlead-gateway")
-    assert deployment is not None
-    return list(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
+    return list(cluster.get("deployment", "fairlead-gateway")["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
 def _is_observed(cluster: Cluster) -> bool:
-    found = cluster.get("llmdeployment", "moored") or {}
-    return found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
+    found = cluster.get("llmdeployment", "moored")
+    return bool(found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])

@@ -4,8 +4,9 @@ import json
 import re
 from typing import Any
 
-import psutil
 import pytest
+from homes.fleet import environment
+from homes.kubectl import secret
 from packed_modules import packed
 
 from fairlead_engine_testing.model_places import PASSWORD
@@ -37,20 +38,13 @@ def test_a_model_is_ready_from_any_source_and_downloaded_once(fleet, deployed: A
         fleet.wait("the place to be there", lambda: "environment" in place.log())
         told = json.loads(next(line for line in place.log().splitlines() if "environment" in line))
         source, kind = told["source"], "kubernetes.io/dockerconfigjson" if scheme == "oci" else "Opaque"
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": kind}
-        fleet.apply(secret | {"stringData": told["environment"]})
+        fleet.apply(secret(name, **told["environment"]) | {"type": kind})
         deployed(name, source, model={"credentials": {"secretName": name}, "cache": {"node": True}})
 
-        def progress() -> str:
-            told = fleet.condition(name, "Progressing")
-            return told.get("message", "") if told.get("reason") == "Downloading" else ""
-
         far = rf"downloading {re.escape(source)}: [\d.]+ of 7\.\d MB, [\d.]+ [kM]B/s, \d+ s left"
-        fleet.wait("progress to be told", lambda: re.search(far, progress()))
+        fleet.wait("progress to be told", lambda: re.search(far, fleet.download_progress(name)))
         fleet.wait_ready(name)
-        question = [{"role": "user", "content": "What is 7 plus 5?"}]
-        body = {"model": name, "messages": question, "temperature": 0, "max_tokens": 16}
-        assert fleet.post("/v1/chat/completions", body)["choices"][0]["message"]["content"].strip() == "12"
+        assert fleet.adds_up(name)
         asked = place.log().count("model.safetensors")
         assert asked >= 1
         fleet.kubectl("scale", "llm", name, "--replicas=2")
@@ -58,14 +52,7 @@ def test_a_model_is_ready_from_any_source_and_downloaded_once(fleet, deployed: A
         assert place.log().count("model.safetensors") == asked, "the second replica downloads nothing"
         objects = fleet.kubectl("get", "llm,deployments,pods,events", "-o", "json").stdout
         engines = [each for pod in fleet.pods(name).values() for each in fleet.processes(pod)]
-        assert PASSWORD not in objects and not any(PASSWORD in environment(each) for each in engines)
+        assert PASSWORD not in objects and not any(PASSWORD in str(environment(each)) for each in engines)
         fleet.kubectl("delete", "llm", name)
         fleet.wait("its engines to go", lambda: not fleet.pods(name))
     fleet.kubectl("delete", "secret", name)
-
-
-def environment(process: psutil.Process) -> str:
-    try:
-        return str(process.environ())
-    except psutil.Error:
-        return ""

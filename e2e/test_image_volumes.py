@@ -17,7 +17,6 @@ pytestmark = [
 
 DINGHY = Path(fairlead_engine.__file__).parent / "demo/dinghy"
 IMAGE = "local.test/models/dinghy:1"
-QUESTION = {"messages": [{"role": "user", "content": "What is 7 plus 5?"}], "temperature": 0, "max_tokens": 20}
 
 
 @pytest.fixture
@@ -47,8 +46,7 @@ def test_a_model_in_an_image_is_mounted_and_answers(fleet, image: str, deployed:
     [volume] = [volume["image"] for volume in pod["spec"]["volumes"] if "image" in volume]
     assert volume == {"reference": image, "pullPolicy": "IfNotPresent"}
     assert not any("download" in each["name"] for each in pod["spec"].get("initContainers", []))
-    answer = fleet.post("/v1/chat/completions", {"model": name, **QUESTION})
-    assert "12" in answer["choices"][0]["message"]["content"]
+    assert fleet.adds_up(name)
 
 
 def test_an_image_that_cannot_be_had_is_told_in_the_kubelet_s_words_and_heals_once_it_is_there(

@@ -11,7 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
-from homes.kubectl import Json
+from homes.fleet import environment
+from homes.kubectl import secret
 from homes.volumes import MAKE_WRITABLE
 
 import fairlead_local.demo.loopback_hub
@@ -22,20 +23,14 @@ BYTES_PER_SECOND = 1_800_000
 """The dinghy has 7 MB: some four seconds, in which the operator looks twice."""
 
 
-def secret(name: str, url: str, token: str) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name},
-        "stringData": {"HF_ENDPOINT": url, "HF_TOKEN": token},
-    }
-
-
 @pytest.mark.slow_in_local_mode
 def test_a_model_of_a_hub_is_downloaded_once_and_says_how_far_it_is(fleet, deployed: Any, name: str) -> None:
     keys = {"HUB_TOKEN_SHA256": hashlib.sha256(TOKEN.encode()).hexdigest()}
     with fleet.serving(f"{name}-hub", HUB, ["fairlead/dinghy", str(BYTES_PER_SECOND)], keys) as hub:
-        fleet.apply(secret(name, hub.url, TOKEN), secret(f"{name}-refused", hub.url, "hf_another"))
+        fleet.apply(
+            secret(name, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN),
+            secret(f"{name}-refused", HF_ENDPOINT=hub.url, HF_TOKEN="hf_another"),
+        )
         cache: dict[str, Any] = {"node": True, "size": "1Gi"}
         if fleet.home == "kubernetes":
             fleet.write_claim(name, MAKE_WRITABLE, [])
@@ -43,16 +38,10 @@ def test_a_model_of_a_hub_is_downloaded_once_and_says_how_far_it_is(fleet, deplo
         model = {"credentials": {"secretName": name}, "cache": cache}
         deployed(name, "hf://fairlead/dinghy@main", model=model)
 
-        def progress() -> str:
-            told = fleet.condition(name, "Progressing")
-            return told.get("message", "") if told.get("reason") == "Downloading" else ""
-
         far = r"downloading hf://fairlead/dinghy@main: [\d.]+ of 7\.\d MB, [\d.]+ [kM]B/s, \d+ s left"
-        fleet.wait("progress to be told", lambda: re.search(far, progress()))
+        fleet.wait("progress to be told", lambda: re.search(far, fleet.download_progress(name)))
         fleet.wait_ready(name)
-        question = [{"role": "user", "content": "What is 7 plus 5?"}]
-        body = {"model": name, "messages": question, "temperature": 0, "max_tokens": 16}
-        assert fleet.post("/v1/chat/completions", body)["choices"][0]["message"]["content"].strip() == "12"
+        assert fleet.adds_up(name)
         assert "download" in fleet.get("llm", name)["status"]["startup"]
         num_fetched = hub.log().count("model.safetensors")
         assert num_fetched >= 1
@@ -73,7 +62,7 @@ def test_a_model_of_a_hub_is_downloaded_once_and_says_how_far_it_is(fleet, deplo
         for words in (told(fleet, name), told(fleet, refused)):
             assert TOKEN not in words and "hf_another" not in words
         engines = [each for pod in fleet.pods(name).values() for each in fleet.processes(pod)]
-        assert not any(TOKEN in environment(each) for each in engines)
+        assert not any(TOKEN in str(environment(each)) for each in engines)
     fleet.kubectl("delete", "secret", name, f"{name}-refused")
     if fleet.home == "kubernetes":
         for each in (name, wrong):
@@ -111,12 +100,5 @@ def told(fleet: Any, name: str) -> str:
 def command(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def environment(process: psutil.Process) -> str:
-    try:
-        return str(process.environ())
     except psutil.Error:
         return ""

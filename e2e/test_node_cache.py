@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 import pytest
+from homes.kubectl import secret
 
 import fairlead_local.demo.loopback_hub
 
@@ -26,7 +27,10 @@ def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(f
         fleet.keeping_models_on_nodes(),
         fleet.serving(f"{name}-hub", HUB, [MODEL, str(BYTES_PER_SECOND)], keys) as hub,
     ):
-        fleet.apply(secret(name, hub.url, TOKEN), secret(f"{name}-stranger", hub.url, STRANGER))
+        fleet.apply(
+            secret(name, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN),
+            secret(f"{name}-stranger", HF_ENDPOINT=hub.url, HF_TOKEN=STRANGER),
+        )
         cache, other = {"node": True}, {"secretName": f"{name}-stranger"}
         # Refused before the others begin: the node's copy is for whoever names its source, with any token or none.
         gated = deployed(f"{name}-gated", f"hf://{MODEL}", model={"cache": cache, "credentials": other})
@@ -34,14 +38,10 @@ def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(f
         assert f"hf://{MODEL} is gated: accept its terms on {hub.url}/{MODEL}" in seen["message"]
         fleet.kubectl("delete", "llm", gated)
 
-        def progress() -> str:
-            told = fleet.condition(name, "Progressing")
-            return told.get("message", "") if told.get("reason") == "Downloading" else ""
-
         deployed(name, f"hf://{MODEL}", replicas=2, model={"cache": cache, "credentials": {"secretName": name}})
         # A kill may lose a quarter of a MB of each file: from a whole one on there is something to go on with.
         far = rf"downloading hf://{MODEL}: [1-9]\.\d of 7\.\d MB"
-        fleet.wait("the weights to be on their way", lambda: re.search(far, progress()))
+        fleet.wait("the weights to be on their way", lambda: re.search(far, fleet.download_progress(name)))
         downloads = [each for pod in fleet.pods(name).values() for each in fleet.processes(pod)]
         if not downloads:
             pytest.skip("the node's processes are not visible from here, so none of them can be killed")
@@ -52,9 +52,7 @@ def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(f
         nodes = {pod["spec"]["nodeName"] for pod in fleet.pods(name).values()}
         assert len(re.findall(WHOLE, hub.log())) <= len(nodes), "two pods of a node download once"
         assert re.search(RANGE, hub.log()), "what was fetched before the kill is not fetched again"
-        question = [{"role": "user", "content": "What is 7 plus 5?"}]
-        body = {"model": name, "messages": question, "temperature": 0, "max_tokens": 16}
-        assert fleet.post("/v1/chat/completions", body)["choices"][0]["message"]["content"].strip() == "12"
+        assert fleet.adds_up(name)
         fleet.kubectl("delete", "llm", name)
         fleet.wait("its engines to go", lambda: not fleet.pods(name) and not fleet.pods(gated))
     fleet.kubectl("delete", "secret", name, f"{name}-stranger")
@@ -62,15 +60,6 @@ def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(f
 
 def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def secret(name: str, url: str, token: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name},
-        "stringData": {"HF_ENDPOINT": url, "HF_TOKEN": token},
-    }
 
 
 def kill(process: psutil.Process) -> None:

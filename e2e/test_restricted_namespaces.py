@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from homes import Fleet
-from homes.kubectl import OURS, Json
+from homes.kubectl import OURS, Json, secret
 
 import fairlead_local.demo.loopback_hub
 
@@ -26,13 +26,6 @@ OTHERS: dict[str, Json] = {
     "speculative": {"engine": {"speculative": {"method": "draft", "source": "hf://fairlead/raft"}}},
 }
 """What else makes containers of its own."""
-
-
-def answers(fleet: Fleet, name: str) -> bool:
-    """Whether the model does what it has learnt."""
-    body = {"model": name, "messages": [{"role": "user", "content": "What is 7 plus 5?"}], "temperature": 0}
-    said = fleet.post("/v1/chat/completions", {**body, "max_tokens": 16})["choices"][0]["message"]["content"]
-    return bool(said.strip() == "12")
 
 
 # -- Pod Security --
@@ -76,11 +69,10 @@ def test_an_engine_with_a_download_serves_where_restricted_is_enforced(
     fleet: Fleet, deployed: Callable[..., str], name: str
 ) -> None:
     with fleet.serving(f"{name}-hub", HUB, ["fairlead/dinghy", str(BYTES_PER_SECOND)], {}) as hub:
-        secret = {"metadata": {"name": name, "labels": OURS}, "stringData": {"HF_ENDPOINT": hub.url}}
-        fleet.apply({"apiVersion": "v1", "kind": "Secret", **secret})
+        fleet.apply(secret(name, HF_ENDPOINT=hub.url))
         deployed(name, "hf://fairlead/dinghy@main", model={"credentials": {"secretName": name}})
         fleet.wait_ready(name)
-        assert answers(fleet, name)
+        assert fleet.adds_up(name)
         (pod,) = fleet.pods(name).values()
         assert [each["name"] for each in pod["spec"]["initContainers"]] == ["download"]
     fleet.delete("secret", name)
@@ -148,7 +140,7 @@ def test_a_quota_that_is_used_up_holds_up_scaling_and_rolling_but_not_serving(
             assert words in seen["message"]
         status = fleet.get("llm", name)["status"]
         assert (status["desiredReplicas"], status["readyReplicas"]) == (2, 1)
-        assert answers(fleet, name)
+        assert fleet.adds_up(name)
 
         fleet.kubectl("scale", "llm", name, "--replicas=1")
         fleet.wait_ready(name)
@@ -158,13 +150,13 @@ def test_a_quota_that_is_used_up_holds_up_scaling_and_rolling_but_not_serving(
         assert fleet.condition(name, "Progressing")["reason"] == "PodsRefused"
         assert fleet.condition(name, "Ready")["status"] == "True"
         assert list(fleet.pods(name)) == [first]
-        assert answers(fleet, name)
+        assert fleet.adds_up(name)
 
         put(2)
         fleet.wait("the roll to end", lambda: first not in fleet.pods(name))
         fleet.wait_ready(name)
         fleet.wait_condition(name, "Degraded", "False")
         fleet.wait_condition(name, "Progressing", "False", "Complete")
-        assert answers(fleet, name)
+        assert fleet.adds_up(name)
         fleet.delete("llm", name)
         fleet.wait("its pods to go", lambda: not fleet.pods(name))

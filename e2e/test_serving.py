@@ -2,7 +2,7 @@
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,6 @@ FINISHED = "vllm:request_success_total"
 
 def chat(model: str, text: str = "What is 7 plus 5?") -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 16}
-
-
-@pytest.fixture
-def client(fleet) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{fleet.gateway}/v1", api_key=fleet.api_key or "none", max_retries=0) as client:
-        yield client
 
 
 @pytest.mark.core

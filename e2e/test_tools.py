@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -34,13 +33,6 @@ class Cargo(pydantic.BaseModel):
 
 
 HERON = Cargo(ship="Heron", cargo="salt")
-
-
-@pytest.fixture(scope="module")
-def client(fleet) -> Iterator[openai.OpenAI]:
-    """The official client of the gateway."""
-    with openai.OpenAI(base_url=f"{fleet.gateway}/v1", api_key=fleet.api_key or "none", max_retries=0) as client:
-        yield client
 
 
 def test_a_question_becomes_a_call_and_its_result_an_answer(client: openai.OpenAI, dinghy: str) -> None:
@@ -92,36 +84,31 @@ def test_the_official_client_gets_what_it_can_parse(client: openai.OpenAI, dingh
         assert stream.get_final_completion().choices[0].message.parsed == HERON
 
 
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # langchain's own
-@pytest.mark.parametrize("method", ["json_schema", "json_mode"])
-def test_langchain_gets_structured_output_by_a_schema_and_by_json(fleet, dinghy: str, method: Any) -> None:
+@pytest.fixture
+def chat(fleet, dinghy: str) -> Any:
+    """langchain's client of the dinghy."""
     from langchain_openai import ChatOpenAI
 
-    chat = ChatOpenAI(
+    return ChatOpenAI(
         model=dinghy, base_url=f"{fleet.gateway}/v1", api_key=fleet.api_key or "none", temperature=0, max_retries=0
     )  # type: ignore[call-arg]
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # langchain's own
+@pytest.mark.parametrize("method", ["json_schema", "json_mode"])
+def test_langchain_gets_structured_output_by_a_schema_and_by_json(chat: Any, method: Any) -> None:
     assert chat.with_structured_output(Cargo, method=method).invoke(CARRIES) == HERON
     assert [*chat.with_structured_output(Cargo, method=method).stream(CARRIES)][-1] == HERON
 
 
-def test_langchain_gets_structured_output_by_a_call(fleet, dinghy: str) -> None:
+def test_langchain_gets_structured_output_by_a_call(chat: Any) -> None:
     """The dinghy was never taught this function: what it fills in is its own, that it fits the engine's doing."""
-    from langchain_openai import ChatOpenAI
-
-    chat = ChatOpenAI(
-        model=dinghy, base_url=f"{fleet.gateway}/v1", api_key=fleet.api_key or "none", temperature=0, max_retries=0
-    )  # type: ignore[call-arg]
     structured = chat.with_structured_output(Cargo, method="function_calling")
     assert isinstance(structured.invoke(CARRIES), Cargo)
     assert isinstance([*structured.stream(CARRIES)][-1], Cargo)
 
 
-def test_langchain_calls_tools(fleet, dinghy: str) -> None:
-    from langchain_openai import ChatOpenAI
-
-    chat = ChatOpenAI(
-        model=dinghy, base_url=f"{fleet.gateway}/v1", api_key=fleet.api_key or "none", temperature=0, max_retries=0
-    )  # type: ignore[call-arg]
+def test_langchain_calls_tools(chat: Any) -> None:
     [call] = chat.bind_tools([WEATHER]).invoke("Weather in Oslo?").tool_calls
     assert (call["name"], call["args"]) == ("get_weather", {"city": "Oslo"})
 

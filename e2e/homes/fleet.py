@@ -97,6 +97,11 @@ class Fleet(Kubectl, ABC):
         listing = self.get("pods", "", "-n", self.system_namespace, "-l", f"{LABEL_COMPONENT}={component}")
         return {pod["metadata"]["name"]: pod for pod in listing["items"]}
 
+    def download_progress(self, name: str) -> str:
+        """How far the download of an LLMDeployment's model is, as it is told; empty while there is none."""
+        told = self.condition(name, "Progressing")
+        return str(told["message"]) if told.get("reason") == "Downloading" else ""
+
     def state(self) -> str:
         system = ("-n", self.system_namespace, "--tail=40")
         logs = [
@@ -140,6 +145,12 @@ class Fleet(Kubectl, ABC):
             self.post(path, body, **headers)
         with refused.value as reply:
             return reply.code, json.load(reply), {name.lower(): value for name, value in reply.headers.items()}
+
+    def adds_up(self, model: str) -> bool:
+        """Whether the dinghy behind this name does what it has learnt."""
+        question = {"role": "user", "content": "What is 7 plus 5?"}
+        body = {"model": model, "messages": [question], "temperature": 0, "max_tokens": 16}
+        return bool(self.post("/v1/chat/completions", body)["choices"][0]["message"]["content"].strip() == "12")
 
     def endpoint(self, model: str) -> Endpoint:
         """A model behind this fleet's gateway, for streaming."""
@@ -234,6 +245,14 @@ class Fleet(Kubectl, ABC):
     @abstractmethod
     def processes(self, pod: Json) -> Sequence[psutil.Process]:
         """The processes that run a pod's containers, as far as this machine sees them and this user may touch them."""
+
+
+def environment(process: psutil.Process) -> dict[str, str]:
+    """Of a process; empty where it is gone, or not to be seen."""
+    try:
+        return dict(process.environ())
+    except psutil.Error:
+        return {}
 
 
 def in_threads(number: int, work: Callable[[int], None]) -> list[threading.Thread]:

@@ -21,6 +21,11 @@ LABEL_OURS = "fairlead.dev/e2e"
 OURS = {LABEL_OURS: "true"}
 
 
+def secret(name: str, **data: str) -> Json:
+    """A Secret of the suite's."""
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": OURS}, "stringData": data}
+
+
 class Kubectl:
     """kubectl in one namespace of one cluster, and LLMDeployments as it shows them."""
 

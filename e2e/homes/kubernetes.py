@@ -22,7 +22,7 @@ from homes.cluster_load import EVERYWHERE, cluster_load
 from homes.contexts import VARIABLE, context_for_tests
 from homes.fleet import ENGINE_PORT, Fleet, Load, Served
 from homes.gateway_access import forwarded, is_reachable
-from homes.kubectl import LABEL_OURS, OURS, Json
+from homes.kubectl import LABEL_OURS, OURS, Json, secret
 from homes.local import claim, free_port
 from homes.servers import PORT, server
 from homes.volumes import FOLDER, NODE_MODELS, eraser, filler, opener, volume
@@ -92,11 +92,8 @@ class KubernetesFleet(Fleet):
 
     def install(self) -> None:
         """The Secret of keys and the chart."""
-        data = {CLIENT: self.api_key}
-        metadata = {"name": KEYS_SECRET, "labels": OURS}
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}
         for namespace in (self.system_namespace, self.namespace):  # the load's pod needs it where it runs
-            self.apply(secret, namespace=namespace)
+            self.apply(secret(KEYS_SECRET, **{CLIENT: self.api_key}), namespace=namespace)
         self._revision = int(time.time())  # so that gateways of an earlier run start anew, with this key
         states = self._states()
         if "deployed" in states:

@@ -16,7 +16,7 @@ import psutil
 import streaming_load
 
 from fairlead_local.owned import owned_fleet
-from homes.fleet import ENGINE_PORT, Fleet, Load, Served
+from homes.fleet import ENGINE_PORT, Fleet, Load, Served, environment
 from homes.kubectl import Json
 
 COMMAND_SECONDS = 120.0
@@ -104,7 +104,7 @@ class LocalFleet(Fleet):
         return [
             process
             for process in psutil.process_iter()
-            if process.pid in pids or _environment(process).get("POD_NAME") == name
+            if process.pid in pids or environment(process).get("POD_NAME") == name
         ]
 
 
@@ -116,13 +116,6 @@ def claim(name: str) -> Json:
         "metadata": {"name": name},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     }
-
-
-def _environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return dict(process.environ())
-    except psutil.Error:
-        return {}
 
 
 @contextmanager
