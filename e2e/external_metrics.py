@@ -4,22 +4,25 @@ In production Prometheus and an adapter (prometheus-adapter, KEDA's) stand here.
 this one just as it asks those: `/apis/external.metrics.k8s.io/v1beta1/namespaces/NS/METRIC?labelSelector=…`, through
 the API server. One series for each different set of labels, summed over the gateways.
 
-It needs nothing but Python: on a cluster this very file runs in a pod.
+It needs nothing but Python: on a cluster this very file runs in a pod, as `python -c FILE HOST PORT GATEWAY…`.
 """
 
-import argparse
 import json
+import os
 import re
 import ssl
+import sys
+import tempfile
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+CERTIFICATE_VARIABLE = "CERTIFICATE"
+"""Environment variable: the server's certificate and its key, as PEM."""
 GROUP_VERSION = "external.metrics.k8s.io/v1beta1"
 NAMESPACE_LABEL = "llmdeployment_namespace"
 """The label that says which namespace's HPAs a series is for."""
@@ -68,12 +71,15 @@ class Adapter(ThreadingHTTPServer):
     request_queue_size = 128
     """Connections that may wait: API server, kubelet and HPA come at the same time."""
 
-    def __init__(self, port: int, gateways: list[str], folder: Path) -> None:
-        """`gateways`: base URLs of their control ports. `folder`: with tls.crt and tls.key."""
-        super().__init__(("", port), _Handler)
+    def __init__(self, host: str, port: int, gateways: list[str], certificate: str) -> None:
+        """`gateways`: base URLs of their control ports. `certificate`: with its key, as PEM."""
+        super().__init__((host, port), _Handler)
         self.gateways = gateways
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+        with tempfile.NamedTemporaryFile("w") as file:  # the ssl module reads certificates from files only
+            file.write(certificate)
+            file.flush()
+            context.load_cert_chain(file.name)
         self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def pages(self) -> list[str]:
@@ -91,8 +97,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
-        if parts == ["readyz"]:
-            return self._answer(200, {})
         if parts == ["apis", *GROUP_VERSION.split("/")]:
             return self._answer(200, {"kind": "APIResourceList", "groupVersion": GROUP_VERSION, "resources": []})
         if len(parts) != 6 or parts[:4] != ["apis", *GROUP_VERSION.split("/"), "namespaces"]:
@@ -121,15 +125,6 @@ def _read(url: str) -> str:
         return text
 
 
-def main() -> None:
-    """Serves until it is killed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=6443)
-    parser.add_argument("--certificates", type=Path, required=True, help="folder with tls.crt and tls.key")
-    parser.add_argument("gateways", nargs="+", help="base URLs of the gateways' control ports")
-    args = parser.parse_args()
-    Adapter(args.port, args.gateways, args.certificates).serve_forever()
-
-
 if __name__ == "__main__":
-    main()
+    listen_at, listen_on, *gateway_urls = sys.argv[1:]
+    Adapter(listen_at, int(listen_on), gateway_urls, os.environ[CERTIFICATE_VARIABLE]).serve_forever()

@@ -112,10 +112,8 @@ def _home(client: httpx.Client) -> Home:
     assert reply.status_code in (200, 201), reply.text
     assert "Warning" not in reply.headers, reply.headers["Warning"]
     home = Home(client, Collection(client, DEPLOYMENTS))
-    deadline = time.monotonic() + 30
-    while not home.is_established() or client.get(DEPLOYMENTS).status_code != 200:  # either may be the first to be so
-        assert time.monotonic() < deadline, home.definition()
-        time.sleep(0.05)
+    # Either may be the first to be so.
+    _until(lambda: home.is_established() and client.get(DEPLOYMENTS).status_code == 200)
     return home
 
 
@@ -361,10 +359,7 @@ def test_defaults_and_rules_about_the_past(home: Home) -> None:
     definition = yaml.safe_load((ROOT / "tests" / "local" / "boats.yaml").read_text())
     assert home.client.post(DEFINITIONS, json=definition).status_code == 201
     boats = Collection(home.client, f"/apis/harbour.test/v1/namespaces/{NAMESPACE}/boats")
-    deadline = time.monotonic() + 30
-    while home.client.get(boats.path).status_code != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _until(lambda: home.client.get(boats.path).status_code == 200)
     boat = {"apiVersion": "harbour.test/v1", "kind": "Boat", "metadata": {"name": "argo"}}
     created = boats.create(boat | {"spec": {"sails": "gaff", "colour": None}})
     assert created.object["spec"] == {"sails": "gaff", "colour": "white"}

@@ -4,7 +4,6 @@ The metrics adapter is a stand-in (`external_metrics.py`); HPA, API aggregation 
 cluster's own.
 """
 
-import base64
 import json
 import os
 import subprocess
@@ -20,12 +19,12 @@ from typing import Any
 import external_metrics
 import pytest
 import yaml
+from homes.servers import PORT, server
 
 Json = dict[str, Any]
 EXAMPLE = Path(__file__).parent.parent / "examples" / "04-external-autoscaler.yaml"
 ADAPTER = "fairlead-e2e-metrics"
 API_SERVICE = "v1beta1.external.metrics.k8s.io"
-PORT = 6443
 PROMETHEUS_VARIABLE = "FAIRLEAD_E2E_PROMETHEUS"
 """Environment variable: the URL of the cluster's Prometheus, as KEDA reaches it."""
 GATEWAY_LABELS = {"app.kubernetes.io/component": "gateway"}
@@ -232,66 +231,35 @@ def _is_available(fleet) -> bool:
 
 
 def _certificate(folder: Path) -> dict[str, str]:
-    """A self-signed one, as a Secret's data; the API server is told not to check it."""
+    """A self-signed one, as the adapter's environment; the API server is told not to check it."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", f"/CN={ADAPTER}",
-         "-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")],
+         "-keyout", str(folder / "key"), "-out", str(folder / "certificate")],
         check=True, capture_output=True,
     )  # fmt: skip
-    return {name: base64.b64encode((folder / name).read_bytes()).decode() for name in ("tls.crt", "tls.key")}
+    pair = "".join((folder / name).read_text() for name in ("certificate", "key"))
+    return {external_metrics.CERTIFICATE_VARIABLE: pair}
 
 
 def _adapter_objects(fleet, name: str, certificate: dict[str, str]) -> list[Json]:
     """The pod, what it runs, its Service, and its way through the gateways' NetworkPolicy."""
     from homes.kubernetes import OPERATOR  # needs Helm's SDK, which the home `local` does without
 
-    script = Path(external_metrics.__file__).read_text()
     fleet.wait_rolled_out("gateway")  # an earlier run's gateways may be on their way out
     gateways = [pod for pod in fleet.system_pods("gateway").values() if "deletionTimestamp" not in pod["metadata"]]
     urls = [f"http://{pod['status']['podIP']}:8081" for pod in gateways]
+    script = Path(external_metrics.__file__).read_text()
     labels = {"app.kubernetes.io/name": name}
     metadata = {"name": name, "labels": labels}
-    container = {
-        "name": "adapter",
-        "image": OPERATOR,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "/script/external_metrics.py", "--certificates", "/certificates", *urls],
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": PORT, "scheme": "HTTPS"}, "periodSeconds": 1},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "script", "mountPath": "/script"},
-            {"name": "certificates", "mountPath": "/certificates"},
-        ],
-    }
-    pod = {
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 0,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "fsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
-        "volumes": [
-            {"name": "script", "configMap": {"name": name}},
-            {"name": "certificates", "secret": {"secretName": name, "defaultMode": 0o440}},
-        ],
-    }
+    pod = server(name, OPERATOR, script, urls, certificate) | {"metadata": metadata}
     allowed = {
         "podSelector": {"matchLabels": GATEWAY_LABELS},
         "policyTypes": ["Ingress"],
         "ingress": [{"from": [{"podSelector": {"matchLabels": labels}}], "ports": [{"port": 8081}]}],
     }
     return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"external_metrics.py": script}},
-        {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": certificate},
         {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": allowed},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod},
+        pod,
         {
             "apiVersion": "v1",
             "kind": "Service",

@@ -2,8 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import kubernetes
@@ -13,19 +12,19 @@ from hopeless import HOPELESS, MIN_ABOVE_MAX, MIN_ABOVE_MAX_SENTENCE, Hopeless
 
 from fairlead_testing.measured_profiles import measured_profile, profile_config_map
 
-LOCAL_COMMAND = "`fairlead local up -f` applies to local mode only"
+WRONG = {
+    "typo": ({"replcas": 2}, 'unknown field "spec.replcas"'),
+    "rule": ({"autoscaling": MIN_ABOVE_MAX}, MIN_ABOVE_MAX_SENTENCE),
+}
+"""A spec with a typo and one that breaks a rule between fields, and what every way of applying them is answered."""
+wrong = pytest.mark.parametrize(("spec", "sentence"), WRONG.values(), ids=WRONG)
 
 
-def test_kubectl_refuses_a_typo_by_the_field_s_name(fleet, manifest, name: str) -> None:
-    refused = fleet.apply(manifest(name, replcas=2), check=False)
+@wrong
+def test_kubectl_is_refused_by_name(fleet, manifest, name: str, spec: dict, sentence: str) -> None:
+    refused = fleet.apply(manifest(name, **spec), check=False)
     assert refused.returncode != 0
-    assert 'unknown field "spec.replcas"' in refused.stderr
-
-
-def test_a_broken_rule_between_fields_is_answered_with_the_rule_s_sentence(fleet, manifest, name: str) -> None:
-    refused = fleet.apply(manifest(name, autoscaling=MIN_ABOVE_MAX), check=False)
-    assert refused.returncode != 0
-    assert MIN_ABOVE_MAX_SENTENCE in refused.stderr
+    assert sentence in refused.stderr
 
 
 def official(fleet) -> kubernetes.client.CustomObjectsApi:
@@ -37,29 +36,26 @@ def official(fleet) -> kubernetes.client.CustomObjectsApi:
 GVR = ("fairlead.dev", "v1alpha1", "default", "llmdeployments")
 
 
-def test_the_official_client_is_refused_with_the_same_sentences(fleet, manifest, name: str) -> None:
-    api = official(fleet)
-    for body, sentence in (
-        (manifest(name, replcas=2), 'unknown field "spec.replcas"'),
-        (manifest(name, autoscaling=MIN_ABOVE_MAX), MIN_ABOVE_MAX_SENTENCE),
-    ):
-        with pytest.raises(kubernetes.client.ApiException) as refused:
-            api.create_namespaced_custom_object(*GVR, body, field_validation="Strict")
-        assert refused.value.status in (400, 422)
-        assert sentence in json.loads(refused.value.body)["message"]
+@wrong
+def test_the_official_client_is_refused_with_the_same_sentence(
+    fleet, manifest, name: str, spec: dict, sentence: str
+) -> None:
+    with pytest.raises(kubernetes.client.ApiException) as refused:
+        official(fleet).create_namespaced_custom_object(*GVR, manifest(name, **spec), field_validation="Strict")
+    assert refused.value.status in (400, 422)
+    assert sentence in json.loads(refused.value.body)["message"]
 
 
-@pytest.mark.local_only(reason=LOCAL_COMMAND)
-def test_the_local_command_refuses_the_same(fleet, manifest, command, name: str, tmp_path: Path) -> None:
-    for spec, sentence in (
-        ({"replcas": 2}, 'unknown field "spec.replcas"'),
-        ({"autoscaling": MIN_ABOVE_MAX}, MIN_ABOVE_MAX_SENTENCE),
-    ):
-        file = tmp_path / "llm.yaml"
-        file.write_text(yaml.safe_dump(manifest(name, **spec)))
-        refused: subprocess.CompletedProcess = command("local", "up", "--data-dir", str(fleet.folder), "-f", str(file))
-        assert refused.returncode != 0
-        assert sentence in refused.stdout + refused.stderr
+@pytest.mark.local_only(reason="`fairlead local up -f` applies to local mode only")
+@wrong
+def test_the_local_command_refuses_the_same(
+    fleet, manifest, command, name: str, tmp_path: Path, spec: dict, sentence: str
+) -> None:
+    file = tmp_path / "llm.yaml"
+    file.write_text(yaml.safe_dump(manifest(name, **spec)))
+    refused: subprocess.CompletedProcess = command("local", "up", "--data-dir", str(fleet.folder), "-f", str(file))
+    assert refused.returncode != 0
+    assert sentence in refused.stdout + refused.stderr
 
 
 def test_every_way_of_applying_gives_the_same_object_and_children(
@@ -144,22 +140,14 @@ def test_a_profile_of_another_model_ends_in_a_condition_with_what_differs(
         fleet.delete("configmap", name)
 
 
-def test_a_folder_of_the_engine_s_machine_is_served_in_local_mode_only(
+@pytest.mark.local_only(reason="elsewhere the source is refused (test_control_plane.py)")
+def test_a_folder_of_the_engine_s_machine_that_is_not_there_is_told(
     fleet, deployed: Callable[..., str], name: str
 ) -> None:
     deployed(name, "file:///no/such/folder")
-    if fleet.home == "local":
-        seen = fleet.wait_condition(name, "ModelAvailable", "False", "ModelNotFound")
-        wanted = (
-            "/no/such/folder does not exist or is not a folder; give a folder with config.json, safetensors weights"
-        )
-        assert wanted in seen["message"]
-    else:
-        seen = fleet.wait_condition(name, "ModelAvailable", "False", "SourceNotSupported")
-        assert (
-            "file:// is for local mode only: put its folder on a PersistentVolumeClaim and write "
-            "model.source: pvc://CLAIM/FOLDER" in seen["message"]
-        )
+    seen = fleet.wait_condition(name, "ModelAvailable", "False", "ModelNotFound")
+    wanted = "/no/such/folder does not exist or is not a folder; give a folder with config.json, safetensors weights"
+    assert wanted in seen["message"]
     assert fleet.condition(name, "Ready")["status"] == "False"
 
 
@@ -170,6 +158,9 @@ def test_a_name_that_an_older_deployment_has_is_told(fleet, deployed: Callable[.
     seen = fleet.wait_condition(younger, "Degraded", "True", "NameConflict")
     assert f"requests for the model {name!r} go to the older LLMDeployment default/{name}" in seen["message"]
     assert "choose another model.servedName" in seen["message"]
+    assert fleet.condition(name, "Degraded")["status"] == "False"
+    fleet.delete("llm", name)
+    fleet.wait_condition(younger, "Degraded", "False")
 
 
 def test_an_object_of_somebody_else_is_left_alone(fleet, deployed: Callable[..., str], name: str) -> None:
@@ -194,24 +185,3 @@ def test_an_engine_that_needs_more_memory_than_its_limit_is_told(
     deployed(name, resources=small)
     seen = fleet.wait_condition(name, "Ready", "False", "OutOfMemory")
     assert "it used more memory than its limit: raise resources.limits.memory" in seen["message"]
-
-
-@pytest.mark.kubernetes_only(reason="local mode has no quotas")
-def test_pods_that_a_quota_refuses_are_told(fleet, deployed: Callable[..., str], name: str) -> None:
-    with quota(fleet, name, "count/pods", "0"):
-        deployed(name)
-        seen = fleet.wait_condition(name, "Ready", "False", "PodsRefused")
-        assert "pods cannot be created: " in seen["message"]
-        assert f"exceeded quota: {name}" in seen["message"]
-
-
-@contextmanager
-def quota(fleet, name: str, resource: str, most: str) -> Iterator[None]:
-    """Of the scenarios' namespace, which must have no pods then that are to be replaced."""
-    spec = {"hard": {resource: most}}
-    fleet.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": spec})
-    try:
-        fleet.wait("the quota to count", lambda: fleet.get("resourcequota", name).get("status", {}).get("hard"))
-        yield
-    finally:
-        fleet.kubectl("delete", "resourcequota", name)

@@ -301,7 +301,7 @@ def _foreign(kind: str) -> Iterator[RuleCase]:
     server = SERVERS[kind]
 
     def spec(model: Json = _HUB, adapters: list[Json] | None = None, **engine: Any) -> Json:
-        more = {} if adapters is None else {"adapters": adapters}
+        more: Json = {} if adapters is None else {"adapters": adapters}
         return deployment(model=model, engine=server | engine, **more)
 
     without_image = deployment(model=_HUB, engine={"type": kind})

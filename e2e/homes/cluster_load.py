@@ -4,10 +4,8 @@ So the clients meet what clients of a cluster meet, the Service and its endpoint
 """
 
 import json
-import subprocess
-import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import streaming_load
 
 from homes.fleet import Fleet
-from homes.kubectl import OURS, Json
+from homes.kubectl import OURS, Json, kept_running
 
 SCRIPT = Path(streaming_load.__file__)
 STOP_FILE = "/tmp/stop"
@@ -111,7 +109,7 @@ def cluster_load(
     load = ClusterLoad()
     try:
         fleet.wait("the load's pod to run", lambda: _phase(fleet, name) != "Pending")
-        with _followed(fleet, name, load.hear):
+        with kept_running(fleet.kubectl_command("logs", "--follow", name), load.hear):
             fleet.wait(f"the load to start\n{load.problems}", lambda: load.started or _phase(fleet, name) == "Failed")
             assert load.started, load.problems
             try:
@@ -129,31 +127,3 @@ def cluster_load(
 
 def _phase(fleet: Fleet, name: str) -> str:
     return str(fleet.get("pod", name).get("status", {}).get("phase") or "Pending")
-
-
-@contextmanager
-def _followed(fleet: Fleet, name: str, hear: Callable[[str], None]) -> Iterator[None]:
-    """Each line of the pod's log as it comes; a broken connection is made anew."""
-    ended = threading.Event()
-    current: list[subprocess.Popen[str]] = []
-
-    def follow() -> None:
-        while not ended.is_set():
-            command = fleet.kubectl_command("logs", "--follow", name)
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-                current[:] = [process]
-                if ended.is_set():
-                    process.terminate()
-                for line in process.stdout or ():
-                    hear(line.strip())
-            ended.wait(0.5)
-
-    follower = threading.Thread(target=follow)
-    follower.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for process in current:
-            process.terminate()
-        follower.join()

@@ -2,8 +2,10 @@
 
 import json
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +21,8 @@ LABEL_LLMDEPLOYMENT = "fairlead.dev/llmdeployment"
 LABEL_OURS = "fairlead.dev/e2e"
 """On what the suite itself created on a cluster, and so may delete."""
 OURS = {LABEL_OURS: "true"}
+AGAIN_SECONDS = 0.5
+"""Until a command that is kept running is begun anew."""
 
 
 def secret(name: str, **data: str) -> Json:
@@ -177,6 +181,33 @@ class Kubectl:
             ("get", "events", "-A"),
         ]
         return "\n".join(self.kubectl(*command, check=False).stdout for command in commands)
+
+
+@contextmanager
+def kept_running(command: Sequence[str], hear: Callable[[str], None] = lambda line: None) -> Iterator[None]:
+    """Within the block the command runs, begun anew whenever it has ended. `hear`: each line that it prints."""
+    ended = threading.Event()
+    current: list[subprocess.Popen[str]] = []
+
+    def keep() -> None:
+        while not ended.is_set():
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+                current[:] = [process]
+                if ended.is_set():
+                    process.terminate()
+                for line in process.stdout or ():
+                    hear(line.strip())
+            ended.wait(AGAIN_SECONDS)
+
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for process in current:
+            process.terminate()
+        keeper.join()
 
 
 def _condition(status: Json, kind: str) -> Json:
