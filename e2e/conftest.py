@@ -244,7 +244,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if HERE not in item.path.parents:
             continue
         item.add_marker(pytest.mark.e2e)
-        is_beside = home == "kubernetes" and item.get_closest_marker("control_plane") is not None
+        is_beside = home == "kubernetes" and "fleet" not in getattr(item, "fixturenames", ())
         item.add_marker(pytest.mark.xdist_group("control plane" if is_beside else "fleet"))
         if home == "kubernetes" and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SCENARIO_SECONDS * max(1, config.getoption("--times"))))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,13 @@ LOCALLY = pytest.mark.local_only(reason="the library and the program are those o
 ON_A_CLUSTER = pytest.mark.kubernetes_only(reason="local mode shows the others, by the same program")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nodes_keep_models(fleet) -> Iterator[None]:
+    """For all of them: each source is kept apart from the others."""
+    with fleet.keeping_models_on_nodes():
+        yield
+
+
 @pytest.mark.slow_in_local_mode
 @pytest.mark.parametrize(
     "scheme",
@@ -31,10 +39,7 @@ ON_A_CLUSTER = pytest.mark.kubernetes_only(reason="local mode shows the others, 
     ],
 )
 def test_a_model_is_ready_from_any_source_and_downloaded_once(fleet, deployed: Any, name: str, scheme: str) -> None:
-    with (
-        fleet.keeping_models_on_nodes(),
-        fleet.serving(f"{name}-place", PLACE, [scheme, PAUSE_SECONDS], {}) as place,
-    ):
+    with fleet.serving(f"{name}-place", PLACE, [scheme, PAUSE_SECONDS], {}) as place:
         fleet.wait("the place to be there", lambda: "environment" in place.log())
         told = json.loads(next(line for line in place.log().splitlines() if "environment" in line))
         source, kind = told["source"], "kubernetes.io/dockerconfigjson" if scheme == "oci" else "Opaque"

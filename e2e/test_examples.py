@@ -79,12 +79,8 @@ def assert_served(fleet, deployment: Json, claims: dict[str, Json]) -> None:
     finally:
         fleet.kubectl("delete", "llm", name)
         fleet.wait("its engines to go", lambda: not fleet.pods(name))
-        if source.startswith("pvc://"):
-            fleet.remove_claim(claim)
-        if cache is not None:
-            fleet.remove_claim(cache)
-        for claim_of_adapters in on_claims(adapters):
-            fleet.remove_claim(claim_of_adapters)
+        for used in filter(None, (claim if source.startswith("pvc://") else "", cache, *on_claims(adapters))):
+            fleet.remove_claim(used)
 
 
 @contextmanager

@@ -113,12 +113,21 @@ def _without_hashes(shape: str) -> str:
     return json.dumps(document, sort_keys=True)
 
 
+@pytest.fixture(scope="module")
+def without_hope(deployed_for_all: Callable[..., str], shared_name: str) -> dict[str, str]:
+    """The name of an LLMDeployment of each hopeless spec. They wait together: for kubelets, most of the time."""
+    return {
+        str(each): deployed_for_all(f"{shared_name}-{number}", **{"source": "demo://dinghy", **each.spec})
+        for number, each in enumerate(HOPELESS)
+    }
+
+
 @pytest.mark.slow_in_local_mode
 @pytest.mark.parametrize("hopeless", HOPELESS, ids=str)
 def test_a_spec_that_cannot_be_satisfied_ends_in_a_condition_that_says_what_to_do(
-    fleet, deployed: Callable[..., str], name: str, hopeless: Hopeless
+    fleet, without_hope: dict[str, str], hopeless: Hopeless
 ) -> None:
-    deployed(name, **{"source": "demo://dinghy", **hopeless.spec})
+    name = without_hope[str(hopeless)]
     seen = fleet.wait_condition(name, hopeless.condition, "False", hopeless.reason)
     for word in hopeless.words:
         assert word in seen["message"]
