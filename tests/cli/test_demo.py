@@ -5,10 +5,7 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rich.console import Console
 
 from fairlead.autoscaler.buckets import Buckets
@@ -18,7 +15,7 @@ from fairlead.client.load_generator import LoadGenerator, Sample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.report import report
 from fairlead.client.workload import Kind, conversations
-from fairlead_local.demo.load_plan import LEAST_RATE, OVERLOAD, AdjustableLoad, correction, plan_load
+from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd
 from fairlead_local.demo.prediction_metrics import ttft_errors
 from fairlead_local.demo.recorder import Recorder, replicas_over_time, shifted, stretches
 from fairlead_local.demo.scaling_story import StepFailed
@@ -26,7 +23,6 @@ from fairlead_local.demo.story import ANSWER, Demo, read_manifest, ttft_target
 from fairlead_local.demo.summary import RunFigures, Step, demo_table, load_rows
 from fairlead_local.demo.timeline import Moment
 from fairlead_local.owned import OwnedFleet
-from fairlead_protocol.messages import StepCost
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fleet_objects import MODEL, SENTENCE, line, model, pod, readings, scaled
 
@@ -35,7 +31,6 @@ MANIFEST = (
     "spec: {{model: {{source: 'demo://dinghy'}}, autoscaling: {autoscaling}}}"
 )
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "02-autoscaling.yaml"
-COST = StepCost(base=0.001, prefill_token=0.00001, decode_seq=0.0005, kv_token=0.0)
 
 
 @pytest.mark.parametrize(
@@ -64,80 +59,39 @@ async def test_a_file_that_is_not_there_is_wrong_usage(fairlead, tmp_path: Path)
     assert "none.yaml" in ended.err and "hint: the demo needs one with autoscaling" in ended.err
 
 
-def test_the_rate_is_what_one_replicas_slots_cannot_take() -> None:
-    plan = plan_load(COST, num_slots=4, prompt_tokens=400, uncached_tokens=50, output_tokens=100)
-    assert plan.step_seconds == pytest.approx(0.003)
-    assert plan.service_seconds == pytest.approx(100 * 0.003 + 4 * 50 * 0.00001)
-    dearer = msgspec.structs.replace(COST, prefill_step=0.002)
-    assert plan_load(
-        dearer, num_slots=4, prompt_tokens=400, uncached_tokens=50, output_tokens=100
-    ).service_seconds == pytest.approx(plan.service_seconds + 4 * 0.002), "each prompt pays for a step of its own kind"
-    assert plan.capacity == pytest.approx(4 / plan.service_seconds)
-    assert plan.high_rate == pytest.approx(OVERLOAD * plan.capacity)
-    assert plan.low_rate == pytest.approx(plan.capacity / 10)
-    slow = replace(plan, service_seconds=2.6)
-    assert LEAST_RATE == slow.low_rate < slow.capacity / 2, "a tenth would leave silences"
-    assert "a decode step of 4 takes 3.00 ms" in str(plan)
-
-
-@settings(deadline=None, max_examples=100)
-@given(
-    st.builds(StepCost, *[st.floats(1e-6, 1e-2)] * 2, st.floats(0, 1e-6), st.floats(0, 1e-3), st.floats(0, 1e-6)),
-    st.integers(1, 16), st.floats(10, 1000), st.floats(0, 1), st.integers(1, 500),
-)  # fmt: skip
-def test_dearer_steps_mean_fewer_requests(
-    cost: StepCost, slots: int, prompt: float, uncached: float, output: int
-) -> None:
-    def rate(cost: StepCost) -> float:
-        sizes = {"prompt_tokens": prompt, "uncached_tokens": uncached * prompt, "output_tokens": output}
-        return plan_load(cost, num_slots=slots, **sizes).high_rate
-
-    assert rate(cost) > 0
-    for term in ("base", "prefill_token", "decode_seq", "kv_token"):
-        assert rate(msgspec.structs.replace(cost, **{term: 2 * getattr(cost, term) + 1e-6})) < rate(cost) * 1.0000001
-
-
-def test_an_engine_that_has_learnt_nothing_is_no_basis() -> None:
-    with pytest.raises(ValueError, match="has not learnt"):
-        plan_load(StepCost(), num_slots=4, prompt_tokens=1, uncached_tokens=1, output_tokens=1)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.sampled_from([0, 0, 0, 1, 3, 4, 24, 25, 200]), min_size=1, max_size=8), st.integers(1, 3))
-def test_a_load_is_corrected_only_where_it_misses_its_point(waiting: list[int], replicas: int) -> None:
-    factor = correction(waiting, num_replicas=replicas, capacity=3.0)
-    has_grown = len(waiting) > 1 and waiting[-1] >= waiting[-2]
-    assert (factor < 1) == (waiting[-1] > (24 if replicas == 1 else 3) and has_grown)
-    assert (factor > 1) == (factor >= 1 and replicas == 1 and len(waiting) >= 4 and waiting[-1] <= waiting[-4])
-
-
-class Instant:
-    """Answers at once."""
-
-    async def chat(self, model: str, messages: object, *, completion: Completion, **parameters: object) -> Completion:
-        return completion
-
-
 def test_a_load_is_turned_up_down_and_off_while_it_runs() -> None:
-    load = AdjustableLoad(LoadGenerator(Instant(), "m"), conversations(Kind.FIXED), 10.0)
+    asked: list[object] = []
+
+    class Lasting:
+        """Answers after a second."""
+
+        async def chat(
+            self, model: str, messages: object, *, completion: Completion, max_tokens: int, **_: object
+        ) -> None:
+            asked.append(max_tokens)
+            await asyncio.sleep(1.0)
+
+    load = AdjustableLoad(LoadGenerator(Lasting(), "m"), conversations(Kind.FIXED), Crowd(clients=3))
 
     async def play() -> list[int]:
         running = asyncio.create_task(load.run())
         counts = []
-        for rate in (50.0, 5.0, 0.001):
+        for crowd in (Crowd(clients=9), Crowd(clients=1, output_tokens=16, every_seconds=5.0), Crowd(clients=1)):
             before = len(load.samples)
             await asyncio.sleep(100.0)
             counts.append(len(load.samples) - before)
-            load.rate = rate
+            load.crowd = crowd
         load.end()
         await running
         return counts
 
     first, second, third = run_in_virtual_time(play())
-    assert first == pytest.approx(1000, rel=0.15)
-    assert second == pytest.approx(5000, rel=0.1)
-    assert third == pytest.approx(500, rel=0.25)
-    assert load.seconds == pytest.approx(300, abs=1), "it does not wait for the next arrival to end"
+    assert first == pytest.approx(300, abs=6)
+    assert second == pytest.approx(900, abs=18)
+    assert third == pytest.approx(20, abs=9), "those under way are answered to their end"
+    assert load.num_answered == len(load.samples)
+    assert load.seconds == pytest.approx(300, abs=2), "it does not wait for the next one to ask"
+    assert (asked[0], asked[-1]) == (ANSWER_TOKENS, 16)
 
 
 def test_what_is_recorded_and_said_without_a_terminal() -> None:

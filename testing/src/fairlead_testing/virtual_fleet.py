@@ -133,13 +133,18 @@ class VirtualFleet:
     def _arrive(self) -> None:
         if self._arrives:
             uncached, output = self._spread(self.workload.uncached_tokens), self._spread(self.workload.output_tokens)
-            num_tokens = max(self.workload.prompt_tokens, uncached)
-            request = Request(
-                arrived=self.time, num_prompt_tokens=num_tokens, num_computed=num_tokens - uncached, max_tokens=output
-            )
-            self.waiting.append(request)
-            self.counted.num_arrivals += 1
+            self.ask(uncached, output)
         self._draw_arrival()
+
+    def ask(self, uncached: int, output: int) -> Request:
+        """One more request comes, with so many tokens to compute and to answer."""
+        num_tokens = max(self.workload.prompt_tokens, uncached)
+        request = Request(
+            arrived=self.time, num_prompt_tokens=num_tokens, num_computed=num_tokens - uncached, max_tokens=output
+        )
+        self.waiting.append(request)
+        self.counted.num_arrivals += 1
+        return request
 
     def _draw_arrival(self) -> None:
         rate = self.workload.rate(self.time)

@@ -1,118 +1,184 @@
-"""The demo's load: how much it has to be, worked out from what the engine's steps cost, and a load that can be turned
-up and down while it runs."""
+"""The demo's load: clients that ask again when they are answered, so that the load is as fast as the machine is at each
+moment. How many they are and how much they ask for is what the autoscaler's own rule makes of the engines' newest word:
+the rule is called here with what gateways would count, and nothing of it is repeated.
+"""
 
+import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fairlead.client.arrival_times import Phase, arrival_times
+import msgspec
+
+from fairlead.api.llmdeployment import Autoscaling
+from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_tokens
+from fairlead.autoscaler.history import History
+from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, demand_window, scale_to_zero_after
+from fairlead.autoscaler.prediction import foreseen, slot_seconds
+from fairlead.autoscaler.readings import GatewayWindow, Readings
+from fairlead.autoscaler.signals import Capacity, Demand, Signals
+from fairlead.autoscaler.want import want
 from fairlead.client.load_generator import LoadGenerator, Sample
 from fairlead.client.workload import Conversation
-from fairlead.routing.predictor import prefill_context, step_seconds
+from fairlead.routing.predictor import step_seconds
 from fairlead_protocol.messages import StepCost
 
-OVERLOAD = 0.9
-"""The high rate, of what one replica's slots could take if it had its core for itself. Beside clients, a gateway and a
-second replica it takes up to a quarter less; where it does not, no backlog grows, and the rate is turned up."""
-BURSTINESS = 8.0
-"""Requests come rather evenly, so that what is seen is a rate that is too high and not a burst of chance."""
-UNDERLOAD = 0.1
-"""The low rate, of the same: one replica is plenty."""
-LEAST_RATE = 0.4
-"""Requests per second that are no silence: a slow machine's tenth would now and then leave a gap in which the last
-replica goes, too."""
-MAX_WAITING = 24
-"""More requests than this need not wait to show that there is too little room."""
-MAX_WAITING_SECONDS = 1.0
-"""Of one replica's work need not wait beside others: they share the cores, and may be no faster."""
-LOOKS_WITHOUT_GROWTH = 4
-"""So many in a row, and the high rate is no high rate."""
-_LOWERED = 0.75
-_RAISED = 1.1
-_PHASE_SECONDS = 0.5
+ANSWER_TOKENS = 256
+"""Of the answers that are too many for one replica; few clients ask for as long ones as one replica takes easily."""
+SHORTEST_ANSWER_TOKENS = 8
+SPARE_CLIENTS = 2
+"""More than the rule asks for: a client that has just been answered does not wait."""
+MOST_CLIENTS = 64
+RESERVE = 1.5
+"""So much dearer may steps become, and few requests are still few."""
+LONGEST_PAUSE_SECONDS = 5.0
+SILENCE_SHARE = 1 / 3
+"""Of the time after which the last replica would go, too: so long, at most, nobody asks."""
+_MODEL = "a/model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadPlan:
-    """How many requests per second make one replica's slots run out."""
+class Crowd:
+    """Clients that ask at the same time."""
 
-    num_slots: int
-    service_seconds: float
-    """How long a request holds its slot while the others are taken as well."""
-    step_seconds: float
-    """Of a decode step with all slots taken."""
+    clients: int
+    output_tokens: int = ANSWER_TOKENS
+    """Of each answer."""
+    every_seconds: float = 0.0
+    """Each asks again when it was answered, and no sooner than so long after it asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What replicas take, as they said last, and the mean sizes of a prompt."""
+
+    loads: Sequence[ReplicaSignals]
+    """Of ready replicas that have learnt what their steps cost; at least one."""
+    prompt_tokens: float
+    uncached_tokens: float
 
     @property
-    def capacity(self) -> float:
-        """Requests per second that keep every slot of one replica taken."""
-        return self.num_slots / self.service_seconds
+    def capacity(self) -> Capacity:
+        """Of one replica."""
+        capacity = Capacity.of(self.loads)
+        if capacity is None or capacity.step_cost is None:
+            raise ValueError("the engine has not learnt what its steps cost")
+        return capacity
 
-    @property
-    def high_rate(self) -> float:
-        """Requests per second that one replica cannot take beside all else."""
-        return OVERLOAD * self.capacity
+    def dearer(self, by: float) -> "Speed":
+        """With steps that cost so many times as much."""
+        loads = [msgspec.structs.replace(load, step_cost=_times(load.step_cost, by)) for load in self.loads]
+        return replace(self, loads=loads)
 
-    @property
-    def low_rate(self) -> float:
-        """Requests per second that one replica takes easily."""
-        return max(UNDERLOAD * self.capacity, min(LEAST_RATE, self.capacity / 3))
+    def seconds(self, running: float, output_tokens: int = ANSWER_TOKENS) -> float:
+        """For how long a request holds its slot where so many run on a replica."""
+        capacity = self.capacity
+        assert capacity.step_cost is not None
+        demand = Demand(
+            prompt_tokens_per_request=self.prompt_tokens,
+            uncached_tokens_per_request=self.uncached_tokens,
+            output_tokens_per_request=output_tokens,
+        )
+        return slot_seconds(demand, replace(capacity, max_num_seqs=math.ceil(running)), capacity.step_cost)
 
     def __str__(self) -> str:
+        slots, capacity = self.capacity.max_num_seqs, self.capacity
+        assert capacity.step_cost is not None
+        context = slots * (self.prompt_tokens + ANSWER_TOKENS / 2)
+        step = step_seconds(capacity.step_cost, running=slots, kv_tokens=context)
+        seconds = self.seconds(slots)
         return (
-            f"a decode step of {self.num_slots} takes {self.step_seconds * 1000:.2f} ms, so a request holds its slot "
-            f"for {self.service_seconds:.2f} s and one replica takes {self.capacity:.1f} requests/s when alone: "
-            f"{self.high_rate:.1f}/s are too many here, {self.low_rate:.1f}/s are few"
+            f"a decode step of {slots} takes {step * 1000:.2f} ms, so a request holds its slot for {seconds:.2f} s and "
+            f"one replica takes {slots / seconds:.1f} requests/s when alone"
         )
 
 
-def plan_load(
-    cost: StepCost, *, num_slots: int, prompt_tokens: float, uncached_tokens: float, output_tokens: int
-) -> LoadPlan:
-    """From step costs in seconds and the mean sizes of a request.
+def _times(cost: StepCost, by: float) -> StepCost:
+    names = set(StepCost.__struct_fields__) - {"residual", "tokens_per_decode"}
+    return msgspec.structs.replace(cost, **{name: by * getattr(cost, name) for name in names})
 
-    Every slot advances by one token per step. The prefill of the other slots' next requests is paid in the same steps:
-    in the time a request holds its slot, each of the `num_slots` slots is filled anew once.
-    """
-    context = num_slots * (prompt_tokens + output_tokens / 2)
-    step = step_seconds(cost, running=num_slots, kv_tokens=context)
-    reread = prefill_context(prompt_tokens - uncached_tokens, uncached_tokens)
-    with_prompt = step_seconds(
-        cost, running=num_slots, kv_tokens=context, prefill_tokens=uncached_tokens, prefill_context=reread
+
+def wanted(crowd: Crowd, speed: Speed, spec: Autoscaling, *, ready: int) -> int:
+    """Replicas that the autoscaler wants by itself, where so many are ready and this crowd was there for a minute."""
+    slots = ready * speed.capacity.max_num_seqs
+    running = min(crowd.clients, slots)
+    answered = speed.seconds(running / ready, crowd.output_tokens) * crowd.clients / running
+    per_second = crowd.clients / max(answered, crowd.every_seconds)
+    window, minute = GatewayWindow(), int(LONGEST_DEMAND_WINDOW)
+    for second in range(minute + 1):
+        to_come = math.ceil(per_second * (minute - second))  # the last one just now, as chance has it
+        number = 1 + math.floor(per_second * minute) - to_come
+        model = _counted(number, crowd, speed, waiting=crowd.clients - running, running=running, ready=ready)
+        line = SignalsLine(gateway="", uptime_seconds=second, models={_MODEL: model})
+        window = window.hear(line, second)
+    demand = Readings(minute, (window,), 0).demand(_MODEL, demand_window(spec))
+    signals = Signals(time=minute, desired=ready, ready=ready, starting=0, draining=0, demand=demand)
+    return want(foreseen(signals), spec, History(since=0.0)).replicas
+
+
+def _counted(number: int, crowd: Crowd, speed: Speed, *, waiting: int, running: int, ready: int) -> ModelSignals:
+    """What a gateway says after so many requests. The replicas are as fast as they said, and else idle."""
+    sizes = ModelSignals().uncached_per_request
+    count_tokens(sizes, round(speed.uncached_tokens))
+    return ModelSignals(
+        num_arrivals=number,
+        num_ended=number,
+        num_answered=number,
+        prompt_tokens=round(number * speed.prompt_tokens),
+        uncached_prompt_tokens=round(number * speed.uncached_tokens),
+        output_tokens=number * crowd.output_tokens,
+        waiting=waiting,
+        waiting_uncached_tokens=round(waiting * speed.uncached_tokens),
+        running=running,
+        uncached_per_request=[number * each for each in sizes],
+        num_ready=ready,
+        replicas={str(uid): _idle(load) for uid, load in enumerate(speed.loads)},
     )
-    service = output_tokens * step + num_slots * (with_prompt - step)
-    if service <= 0:
-        raise ValueError("the engine has not learnt what its steps cost")
-    return LoadPlan(num_slots=num_slots, service_seconds=service, step_seconds=step)
 
 
-def correction(waiting: Sequence[int], *, num_replicas: int, capacity: float) -> float:
-    """What to multiply the high rate by, where the machine is not as fast as when its steps were measured.
+def _idle(load: ReplicaSignals) -> ReplicaSignals:
+    return msgspec.structs.replace(
+        load, age_seconds=0.0, queued_prefill_tokens=0, kv_tokens=0, kv_blocks_free=load.kv_blocks_total
+    )
 
-    Down while the backlog is large and does not shrink: the cores may give less than the slots of several replicas
-    would take. Up where one replica's backlog has not grown for a while. `waiting`: what waited at each look since the
-    rate or the replicas changed, the newest last; `num_replicas` that are ready; `capacity`: requests per second that
-    one was found to take.
-    """
-    most = MAX_WAITING if num_replicas == 1 else MAX_WAITING_SECONDS * capacity
-    if len(waiting) > 1 and waiting[-1] > most and waiting[-1] >= waiting[-2]:
-        return _LOWERED
-    if num_replicas == 1 and len(waiting) >= LOOKS_WITHOUT_GROWTH and waiting[-1] <= waiting[-LOOKS_WITHOUT_GROWTH]:
-        return _RAISED
-    return 1.0
+
+def many(speed: Speed, spec: Autoscaling) -> Crowd:
+    """So many clients that one replica is too few, and no more than that needs: two at least have each slot wanted."""
+    slots = speed.capacity.max_num_seqs
+    numbers = range(slots + 1, MOST_CLIENTS)
+    enough = bisect_left(numbers, True, key=lambda clients: wanted(Crowd(clients=clients), speed, spec, ready=1) > 1)
+    return Crowd(clients=max(2 * slots, slots + 1 + enough + SPARE_CLIENTS))
+
+
+def few(speed: Speed, spec: Autoscaling) -> Crowd:
+    """One client that now and then asks, often enough that the last replica stays, for answers that leave one replica
+    plenty of room."""
+    silence = scale_to_zero_after(spec)
+    pause = LONGEST_PAUSE_SECONDS if silence is None else min(LONGEST_PAUSE_SECONDS, SILENCE_SHARE * silence)
+    crowd, dear = Crowd(clients=1, every_seconds=pause), speed.dearer(RESERVE)
+    while crowd.output_tokens > SHORTEST_ANSWER_TOKENS and wanted(crowd, dear, spec, ready=2) > 1:
+        crowd = replace(crowd, output_tokens=crowd.output_tokens // 2)
+    return crowd
 
 
 class AdjustableLoad:
-    """An open loop whose `rate`, above 0, may be changed while it runs."""
+    """A closed loop whose `crowd` may be changed while it runs."""
 
-    def __init__(self, generator: LoadGenerator, conversations: Iterator[Conversation], rate: float) -> None:
-        """`rate`: arrivals per second to begin with."""
+    def __init__(self, generator: LoadGenerator, conversations: Iterator[Conversation], crowd: Crowd) -> None:
+        """`crowd`: to begin with. It says how long answers are, whatever the conversations say."""
         self._generator = generator
         self._conversations = conversations
-        self.rate = rate
+        self.crowd = crowd
 
     @property
     def samples(self) -> list[Sample]:
         """Of every request so far."""
         return self._generator.samples
+
+    @property
+    def num_answered(self) -> int:
+        """Requests that have their whole answer."""
+        return sum(sample.is_completed for sample in self.samples)
 
     @property
     def seconds(self) -> float:
@@ -125,8 +191,12 @@ class AdjustableLoad:
 
     async def run(self) -> None:
         """Until it was ended and every request has ended."""
-        await self._generator.open_loop(self._conversations, arrival_times(self._phases(), burstiness=BURSTINESS))
+        await self._generator.changing_loop(
+            self._asked(), lambda: self.crowd.clients, every_seconds=lambda: self.crowd.every_seconds
+        )
 
-    def _phases(self) -> Iterator[Phase]:
-        while True:
-            yield Phase(self.rate, _PHASE_SECONDS)
+    def _asked(self) -> Iterator[Conversation]:
+        for conversation in self._conversations:
+            tokens = {"max_tokens": self.crowd.output_tokens}
+            turns = tuple(replace(turn, parameters={**turn.parameters, **tokens}) for turn in conversation.turns)
+            yield replace(conversation, turns=turns)

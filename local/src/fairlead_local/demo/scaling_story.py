@@ -5,16 +5,19 @@ recorded for the table and the plot.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 from rich.console import Console
 
+from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.names import SYSTEM_NAMESPACE
+from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.cli.fleet_state import ModelView, Stage
+from fairlead.cli.fleet_state import ModelView, ReplicaView, Stage
 from fairlead.cli.report_table import short
 from fairlead.cli.top import GATEWAY_SELECTOR, FleetWatch
 from fairlead.client.load_generator import LoadGenerator, Sample
@@ -24,19 +27,18 @@ from fairlead.client.workload import Kind, Shape, conversations
 from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
-from fairlead_local.demo.load_plan import AdjustableLoad, LoadPlan, correction, plan_load
+from fairlead_local.demo.load_plan import ANSWER_TOKENS, MOST_CLIENTS, AdjustableLoad, Crowd, Speed, few, many
+from fairlead_local.demo.patience import QUIET_SECONDS, Patience
 from fairlead_local.demo.prediction_metrics import PATH_METRICS, read_ttft_errors
 from fairlead_local.demo.recorder import Recorder, shifted
 from fairlead_local.demo.summary import RunFigures
-from fairlead_protocol.messages import StepCost
 
-PATIENCE_SECONDS = 180.0
-"""How long a step may wait before it has failed."""
-HOLD_SECONDS = 20.0
-"""How long the high load stays as it is once the replicas that were added have worked off what waited."""
+HOLD_ROUNDS = 3
+"""Answers per client for which the high load stays as it is once the replicas that were added have worked off what
+waited."""
 GOVERN_SECONDS = 2.0
-"""How often it is looked whether the high load is what it should be."""
-SHAPE = Shape(num_prefixes=4, prefix_tokens=400, output_tokens=256, ignore_eos=True)
+"""How often it is looked whether the load is what it should be."""
+SHAPE = Shape(num_prefixes=4, prefix_tokens=400, output_tokens=ANSWER_TOKENS, ignore_eos=True)
 """Long shared prefixes and long answers: decode holds slots and costs little else."""
 CALIBRATION_ROUNDS = 3
 """Requests per slot that the engine learns its step costs from before they are read."""
@@ -49,7 +51,17 @@ class StepFailed(Exception):
 class ScalingStory:
     """`async with` it: the fleet is watched, and the load runs, until the end of the context."""
 
-    def __init__(self, console: Console, kube: KubeClient, gateway: OpenAIClient, *, namespace: str, name: str) -> None:
+    def __init__(
+        self,
+        console: Console,
+        kube: KubeClient,
+        gateway: OpenAIClient,
+        *,
+        namespace: str,
+        name: str,
+        spec: Autoscaling,
+    ) -> None:
+        self._spec = spec
         self._kube = kube
         self._gateway = gateway
         self._key = f"{namespace}/{name}"
@@ -57,7 +69,15 @@ class ScalingStory:
         self._watch = FleetWatch(kube, namespace=namespace, name=name)
         self._recorder = Recorder(self._watch.view, self._key, console)
         self._tasks: list[asyncio.Task[None]] = []
-        self._plan: LoadPlan | None = None
+        self._prompt_tokens = self._uncached_tokens = 0.0
+        """Of a request's prompt, as measured."""
+        self._loads: list[ReplicaSignals] = []
+        """The last word of replicas that know what their steps cost."""
+        self._fewest = MOST_CLIENTS
+        """Clients that were ever too many by the rule: a replica that has just started may take its steps for
+        cheaper than they are, and the rule asks for more for a moment."""
+        self._spare, self._round_ends = 0, 0
+        """Clients beyond the rule, and with how many answers there will be one more."""
         self._load: AdjustableLoad | None = None
         self._loading: asyncio.Task[None] | None = None
         self._load_began = 0.0
@@ -94,63 +114,63 @@ class ScalingStory:
 
     async def measure(self) -> str:
         """A little load of the same kind, from which the engine learns; then its step costs, and what follows."""
-        slots = (
-            (await self._until("a first word on the replica", lambda model: any(each.load for each in model.replicas)))
-            .replicas[0]
-            .load
+        model = await self._until(
+            "a first word on the replica", lambda model: any(each.load for each in model.replicas)
         )
-        assert slots is not None
-        taste = LoadGenerator(self._gateway, self._name, max_requests=CALIBRATION_ROUNDS * slots.max_num_seqs)
-        await taste.closed_loop(conversations(Kind.SHARED_PREFIX, SHAPE), concurrency=slots.max_num_seqs)
+        slots = next(each.load.max_num_seqs for each in model.replicas if each.load is not None)
+        taste = LoadGenerator(self._gateway, self._name, max_requests=CALIBRATION_ROUNDS * slots)
+        await taste.closed_loop(conversations(Kind.SHARED_PREFIX, SHAPE), concurrency=slots)
         seen = report(taste.samples, taste.seconds)
         if seen.errors:
             raise StepFailed(f"requests failed already now: {seen.errors}")
-        prompts = [sample.completion for sample in taste.samples]
-        prompt = sum(answer.num_prompt_tokens for answer in prompts) / len(prompts)
-        uncached = percentile([answer.num_prompt_tokens - answer.num_cached_tokens for answer in prompts], 50)
-        cost = await self._step_cost()
-        self._plan = plan_load(
-            cost,
-            num_slots=slots.max_num_seqs,
-            prompt_tokens=prompt,
-            uncached_tokens=uncached,
-            output_tokens=SHAPE.output_tokens,
-        )
-        return str(self._plan)
+        answers = [sample.completion for sample in taste.samples]
+        self._prompt_tokens = sum(answer.num_prompt_tokens for answer in answers) / len(answers)
+        self._uncached_tokens = percentile([each.num_prompt_tokens - each.num_cached_tokens for each in answers], 50)
+        await self._until("the engine's word on what a step costs", lambda model: bool(_learnt(model)))
+        speed = self._speed()
+        return f"{speed}: {many(speed, self._spec).clients} clients at a time are too many here"
 
     async def up(self) -> str:
-        """Load above what one replica's slots take, until there are more replicas."""
-        assert self._plan is not None
+        """More clients than one replica has slots for, until there are more replicas."""
         generator = LoadGenerator(self._gateway, self._name)
-        self._load = AdjustableLoad(generator, conversations(Kind.SHARED_PREFIX, SHAPE, seed=1), self._plan.high_rate)
+        crowd = many(self._speed(), self._spec)
+        self._fewest, self._round_ends = crowd.clients, crowd.clients
+        self._load = load = AdjustableLoad(generator, conversations(Kind.SHARED_PREFIX, SHAPE, seed=1), crowd)
         self._load_began = asyncio.get_running_loop().time()
-        self._loading = self._start(self._load.run())
-        self._governing = self._start(self._govern(self._load, self._plan.capacity))
+        self._loading = self._start(load.run())
+        governing = self._start(self._govern(load, self._still_many))
         model = await self._until("a second replica to be ready", lambda model: model.num(Stage.READY) >= 2)
-        return f"{model.num(Stage.READY)} replicas after {self._load.seconds:.0f} s; {model.sentence}"
+        governing.cancel()
+        return f"{model.num(Stage.READY)} replicas after {load.seconds:.0f} s; {model.sentence}"
 
     async def hold(self) -> str:
         """The same load for a while: what more replicas make of it."""
-        assert self._load is not None
-        await self._until("nothing to wait any more", lambda model: not model.waiting)
-        self._governing.cancel()
-        before, began = await self._read_ttft_errors(), self._load.seconds
-        await asyncio.sleep(HOLD_SECONDS)
+        load = self._load
+        assert load is not None
+        clients = self._fewest
+        load.crowd = replace(load.crowd, clients=clients)
+        await self._until("only those to wait for whom there is no slot", lambda model: _is_worked_off(model, clients))
+        before, began, enough = await self._read_ttft_errors(), load.seconds, load.num_answered + HOLD_ROUNDS * clients
+        await self._until(f"{enough} answers", lambda _: load.num_answered >= enough)
         self._ttft_errors = (await self._read_ttft_errors()).since(before)
-        self._steady = began, self._load.seconds
+        self._steady = began, load.seconds
         figures = self.figures()
         assert figures is not None
         ttft = figures.steady.ttft
         if ttft is None:
-            raise StepFailed(f"no request ended within {HOLD_SECONDS:.0f} s")
+            raise StepFailed("no request that began meanwhile had a first token")
+        rate = HOLD_ROUNDS * clients / (load.seconds - began)
         seen = f"TTFT p50 {short(ttft.p50)}, p90 {short(ttft.p90)}"
-        return f"{self._load.rate:.1f} requests/s for {HOLD_SECONDS:.0f} s: {seen}"
+        return f"{clients} clients, {rate:.1f} answers/s for {load.seconds - began:.0f} s: {seen}"
 
     async def down(self) -> str:
         """Few requests, until one replica is left."""
-        assert self._load is not None and self._plan is not None
-        self._load.rate = self._plan.low_rate
+        load = self._load
+        assert load is not None
+        load.crowd = few(self._speed(), self._spec)
+        governing = self._start(self._govern(load, lambda _: few(self._speed(), self._spec)))
         model = await self._until("one replica to be left", lambda model: _is_exactly(model, 1))
+        governing.cancel()
         return model.sentence
 
     async def all_answered(self) -> str:
@@ -179,28 +199,26 @@ class ScalingStory:
         whole = report(self.samples, self._load.seconds)
         return RunFigures(whole, report(steady, ended - began), self._ttft_errors, moments)
 
-    async def _govern(self, load: AdjustableLoad, capacity: float) -> None:
-        waiting, num_ready = list[int](), 0
+    async def _govern(self, load: AdjustableLoad, rule: Callable[[Crowd], Crowd]) -> None:
+        """Keeps the load what it should be at the speed that the engines have by now."""
         while True:
             await asyncio.sleep(GOVERN_SECONDS)
-            model = self._recorder.model
-            if model is not None and model.waiting is not None:
-                if num_ready != (num_ready := model.num(Stage.READY)):
-                    waiting.clear()
-                waiting.append(model.waiting)
-                factor = correction(waiting, num_replicas=num_ready, capacity=capacity)
-                load.rate *= factor
-                if factor != 1.0:
-                    waiting.clear()  # what comes of the new rate is to be seen first
+            load.crowd = rule(load.crowd)
 
-    async def _step_cost(self) -> StepCost:
-        """As the engine has learnt it by now: a load line comes every second where there is nothing to do."""
-        await asyncio.sleep(1.5)
+    def _still_many(self, crowd: Crowd) -> Crowd:
+        """As many as the rule asks for by now, and one more for each round of answers that has changed nothing."""
+        assert self._load is not None
+        asked = many(self._speed(), self._spec)
+        self._fewest = min(self._fewest, asked.clients)
+        if self._load.num_answered >= self._round_ends:
+            self._spare, self._round_ends = self._spare + 1, self._load.num_answered + crowd.clients
+        return replace(asked, clients=min(asked.clients + self._spare, MOST_CLIENTS))
+
+    def _speed(self) -> Speed:
+        """By what the ready replicas said last; where none has a fresh word, by what they said before."""
         model = self._recorder.model
-        for replica in model.replicas if model is not None else ():
-            if replica.load is not None and replica.load.step_cost.is_known:
-                return replica.load.step_cost
-        raise StepFailed("the gateways' signals do not say what a step costs")
+        self._loads = _learnt(model) if model is not None and _learnt(model) else self._loads
+        return Speed(loads=self._loads, prompt_tokens=self._prompt_tokens, uncached_tokens=self._uncached_tokens)
 
     async def _read_ttft_errors(self) -> Buckets:
         pods = (await self._kube.list(PODS, SYSTEM_NAMESPACE, label_selector=GATEWAY_SELECTOR))["items"]
@@ -211,9 +229,9 @@ class ScalingStory:
             raise StepFailed(f"the gateways' metrics cannot be read: {error}") from error
 
     async def _until(self, what: str, holds: Callable[[ModelView], bool]) -> ModelView:
-        """Looks until it is so. Raises StepFailed when that takes too long."""
+        """Looks until it is so. Raises StepFailed when nothing moves any more."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + PATIENCE_SECONDS
+        patience = Patience(clock())
         while True:
             for task in self._tasks:
                 if task.done() and not task.cancelled():
@@ -221,9 +239,10 @@ class ScalingStory:
             model = self._recorder.model
             if model is not None and holds(model):
                 return model
-            if clock() > deadline:
+            num_answered = self._load.num_answered if self._load is not None else 0
+            if patience.is_over(clock(), _moving(model), num_answered):
                 sentence = model.sentence if model is not None else "there is no such LLMDeployment"
-                raise StepFailed(f"waited {PATIENCE_SECONDS:.0f} s for {what}: {sentence}")
+                raise StepFailed(f"waited for {what}, and nothing moved for {QUIET_SECONDS:.0f} s: {sentence}")
             await asyncio.sleep(0.1)
 
     def _count(self, stage: Stage) -> int:
@@ -239,3 +258,26 @@ class ScalingStory:
 def _is_exactly(model: ModelView, number: int) -> bool:
     """Whether so many replicas are ready, and no other pod is coming or going."""
     return model.num(Stage.READY) == number and len(model.replicas) == number
+
+
+def _is_worked_off(model: ModelView, clients: int) -> bool:
+    """Whether no more wait than so many clients have no slot for."""
+    slots = sum(load.max_num_seqs for load in _learnt(model))
+    return model.waiting is not None and model.waiting <= max(0, clients - slots)
+
+
+def _load(replica: ReplicaView) -> ReplicaSignals | None:
+    return replica.load
+
+
+def _learnt(model: ModelView) -> list[ReplicaSignals]:
+    """What the ready replicas said last, of those that know what their steps cost."""
+    loads = (replica.load for replica in model.replicas if replica.stage is Stage.READY)
+    return [load for load in loads if load is not None and load.step_cost.is_known]
+
+
+def _moving(model: ModelView | None) -> Hashable:
+    """What changes where something is on its way."""
+    if model is None:
+        return None
+    return model.desired, model.progress, tuple((replica.name, replica.stage) for replica in model.replicas)

@@ -23,8 +23,9 @@ from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError, load
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS, Resource
 from fairlead_local.demo.loopback_hub import Shelf, bundled_dinghy, hub
+from fairlead_local.demo.patience import QUIET_SECONDS, Patience
 from fairlead_local.demo.picture import Scene, panels
-from fairlead_local.demo.scaling_story import PATIENCE_SECONDS, ScalingStory, StepFailed
+from fairlead_local.demo.scaling_story import ScalingStory, StepFailed
 from fairlead_local.demo.summary import Step, demo_table
 from fairlead_local.demo.timeline import Moment
 from fairlead_local.fleet_state import FleetError
@@ -118,6 +119,13 @@ def ttft_target(manifest: Mapping[str, Any]) -> float | None:
     return targets.time_to_first_token if targets is not None else None
 
 
+def autoscaling_of(manifest: Mapping[str, Any]) -> Autoscaling:
+    """Of one that `read_manifest` has let pass."""
+    spec = _autoscaling(manifest)
+    assert spec is not None
+    return spec
+
+
 def _autoscaling(manifest: Mapping[str, Any]) -> Autoscaling | None:
     return LLMDeployment.from_body({**manifest, "metadata": _AS_IF_STORED | manifest["metadata"]}).spec.autoscaling
 
@@ -174,8 +182,9 @@ class Demo:
             await self.step("Apply the LLMDeployment", self.apply)
             await self.step("Wait until it is Ready", self.ready)
             await self.step("Ask the dinghy", self.ask)
+            spec = autoscaling_of(self.manifest)
             self.scaling = await stack.enter_async_context(
-                ScalingStory(self.console, self.kube, self.gateway, namespace=NAMESPACE, name=self.name)
+                ScalingStory(self.console, self.kube, self.gateway, namespace=NAMESPACE, name=self.name, spec=spec)
             )
             await self.step("Measure what a step costs", self.scaling.measure)
             await self.step("More requests than one replica's slots", self.scaling.up)
@@ -208,7 +217,7 @@ class Demo:
         """Waits for the first replica, and says what it waits for whenever that changes. `name`: of another
         LLMDeployment than the demo's own."""
         said = None
-        started = time.monotonic()
+        patience = Patience(time.monotonic())
         while True:
             status = (await self.kube.get(LLMDEPLOYMENTS, name or self.name, NAMESPACE)).get("status", {})
             conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
@@ -218,8 +227,8 @@ class Demo:
             if ready["message"] != said:
                 said = ready["message"]
                 self.console.print(f"  waiting: {said}", markup=False, soft_wrap=True)
-            if time.monotonic() - started > PATIENCE_SECONDS:
-                raise StepFailed(f"not ready after {PATIENCE_SECONDS:.0f} s: {said}")
+            if patience.is_over(time.monotonic(), said):
+                raise StepFailed(f"not ready, and nothing moved for {QUIET_SECONDS:.0f} s: {said}")
             await asyncio.sleep(0.1)
 
     async def ask(self) -> str:
@@ -260,14 +269,14 @@ class Demo:
 
     async def delete(self) -> str:
         await self.kube.delete(LLMDEPLOYMENTS, self.name, NAMESPACE)
-        started = time.monotonic()
+        patience = Patience(time.monotonic())
         selector = f"{LABEL_LLMDEPLOYMENT}={self.name}"
         while left := [
             item["metadata"]["name"]
             for resource in (DEPLOYMENTS, PODS)
             for item in (await self.kube.list(resource, NAMESPACE, label_selector=selector))["items"]
         ]:
-            if time.monotonic() - started > PATIENCE_SECONDS:
+            if patience.is_over(time.monotonic(), tuple(left)):
                 raise StepFailed(f"still there: {', '.join(left)}")
             await asyncio.sleep(0.1)
         return "its Deployment, pods, ConfigMap and Service went with it"

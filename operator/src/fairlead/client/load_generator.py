@@ -7,7 +7,7 @@ the workload's business, what the figures mean the report's.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,6 +18,8 @@ REJECTED = 429
 """The status of a request that was refused because there was no room: try later."""
 PAUSE_SECONDS = 0.5
 """How long a client of a closed loop waits after a failure before it asks again, at least."""
+_LOOK_SECONDS = 0.1
+"""How often it is looked at how large a loop should be."""
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class LoadGenerator:
         return (self._ended if self._ended is not None else _now()) - self._started
 
     def stop(self) -> None:
-        """An open loop begins no further conversation, and ends when those under way have."""
+        """A loop without another end begins no further conversation, and ends when those under way have."""
         self._stopping.set()
 
     async def open_loop(self, conversations: Iterator[Conversation], arrivals: Iterable[float]) -> None:
@@ -120,6 +122,34 @@ class LoadGenerator:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
                     group.create_task(work())
+
+    async def changing_loop(
+        self,
+        conversations: Iterator[Conversation],
+        concurrency: Callable[[], int],
+        *,
+        every_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """A closed loop whose `concurrency` is asked for again and again, until `stop`. `every_seconds`: each place
+        begins its next conversation no sooner than so long after its last."""
+        going: set[int] = set()
+
+        async def work(place: int) -> None:
+            while place < concurrency() and not self._stopping.is_set():
+                due = self.seconds
+                failure = await self._converse(next(conversations), due)
+                pause = 0.0 if failure is None else max(PAUSE_SECONDS, failure.retry_after or 0.0)
+                await self._stopped_before(max(self.seconds + pause, due + every_seconds()))
+            going.discard(place)
+
+        with self._timed():
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    for place in set(range(concurrency())) - going:
+                        going.add(place)
+                        group.create_task(work(place))
+                    if await self._stopped_before(self.seconds + _LOOK_SECONDS):
+                        return
 
     async def _stopped_before(self, due: float) -> bool:
         """Waits until `due`, or for `stop`; whether that came first."""
