@@ -88,14 +88,25 @@ class Kubectl:
         return _condition(self.get("llm", name).get("status", {}), kind)
 
     def wait(self, what: str, probe: Callable[[], Any], patience: float | None = None) -> Any:
-        """Polls until `probe` gives something true; on failure shows what there is."""
-        patience = patience or self.patience
-        deadline = time.monotonic() + patience
+        """Polls until `probe` gives something true; on failure shows what there is. On a slow machine what is on its
+        way takes longer: it is waited for until nothing has moved for half the patience (or pytest's timeout ends it).
+        """
+        patience, started, moving = patience or self.patience, time.monotonic(), ""
+        look_at = started + patience / 2
         while not (seen := probe()):
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited {patience:.0f} s for {what}\n{self.state()}")
+            if time.monotonic() > look_at:
+                before, moving = moving, self.moving()
+                waited = time.monotonic() - started
+                if waited > patience and moving == before:
+                    pytest.fail(f"waited {waited:.0f} s for {what}\n{self.state()}")
+                look_at = time.monotonic() + patience / 2
             time.sleep(self.poll_seconds)
         return seen
+
+    def moving(self) -> str:
+        """What changes where LLMDeployments and pods are on their way, and not where they only work."""
+        found = self.kubectl("get", "llm,pods", "-o", "json", check=False)
+        return json.dumps([_stage(item) for item in json.loads(found.stdout or "{}").get("items", [])])
 
     def wait_condition(self, name: str, kind: str, status: str, *reasons: str) -> Json:
         """Until the condition has that status, for one of the reasons if any are given."""
@@ -208,6 +219,19 @@ def kept_running(command: Sequence[str], hear: Callable[[str], None] = lambda li
         for process in current:
             process.terminate()
         keeper.join()
+
+
+def _stage(item: Json) -> list[Any]:
+    status = item.get("status", {})
+    conditions = [[each.get(key) for key in ("type", "status", "reason")] for each in status.get("conditions", [])]
+    containers = [
+        [each["name"], *each.get("state", {})]
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for each in status.get(kind, [])
+    ]
+    counts = [status.get(name) for name in ("phase", "replicas", "readyReplicas", "desiredReplicas")]
+    deleted = item["metadata"].get("deletionTimestamp")
+    return [item["kind"], item["metadata"]["name"], deleted, counts, conditions, containers]
 
 
 def _condition(status: Json, kind: str) -> Json:

@@ -51,6 +51,8 @@ class FakeCore(EngineModel):
         self.stream = BlocksStream(self.cache)
         self.step_started: float | None = None
         """By the loop's clock; None while no step runs."""
+        self.spent_seconds = 0.0
+        """What all steps cost that have ended: its time, however busy the machine is."""
         self.gate = asyncio.Event()
         """While cleared, steps hang."""
         self.gate.set()
@@ -97,6 +99,7 @@ class FakeCore(EngineModel):
             step = self.begin_step()
             await asyncio.sleep(step.seconds if step is not None else 0.0)
             if self.step is not None:
+                self.spent_seconds += self.step.seconds
                 for sequence in self.end_step().answered:
                     assert isinstance(sequence, FakeSequence)
                     sequence.ready(sequence.num_generated)
