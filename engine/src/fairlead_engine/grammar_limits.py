@@ -1,7 +1,5 @@
 """What a grammar may take, and what it took, wherever one is made; and what llguidance says, in a line."""
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,11 +25,3 @@ def parser_limits() -> "LLParserLimits":
 def described(error: str) -> str:
     """What llguidance says, on a line."""
     return " ".join(error.split())
-
-
-def resident_bytes() -> int:
-    """Of this process; 0 where nobody says."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -1,6 +1,8 @@
 """Grammars that are made beside the server: within a time, short ones first, and kept within bytes."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -105,6 +107,19 @@ async def test_a_process_that_dies_is_followed_by_another(compiler: GrammarCompi
     process.kill()
     process.wait()
     assert await compiler.grammar(job(regex="b")) is not None
+
+
+async def test_a_process_that_crashes_is_not_told_as_slow() -> None:
+    compiler = GrammarCompiler(600.0)
+    asked = asyncio.create_task(compiler.grammar(job(LONG)))
+    while (process := compiler._long._process) is None:
+        await asyncio.sleep(0.01)
+    os.kill(process.pid, signal.SIGSEGV)
+    with pytest.raises(RequestError, match=r"did not survive it .*Segmentation fault") as refused:
+        await asked
+    assert "grammar-timeout" not in str(refused.value)
+    assert await compiler.grammar(job(regex="a")) is not None
+    compiler.close()
 
 
 async def test_over_http_a_grammar_that_takes_too_long_is_the_requests_fault(start_app: Any) -> None:

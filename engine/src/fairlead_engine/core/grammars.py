@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fairlead_engine.batch import Batch, TokenMasks
+from fairlead_engine.child_process import resident_bytes
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.grammar_drafts import behind_drafts
-from fairlead_engine.grammar_limits import described, parser_limits, resident_bytes
+from fairlead_engine.grammar_limits import described, parser_limits
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 
 if TYPE_CHECKING:
