@@ -53,9 +53,9 @@ class Process:
         return sorted(looks[-quarter:])[quarter // 2] - sorted(looks[:quarter])[quarter // 2]
 
 
-def _makes_grammars(process: psutil.Process) -> bool:
+def _may_be_ended(process: psutil.Process) -> bool:
     try:
-        return any("grammar_worker" in part for part in process.cmdline())
+        return any(name in part for part in process.cmdline() for name in ("grammar_worker", "image_worker"))
     except psutil.Error:
         return False
 
@@ -79,8 +79,8 @@ class Books:
         return self._fleet.system_pods("gateway")
 
     def lasting(self, pod: Json) -> list[psutil.Process]:
-        """The processes of a pod that run as long as it does, as those that make grammars do not."""
-        return [process for process in self._fleet.processes(pod) if not _makes_grammars(process)]
+        """The processes of a pod that run as long as it does, as those that make grammars or unpack images do not."""
+        return [process for process in self._fleet.processes(pod) if not _may_be_ended(process)]
 
     def look(self) -> list[str]:
         """Notes every process; those that ended by themselves since the last look, in words."""

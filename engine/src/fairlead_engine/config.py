@@ -384,6 +384,13 @@ class ServerConfig:
     """Most texts, or lists of token ids, of one request for embeddings."""
     max_images: int = 16
     """Images that the messages of one chat may have, of a model that sees any."""
+    image_timeout: Annotated[float, SECONDS] = 5.0
+    """Seconds (also as 500ms, 30s) of processor time that unpacking one image may take; then its request is refused.
+    Images are unpacked in processes of their own, which are ended."""
+    image_memory: Annotated[int, BYTES] = 512 * 2**20
+    """Bytes (also as 512Mi) of memory that unpacking one image may take: 4 of a pixel in a plain JPEG or PNG, 8 where
+    it is turned or has transparency, 10 in a progressive JPEG, 16 to 20 in a WebP. What would take more is refused. One
+    large image is unpacked at a time for each two cores, at most four."""
     allowed_media_domains: str | None = None
     """Hosts, as HOST,OTHER or with a port as HOST:8080, from which the URLs of images may be fetched: over http and
     https, within 10 seconds, without redirects, whatever address a host has. None = from nowhere: images come as data:
@@ -422,6 +429,8 @@ class ServerConfig:
         _within("max_choices", self.max_choices, 1, 1024)
         _within("max_embedding_inputs", self.max_embedding_inputs, 1, 16384)
         _within("max_images", self.max_images, 1, 1024)
+        _within("image_timeout", self.image_timeout, 0.1, 3600.0)
+        _within("image_memory", self.image_memory, 16 * 2**20, 2**36)
         for host in self.media_hosts:
             if not _HOST.fullmatch(host):
                 hint = "write HOST,OTHER:8080"

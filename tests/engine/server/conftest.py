@@ -166,20 +166,38 @@ class EngineProcess:
 
     def core_pid(self) -> int:
         """The process that runs the model."""
-        (core,) = (each for each in self.children() if each not in {*self.peer_pids(), *self.grammar_pids()})
+        others = {*self.peer_pids(), *self.grammar_pids(), *self.image_pids()}
+        (core,) = (each for each in self.children() if each not in others)
         return core
 
     def peer_pids(self) -> list[int]:
         """The HTTP processes beside the first."""
-        return [pid for pid in self.children() if b"peer_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return self._running(b"peer_process")
 
     def grammar_pids(self) -> list[int]:
         """The processes that make grammars."""
-        return [pid for pid in self.children() if b"grammar_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return self._running(b"grammar_worker")
+
+    def image_pids(self) -> list[int]:
+        """The processes that unpack images."""
+        return self._running(b"image_worker")
+
+    def _running(self, module: bytes) -> list[int]:
+        """Those of the program, whichever thread has started them."""
+        lists = [each.read_text() for each in Path(f"/proc/{self.process.pid}/task").glob("*/children")]
+        return [pid for pid in map(int, " ".join(lists).split()) if module in _command_line(pid)]
 
     def children(self) -> list[int]:
-        """The processes that the server has started, the oldest first."""
+        """The processes that the server's first thread has started, the oldest first."""
         return [*map(int, Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split())]
+
+
+def _command_line(pid: int) -> bytes:
+    """Nothing of a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 class EngineStarter:

@@ -16,10 +16,10 @@ from PIL import Image
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.image_settings import ImageSettings
-from fairlead_engine.images import image_decoding
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
+from fairlead_engine.server.image_workers import QUICK_WORK, ImageWorkers
 from fairlead_engine_testing.scripted_engine import scripted_info
 
 _SETTINGS = ImageSettings(
@@ -43,7 +43,11 @@ def picture(width: int, height: int, keep: int | None = None) -> dict[str, Any]:
 async def test_images_too_large_for_the_context_are_refused_before_any_is_unpacked(monkeypatch: Any) -> None:
     """Their first bytes say how many tokens they become; nothing else of them has to be there."""
     unpacked: list[int] = []
-    monkeypatch.setattr(image_decoding, "decode", lambda content, *_: unpacked.append(len(content)))
+
+    async def decoded(self: Any, content: bytes, *_: Any) -> None:
+        unpacked.append(len(content))
+
+    monkeypatch.setattr(ImageWorkers, "decoded", decoded)
     loader = ImageLoader(ServerConfig())
     try:
         for each, num_tokens in ((picture(64, 64), 192), (picture(4000, 3000, keep=60), 162)):
@@ -85,14 +89,14 @@ async def test_a_body_counts_until_its_images_are_unpacked_and_they_go_to_the_co
     assert (seen["held"], seen["left"]) == (0, None)
 
 
-async def test_few_requests_have_their_images_unpacked_at_once(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("work", [1, QUICK_WORK + 1])
+async def test_few_requests_have_their_images_unpacked_at_once(work: int, monkeypatch: Any) -> None:
     """A picture of one colour is a thousand times as large unpacked."""
     at_once: list[int] = []
     under_way = 0
 
-    async def taken(self: Any, part: Any, settings: Any) -> Any:
-        await asyncio.sleep(0.001)
-        return SimpleNamespace(num_tokens=1)
+    async def taken(self: Any, part: Any, *_: Any) -> Any:
+        return SimpleNamespace(num_tokens=1, header=SimpleNamespace(work=work))
 
     async def load(self: Any, sent: Any, settings: Any) -> DecodedImage:
         nonlocal under_way
@@ -111,3 +115,50 @@ async def test_few_requests_have_their_images_unpacked_at_once(monkeypatch: Any)
     loader.close()
     assert [len(each) for each in found] == [2] * 3 * MOST_AT_ONCE
     assert max(at_once) == MOST_AT_ONCE
+
+
+async def test_large_images_keep_no_small_one_waiting(monkeypatch: Any) -> None:
+    """Nor do as many as are unpacked at once."""
+    began, never = asyncio.Semaphore(0), asyncio.Event()
+
+    async def decoded(self: Any, content: bytes, header: Any, settings: Any) -> DecodedImage:
+        if header.work > QUICK_WORK:
+            began.release()
+            await never.wait()
+        return DecodedImage(1, 1, b"pixels", b"")
+
+    monkeypatch.setattr(ImageWorkers, "decoded", decoded)
+    loader = ImageLoader(ServerConfig())
+
+    def chat(part: dict[str, Any]) -> Any:
+        return loader.load([{"role": "user", "content": [copy.deepcopy(part)]}], INFO)
+
+    photograph = picture(4000, 3000, keep=60)
+    large = [asyncio.create_task(chat(photograph)) for _ in range(3 * MOST_AT_ONCE)]
+    for _ in range(MOST_AT_ONCE):
+        await began.acquire()
+    assert len(await chat(picture(64, 64))) == 1
+    for each in large:
+        each.cancel()
+    await asyncio.wait(large)
+    loader.close()
+
+
+async def test_what_is_fetched_for_one_chat_is_bounded_together(monkeypatch: Any) -> None:
+    """It counts as no body."""
+    allowed: list[int] = []
+
+    async def fetch(self: Any, url: str, most_bytes: int) -> bytes:
+        allowed.append(most_bytes)
+        return base64.b64decode(picture(8, 8)["image_url"]["url"].partition(",")[2]).ljust(10 * 2**20, b"\0")
+
+    async def decoded(self: Any, *_: Any) -> DecodedImage:
+        return DecodedImage(1, 1, b"pixels", b"")
+
+    monkeypatch.setattr("fairlead_engine.server.media_fetcher.MediaFetcher.fetch", fetch)
+    monkeypatch.setattr(ImageWorkers, "decoded", decoded)
+    loader = ImageLoader(ServerConfig())
+    parts = [{"type": "image_url", "image_url": {"url": "http://a/b.png"}} for _ in range(3)]
+    await loader.load([{"role": "user", "content": [parts[0], picture(8, 8), *parts[1:]]}], INFO)
+    loader.close()
+    assert allowed == [16 * 2**20, 14 * 2**20, 4 * 2**20]

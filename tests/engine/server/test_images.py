@@ -1,14 +1,15 @@
 """Chats with images, over HTTP with the official client: what transformers would answer, and what is refused how."""
 
 import base64
-import io
 import json
-import struct
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
-import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,14 @@ import pytest
 import torch
 from PIL import Image
 
+from fairlead_engine_testing.hostile_images import (
+    encoded,
+    gif_film,
+    png_notes,
+    png_of,
+    png_with,
+    progressive_jpeg,
+)
 from fairlead_engine_testing.vision_checkpoints import MOST_TOKENS, PAD, TEMPLATE, noise, write_vision_model
 
 
@@ -74,6 +83,7 @@ def seeing(folder, host, start_engine_in, tmp_path_factory) -> Iterator[Any]:
     engine = starter(
         "--model", str(folder), "--served-name", "vision", "--max-images", "3", "--kv-cache-memory", "4Mi",
         "--allowed-media-domains", host, "--max-num-batched-tokens", "48", "--dtype", "float32",
+        "--image-timeout", "500ms", "--image-memory", "96Mi",
     )  # fmt: skip
     engine.wait_ready()
     yield engine
@@ -132,12 +142,6 @@ class Reference:
 @pytest.fixture(scope="module")
 def reference(folder) -> Reference:
     return Reference(folder)
-
-
-def encoded(image: Image.Image, format: str = "PNG", **options: Any) -> bytes:
-    target = io.BytesIO()
-    image.save(target, format, **options)
-    return target.getvalue()
 
 
 def part(content: bytes | Image.Image, mime_type: str = "image/png") -> dict[str, Any]:
@@ -243,16 +247,6 @@ def refused(response: httpx.Response, *words: str, place: str = "messages[0].con
         assert word in error["message"], error["message"]
 
 
-def png_of(width: int, height: int) -> bytes:
-    """One that says it is so large, and has next to no pixels."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
-
-
 PICTURE = encoded(noise(60, 60))
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "bomb": (part(png_of(30_000, 30_000)), "pixels"),
@@ -261,11 +255,16 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "truncated": (part(PICTURE[:-400]), "truncated or broken"),
     "cut-short": (part(PICTURE[:20]), "image"),
     "jpeg-truncated": (part(encoded(noise(60, 60), "JPEG")[:900], "image/jpeg"), "truncated or broken"),
-    "animated": (
-        part(encoded(noise(9, 9), "GIF", save_all=True, append_images=[noise(9, 9, 1)]), "image/gif"), "animated",
+    "text": (part(b"an image"), "cannot be read"),
+    "written-as-svg": (part(b"<svg/>"), "cannot be read"),
+    "tiff": (part(encoded(noise(9, 9), "TIFF")), "written as TIFF; send one of PNG, JPEG, WebP and GIF"),
+    "avif": (part(encoded(noise(9, 9), "AVIF")), "written as AVIF; send one of PNG, JPEG, WebP and GIF"),
+    "scans": (part(progressive_jpeg(8000, 8000, 200), "image/jpeg"), "8000 x 8000 pixels in 200 scans"),
+    "processor": (
+        part(progressive_jpeg(4400, 4400, 50, is_whole=True), "image/jpeg"), "0.5 s of processor time, which is this",
     ),
-    "text": (part(b"<svg/>"), "cannot be read"),
-    "tiff": (part(encoded(noise(9, 9), "TIFF")), "cannot be read"),
+    "memory": (part(png_of(5800, 5800, depth=16, colours=6)), "96 MiB of this server's image-memory"),
+    "notes": (part(png_with(png_notes(b"zTXt", 2**23, 1000))[:-400]), "truncated or broken"),
     "empty": (part(b""), "cannot be read"),
     "wrong-type": (part(PICTURE, "image/jpeg"), "says that it is image/jpeg, and holds image/png"),
     "svg": (part(b"<svg/>", "image/svg+xml"), "PNG, JPEG"),
@@ -293,6 +292,67 @@ def test_hostile_images_are_refused_by_their_place_and_harm_nobody(seeing):
     refused(behind, "cannot be read", place="messages[0].content[2].image_url")
     assert ask(seeing, parts(["still there? ", noise(60, 60)])).status_code == 200
     assert seeing.status("/health") == 200
+
+
+def test_of_an_animation_the_first_picture_is_seen(seeing):
+    first, texts = noise(48, 48, 21).convert("P"), {"type": "text", "text": "a film"}
+    alone = ask(seeing, [part(encoded(first, "GIF"), "image/gif"), texts]).json()
+    film = encoded(first, "GIF", save_all=True, append_images=[noise(48, 48, 22)])
+    again = ask(seeing, [part(film, "image/gif"), texts]).json()
+    assert again["choices"][0]["message"] == alone["choices"][0]["message"]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 16
+    assert ask(seeing, [part(gif_film(10_000), "image/gif"), texts]).status_code == 200
+
+
+BOMB = part(progressive_jpeg(8000, 8000, 16), "image/jpeg")
+
+
+@contextmanager
+def unpacked_for_ever(seeing) -> Iterator[tuple[int, socket.socket]]:
+    """A process that has a bomb to unpack and never will have done that, and the connection that it was sent by."""
+    body = {"model": "vision", "messages": [{"role": "user", "content": [BOMB]}]}
+    content = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n\r\n"
+    before = seeing.image_pids()
+    new: list[int] = []
+
+    def has_begun() -> bool:
+        new[:] = [pid for pid in seeing.image_pids() if pid not in before]
+        return bool(new)
+
+    with socket.create_connection(("127.0.0.1", int(seeing.url.rpartition(":")[2]))) as connection:
+        connection.sendall(head.encode() + content)
+        seeing.wait_until(has_begun, "unpacking a bomb")
+        os.kill(new[0], signal.SIGSTOP)
+        yield new[0], connection
+
+
+@pytest.fixture
+def fresh(folder, start_engine) -> Any:
+    """An engine that has unpacked no large image yet, and gives one all the time it wants."""
+    flags = ["--served-name", "vision", "--kv-cache-memory", "4Mi", "--dtype", "float32", "--image-timeout", "1h"]
+    engine = start_engine("--model", str(folder), *flags, "--drain-grace", "0", "--drain-timeout", "100ms")
+    engine.wait_ready()
+    engine.wait_until(engine.image_pids, "the start of a process for images")
+    return engine
+
+
+def test_who_leaves_while_a_bomb_is_unpacked_frees_the_process(fresh):
+    with unpacked_for_ever(fresh) as (pid, connection):
+        assert ask(fresh, parts(["small ones do not wait ", noise(60, 60)])).status_code == 200
+        connection.close()
+        fresh.wait_until(lambda: pid not in fresh.image_pids(), "the end of what nobody waits for")
+    assert ask(fresh, [BOMB]).status_code == 200
+
+
+def test_a_bomb_keeps_no_engine_from_ending(fresh):
+    with unpacked_for_ever(fresh) as (pid, connection):
+        fresh.process.send_signal(signal.SIGTERM)
+        assert fresh.wait_exit() == 0
+        assert not Path(f"/proc/{pid}").exists()
+        answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"shut down before the request was complete" in answer
 
 
 def test_what_else_is_refused_of_a_chat_with_images(seeing):

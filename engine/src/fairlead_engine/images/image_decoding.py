@@ -1,99 +1,130 @@
-"""Bytes that claim to be an image → pixels as large as the model wants them. Hostile bytes end in an `ImageError`.
+"""Bytes that claim to be an image → pixels as large as the model wants them. Hostile bytes end in an `ImageError`, or
+take as long as their process is given.
 
-It takes as long as the image is large, and is called in a thread; Pillow lets other threads go on meanwhile. What the
-pixels mean to a model is the core's business.
+Pillow lets decoders take what they want of memory: what each takes is known by what the image says of itself, and is
+bounded before it is unpacked. What the pixels mean to a model is the core's business.
 """
 
 import io
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import blake2b
 
 from PIL import Image, ImageOps
 
 from fairlead_engine.image_settings import ImageSettings
-from fairlead_engine.images.decoded_image import FORMAT_NAMES, DecodedImage, ImageError
+from fairlead_engine.images.decoded_image import DecodedImage, ImageError
+from fairlead_engine.images.image_header import ImageHeader
 from fairlead_protocol.blocks import DIGEST_SIZE
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
-"""Pillow knows dozens; each that is offered to strangers has to be trusted."""
-MAX_PIXELS = 64 * 2**20
-"""Of an image before it is made smaller: Pillow takes four bytes for each, and twice that while it makes three colours
-of others. It is told by the image's first bytes, before anything is unpacked."""
-_EXIF = b"Exif\0\0"
-_MOST_EXIF = 256
-"""Pieces of Exif in a JPEG, of 64 KiB each. Pillow appends each to those before it, which takes minutes of many."""
-_JPEG = b"\xff\xd8"
+_FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
+"""As Pillow names them. It knows dozens; each that is offered to strangers has to be trusted."""
+_PIXEL_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}
+"""Of a pixel in memory, by Pillow's mode; of all others four."""
+_COEFFICIENT_BYTES = 2
+"""Of a JPEG's colour of a pixel, while it has more than one scan."""
+_WEBP_BYTES, _LOSSLESS_BYTES = 12, 16
+"""Of a pixel while it is unpacked: two canvases and a copy. Measured: libwebp 1.6 takes 12.3 and 15.6."""
+_ORIENTATION, _UPRIGHT = 0x0112, 1
+_PNG_CHUNKS = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf"}
+"""That say what is seen. Others may be profiles and texts that are a thousand times as large unpacked, or more pictures
+of an animation."""
 
-# It warns of each of the thousands of wrong entries that an image may have, on stderr. Not around each call: what
-# Python has for that is not safe between threads. `MAX_PIXELS` is below what it warns of as a bomb.
+# It warns of each of the thousands of wrong entries that an image may have, on stderr.
+
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
-def measure(content: bytes, mime_type: str | None, settings: ImageSettings) -> int:
-    """Tokens that the image becomes, told by its first bytes; it may turn out to be broken all the same. Raises
+def decode(content: bytes, header: ImageHeader, settings: ImageSettings, most_bytes: int) -> DecodedImage:
+    """The first picture, where there are more. `most_bytes`: of memory that unpacking it may take. Raises
     ImageError."""
-    with _opened(content, mime_type) as image:
-        rows, columns = _grid(image, settings)  # as many where it is turned
-        return rows * columns
-
-
-def decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> DecodedImage:
-    """`mime_type`: what its sender says that it is; None = nothing. Raises ImageError."""
-    with _opened(content, mime_type) as image:
-        try:
-            image.load()
-            ImageOps.exif_transpose(image, in_place=True)
-        except Exception as error:  # truncated or broken, of which decoders tell in many ways
-            why = str(error) or type(error).__name__
-            why = why if len(why) <= 120 else why[:119] + "…"
-            raise ImageError(f"is truncated or broken ({why}); send it whole") from error
-        return fit(image, settings)
-
-
-@contextmanager
-def _opened(content: bytes, mime_type: str | None) -> Iterator[Image.Image]:
-    """Not unpacked yet; what its first bytes say is checked. Raises ImageError."""
-    if content.startswith(_JPEG) and content.count(_EXIF) > _MOST_EXIF:
-        raise ImageError(f"has Exif in more than {_MOST_EXIF} pieces; send it without")
     try:
-        opened = Image.open(io.BytesIO(content), formats=FORMATS)
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"has more than the {MAX_PIXELS:,} pixels that are unpacked; send it smaller") from error
-    except Exception as error:  # whatever a decoder makes of such bytes
-        raise ImageError(f"cannot be read as an image; send one of {FORMAT_NAMES}") from error
-    with opened as image:
-        is_jpeg = image.format == "MPO"  # with more pictures behind it, such as of depth, as many cameras write it
-        found = "image/jpeg" if is_jpeg else Image.MIME.get(image.format or "", "")
-        if mime_type is not None and mime_type != found:
-            raise ImageError(f"says that it is {mime_type}, and holds {found}; say what it is")
-        width, height = image.size
-        if width * height > MAX_PIXELS:
-            problem = f"has {width} x {height} pixels, and at most {MAX_PIXELS:,} are unpacked"
-            raise ImageError(f"{problem}; send it smaller")
-        if not is_jpeg and getattr(
-            image, "is_animated", False
-        ):  # `n_frames` would read all of them, and a GIF may have a million
-            raise ImageError("is animated; send one of its pictures")
-        yield image
+        with Image.open(io.BytesIO(_seen(content, header)), formats=(_FORMATS[header.mime_type],)) as image:
+            if image.size != (header.width, header.height):
+                raise ImageError(f"is broken: {image.width} x {image.height} of its pixels lie outside of it")
+            pixel_bytes = _PIXEL_BYTES.get(image.mode, 4)
+            _check(
+                image, pixel_bytes + max(_unpacking_bytes(image, header), 0 if image.mode == "RGB" else 4), most_bytes
+            )
+            image.load()
+            if image.getexif().get(_ORIENTATION, _UPRIGHT) != _UPRIGHT:
+                _check(image, 2 * pixel_bytes, most_bytes)
+                ImageOps.exif_transpose(image, in_place=True)
+            return fit(image, settings)
+    except ImageError:
+        raise
+    except MemoryError:
+        raise _too_large(most_bytes) from None
+    except Exception as error:  # truncated or broken, of which decoders tell in many ways
+        why = str(error) or type(error).__name__
+        why = why if len(why) <= 120 else why[:119] + "…"
+        raise ImageError(f"is truncated or broken ({why}); send it whole") from error
+
+
+def _unpacking_bytes(image: Image.Image, header: ImageHeader) -> int:
+    """What a decoder takes for each pixel, besides what it becomes."""
+    if header.mime_type == "image/webp":
+        return _WEBP_BYTES if header.is_exact else _LOSSLESS_BYTES
+    if header.mime_type == "image/jpeg" and header.passes > 1:
+        return _COEFFICIENT_BYTES * len(image.getbands())
+    return 0
+
+
+def _check(image: Image.Image, pixel_bytes: int, most_bytes: int) -> None:
+    if image.width * image.height * pixel_bytes > most_bytes:
+        raise _too_large(most_bytes, f"{image.width} x {image.height} pixels of a {image.format} of this kind")
+
+
+def _too_large(most_bytes: int, what: str = "it") -> ImageError:
+    allowed = f"the {most_bytes // 2**20} MiB of this server's image-memory"
+    return ImageError(f"cannot be unpacked: {what} would take more than {allowed}; send it smaller, or as a plain JPEG")
+
+
+def _seen(content: bytes, header: ImageHeader) -> bytes:
+    """Without what is not seen and costs time or memory. Raises IndexError where it ends too early."""
+    match header.mime_type:
+        case "image/png":
+            return _png(content)
+        case "image/gif":
+            return _gif(content)
+        case _:
+            return content
+
+
+def _png(content: bytes) -> bytes:
+    pieces, kept, position, kind = [content[:8]], 8, 8, b""
+    while kind != b"IEND" and position + 8 <= len(content):
+        kind = content[position + 4 : position + 8]
+        end = position + 12 + int.from_bytes(content[position : position + 4], "big")
+        if kind not in _PNG_CHUNKS:
+            pieces.append(content[kept:position])
+            kept = end
+        position = end
+    return b"".join([*pieces, content[kept:]])
+
+
+def _gif(content: bytes) -> bytes:
+    """Comments are appended one to the other by Pillow, which takes minutes of many."""
+    begin = 13 + (3 << (content[10] & 7) + 1 if content[10] & 0x80 else 0)
+    position, control = begin, b""
+    while content[position] == ord("!"):
+        start, position = position, position + 2
+        while num_bytes := content[position]:
+            position += num_bytes + 1
+        position += 1
+        if content[start + 1] == 0xF9:
+            control = content[start:position]
+    return content[:begin] + control + content[position:]
 
 
 def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
     """As large as whole patches, by Pillow's bicubic filter. Raises ImageError for one that is far longer than wide."""
-    rows, columns = _grid(image, settings)
+    try:
+        rows, columns = settings.grid(image.height, image.width)
+    except ValueError as error:
+        raise ImageError(str(error)) from error
     size = columns * settings.factor, rows * settings.factor
     colours = image if image.mode == "RGB" else image.convert("RGB")  # which would be a copy
     pixels = colours.resize(size, Image.Resampling.BICUBIC).tobytes()
     digest = blake2b(b"%d %d " % (rows, columns), digest_size=DIGEST_SIZE)
     digest.update(pixels)
     return DecodedImage(rows, columns, pixels, digest.digest())
-
-
-def _grid(image: Image.Image, settings: ImageSettings) -> tuple[int, int]:
-    """Rows and columns of tokens. Raises ImageError."""
-    width, height = image.size
-    try:
-        return settings.grid(height, width)
-    except ValueError as error:
-        raise ImageError(str(error)) from error

@@ -35,8 +35,8 @@ class ChildEnded(ChildFailure):
 
 
 class ChildLane:
-    """A process that does one job after the other, and the thread that talks to it. It starts when the first job comes.
-    Close it when done."""
+    """A process that does one job after the other, and the thread that talks to it. It starts when the first job comes,
+    or before. Close it when done."""
 
     def __init__(self, module: str) -> None:
         """`module`: the program, which has `Jobs`."""
@@ -44,6 +44,10 @@ class ChildLane:
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, module.rpartition(".")[2])
         self._process: Child | None = None
+
+    def start(self) -> None:
+        """Starts the process before the first job comes."""
+        self._thread.submit(self._started)
 
     async def done(
         self, job: Any, beside: bytes = b"", *, timeout_seconds: float, cpu_seconds: float = 0.0
@@ -68,19 +72,20 @@ class ChildLane:
 
     def _started(self) -> Child:
         """Raises ChildEnded."""
-        if self._process is not None and self._process.poll() is not None:
-            _buried(self._process)
-            self._process = None
-        if self._process is None:
+        process = self._process
+        if process is not None and process.poll() is not None:
+            _buried(process)
+            process = None
+        if process is None:
             command = [sys.executable, "-m", self._module, str(os.getpid())]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            for pipe in (self._process.stdin, self._process.stdout):
+            process = self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            for pipe in (process.stdin, process.stdout):
                 _widen(cast("IO[bytes]", pipe))
             try:
-                read(cast("IO[bytes]", self._process.stdout), len(READY))
+                read(cast("IO[bytes]", process.stdout), len(READY))
             except EOFError:
-                raise _ended(self._process) from None
-        return self._process
+                raise _ended(process) from None
+        return process
 
     def end(self) -> None:
         """Ends the process; the next job starts another one."""

@@ -71,8 +71,10 @@ class PromptEndpoint(ABC, Generic[Request]):
             if isinstance(request, GenerationRequest):
                 check_beams(request, sampling.max_tokens)
             self._service.check_choices(request, sampling)
-            size = (num_bytes - self.image_bytes(request)) * request.rendered_factor
-            images = await self.images(request, model)
+            image_bytes = self.image_bytes(request)
+            size = (num_bytes - image_bytes) * request.rendered_factor
+            seen = self.images(request, model)
+            images = await (admission.unless_stopped(seen) if image_bytes else seen)
             exchange.held.release()  # not before: of a chat with images the body is nearly all there is to hold
             encoded = await self._service.prepared(size, lambda: self.prompts_with(images, request, model))
             prompts = [prompt.token_ids for prompt in encoded]

@@ -1,19 +1,23 @@
-"""The images of a chat: fetched where they have to be, unpacked in threads of their own, made as large as the model
-wants. Errors name the part of the request.
+"""The images of a chat: fetched where they have to be, unpacked, made as large as the model wants. Errors name the part
+of the request.
 
-What hostile bytes do is `images.image_decoding`'s business, and which URLs are followed that of `media_fetcher`.
+What an image says of itself is read by `images.image_header`; what hostile bytes do is `image_workers`' business, and
+which URLs are followed that of `media_fetcher`.
 """
 
 import asyncio
 import binascii
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError
+from fairlead_engine.images.image_header import ImageHeader, read_header
+from fairlead_engine.server.image_workers import QUICK_WORK, ImageWorkers
 from fairlead_engine.server.media_fetcher import MAX_BYTES, MediaFetcher
 from fairlead_engine.types import EngineInfo, PromptImage
 from fairlead_protocol.chat import Message
@@ -25,7 +29,12 @@ _MAX_SENT_BYTES = 512 * 2**20
 """Of pixels that one request sends the core, which has its own for each answer."""
 _CHANNELS = 3
 MOST_AT_ONCE = 8
-"""Requests whose images are fetched and unpacked: few bytes may be many pixels. Others wait, and count as bodies."""
+"""Requests whose images are unpacked: few bytes may be many pixels. Others wait, and count as bodies. Those with a
+large one have as many turns of their own."""
+_FETCHING_AT_ONCE = 4
+"""Requests that have images fetched, which do not count as bodies,"""
+_MAX_FETCHED_BYTES = 24 * 2**20
+"""and bytes that are fetched for one."""
 _DATA = "data:"
 _LONGEST_HEAD = 256
 """Characters of a `data:` URL before its content; what is none may have no end of them."""
@@ -38,8 +47,14 @@ class ImageLoader:
     def __init__(self, config: ServerConfig) -> None:
         self._most = config.max_images
         self._fetcher = MediaFetcher(config.media_hosts)
-        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._fetching = asyncio.Semaphore(_FETCHING_AT_ONCE)
+        self._quick_turns, self._long_turns = asyncio.Semaphore(MOST_AT_ONCE), asyncio.Semaphore(MOST_AT_ONCE)
+        self._workers = ImageWorkers(config.image_timeout, config.image_memory, config.api_servers)
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="images")
+
+    def start(self) -> None:
+        """Called where the model sees."""
+        self._workers.start()
 
     async def load(self, messages: Sequence[Message], info: EngineInfo, num_each: int = 1) -> list[DecodedImage]:
         """All images of these messages, in order; none where the model sees none, which its template says. `num_each`:
@@ -52,43 +67,55 @@ class ImageLoader:
         if len(parts) > self._most:
             text = f"messages has {len(parts)} images, and at most {self._most} are taken (max-images); send fewer"
             raise RequestError("messages", text, "too_many_images")
-        sent, num_tokens = list[_Sent](), 0
-        async with self._turns:
-            for part in parts:
-                sent.append(await self._taken(part, settings))
-                num_tokens += sent[-1].num_tokens
-                if num_tokens >= info.max_model_len:
-                    why = PromptTooLong("messages", num_tokens, info.max_model_len, or_more=True)
-                    raise RequestError(why.field, why.message, why.code)
-                if num_each * num_tokens * settings.factor**2 * _CHANNELS > _MAX_SENT_BYTES:
-                    text = f"messages has images of too many pixels for {num_each} answers; send fewer, or lower n"
-                    raise RequestError("messages", text, "too_many_images")
-            return [await self._unpacked(sent.pop(0), settings) for _ in parts]
+        is_fetched = any(map(_is_fetched, parts))
+        async with self._fetching if is_fetched else nullcontext():
+            sent = await self._all_taken(parts, settings, info, num_each)
+            is_quick = all(each.header.work <= QUICK_WORK for each in sent)
+            async with self._quick_turns if is_quick else self._long_turns:
+                return [await self._unpacked(sent.pop(0), settings) for _ in parts]
 
     def close(self) -> None:
-        """Ends the threads when they have done what they are at."""
+        """Ends what is unpacked, and the threads when they have done what they are at."""
+        self._workers.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._fetcher.close()
 
-    async def _taken(self, part: ImagePart, settings: ImageSettings) -> "_Sent":
+    async def _all_taken(
+        self, parts: Sequence[ImagePart], settings: ImageSettings, info: EngineInfo, num_each: int
+    ) -> "list[_Sent]":
+        """Raises RequestError."""
+        sent, num_tokens, num_left = list[_Sent](), 0, _MAX_FETCHED_BYTES
+        for part in parts:
+            is_fetched = _is_fetched(part)
+            sent.append(await self._taken(part, settings, num_left))
+            num_left -= len(sent[-1].content) if is_fetched else 0
+            num_tokens += sent[-1].num_tokens
+            if num_tokens >= info.max_model_len:
+                why = PromptTooLong("messages", num_tokens, info.max_model_len, or_more=True)
+                raise RequestError(why.field, why.message, why.code)
+            if num_each * num_tokens * settings.factor**2 * _CHANNELS > _MAX_SENT_BYTES:
+                text = f"messages has images of too many pixels for {num_each} answers; send fewer, or lower n"
+                raise RequestError("messages", text, "too_many_images")
+        return sent
+
+    async def _taken(self, part: ImagePart, settings: ImageSettings, most_fetched: int) -> "_Sent":
         """Its bytes, and what the first of them say. Raises RequestError."""
         run = asyncio.get_running_loop().run_in_executor
         try:
             url = part.url
             part.image["url"] = ""
-            if url[: len(_DATA)].lower() == _DATA:
+            if _is_data(url):
                 return await run(self._threads, _sent, part.place, url, settings)
-            content = await self._fetcher.fetch(url)
-            return _Sent(part.place, content, None, await run(self._threads, _measured, content, None, settings))
+            content = await self._fetcher.fetch(url, min(MAX_BYTES, most_fetched))
+            return await run(self._threads, _measured, part.place, content, None, settings)
         except ValueError as error:  # as an ImageError is
             raise _refusal(part.place, error) from error
 
     async def _unpacked(self, sent: "_Sent", settings: ImageSettings) -> DecodedImage:
         """Raises RequestError."""
-        run = asyncio.get_running_loop().run_in_executor
         try:
-            return await run(self._threads, _decoded, sent, settings)
-        except ValueError as error:
+            return await self._workers.decoded(sent.content, sent.header, settings)
+        except ImageError as error:
             raise _refusal(sent.place, error) from error
 
 
@@ -97,9 +124,18 @@ class _Sent(NamedTuple):
 
     place: str
     content: bytes
-    mime_type: str | None
-    """That its sender says it is."""
+    header: ImageHeader
     num_tokens: int
+
+
+def _is_fetched(part: ImagePart) -> bool:
+    with suppress(ValueError):  # which is told where it is taken
+        return not _is_data(part.url)
+    return False
+
+
+def _is_data(url: str) -> bool:
+    return url[: len(_DATA)].lower() == _DATA
 
 
 def _refusal(place: str, error: ValueError) -> RequestError:
@@ -147,18 +183,11 @@ def _sent(place: str, url: str, settings: ImageSettings) -> _Sent:
         raw = binascii.a2b_base64(content, strict_mode=True)
     except ValueError as error:
         raise ImageError(f"is not written in base64: {error}") from error
-    return _Sent(place, raw, mime_type, _measured(raw, mime_type, settings))
+    return _measured(place, raw, mime_type, settings)
 
 
-def _measured(content: bytes, mime_type: str | None, settings: ImageSettings) -> int:
-    """`measure` of `images.image_decoding`, which loads what only a model that sees needs."""
-    from fairlead_engine.images.image_decoding import measure
-
-    return measure(content, mime_type, settings)
-
-
-def _decoded(sent: _Sent, settings: ImageSettings) -> DecodedImage:
-    """`decode` of the same."""
-    from fairlead_engine.images.image_decoding import decode
-
-    return decode(sent.content, sent.mime_type, settings)
+def _measured(place: str, content: bytes, mime_type: str | None, settings: ImageSettings) -> _Sent:
+    """`mime_type`: what its sender says that it is; None = nothing. Raises ValueError."""
+    header = read_header(content, mime_type)
+    rows, columns = settings.grid(header.height, header.width)  # as many where it is turned
+    return _Sent(place, content, header, rows * columns)

@@ -6,13 +6,16 @@ The drain contract of the fleet lives here. Knows neither signals nor HTTP. Call
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+from typing import Any, TypeVar
 
 from fairlead_engine.errors import Draining, EngineError, NotReady
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class Phase(StrEnum):
@@ -48,6 +51,23 @@ class Admission:
         self._error = error
         if self._stop is not None:
             self._stop(error)
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What `work` returns, which ends where the request does. Raises the error that it is stopped with."""
+        task = asyncio.ensure_future(work)
+
+        def stop(error: EngineError) -> None:
+            task.cancel()
+
+        self.attach(stop)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._error is not None:
+                raise self._error from None
+            raise
+        finally:
+            self._stop = None
 
 
 class Lifecycle:

@@ -31,7 +31,7 @@ class MediaFetcher:
         self._tls: ssl.SSLContext | None = None
         self._client = HttpClient(max_idle=0, max_requests=_MAX_REQUESTS)
 
-    async def fetch(self, url: str) -> bytes:
+    async def fetch(self, url: str, most_bytes: int = MAX_BYTES) -> bytes:
         """Raises ImageError, whose text goes on where it is told which image that is."""
         origin, target = self._allowed(url)
         try:
@@ -39,9 +39,11 @@ class MediaFetcher:
                 if response.status != 200:
                     followed = ", and redirects are not followed" if 300 <= response.status < 400 else ""
                     raise ImageError(f"cannot be fetched: its host answers {response.status}{followed}")
-                return await response.read(MAX_BYTES)
+                return await response.read(most_bytes)
         except AnswerTooLarge as error:
-            raise ImageError(f"has more than the {MAX_BYTES:,} bytes that are fetched; send a smaller one") from error
+            told = f"has more than the {most_bytes:,} bytes that are fetched"
+            told += "" if most_bytes == MAX_BYTES else " besides the other images of a chat"
+            raise ImageError(f"{told}; send a smaller one") from error
         except (TransportError, TimeoutError) as error:
             raise ImageError(f"cannot be fetched: {cause_of(error)}") from error
 

@@ -127,6 +127,8 @@ class Service:
         )
         self.stream.mirror.block_size = info.block_size
         self.metrics.watch(self.client, self.stream, info)
+        if info.task.images is not None:
+            self.images.start()
         self.lifecycle.ready()
 
     def model(self) -> ServedModel:
