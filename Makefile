@@ -29,7 +29,7 @@ CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images prometheus lint shape fmt check crds reference families dinghy bench-engine bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images prometheus lint shape fmt check crds reference schemas families dinghy bench-engine bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +129,10 @@ crds: setup ## Regenerate crds/ from the typed spec
 reference: setup-dev ## Regenerate docs/reference/ and the gateway's openapi.json from the code
 	$(BIN)/python docs/generate_openapi.py
 	$(BIN)/python docs/generate_reference.py
+
+schemas: setup-dev ## Regenerate the schemas of local mode's built-in kinds from Kubernetes' OpenAPI document
+	$(PIP) install $(PINS) -r requirements/kubernetes.txt
+	$(BIN)/python docs/generate_schemas.py
 
 families: setup-dev ## Try what each family of models can do, and write docs/reference/families.md (a minute)
 	$(BIN)/python docs/try_families.py $(FAMILY)

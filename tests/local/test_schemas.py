@@ -1,50 +1,86 @@
-"""The built-in schemas know the fields Kubernetes knows: held to the official client's models."""
+"""The schemas of the built-in kinds: Kubernetes' own, and what the API server says to those who do not keep to them."""
 
 from typing import Any
 
+import generate_schemas
 import pytest
 from kubernetes import client
 
-from fairlead_local.apiserver.resources import BUILT_IN
-from fairlead_local.apiserver.schemas import core, pods, workloads
-from fairlead_local.apiserver.schemas.schema import OBJECT_META
+from fairlead_local.apiserver import admission
+from fairlead_local.apiserver.resources import BUILT_IN, DEPLOYMENTS, PODS, REPLICA_SETS, SERVICES, ResourceType
+from fairlead_local.apiserver.schemas import schema_of
+from fairlead_local.apiserver.status import ApiError
+
+MODELS = {
+    "ObjectMeta": client.V1ObjectMeta,
+    "PodSpec": client.V1PodSpec,
+    "Container": client.V1Container,
+    "Probe": client.V1Probe,
+    "Volume": client.V1Volume,
+    "DeploymentSpec": client.V1DeploymentSpec,
+    "DeploymentStatus": client.V1DeploymentStatus,
+    "ReplicaSetSpec": client.V1ReplicaSetSpec,
+    "ReplicaSetStatus": client.V1ReplicaSetStatus,
+    "ServiceSpec": client.V1ServiceSpec,
+    "ServicePort": client.V1ServicePort,
+    "PersistentVolumeClaimSpec": client.V1PersistentVolumeClaimSpec,
+    "Event": client.CoreV1Event,
+    "LeaseSpec": client.V1LeaseSpec,
+    "CustomResourceDefinitionSpec": client.V1CustomResourceDefinitionSpec,
+    "CustomResourceDefinitionVersion": client.V1CustomResourceDefinitionVersion,
+}
 
 
-def below(schema: dict[str, Any], *fields: str) -> dict[str, Any]:
-    for field in fields:
-        schema = schema["properties"][field]
-        schema = schema.get("items", schema)
-    return schema
+def test_the_file_is_the_generated_text() -> None:
+    pytest.importorskip("kubernetes_validate", reason="pip install -r requirements/kubernetes.txt")
+    assert generate_schemas.FILE.read_text(encoding="utf-8") == generate_schemas.text(), "run `make schemas`"
 
 
-@pytest.mark.parametrize(
-    ("model", "schema"),
-    [
-        (client.V1ObjectMeta, OBJECT_META),
-        (client.V1PodSpec, pods.POD_SPEC),
-        (client.V1Container, pods.CONTAINER),
-        (client.V1Probe, pods.PROBE),
-        (client.V1Volume, pods.VOLUME),
-        (client.V1DeploymentSpec, below(workloads.DEPLOYMENT, "spec")),
-        (client.V1DeploymentStatus, below(workloads.DEPLOYMENT, "status")),
-        (client.V1ReplicaSetSpec, below(workloads.REPLICA_SET, "spec")),
-        (client.V1ReplicaSetStatus, below(workloads.REPLICA_SET, "status")),
-        (client.V1ServiceSpec, below(core.SERVICE, "spec")),
-        (client.V1ServicePort, below(core.SERVICE, "spec", "ports")),
-        (client.V1PersistentVolumeClaimSpec, below(core.PERSISTENT_VOLUME_CLAIM, "spec")),
-        (client.CoreV1Event, core.EVENT),
-        (client.V1LeaseSpec, below(core.LEASE, "spec")),
-        (client.V1CustomResourceDefinitionSpec, below(core.CUSTOM_RESOURCE_DEFINITION, "spec")),
-        (client.V1CustomResourceDefinitionVersion, below(core.CUSTOM_RESOURCE_DEFINITION, "spec", "versions")),
-    ],
-)
-def test_no_field_of_kubernetes_is_refused_as_a_typo(model: Any, schema: dict[str, Any]) -> None:
-    known = {name.lstrip("_") for name in model.attribute_map.values()}
-    assert known - schema["properties"].keys() == set()
+@pytest.mark.parametrize("name", MODELS)
+def test_no_field_of_the_official_client_is_refused_as_a_typo(name: str) -> None:
+    known = {field.lstrip("_") for field in MODELS[name].attribute_map.values()}
+    assert known - schema_of(name)["properties"].keys() == set()
 
 
 @pytest.mark.parametrize("resource", BUILT_IN, ids=lambda resource: resource.kind)
 def test_every_kind_is_named_as_kubernetes_names_it(resource: Any) -> None:
     assert resource.list_name == f"{resource.kind}List"
     assert resource.singular_name == resource.kind.lower()
-    assert resource.schema["properties"]["metadata"] is OBJECT_META
+    assert resource.schema["properties"]["metadata"] is schema_of("ObjectMeta")
+
+
+def refusal(resource: ResourceType, **fields: Any) -> str:
+    with pytest.raises(ApiError) as refused:
+        admission.admit(resource, {"metadata": {"name": "a"}, **fields}, None)
+    return str(refused.value).partition(" is invalid: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("resource", "sentence"),
+    [
+        (PODS, "spec.containers: Required value"),
+        (SERVICES, "spec.ports: Required value"),
+        (DEPLOYMENTS, "[spec.selector: Required value, spec.template: Required value]"),
+        (REPLICA_SETS, "spec.selector: Required value"),
+    ],
+    ids=lambda case: getattr(case, "kind", ""),
+)
+def test_an_object_without_spec_is_told_what_has_to_be_in_it(resource: ResourceType, sentence: str) -> None:
+    assert refusal(resource) == sentence
+
+
+def test_what_only_a_cluster_uses_is_checked_too() -> None:
+    pod = {"containers": [{"name": "a", "image": "b", "securityContext": {"runAsUser": "me"}}]}
+    assert refusal(PODS, spec=pod).startswith('spec.containers[0].securityContext.runAsUser: Invalid value: "string"')
+    pod = {"containers": [{"name": "a", "image": "b"}], "restartPolicy": "Sometimes"}
+    choices = '"Always", "OnFailure", "Never"'
+    assert refusal(PODS, spec=pod) == f'spec.restartPolicy: Unsupported value: "Sometimes": supported values: {choices}'
+
+
+def test_a_status_may_lack_what_clients_have_to_write() -> None:
+    states = [{"name": "a"}]
+    spec = {"containers": [{"name": "a", "image": "b"}]}
+    pod = admission.admit(
+        PODS, {"metadata": {"name": "a"}, "spec": spec, "status": {"containerStatuses": states}}, None
+    )
+    assert pod["status"]["containerStatuses"] == states

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlead_local.apiserver import fieldsets
 from fairlead_local.apiserver.managed_fields import Manager, Owned, apply, decode, encode, track
-from fairlead_local.apiserver.schemas.workloads import DEPLOYMENT
+from fairlead_local.apiserver.schemas import schema_of
 from fairlead_local.apiserver.status import ApiError
 
 SCHEMA: dict[str, Any] = {
@@ -155,7 +155,7 @@ def test_paths_read_as_people_write_them() -> None:
 def test_keys_of_a_list_fall_back_on_the_schemas_default() -> None:
     ports = [{"containerPort": 8000}]
     config = {"spec": {"template": {"spec": {"containers": [{"name": "engine", "ports": ports}]}}}}
-    fields = fieldsets.fields_of(DEPLOYMENT, config)
+    fields = fieldsets.fields_of(schema_of("Deployment"), config)
     assert any('k:{"containerPort":8000,"protocol":"TCP"}' in path for path in fields)
 
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from fairlead_local.apiserver.schemas.workloads import DEPLOYMENT
+from fairlead_local.apiserver.schemas import schema_of
 from fairlead_local.apiserver.status import ApiError
 from fairlead_local.apiserver.strategic import strategic_merge
+
+DEPLOYMENT = schema_of("Deployment")
 
 
 def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:

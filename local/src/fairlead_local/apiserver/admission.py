@@ -7,10 +7,9 @@ from enum import StrEnum
 from typing import Any
 
 from fairlead.api.decoding import is_whole
-from fairlead_local.apiserver import scale_fields, structural
+from fairlead_local.apiserver import rules, scale_fields, structural
 from fairlead_local.apiserver.metadata import label_problems
 from fairlead_local.apiserver.resources import ResourceType
-from fairlead_local.apiserver.schemas import rules
 from fairlead_local.apiserver.status import ApiError, Cause, Json, bad_request, invalid
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from fairlead_local.apiserver import jsonpath, structural
 from fairlead_local.apiserver.cel import InvalidRule
 from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths
-from fairlead_local.apiserver.schemas.schema import OBJECT_META, STRING
+from fairlead_local.apiserver.schemas import schema_of
 from fairlead_local.apiserver.status import Cause, Json
 from fairlead_local.apiserver.times import age, timestamp
 
@@ -119,11 +119,12 @@ def _resource_type(spec: Json, version: Json) -> ResourceType:
 
 def _whole_schema(schema: Json) -> Json:
     """The definition's schema plus the fields every object has; its own limits on metadata are kept."""
-    properties = schema.get("properties") or {}
+    properties, known = schema.get("properties") or {}, schema_of("ObjectMeta")
     own = (properties.get("metadata") or {}).get("properties") or {}
-    metadata_fields = {name: {**known, **own.get(name, {})} for name, known in OBJECT_META["properties"].items()}
-    metadata = {**OBJECT_META, "properties": metadata_fields}
-    return {**schema, "properties": {"apiVersion": STRING, "kind": STRING, **properties, "metadata": metadata}}
+    fields = {name: {**field, **own.get(name, {})} for name, field in known["properties"].items()}
+    text = {"type": "string"}
+    whole = {"apiVersion": text, "kind": text, **properties, "metadata": {**known, "properties": fields}}
+    return {**schema, "properties": whole}
 
 
 _NAME = Column("Name", lambda obj: obj["metadata"]["name"], description="Name of the object.")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead_local.apiserver.schemas import core, pods, workloads
+from fairlead_local.apiserver.schemas import schema_of
 from fairlead_local.apiserver.status import Json, no_such_path
 
 
@@ -89,7 +89,7 @@ NAMESPACES = ResourceType(
     "Namespace",
     "namespaces",
     False,
-    core.NAMESPACE,
+    schema_of("Namespace"),
     ("ns",),
     (),
     _STATUS,
@@ -101,7 +101,7 @@ PODS = ResourceType(
     "Pod",
     "pods",
     True,
-    pods.POD,
+    schema_of("Pod"),
     ("po",),
     ("all",),
     frozenset({"status", "log"}),
@@ -117,30 +117,32 @@ PODS = ResourceType(
     ),
     has_generation=True,
 )
-CONFIG_MAPS = ResourceType("", "v1", "ConfigMap", "configmaps", True, core.CONFIG_MAP, ("cm",))
-SECRETS = ResourceType("", "v1", "Secret", "secrets", True, core.SECRET, field_labels=frozenset({"type"}))
-SERVICES = ResourceType("", "v1", "Service", "services", True, core.SERVICE, ("svc",), ("all",), _STATUS)
+CONFIG_MAPS = ResourceType("", "v1", "ConfigMap", "configmaps", True, schema_of("ConfigMap"), ("cm",))
+SECRETS = ResourceType("", "v1", "Secret", "secrets", True, schema_of("Secret"), field_labels=frozenset({"type"}))
+SERVICES = ResourceType("", "v1", "Service", "services", True, schema_of("Service"), ("svc",), ("all",), _STATUS)
 EVENTS = ResourceType(
     "",
     "v1",
     "Event",
     "events",
     True,
-    core.EVENT,
+    schema_of("Event"),
     ("ev",),
     create_on_update=True,
     field_labels=frozenset(
         {"reason", "type", "source", "reportingComponent", *(f"involvedObject.{name}" for name in _EVENT_FIELDS)}
     ),
 )
-SERVICE_ACCOUNTS = ResourceType("", "v1", "ServiceAccount", "serviceaccounts", True, core.SERVICE_ACCOUNT, ("sa",))
+SERVICE_ACCOUNTS = ResourceType(
+    "", "v1", "ServiceAccount", "serviceaccounts", True, schema_of("ServiceAccount"), ("sa",)
+)
 CLAIMS = ResourceType(
     "",
     "v1",
     "PersistentVolumeClaim",
     "persistentvolumeclaims",
     True,
-    core.PERSISTENT_VOLUME_CLAIM,
+    schema_of("PersistentVolumeClaim"),
     ("pvc",),
     (),
     _STATUS,
@@ -151,20 +153,22 @@ NODES = ResourceType(
     "Node",
     "nodes",
     False,
-    core.NODE,
+    schema_of("Node"),
     ("no",),
     (),
     _STATUS,
     field_labels=frozenset({"spec.unschedulable"}),
 )
-ENDPOINTS = ResourceType("", "v1", "Endpoints", "endpoints", True, core.ENDPOINTS, ("ep",), create_on_update=True)
+ENDPOINTS = ResourceType(
+    "", "v1", "Endpoints", "endpoints", True, schema_of("Endpoints"), ("ep",), create_on_update=True
+)
 DEPLOYMENTS = ResourceType(
     "apps",
     "v1",
     "Deployment",
     "deployments",
     True,
-    workloads.DEPLOYMENT,
+    schema_of("Deployment"),
     ("deploy",),
     ("all",),
     frozenset({"status", "scale"}),
@@ -177,7 +181,7 @@ REPLICA_SETS = ResourceType(
     "ReplicaSet",
     "replicasets",
     True,
-    workloads.REPLICA_SET,
+    schema_of("ReplicaSet"),
     ("rs",),
     ("all",),
     frozenset({"status", "scale"}),
@@ -191,7 +195,7 @@ LEASES = ResourceType(
     "Lease",
     "leases",
     True,
-    core.LEASE,
+    schema_of("Lease"),
     unconditional_update=False,
     create_on_update=True,
 )
@@ -201,7 +205,7 @@ CUSTOM_RESOURCE_DEFINITIONS = ResourceType(
     "CustomResourceDefinition",
     "customresourcedefinitions",
     False,
-    core.CUSTOM_RESOURCE_DEFINITION,
+    schema_of("CustomResourceDefinition"),
     ("crd", "crds"),
     ("api-extensions",),
     _STATUS,
