@@ -3,10 +3,8 @@
 The parent writes one line to standard input and then keeps the pipe open for as long as it lives.
 """
 
-import ctypes
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
+from fairlead_protocol.workers.child import be_killed_with as be_killed_with
+from fairlead_protocol.workers.child import leave_signals_to_parent as leave_signals_to_parent
+
 _STDIN = 0
-_PR_SET_PDEATHSIG = 1
 
 
 def give_orders(child: "Process", orders: bytes) -> None:
@@ -49,20 +49,6 @@ def die_with(parent_pid: int) -> None:
 
     threading.Thread(target=end_with_input, name="lifeline", daemon=True).start()
     be_killed_with(parent_pid)
-
-
-def be_killed_with(parent_pid: int) -> None:
-    """Has Linux kill this process when its parent is gone; elsewhere the end of its input has to do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:  # it died before that call
-            os._exit(1)
-
-
-def leave_signals_to_parent() -> None:
-    """Ctrl-C and a pod's SIGTERM may reach the whole process group; the parent decides when work ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def described_end(status: int) -> str:

@@ -1,0 +1,197 @@
+"""One process of the tree as its owner sees it: it is asked, answers in turn, and is ended when it takes too long."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections import deque
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead_protocol.workers.frames import FrameReader, Kind, framed
+from fairlead_protocol.workers.limits import Limits, cpu_seconds
+from fairlead_protocol.workers.process import Fork
+
+_LOOK_SECONDS = 0.02
+"""Between two looks at the clock of a process that is at work."""
+_PATIENCE_SECONDS = 120.0
+"""By the clock on the wall; for a process that does nothing any more."""
+_READ_BYTES = 256 * 1024
+
+
+class WorkerError(Exception):
+    """The program raised something; the text is what it said."""
+
+
+class WorkerExceeded(Exception):
+    """The program takes more than it may; the text says of what. Its process is gone, or will be."""
+
+
+class WorkerInterrupted(Exception):
+    """The process is gone, and it was not this job's fault."""
+
+
+class _Asked(NamedTuple):
+    answer: "asyncio.Future[bytes]"
+    seconds: float
+    """That the process may take for it."""
+
+
+class Branch:
+    """Made within a running loop. End it when done."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReader()
+        self._unsent = bytearray()
+        self._asked: deque[_Asked] = deque()
+        self._since: tuple[float, float] | None = None
+        """The process's own clock and that on the wall when the first of those was first seen at work."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._pid_fd: int | None = None
+        self.pid = 0
+        """0 until it is born."""
+        self.born: asyncio.Future[None] = self._loop.create_future()
+        self.has_ended = False
+        self._loop.add_reader(channel.fileno(), self._read)
+
+    @property
+    def num_asked(self) -> int:
+        """Jobs that it has not answered yet."""
+        return len(self._asked)
+
+    def ask(self, kind: Kind, body: bytes, seconds: float) -> "asyncio.Future[bytes]":
+        """The answer to a job, or to LOAD, for which it may take so many seconds of a processor. Raises WorkerError,
+        WorkerExceeded, or WorkerInterrupted."""
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        if self.has_ended:
+            answer.set_exception(WorkerInterrupted())
+            return answer
+        self._asked.append(_Asked(answer, seconds))
+        self._send(framed(kind, body))
+        self._watch()
+        return answer
+
+    async def fork(self, limits: Limits, niceness: int = 0) -> "Branch":
+        """Another process, which has loaded what this one has. Raises WorkerInterrupted where this one is gone."""
+        ours, theirs = socket.socketpair()
+        frame = framed(Kind.FORK, msgspec.msgpack.encode(Fork(limits, niceness)))
+        child = Branch(ours)
+        with theirs:
+            try:
+                socket.send_fds(self._channel, [frame], [theirs.fileno()])
+            except OSError:
+                child.end()
+        try:
+            await child.born
+        except BaseException:
+            child.end()
+            raise
+        return child
+
+    def end(self, error: Exception | None = None) -> None:
+        """Kills the process. What it is at fails with `error`; what waits behind that was interrupted."""
+        if self.has_ended:
+            return
+        self.has_ended = True
+        self._loop.remove_reader(self._channel.fileno())
+        self._loop.remove_writer(self._channel.fileno())
+        self._channel.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        with suppress(OSError):
+            if self._pid_fd is not None:
+                signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
+            elif self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+        if self._pid_fd is not None:
+            os.close(self._pid_fd)
+        if not self.born.done():
+            self.born.set_exception(WorkerInterrupted())
+            self.born.exception()  # for which perhaps nobody waits
+        while self._asked:
+            answer = self._asked.popleft().answer
+            if not answer.done():
+                answer.set_exception(error or WorkerInterrupted())
+            error = None
+
+    def _send(self, data: bytes) -> None:
+        if self._unsent:
+            self._unsent += data
+            return
+        try:
+            num_sent = self._channel.send(data)
+        except BlockingIOError:
+            num_sent = 0
+        except OSError:
+            return  # reading will find out
+        if num_sent < len(data):
+            self._unsent += memoryview(data)[num_sent:]
+            self._loop.add_writer(self._channel.fileno(), self._write)
+
+    def _write(self) -> None:
+        try:
+            del self._unsent[: self._channel.send(memoryview(self._unsent)[:_READ_BYTES])]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent.clear()
+        if not self._unsent:
+            self._loop.remove_writer(self._channel.fileno())
+
+    def _read(self) -> None:
+        try:
+            data = self._channel.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.end(WorkerExceeded("its process died, as one that runs out of memory does"))
+        for kind, body in self._frames.feed(data):
+            self._take(kind, body)
+
+    def _take(self, kind: Kind, body: bytes) -> None:
+        if kind is Kind.BORN:
+            self.pid = int.from_bytes(body, "little")
+            with suppress(OSError, AttributeError):
+                self._pid_fd = os.pidfd_open(self.pid)
+            if not self.born.done():
+                self.born.set_result(None)
+            return
+        self._since = None
+        answer = self._asked.popleft().answer
+        if answer.done():
+            return  # nobody waits any more
+        if kind is Kind.DONE:
+            answer.set_result(body)
+        elif kind is Kind.FAILED:
+            answer.set_exception(WorkerError(body.decode(errors="replace")))
+        else:
+            answer.set_exception(WorkerExceeded("it takes more memory than it may"))
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._asked or self.has_ended:
+            return
+        try:
+            now = cpu_seconds(self.pid), self._loop.time()
+        except OSError:
+            return  # reading will find out
+        if self._since is None:
+            self._since = now
+        most = self._asked[0].seconds
+        if now[0] - self._since[0] > most:
+            self.end(WorkerExceeded(f"it takes more than {most:.3g} s of a processor"))
+        elif now[1] - self._since[1] > _PATIENCE_SECONDS + most:
+            self.end(WorkerInterrupted())
+        else:
+            self._watch()

@@ -1,0 +1,66 @@
+"""How much one program may take: of processors, by its process's own clock, and of memory."""
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+_CPUCLOCK_SCHED = 2
+_STEP = 16 * 2**20
+"""Bytes of memory by which a limit is raised or lowered."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one program may take. Each limit grows with the bytes that it is given, as its work does."""
+
+    slice_seconds: float = 0.05
+    """Of a processor, for a job that others wait behind; one that takes longer begins anew beside them."""
+    job_seconds: float = 2.0
+    job_seconds_per_byte: float = 20e-6
+    """Tokenising takes about one microsecond a byte."""
+    load_seconds: float = 5.0
+    load_seconds_per_byte: float = 5e-6
+    memory_bytes: int = 96 * 2**20
+    """Beyond what the process has when it begins."""
+    memory_per_byte: int = 256
+    """Tokenising takes some two hundred."""
+
+    def seconds(self, num_bytes: int) -> float:
+        """For a job of this size."""
+        return self.job_seconds + num_bytes * self.job_seconds_per_byte
+
+    def seconds_to_load(self, num_bytes: int) -> float:
+        return self.load_seconds + num_bytes * self.load_seconds_per_byte
+
+
+def cpu_seconds(pid: int) -> float:
+    """What this process has had of processors. Raises OSError where there is none. Where the system does not say, time
+    goes by instead."""
+    return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED) if sys.platform == "linux" else time.monotonic()
+
+
+class MemoryLimit:
+    """Of the process that makes it: what it may have of addresses beyond those it has by then."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._base = _address_bytes()
+        self._allowed = 0
+
+    def allow(self, num_bytes: int) -> None:
+        """For a job of this size. Beyond it, Python raises MemoryError and Rust ends the process."""
+        wanted = self._limits.memory_bytes + num_bytes * self._limits.memory_per_byte
+        wanted += -wanted % _STEP
+        if wanted != self._allowed and self._base:
+            self._allowed = wanted
+            resource.setrlimit(resource.RLIMIT_AS, (self._base + wanted, resource.RLIM_INFINITY))
+
+
+def _address_bytes() -> int:
+    """Of this process; 0 where nobody says."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0

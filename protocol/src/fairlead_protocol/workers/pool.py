@@ -1,0 +1,156 @@
+"""All processes of one program: a stem that has loaded it, one for jobs that take a moment, and some for the others.
+
+Jobs that take a moment go through one process, which remembers what it did. A job that takes longer than a slice ends
+that process, which is replaced at once, and begins anew in a process of its own, so that nobody waits behind it. A
+program that takes more than it may again and again is given up for a while.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from fairlead_protocol.workers.branch import Branch, WorkerExceeded, WorkerInterrupted
+from fairlead_protocol.workers.frames import Kind
+from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.process import Load
+from fairlead_protocol.workers.root import WorkerRoot
+
+logger = logging.getLogger(__name__)
+
+LARGE_BYTES = 256 * 1024
+"""Jobs of this size are done one by one: they take about a second."""
+_NUM_BESIDE = 2
+"""Processes for jobs that take longer than a slice and are smaller."""
+_NICENESS = 5
+"""Of those: whoever is quick goes first."""
+_MOST_INTERRUPTIONS = 8
+MOST_EXCESSES = 3
+_EXCESS_SECONDS = 30.0
+"""After which one of those is forgiven."""
+PAUSE_SECONDS = 60.0
+"""For which a program is given up; twice as long each time."""
+_MOST_PAUSE_SECONDS = 3600.0
+
+
+class GivenUp(Exception):
+    """The program is not run; the text says why."""
+
+
+class Workers:
+    """Those of one program. Close them when done."""
+
+    def __init__(self, root: WorkerRoot, name: str, program: str, payload: bytes, limits: Limits | None = None) -> None:
+        """`name`: for people. `program`: what makes it of `payload`, as `module:name` (`process.Program`)."""
+        self.name = name
+        self._root = root
+        self._load = msgspec.msgpack.encode(Load(program, payload))
+        self._limits = limits or Limits()
+        self._loop = asyncio.get_running_loop()
+        self._stem: Branch | None = None
+        self._quick: Branch | None = None
+        self._alone: set[Branch] = set()
+        self._starting: asyncio.Task[Branch] | None = None
+        self._loading: asyncio.Task[bytes] | None = None
+        self._beside = asyncio.Semaphore(_NUM_BESIDE)
+        self._large = asyncio.Semaphore(1)
+        self._excesses: list[float] = []
+        """When it took more than it may."""
+        self._pause_seconds = PAUSE_SECONDS
+        self._paused_until = 0.0
+        self._problem = ""
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is not run now; None while it is."""
+        return self._problem if self._loop.time() < self._paused_until else None
+
+    async def load(self) -> bytes:
+        """What the program tells of itself. Raises WorkerError, WorkerExceeded, or WorkerInterrupted."""
+        stem = await self._root.fork(self._limits)
+        try:
+            told = await stem.ask(Kind.LOAD, self._load, self._limits.seconds_to_load(len(self._load)))
+        except BaseException:
+            stem.end()
+            raise
+        self._stem = stem
+        return told
+
+    async def ask(self, job: bytes) -> bytes:
+        """The answer to a job that is hoped to take a moment. Raises GivenUp, WorkerError, WorkerExceeded, or, where no
+        process is up, WorkerInterrupted."""
+        self._check()
+        for _ in range(_MOST_INTERRUPTIONS):
+            quick = self._quick if self._quick and not self._quick.has_ended else await self._started()
+            try:
+                return await quick.ask(Kind.JOB, job, self._limits.slice_seconds)
+            except WorkerInterrupted:
+                continue
+            except WorkerExceeded:
+                return await self.ask_beside(job)
+        raise WorkerInterrupted
+
+    async def ask_beside(self, job: bytes, num_bytes: int = 0) -> bytes:
+        """The answer to one that takes longer, from a process of its own. `num_bytes`: what it is made of, if that is
+        more than it says itself. Raises the same."""
+        self._check()
+        num_bytes = max(num_bytes, len(job))
+        async with self._large if num_bytes >= LARGE_BYTES else self._beside:
+            branch = await self._stem_now().fork(self._limits, _NICENESS)
+            self._alone.add(branch)
+            try:
+                return await branch.ask(Kind.JOB, job, self._limits.seconds(num_bytes))
+            except WorkerExceeded as error:
+                self._note(error)
+                raise
+            finally:
+                self._alone.discard(branch)
+                branch.end()
+
+    def close(self) -> None:
+        """Ends all of its processes."""
+        for task in (self._starting, self._loading):
+            if task is not None:
+                task.cancel()
+        for branch in (*self._alone, self._quick, self._stem):
+            if branch is not None:
+                branch.end()
+
+    def _check(self) -> None:
+        if (problem := self.problem) is not None:
+            raise GivenUp(problem)
+
+    def _note(self, error: WorkerExceeded) -> None:
+        now = self._loop.time()
+        self._excesses = [*(when for when in self._excesses if now - when < _EXCESS_SECONDS), now]
+        if len(self._excesses) >= MOST_EXCESSES and self.problem is None:
+            self._excesses.clear()
+            self._problem = str(error)
+            self._paused_until = now + self._pause_seconds
+            logger.error("%s is given up for %g s: %s", self.name, self._pause_seconds, error)
+            self._pause_seconds = min(2 * self._pause_seconds, _MOST_PAUSE_SECONDS)
+
+    def _stem_now(self) -> Branch:
+        """Where it is gone, another is loaded, for which nobody waits."""
+        if self._stem is None or self._stem.has_ended:
+            if self._loading is None or self._loading.done():
+                self._loading = self._loop.create_task(self.load())
+                self._loading.add_done_callback(_seen)
+            raise WorkerInterrupted
+        return self._stem
+
+    async def _started(self) -> Branch:
+        if self._starting is None:
+            self._starting = self._loop.create_task(self._stem_now().fork(self._limits))
+            self._starting.add_done_callback(self._has_started)
+        return await asyncio.shield(self._starting)
+
+    def _has_started(self, task: "asyncio.Task[Branch]") -> None:
+        self._starting = None
+        if not task.cancelled() and task.exception() is None:
+            self._quick = task.result()
+
+
+def _seen(task: "asyncio.Task[bytes]") -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,113 @@
+"""A process of `WorkerRoot`'s tree: it loads a program, does its jobs one after the other, and forks.
+
+The root imports what programs need and forks stems; a stem loads one program and forks those that do its jobs. So a
+process that was ended is replaced in milliseconds, and all share the memory of what was loaded.
+"""
+
+import gc
+import importlib
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from fairlead_protocol.workers.child import be_killed_with, bury_descendants, leave_signals_to_parent
+from fairlead_protocol.workers.frames import HEAD_BYTES, Kind, framed, head, read_exactly
+from fairlead_protocol.workers.limits import Limits, MemoryLimit
+
+Handler = Callable[[bytes], bytes]
+"""Does a job."""
+Program = Callable[[bytes], tuple[bytes, Handler]]
+"""Made of bytes, it tells something of itself and does jobs."""
+
+
+class Load(msgspec.Struct, array_like=True):
+    """The body of a LOAD."""
+
+    program: str
+    """As `module:name`."""
+    payload: bytes
+
+
+class Fork(msgspec.Struct, array_like=True):
+    """The body of a FORK."""
+
+    limits: Limits | None
+    """None = this one runs nothing that needs them."""
+    niceness: int = 0
+
+
+def main() -> None:
+    """`process PARENT_PID MODULE…`, with its channel as standard input."""
+    leave_signals_to_parent()
+    be_killed_with(int(sys.argv[1]))
+    bury_descendants()
+    channel = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    os.dup2(nothing, 2)  # what Rust says of a panic is told otherwise
+    _serve(channel, Fork(None), None)
+
+
+def _serve(channel: socket.socket, order: Fork, handler: Handler | None) -> None:
+    """Until the channel's other end is closed."""
+    channel.sendall(framed(Kind.BORN, os.getpid().to_bytes(4, "little")))
+    memory = None if order.limits is None else MemoryLimit(order.limits)
+    while True:
+        raw, fds, _, _ = socket.recv_fds(channel, HEAD_BYTES, 1)
+        if not raw:
+            return
+        num_bytes, kind = head(raw + read_exactly(channel, HEAD_BYTES - len(raw)))
+        if memory is not None:
+            memory.allow(num_bytes)
+        body = read_exactly(channel, num_bytes)
+        if kind is Kind.FORK:
+            _fork(channel, fds[0], msgspec.msgpack.decode(body, type=Fork), handler)
+            continue
+        try:
+            if kind is Kind.LOAD:
+                answer, handler = _loaded(msgspec.msgpack.decode(body, type=Load))
+            else:
+                assert handler is not None
+                answer = handler(body)
+            reply = framed(Kind.DONE, answer)
+        except MemoryError:
+            reply = framed(Kind.OUT_OF_MEMORY)
+        except BaseException as error:  # a panic in Rust is no Exception
+            reply = framed(Kind.FAILED, (str(error) or type(error).__name__).encode(errors="replace"))
+        channel.sendall(reply)
+        del body, reply
+
+
+def _loaded(load: Load) -> tuple[bytes, Handler]:
+    module, _, name = load.program.partition(":")
+    program: Program = getattr(importlib.import_module(module), name)
+    answer, handler = program(load.payload)
+    gc.collect()
+    gc.freeze()  # or the first collection of each process below would copy all of it
+    return answer, handler
+
+
+def _fork(channel: socket.socket, fd: int, order: Fork, handler: Handler | None) -> None:
+    parent = os.getpid()
+    if os.fork():
+        os.close(fd)
+        return
+    try:
+        channel.close()
+        be_killed_with(parent)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.nice(order.niceness)
+        _serve(socket.socket(fileno=fd), order, handler)
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The first process of the tree, which runs nothing of any program: all others are forked from it, or from those."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from fairlead_protocol.workers.branch import Branch
+from fairlead_protocol.workers.limits import Limits
+
+_COMMAND = (sys.executable, "-P", "-m", "fairlead_protocol.workers.process")
+
+
+class WorkerRoot:
+    """Starts when it is first needed. Its thread must live as long as it does, or Linux ends it. Close it when done."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        """`modules`: those that programs are in; they are imported once, for all of them."""
+        self._modules = modules
+        self._process: subprocess.Popen[bytes] | None = None
+        self._branch: Branch | None = None
+
+    async def fork(self, limits: Limits) -> Branch:
+        """A process for one program. Raises WorkerInterrupted where that could not be had."""
+        return await self._started().fork(limits)
+
+    def _started(self) -> Branch:
+        if self._branch is None or self._branch.has_ended:
+            self.close()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*_COMMAND, str(os.getpid()), *self._modules],
+                    stdin=theirs.fileno(),
+                    env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
+                )
+            self._branch = Branch(ours)
+        return self._branch
+
+    def close(self) -> None:
+        """Ends it, and all that were forked from it."""
+        branch, process = self._branch, self._process
+        self._branch = self._process = None
+        if branch is not None:
+            branch.end()
+        if process is not None:
+            process.kill()
+            process.wait()

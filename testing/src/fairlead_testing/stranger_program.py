@@ -1,0 +1,41 @@
+"""A program as strangers write them, for `fairlead_protocol.workers`: it does what each job says."""
+
+import ctypes
+import time
+from collections.abc import Callable
+
+
+def make(payload: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
+    """Told the job `payload` when it is loaded."""
+    seen: list[bytes] = []
+    kept: list[bytearray] = []
+
+    def do(job: bytes) -> bytes:
+        """`VERB ARGUMENT`"""
+        verb, _, argument = job.partition(b" ")
+        seen.append(job)
+        match verb:
+            case b"burn":
+                end = time.process_time() + float(argument)
+                while time.process_time() < end:
+                    pass
+            case b"sleep":
+                time.sleep(float(argument))
+            case b"take":
+                kept.append(bytearray(int(argument)))
+                kept.clear()
+            case b"die":
+                ctypes.CDLL(None).abort()
+            case b"raise":
+                raise ValueError(argument.decode())
+            case b"panic":
+                raise PanicException(argument.decode())
+            case b"count":
+                return str(len(seen)).encode()
+        return job
+
+    return do(payload), do
+
+
+class PanicException(BaseException):
+    """As a panic in Rust is raised."""
