@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fairlead.controller.observe import HangWatch
+from fairlead.controller.observe import HangWatch, TokenizerWatch
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
 from fairlead.kube.resources import EVENTS, LLMDEPLOYMENTS, PODS
@@ -109,3 +109,17 @@ async def test_a_hang_is_a_condition_and_an_event_while_it_lasts_and_costs_one_w
         [told] = [each for each in events if each["reason"] == "ReplicaHangs"]
         assert (told["type"], told["message"], told["count"]) == ("Warning", hangs["message"], 1)
         assert [each["type"] for each in events if each["reason"] == "AsExpected"] == ["Normal"]
+
+
+def test_whom_gateways_begin_or_cease_to_tokenise_for_is_looked_at() -> None:
+    problems: dict[str, str] = {}
+    looked_at: list[object] = []
+    watch = TokenizerWatch(lambda: dict(problems), looked_at.append)
+    watch.look()
+    problems["default/a"] = "it takes more memory than it may"
+    watch.look()
+    watch.look()
+    assert watch.known == problems
+    del problems["default/a"]
+    watch.look()
+    assert looked_at == [{("default", "a")}, {("default", "a")}]

@@ -413,6 +413,16 @@ def test_a_ready_replica_that_hangs_is_degraded_and_told_with_what_comes_next() 
     assert Seen(ready_pod("a"), ready_pod("b"), spec={"replicas": 2}).brief("Degraded") == ("False", "AsExpected")
 
 
+def test_a_tokenizer_that_gateways_do_not_run_is_degraded_and_told_after_all_else() -> None:
+    problem = "it takes more than 1 s of a processor"
+    seen = Seen(ready_pod("a"), spec={"replicas": 1}, tokenizer_problem=problem)
+    assert seen.brief("Ready") == ("True", "ReplicasReady")
+    assert seen.brief("Degraded") == ("True", "TokenizerNotRun")
+    assert problem in seen.message("Degraded")
+    hangs = Seen(ready_pod("a"), spec={"replicas": 1}, tokenizer_problem=problem, hanging={"uid-a": SINCE})
+    assert hangs.brief("Degraded") == ("True", "ReplicaHangs")
+
+
 def test_all_that_hang_are_named_and_what_fails_goes_first() -> None:
     hanging = {"uid-a": SINCE, "uid-b": SINCE, "uid-gone": SINCE}
     seen = Seen(ready_pod("a"), ready_pod("b"), spec={"replicas": 2}, hanging=hanging)

@@ -56,7 +56,7 @@ async def reader(model) -> AsyncIterator[PromptReader]:
     await tokenizers.add(msgspec.json.decode(model.protocol_json, type=ModelInfo))
     reader = PromptReader(tokenizers, Pacer())
     yield reader
-    reader.close()
+    tokenizers.close()
 
 
 def body_of(*content: Any) -> bytes:
@@ -123,7 +123,7 @@ async def test_of_a_model_that_sees_nothing_too(tmp_path):
     reader = PromptReader(tokenizers, Pacer())
     prompt = await reader.read(request("look: ", IMAGE), [model.tokenizer.digest])
     assert (prompt.by_digest, prompt.num_tokens) == ({}, 0)
-    reader.close()
+    tokenizers.close()
 
 
 async def test_texts_for_a_model_that_sees_are_tokenised_as_ever(reader, model):

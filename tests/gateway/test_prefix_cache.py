@@ -4,10 +4,8 @@ import itertools
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from threading import Thread
 
 import pytest
-import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -277,32 +275,3 @@ def test_tokenizers_that_share_a_cache_do_not_share_ids() -> None:
         encoder = CachingTokenizer(tokenizer_of(kind), store)
         plain = tokenizer_of(kind).encode("ahoy, sailor", add_special_tokens=False)
         assert encode(encoder, "ahoy, sailor", add_special_tokens=False).tolist() == plain
-
-
-def test_threads_may_share_a_cache() -> None:
-    encoder = CachingTokenizer(tokenizer_of("dinghy"), PrefixCache(30_000))
-    texts = [conversation(turns) for turns in range(1, 12)]
-    expected = [tokenizer_of("dinghy").encode(text, add_special_tokens=False) for text in texts]
-    wrong: list[int] = []
-
-    def work() -> None:
-        for _ in range(5):
-            for index, text in enumerate(texts):
-                if encode(encoder, text, add_special_tokens=False).tolist() != expected[index]:
-                    wrong.append(index)
-
-    threads = [Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    encoder.cache.check()
-
-
-def test_the_quick_way_to_encode_gives_the_ids_of_the_slow_one() -> None:
-    backend = tokenizers.Tokenizer.from_str(tokenizer_of("dinghy").tokenizer_json)
-    text = conversation(5)
-    for add_special_tokens in (True, False):
-        plain = backend.encode(text, add_special_tokens=add_special_tokens).ids
-        assert tokenizer_of("dinghy").encode(text, add_special_tokens=add_special_tokens) == plain

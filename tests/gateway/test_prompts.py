@@ -1,9 +1,10 @@
-"""PromptReader: the ids an engine would make itself, once per request, off the event loop when long; never an error."""
+"""PromptReader: the ids an engine would make itself, once per request, in processes of their own; never an error."""
 
 import asyncio
 import json
-import threading
-from collections.abc import AsyncIterator, Iterator
+import os
+import signal
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 
 import fairlead_engine.demo
 from fairlead.gateway.openai.parse import InferenceRequest, parse
-from fairlead.gateway.prompts.reader import MAX_WAITING, PromptReader, ReadPrompt
+from fairlead.gateway.prompts.fields import raw_prompt
+from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
@@ -32,6 +34,7 @@ from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import FIELD_TOKENS, ModelInfo, PromptTokens
 from fairlead_protocol.prompts import TextPrompts
 from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_protocol.workers.pool import Workers
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MAX_MODEL_LEN = 16_384
@@ -55,17 +58,16 @@ def ids_of(prompt: ReadPrompt, digest: str = DIGEST) -> list[list[int]]:
 
 
 @pytest.fixture
-async def tokenizers() -> Tokenizers:
+async def tokenizers() -> AsyncIterator[Tokenizers]:
     tokenizers = Tokenizers()
     await tokenizers.add(MODEL_INFO)
-    return tokenizers
+    yield tokenizers
+    tokenizers.close()
 
 
 @pytest.fixture
-async def reader(tokenizers: Tokenizers) -> AsyncIterator[PromptReader]:
-    reader = PromptReader(tokenizers, Pacer())
-    yield reader
-    reader.close()
+def reader(tokenizers: Tokenizers) -> PromptReader:
+    return PromptReader(tokenizers, Pacer())
 
 
 # -- Agreement with the engine -----------------------------------------------------------------------------------------
@@ -137,23 +139,33 @@ def engine_ids(path: str, body: dict[str, Any]) -> list[list[int]] | None:
 
 
 @pytest.fixture(scope="module")
-def old_reader() -> Iterator[PromptReader]:
+def old_reader() -> Iterator[tuple[asyncio.Runner, PromptReader]]:
     """One that goes on from example to example, and so has the more in its cache."""
+    with asyncio.Runner() as runner:
+        tokenizers = runner.run(loaded())
+        yield runner, PromptReader(tokenizers, Pacer())
+        runner.run(closed(tokenizers))
+
+
+async def loaded() -> Tokenizers:
     tokenizers = Tokenizers()
-    asyncio.run(tokenizers.add(MODEL_INFO))
-    reader = PromptReader(tokenizers, Pacer())
-    yield reader
-    reader.close()
+    await tokenizers.add(MODEL_INFO)
+    return tokenizers
+
+
+async def closed(tokenizers: Tokenizers) -> None:
+    tokenizers.close()
 
 
 @given(bodies())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_gateways_ids_are_those_the_engine_makes_itself(
-    old_reader: PromptReader, case: tuple[str, dict[str, Any]]
+    old_reader: tuple[asyncio.Runner, PromptReader], case: tuple[str, dict[str, Any]]
 ) -> None:
     path, body = case
+    runner, reader = old_reader
     body = {name: value for name, value in body.items() if name in (NAMES[:-1] if path == CHAT else NAMES[5:])}
-    prompt = asyncio.run(old_reader.read(request(path, **body), [DIGEST]))
+    prompt = runner.run(reader.read(request(path, **body), [DIGEST]))
     expected = engine_ids(path, body)
     if expected is None:
         assert prompt.by_digest == {}
@@ -275,9 +287,12 @@ async def test_no_request_makes_it_raise(reader: PromptReader, name: str, raw: b
 
 @pytest.mark.parametrize("prompts", [["x"] * 129, [[5]] * 129, [*(["x"] * 129), 5], ["x" * 2**15] * 129])
 async def test_more_prompts_than_an_engine_takes_are_left_to_it_without_a_look_at_each(
-    reader: PromptReader, monkeypatch: pytest.MonkeyPatch, prompts: list[Any]
+    reader: PromptReader, prompts: list[Any]
 ) -> None:
-    monkeypatch.setattr(TextPrompts, "places", lambda _: pytest.fail("a hundred thousand would take a second"))
+    text = json.dumps(prompts).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TextPrompts, "places", lambda _: pytest.fail("a hundred thousand would take a second"))
+        assert raw_prompt(COMPLETION, {"prompt": text}, None).fields is None
     many = await reader.read(request(COMPLETION, prompt=prompts), [DIGEST])
     assert many.by_digest == many.too_long == {}
     assert many.num_tokens > 0
@@ -295,11 +310,9 @@ NOT_TOKENISED = [
 
 
 @pytest.mark.parametrize("number", range(len(NOT_TOKENISED)))
-async def test_a_prompt_that_is_sure_to_be_too_long_is_not_tokenised(
-    reader: PromptReader, threads: list[str], number: int
-) -> None:
+async def test_a_prompt_that_is_sure_to_be_too_long_is_not_tokenised(reader: PromptReader, number: int) -> None:
     prompt = await reader.read(NOT_TOKENISED[number], [DIGEST])
-    assert (prompt.by_digest, prompt.num_tokens, threads) == ({}, 0, [])
+    assert (prompt.by_digest, prompt.num_tokens) == ({}, 0)
     assert prompt.too_long[DIGEST].code == "context_length_exceeded"
     assert f"maximum context length is {MAX_MODEL_LEN} tokens" in prompt.too_long[DIGEST].message
     assert reader.num_left == 0
@@ -342,16 +355,16 @@ async def test_affinity_is_the_beginning_of_what_the_user_says(
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The threads that texts are encoded in, in turn."""
-    seen: list[str] = []
-    encode_each = PromptTokenizer.encode_each
+def beside(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The jobs that were done beside others."""
+    seen: list[bytes] = []
+    ask_beside = Workers.ask_beside
 
-    def spy(self: PromptTokenizer, *args: Any, **kwargs: Any) -> list[list[int]]:
-        seen.append(threading.current_thread().name)
-        return encode_each(self, *args, **kwargs)
+    def spy(self: Workers, job: bytes, num_bytes: int = 0) -> Coroutine[Any, Any, bytes]:
+        seen.append(job)
+        return ask_beside(self, job, num_bytes)
 
-    monkeypatch.setattr(PromptTokenizer, "encode_each", spy)
+    monkeypatch.setattr(Workers, "ask_beside", spy)
     return seen
 
 
@@ -362,99 +375,65 @@ def conversation(num_turns: int) -> InferenceRequest:
     )
 
 
-async def test_long_prompts_are_tokenised_in_a_thread_and_what_is_known_not_again(
-    reader: PromptReader, tokenizers: Tokenizers, threads: list[str]
+async def test_long_prompts_are_tokenised_beside_others_and_what_is_known_not_again(
+    reader: PromptReader, beside: list[bytes]
 ) -> None:
-    here = threading.current_thread().name
     await reader.read(chat("What is 12 + 30?"), [DIGEST])
-    assert threads == [here]
-    cold = await reader.read(conversation(15), [DIGEST])
-    assert threads[1].startswith("tokenise")
+    assert beside == []
+    cold = await reader.read(conversation(36), [DIGEST])
+    assert len(beside) == 1
     assert cold.num_cached_tokens == 0
-    grown = await reader.read(conversation(17), [DIGEST])
-    assert threads[2] == here
+    grown = await reader.read(conversation(38), [DIGEST])
     assert cold.num_tokens - 300 <= grown.num_cached_tokens <= cold.num_tokens
-    warm = await reader.read(conversation(17), [DIGEST])
-    assert len(threads) == 3
+    warm = await reader.read(conversation(38), [DIGEST])
+    assert len(beside) == 1
     assert warm.num_cached_tokens == warm.num_tokens == grown.num_tokens
     assert warm.seconds > 0 and cold.seconds > 0
 
 
-async def test_many_messages_are_rendered_in_a_thread(reader: PromptReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    render_chat = PromptTokenizer.render_chat
+@pytest.mark.parametrize(
+    "long",
+    [
+        chat("one two three " * 2000),
+        request(COMPLETION, prompt="one two three " * 2000),
+        request(COMPLETION, prompt=["one two " * 2000, "short", "one two " * 2000], add_special_tokens=False),
+    ],
+)
+async def test_long_prompts_have_the_same_ids(reader: PromptReader, long: InferenceRequest) -> None:
+    path = long.path
+    body = {name: json.loads(bytes(raw)) for name, raw in long.fields.items()}
+    assert ids_of(await reader.read(long, [DIGEST])) == engine_ids(path, body)
 
-    def spy(self: PromptTokenizer, *args: Any, **kwargs: Any) -> str:
-        seen.append(threading.current_thread().name)
-        return render_chat(self, *args, **kwargs)
 
-    monkeypatch.setattr(PromptTokenizer, "render_chat", spy)
-    await reader.read(request(messages=[{"role": "user", "content": "x"}] * 300), [DIGEST])
-    assert seen[0].startswith("tokenise")
-
-
-async def test_the_event_loop_goes_on_while_a_long_prompt_is_tokenised(
-    reader: PromptReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_go = threading.Event()
-    encode_each = PromptTokenizer.encode_each
-
-    def slow(self: PromptTokenizer, *args: Any, **kwargs: Any) -> list[list[int]]:
-        if threading.current_thread().name.startswith("tokenise"):
-            assert let_go.wait(30)
-        return encode_each(self, *args, **kwargs)
-
-    monkeypatch.setattr(PromptTokenizer, "encode_each", slow)
-    long = asyncio.create_task(reader.read(conversation(15), [DIGEST]))
+async def test_others_go_on_while_a_long_prompt_is_tokenised(reader: PromptReader) -> None:
+    long = asyncio.create_task(reader.read(request(COMPLETION, prompt="one two three " * 2000), [DIGEST]))
     await asyncio.sleep(0)
     short = await reader.read(chat("What is 12 + 30?"), [DIGEST])
     assert short.by_digest
     assert not long.done()
-    let_go.set()
-    assert (await long).by_digest
+    assert DIGEST in (await long).by_digest
 
 
-async def test_when_too_many_wait_for_a_thread_engines_do_it(
-    reader: PromptReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_go = threading.Event()
-    encode_each = PromptTokenizer.encode_each
-
-    def slow(self: PromptTokenizer, *args: Any, **kwargs: Any) -> list[list[int]]:
-        assert let_go.wait(30)
-        return encode_each(self, *args, **kwargs)
-
-    monkeypatch.setattr(PromptTokenizer, "encode_each", slow)
-    waiting = [asyncio.create_task(reader.read(conversation(15), [DIGEST])) for _ in range(MAX_WAITING)]
+async def test_when_too_many_wait_engines_do_it(reader: PromptReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.gateway.prompts.reader.MAX_WAITING", 3)
+    waiting = [asyncio.create_task(reader.read(chat(f"ahoy {number}"), [DIGEST])) for number in range(3)]
     await asyncio.sleep(0)
-    beyond = await reader.read(conversation(15), [DIGEST])
+    beyond = await reader.read(chat("ahoy"), [DIGEST])
     assert beyond.by_digest == {}
     assert beyond.num_tokens > 0
+    assert beyond.affinity == "ahoy"
     assert reader.num_left == 1
-    let_go.set()
     assert all(prompt.by_digest for prompt in await asyncio.gather(*waiting))
 
 
-async def test_what_a_template_indents_is_rendered_in_a_thread() -> None:
-    """A few bytes that stand deep are many once each has a line."""
-    names: set[str] = set()
-
-    def note(name: str) -> str:
-        names.add(threading.current_thread().name)
-        return name
-
-    tokenizer = PromptTokenizer(TOKENIZER.tokenizer_json, chat_template="{{ tools | tojson(indent=4) }}{{ note() }}")
-    served = ServedModel("dinghy", ModelFiles(tokenizer, {}), INFO)
-    tokenizers = Tokenizers()
-    await tokenizers.add(msgspec.json.decode(served.protocol_json, type=ModelInfo))
-    kept = tokenizers.get(tokenizer.digest)
-    assert kept is not None and kept.tokenizer.chat_template is not None
-    kept.tokenizer.chat_template.special_tokens["note"] = lambda: note("")  # type: ignore[assignment]
-    reader = PromptReader(tokenizers, Pacer())
-    deep: Any = [1] * 20_000
-    for _ in range(50):
-        deep = [deep]
-    for tools in ([{"x": [1, 2]}], [{"x": deep}]):
-        await reader.read(chat(tools=tools), {tokenizer.digest})
-    reader.close()
-    assert {name.split("_")[0] for name in names} == {threading.main_thread().name, "tokenise"}
+async def test_while_no_process_is_up_engines_do_it(reader: PromptReader, tokenizers: Tokenizers) -> None:
+    await reader.read(chat(), [DIGEST])
+    model = tokenizers.get(DIGEST)
+    assert model is not None and model.workers._stem is not None
+    os.kill(model.workers._stem.pid, signal.SIGKILL)
+    tries = [await reader.read(chat(), [DIGEST])]
+    while not tries[-1].by_digest or len(tries) == 1:
+        await asyncio.sleep(0.01)
+        tries.append(await reader.read(chat(), [DIGEST]))
+    assert all(prompt.num_tokens > 0 for prompt in tries)
+    assert reader.num_left == sum(not prompt.by_digest for prompt in tries) > 0

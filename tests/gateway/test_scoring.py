@@ -71,7 +71,7 @@ async def test_gateway_and_engine_make_the_same_prompts(tmp_path: Path, joins_pa
         )
         assert read.by_digest == {}
         assert (digest in read.too_long) == isinstance(fields["documents"][0], str)
-    reader.close()
+    tokenizers.close()
 
 
 def test_one_tokenizer_has_two_digests(tmp_path: Path) -> None:

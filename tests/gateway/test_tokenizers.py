@@ -1,18 +1,20 @@
-"""Tokenizers: built once per digest, kept while in use, and never a reason to fail."""
+"""Tokenizers: loaded once per digest, kept while in use, and never a reason to fail."""
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
-import fairlead.gateway.prompts.tokenizers as module
 import fairlead_engine.demo
-from fairlead.gateway.prompts.prefix_cache import PrefixCache
-from fairlead.gateway.prompts.tokenizers import ModelTokenizer, Tokenizers
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead_protocol.messages import ModelBrief, ModelInfo
 from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_protocol.workers.pool import Workers
 
 DINGHY = PromptTokenizer.from_folder(Path(fairlead_engine.demo.__file__).parent / "dinghy")
 
@@ -43,8 +45,14 @@ def brief(template: str | None = None, **changes: object) -> ModelBrief:
     return msgspec.convert(msgspec.to_builtins(info(template, **changes)), ModelBrief)
 
 
-async def test_a_tokenizer_is_built_once_and_knows_what_its_engines_take() -> None:
+@pytest.fixture
+async def tokenizers() -> AsyncIterator[Tokenizers]:
     tokenizers = Tokenizers()
+    yield tokenizers
+    tokenizers.close()
+
+
+async def test_a_tokenizer_is_built_once_and_knows_what_its_engines_take(tokenizers: Tokenizers) -> None:
     first = info("x")
     await asyncio.gather(
         tokenizers.add(first),
@@ -59,34 +67,33 @@ async def test_a_tokenizer_is_built_once_and_knows_what_its_engines_take() -> No
     assert model.max_model_len == 8192
 
 
-async def test_engines_that_ask_at_once_share_one_building(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = []
-    original = module.ModelTokenizer
-    monkeypatch.setattr(module, "_SMALL_BYTES", 0)  # in a thread
+async def test_engines_that_ask_at_once_share_one_loading(
+    tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    load = Workers.load
 
-    def build(info: ModelInfo, cache: PrefixCache) -> ModelTokenizer:
-        built.append(info.digest)
-        return original(info, cache)
+    def spy(self: Workers) -> Coroutine[Any, Any, bytes]:
+        loaded.append(self)
+        return load(self)
 
-    monkeypatch.setattr(module, "ModelTokenizer", build)
-    tokenizers = Tokenizers()
+    monkeypatch.setattr(Workers, "load", spy)
     one = asyncio.create_task(tokenizers.add(info("x")))
     await asyncio.sleep(0)
     two = asyncio.create_task(tokenizers.add(info("x")))
     await asyncio.sleep(0)
     one.cancel()  # its engine has left; the other one still wants it
     await two
-    assert built == [info("x").digest]
-    assert tokenizers.get(built[0]) is not None
+    assert len(loaded) == 1
+    assert tokenizers.get(info("x").digest) is not None
 
 
 @pytest.mark.parametrize(
     "changes", [{"tokenizer_json": "{"}, {"chat_template": "{% if %}"}, {"digest": "of another version"}]
 )
 async def test_a_tokenizer_that_cannot_be_used_is_logged_once(
-    changes: dict[str, str], caplog: pytest.LogCaptureFixture
+    tokenizers: Tokenizers, changes: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    tokenizers = Tokenizers()
     broken = info("x", **changes)
     with caplog.at_level(logging.ERROR):
         await tokenizers.add(broken)
@@ -94,18 +101,18 @@ async def test_a_tokenizer_that_cannot_be_used_is_logged_once(
     assert tokenizers.get(broken.digest) is None
     assert len(caplog.records) == 1
     assert "dinghy" in caplog.text
+    assert str(tokenizers.problem(broken.digest)) in caplog.text
 
 
-async def test_an_engine_whose_tokenizer_was_left_out_can_tell_it_later() -> None:
-    tokenizers = Tokenizers()
+async def test_an_engine_whose_tokenizer_was_left_out_can_tell_it_later(tokenizers: Tokenizers) -> None:
     await tokenizers.add(brief("x"))
     assert tokenizers.get(info("x").digest) is None
     await tokenizers.add(info("x"))
     assert tokenizers.get(info("x").digest) is not None
 
 
-async def test_what_is_in_use_stays_and_of_the_rest_a_few() -> None:
-    tokenizers = Tokenizers(max_spare=2)
+async def test_what_is_in_use_stays_and_of_the_rest_a_few(tokenizers: Tokenizers) -> None:
+    tokenizers._max_spare = 2
     all_of_them = [info(str(number)) for number in range(6)]
     for each in all_of_them:
         await tokenizers.add(each)
@@ -117,3 +124,15 @@ async def test_what_is_in_use_stays_and_of_the_rest_a_few() -> None:
     assert [tokenizers.get(digest) is not None for digest in digests] == [True, False, False, False, True, True]
     tokenizers.keep(digests)
     assert tokenizers.get(digests[0]) is not None
+
+
+async def test_processes_go_with_their_tokenizers(tokenizers: Tokenizers) -> None:
+    tokenizers._max_spare = 0
+    for text in ("a", "b"):
+        await tokenizers.add(info(text))
+    tokenizers.keep([info("b").digest])
+    async with asyncio.timeout(30):
+        while len(psutil.Process().children(recursive=True)) > 2:
+            await asyncio.sleep(0.01)
+    tokenizers.close()
+    assert psutil.Process().children(recursive=True) == []

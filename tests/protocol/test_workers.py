@@ -1,4 +1,4 @@
-"""Programs in processes of their own: bounded by their own clock and memory, and nobody waits behind what takes long."""
+"""Programs in processes of their own: bounded by their own clock and memory, and nobody waits for long ones."""
 
 import asyncio
 import logging

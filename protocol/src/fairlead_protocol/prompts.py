@@ -12,7 +12,7 @@ import msgspec
 
 from fairlead_protocol.budget import Messages, OverBudget, Tools, check_json, nesting
 from fairlead_protocol.chat import ChatTemplateError, Message
-from fairlead_protocol.least_tokens import LeastTokens
+from fairlead_protocol.least_tokens import LeastTokens, most_units
 from fairlead_protocol.template_limits import bounded_work
 from fairlead_protocol.tokenizing import PromptTokenizer
 
@@ -33,10 +33,14 @@ class PromptError(ValueError):
         super().__init__(message)
 
 
-class PromptTooLong(PromptError):
-    """A prompt has more tokens than the model takes."""
+class TooLong(PromptError):
+    """No engine with this context takes it."""
 
     code = "context_length_exceeded"
+
+
+class PromptTooLong(TooLong):
+    """A prompt has more tokens than the model takes."""
 
     def __init__(self, field: str, num_tokens: int, max_model_len: int, *, or_more: bool = False) -> None:
         """`or_more`: `num_tokens` is the least that it can have; it was not tokenised."""
@@ -48,10 +52,8 @@ class PromptTooLong(PromptError):
         )
 
 
-class AnswerTooLong(PromptError):
+class AnswerTooLong(TooLong):
     """A prompt and the answer that is asked for have more tokens together than the model's context."""
-
-    code = "context_length_exceeded"
 
     def __init__(
         self, field: str, max_tokens: int, num_tokens: int, max_model_len: int, *, or_more: bool = False
@@ -104,6 +106,8 @@ class Part:
 
     def check_length(self, least: LeastTokens, max_model_len: int) -> None:
         """Raises `PromptTooLong` where it is clear without tokenising that no room would be left for an answer."""
+        if sum(map(most_units, self.texts)) < max_model_len > len(self.content):
+            return
         is_text = isinstance(self.content, str | Pair)
         num_tokens = sum(least.of(text, max_model_len) for text in self.texts) if is_text else len(self.content)
         if num_tokens >= max_model_len:

@@ -22,6 +22,17 @@ class TokenizerError(ValueError):
     """The folder has no tokenizer that can be used; the text names the file and the remedy."""
 
 
+class panics_as_errors:
+    """A panic in Rust, which is no Exception in Python, as a TokenizerError."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if kind is not None and kind.__name__ == "PanicException":
+            raise TokenizerError(f"its tokenizer fails: {error}") from error
+
+
 class PromptTokenizer:
     """A model's tokenizer and chat template.
 
@@ -40,7 +51,8 @@ class PromptTokenizer:
         """`joins_pairs`: whether its model reads two texts that are to be compared as one prompt. `image_token`: the
         text of what stands for an image in a prompt; None = the model sees none."""
         try:
-            self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
+            with panics_as_errors():
+                self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
         except Exception as error:  # the Rust side raises bare Exception
             raise TokenizerError(f"tokenizer.json cannot be read: {error}") from error
         self.backend.no_truncation()
@@ -118,19 +130,22 @@ class PromptTokenizer:
     def encode_each(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[list[int]]:
         """Token ids of each text. Other threads go on meanwhile: unlike `backend.encode`, which takes about a second
         per megabyte, this does not hold the interpreter's lock, and it takes half as long."""
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        with panics_as_errors():
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
 
     def encode_pair(self, first: str, second: str, *, add_special_tokens: bool = True) -> tuple[list[int], int | None]:
         """Token ids of two texts as one prompt, and where the second begins for who tells them apart; None where the
         tokenizer does not."""
-        [encoding] = self.backend.encode_batch_fast([(first, second)], add_special_tokens=add_special_tokens)
+        with panics_as_errors():
+            [encoding] = self.backend.encode_batch_fast([(first, second)], add_special_tokens=add_special_tokens)
         types: list[int] = encoding.type_ids
         return encoding.ids, types.index(1) if 1 in types else None
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`."""
-        return self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        with panics_as_errors():
+            return self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     def token_id(self, text: str) -> int | None:
         """The id of one token given as text, or None when the vocabulary lacks it."""

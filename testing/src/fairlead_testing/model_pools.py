@@ -67,6 +67,9 @@ class FakeReader:
     def get(self, digest: str) -> object | None:
         return object() if digest in self.digests else None
 
+    def problem(self, digest: str) -> None:
+        """There is none."""
+
     async def read(
         self, request: InferenceRequest, digests: Iterable[str], prompt: ReadPrompt | None = None, **_: Any
     ) -> ReadPrompt:

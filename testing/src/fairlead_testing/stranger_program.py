@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 
 
-def make(payload: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
+def make(payload: bytes) -> tuple[bytes, Callable[[bytes, bool], bytes]]:
     """Told the job `payload` when it is loaded."""
     seen: list[bytes] = []
     kept: list[bytearray] = []
 
-    def do(job: bytes) -> bytes:
+    def do(job: bytes, takes_long: bool) -> bytes:
         """`VERB ARGUMENT`"""
         verb, _, argument = job.partition(b" ")
         seen.append(job)
@@ -30,11 +30,13 @@ def make(payload: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
                 raise ValueError(argument.decode())
             case b"panic":
                 raise PanicException(argument.decode())
+            case b"which":
+                return b"long" if takes_long else b"short"
             case b"count":
                 return str(len(seen)).encode()
         return job
 
-    return do(payload), do
+    return do(payload, True), do
 
 
 class PanicException(BaseException):

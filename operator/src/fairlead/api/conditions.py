@@ -129,6 +129,9 @@ class Reason(StrEnum):
     REPLICA_HANGS = "ReplicaHangs"
     """A ready engine has been in one step for so long that it will hardly end. It gets no new requests while another is
     well, and is restarted when it lasts."""
+    TOKENIZER_NOT_RUN = "TokenizerNotRun"
+    """Gateways do not run the model's tokenizer and chat template, which take more processor time or memory than they
+    may, or fail. Its engines tokenise; what their caches hold of a prompt is not known."""
     PODS_REFUSED = "PodsRefused"
     """Pods cannot be created, for example because of a quota or an admission webhook."""
     APPLY_FAILED = "ApplyFailed"

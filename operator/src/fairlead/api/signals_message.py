@@ -81,6 +81,8 @@ class ModelSignals(msgspec.Struct, kw_only=True):
     """Uncached prompt tokens of each dispatched request. Buckets of `TOKENS_BOUNDS`."""
     num_ready: int = 0
     """Replicas that this gateway may send to."""
+    tokenizer_problem: str = ""
+    """Why prompts are left to engines to tokenise; empty where they are not."""
     replicas: dict[str, ReplicaSignals] = msgspec.field(default_factory=dict)
     """By the pod's uid: every replica with a fresh load line."""
 

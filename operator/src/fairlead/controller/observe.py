@@ -81,6 +81,8 @@ class Observed:
     hanging: Mapping[str, str] = field(default_factory=dict)
     """Since when engines have been in a step that will hardly end (RFC 3339), by the pod's uid."""
 
+    tokenizer_problem: str = ""
+    """Why gateways leave its prompts to its engines to tokenise; empty where they do not."""
     downloads: Mapping[str, DownloadProgress] = field(default_factory=dict)
     """How far pods are that download the model, by the pod's uid."""
 
@@ -122,15 +124,17 @@ class Cluster:
         running: Callable[[], Mapping[str, int]] = dict,
         hanging: Callable[[], Mapping[str, str]] = dict,
         downloads: Callable[[], Mapping[str, DownloadProgress]] = dict,
+        tokenizer_problems: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """By the pod's uid, `running`: requests per replica; `hanging`: since when those hang that do; `downloads`: how
-        far those are that download the model."""
+        far those are that download the model. `tokenizer_problems`: by `namespace/name`."""
         self._client = client
         self._warnings = PodWarnings(client)
         self._features = PodFeatures(client)
         self._running = running
         self._hanging = hanging
         self._downloads = downloads
+        self._tokenizer_problems = tokenizer_problems
         self._indexes: Mapping[str, Index] = {}
         self.is_bound = False
         """Whether it is known what there is. Otherwise there seems to be nothing."""
@@ -218,6 +222,7 @@ class Cluster:
             running=self._running(),
             hanging=self._hanging(),
             downloads=self._downloads(),
+            tokenizer_problem=self._tokenizer_problems().get("/".join(key), ""),
         )
 
     def _contests(self, key: Key) -> Iterator[tuple[NameClaim, list[NameClaim]]]:
@@ -316,3 +321,26 @@ class HangWatch:
         }
         models = (self._models.get(uid) or before[uid] for uid in changed)
         self._on_change({(namespace, name) for namespace, _, name in (model.partition("/") for model in models)})
+
+
+class TokenizerWatch:
+    """Of which LLMDeployments gateways leave the prompts to engines, and why; has whom it concerns looked at. `run` it
+    as a task."""
+
+    def __init__(self, problems: Callable[[], Mapping[str, str]], on_change: Callable[[Iterable[Key]], None]) -> None:
+        """`problems`: by `namespace/name`."""
+        self._problems = problems
+        self._on_change = on_change
+        self.known: Mapping[str, str] = {}
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(HANG_LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Compares what is wrong with what was."""
+        before, self.known = self.known, self._problems()
+        if changed := {model for model, _ in before.items() ^ self.known.items()}:
+            self._on_change({(namespace, name) for namespace, _, name in (model.partition("/") for model in changed)})

@@ -25,7 +25,7 @@ from fairlead.controller.capabilities import Capabilities, MissingRights, check_
 from fairlead.controller.downloads import DownloadWatch
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
-from fairlead.controller.observe import Cluster, HangWatch
+from fairlead.controller.observe import Cluster, HangWatch, TokenizerWatch
 from fairlead.controller.operator_metrics import OperatorMetrics, serve_health
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.controller.scaling import SubresourceWriter
@@ -76,7 +76,14 @@ class Operator:
         )
         self.queue = WorkQueue(self._work, num_workers=settings.workers)
         self.hangs = HangWatch(self.gateways.hanging, self.queue.add_all)
-        self.cluster = Cluster(client, self.gateways.running, lambda: self.hangs.since, lambda: self.downloads.known)
+        self.tokenizers = TokenizerWatch(self.gateways.tokenizer_problems, self.queue.add_all)
+        self.cluster = Cluster(
+            client,
+            self.gateways.running,
+            lambda: self.hangs.since,
+            lambda: self.downloads.known,
+            lambda: self.tokenizers.known,
+        )
         self.downloads = DownloadWatch(self.cluster.pods, self.queue.add_all)
         host = socket.gethostname()
         self.lease = Lease(
@@ -157,6 +164,7 @@ class Operator:
             self.queue.run(),
             self._autoscaler.run(),
             self.hangs.run(),
+            self.tokenizers.run(),
             self.downloads.run(),
             self._look_again(every=resync_interval, at_everything=True),
             self._look_again(every=min(LOST_PAUSE_SECONDS, resync_interval), at_everything=False),

@@ -70,6 +70,8 @@ class Situation:
     """Each listed adapter, and how it is with it; None = they were not looked at."""
     paused: str = ""
     """The command that resumes the rollout of the engine's Deployment, where somebody has paused it."""
+    tokenizer_problem: str = ""
+    """Why gateways leave its prompts to its engines to tokenise; empty where they do not."""
     fit: ModelFit | None = None
     """Whether the model fits a replica, by arithmetic; None = the object breaks a rule, or cannot be understood."""
 
@@ -149,6 +151,7 @@ def situation(
         adapters=adapters,
         is_rolling=is_applying or bool(engine and (not is_seen(engine) or is_rolling(engine))),
         paused=paused,
+        tokenizer_problem=observed.tokenizer_problem,
         fit=wanted.fit,
     )
 
@@ -318,6 +321,9 @@ def degraded(now: Situation) -> Said:
     if problem is None and now.conflict is None and adapter is not None:
         problem = Problem(adapter.reason, f"adapter {adapter.name}: {adapter.message}")
     problem = problem or now.conflict
+    if problem is None and now.tokenizer_problem:
+        left = "gateways leave prompts to the engines to tokenise, and do not know what caches hold of them"
+        problem = Problem(Reason.TOKENIZER_NOT_RUN, f"{left}: {now.tokenizer_problem}")
     if problem is None:
         message = " ".join(("Nothing is wrong.", *now.done_without)) if now.done_without else "nothing is wrong"
         return FALSE, Reason.AS_EXPECTED, message

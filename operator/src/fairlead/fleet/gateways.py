@@ -117,6 +117,12 @@ class GatewayFollower:
             if each.load.hangs and now - each.time <= REMEMBERED_SECONDS
         }
 
+    def tokenizer_problems(self) -> Mapping[str, str]:
+        """Why gateways leave the prompts of LLMDeployments to engines to tokenise, by `namespace/name`."""
+        lines = [window.latest.line for window in self._windows.values()]
+        found = ((name, model.tokenizer_problem) for line in lines for name, model in sorted(line.models.items()))
+        return {name: problem for name, problem in found if problem}
+
     def _newest_loads(self) -> Mapping[str, HeardLoad]:
         return newest_loads(window.latest for window in self._windows.values())
 

@@ -73,11 +73,11 @@ class Gateway:
         self.id = secrets.token_hex(8)
         """Names this run of the gateway to engines and to the operator."""
         self.datastore = Datastore()
-        tokenizers = Tokenizers()
+        self.tokenizers = Tokenizers()
         self.upstream = HttpClient(max_idle=settings.max_idle_connections, idle_seconds=math.inf)
         pacer = Pacer()
-        self.reader = PromptReader(tokenizers, pacer)
-        shared = Shared(settings, self.id, self.datastore, tokenizers, self.reader)
+        self.reader = PromptReader(self.tokenizers, pacer)
+        shared = Shared(settings, self.id, self.datastore, self.tokenizers, self.reader)
         self.pools = Pools(make_fleet, shared, self.upstream)
         self.fleet = self.pools.fleet
         self.signals = SignalsStream(self.pools, self.id)
@@ -136,7 +136,7 @@ class Gateway:
             admitting.cancel()
             await asyncio.gather(signalling, following, admitting, return_exceptions=True)
             self.upstream.close()
-            self.reader.close()
+            self.tokenizers.close()
 
     def drain(self) -> None:
         """Not ready from now on; takes requests for `drain_delay` more seconds, then finishes what runs, and ends.

@@ -9,19 +9,21 @@ HEAD_BYTES = _HEAD.size
 
 
 class Kind(IntEnum):
-    """Of a frame; the first three go to a process, the others come from one."""
+    """Of a frame; the first four go to a process, the others come from one."""
 
     LOAD = 1
     """The name of a program, and what it is made of."""
     JOB = 2
-    FORK = 3
+    """Others wait behind it."""
+    LONG_JOB = 3
+    FORK = 4
     """Limits; the channel of the new process comes along."""
-    BORN = 4
+    BORN = 5
     """The number of the process, before anything else."""
-    DONE = 5
-    FAILED = 6
+    DONE = 6
+    FAILED = 7
     """What the program raised, as text."""
-    OUT_OF_MEMORY = 7
+    OUT_OF_MEMORY = 8
 
 
 def framed(kind: Kind, body: bytes = b"") -> bytes:

@@ -17,7 +17,8 @@ class Limits(msgspec.Struct, frozen=True):
 
     slice_seconds: float = 0.05
     """Of a processor, for a job that others wait behind; one that takes longer begins anew beside them."""
-    job_seconds: float = 2.0
+    slice_seconds_per_byte: float = 40e-9
+    job_seconds: float = 1.0
     job_seconds_per_byte: float = 20e-6
     """Tokenising takes about one microsecond a byte."""
     load_seconds: float = 5.0
@@ -26,10 +27,20 @@ class Limits(msgspec.Struct, frozen=True):
     """Beyond what the process has when it begins."""
     memory_per_byte: int = 256
     """Tokenising takes some two hundred."""
+    most_bytes: int = 2**20
+    """For which there is so much memory; of what is more, a few times its size."""
+
+    def slice(self, num_bytes: int) -> float:
+        """For a job of this size that others wait behind."""
+        return self.slice_seconds + num_bytes * self.slice_seconds_per_byte
 
     def seconds(self, num_bytes: int) -> float:
         """For a job of this size."""
         return self.job_seconds + num_bytes * self.job_seconds_per_byte
+
+    def memory(self, num_bytes: int) -> int:
+        """Bytes for a job of this size."""
+        return self.memory_bytes + min(num_bytes, self.most_bytes) * self.memory_per_byte + 4 * num_bytes
 
     def seconds_to_load(self, num_bytes: int) -> float:
         return self.load_seconds + num_bytes * self.load_seconds_per_byte
@@ -51,7 +62,7 @@ class MemoryLimit:
 
     def allow(self, num_bytes: int) -> None:
         """For a job of this size. Beyond it, Python raises MemoryError and Rust ends the process."""
-        wanted = self._limits.memory_bytes + num_bytes * self._limits.memory_per_byte
+        wanted = self._limits.memory(num_bytes)
         wanted += -wanted % _STEP
         if wanted != self._allowed and self._base:
             self._allowed = wanted

@@ -83,23 +83,24 @@ class Workers:
         for _ in range(_MOST_INTERRUPTIONS):
             quick = self._quick if self._quick and not self._quick.has_ended else await self._started()
             try:
-                return await quick.ask(Kind.JOB, job, self._limits.slice_seconds)
+                return await quick.ask(Kind.JOB, job, self._limits.slice(len(job)))
             except WorkerInterrupted:
                 continue
             except WorkerExceeded:
+                quick.end()
                 return await self.ask_beside(job)
         raise WorkerInterrupted
 
     async def ask_beside(self, job: bytes, num_bytes: int = 0) -> bytes:
         """The answer to one that takes longer, from a process of its own. `num_bytes`: what it is made of, if that is
         more than it says itself. Raises the same."""
-        self._check()
         num_bytes = max(num_bytes, len(job))
         async with self._large if num_bytes >= LARGE_BYTES else self._beside:
+            self._check()
             branch = await self._stem_now().fork(self._limits, _NICENESS)
             self._alone.add(branch)
             try:
-                return await branch.ask(Kind.JOB, job, self._limits.seconds(num_bytes))
+                return await branch.ask(Kind.LONG_JOB, job, self._limits.seconds(num_bytes))
             except WorkerExceeded as error:
                 self._note(error)
                 raise

@@ -18,8 +18,8 @@ from fairlead_protocol.workers.child import be_killed_with, bury_descendants, le
 from fairlead_protocol.workers.frames import HEAD_BYTES, Kind, framed, head, read_exactly
 from fairlead_protocol.workers.limits import Limits, MemoryLimit
 
-Handler = Callable[[bytes], bytes]
-"""Does a job."""
+Handler = Callable[[bytes, bool], bytes]
+"""Does a job. Told whether it may take long, as nobody waits behind it."""
 Program = Callable[[bytes], tuple[bytes, Handler]]
 """Made of bytes, it tells something of itself and does jobs."""
 
@@ -75,7 +75,7 @@ def _serve(channel: socket.socket, order: Fork, handler: Handler | None) -> None
                 answer, handler = _loaded(msgspec.msgpack.decode(body, type=Load))
             else:
                 assert handler is not None
-                answer = handler(body)
+                answer = handler(body, kind is Kind.LONG_JOB)
             reply = framed(Kind.DONE, answer)
         except MemoryError:
             reply = framed(Kind.OUT_OF_MEMORY)

@@ -26,6 +26,7 @@ from fairlead_protocol.messages import (
     REASON_ENGINE_FULL,
     StepCost,
 )
+from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.adapter_slots import AdapterSlots
 from fairlead_testing.fake_engine.answers import Answer, cut, error
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
@@ -75,6 +76,7 @@ class FakeEngine:
         step_cost: StepCost | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        tokenizer: PromptTokenizer | None = None,
     ) -> None:
         """`adapters`: those that it serves, where it is told with the seconds that loading each takes; so many of them
         have a place at once as `adapter_slots` says (None = all).
@@ -83,9 +85,10 @@ class FakeEngine:
 
         `limits`: beyond them it refuses as full, as a real one does; with `max_num_queued_tokens` 0 nothing waits.
         `step_cost`: what its steps take (None = nothing: prompts are read at once, and `pace` slows answers down).
-        `port`: 0 = any free one.
+        `port`: 0 = any free one. `tokenizer`: the one that it tells of; None = that which it uses.
         """
         self._host, self._port = host, port
+        self.tokenizer = tokenizer or make_tokenizer()
         self.name = name
         self.served_name = served_name
         seconds = adapters if isinstance(adapters, Mapping) else dict.fromkeys(adapters, 0.0)
@@ -198,7 +201,7 @@ class FakeEngine:
     def replica(self, *, with_limits: bool = True) -> Replica:
         """This engine as the gateway knows it; without limits, before it was asked."""
         told = replace(self.limits, num_kv_blocks=self.core.cache.num_blocks)
-        limits, digest = (told, make_tokenizer().digest) if with_limits else (None, "")
+        limits, digest = (told, self.tokenizer.digest) if with_limits else (None, "")
         adapters = frozenset(self.adapters if with_limits else ())
         return Replica(self.name, self.name, self._host, self.port, limits, digest=digest, adapters=adapters)
 
@@ -412,6 +415,7 @@ class FakeEngine:
             adapters=self.adapters,
             token_budget=core.token_budget,
             num_kv_blocks=core.cache.num_blocks,
+            tokenizer=self.tokenizer,
         )
 
 

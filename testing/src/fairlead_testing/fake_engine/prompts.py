@@ -67,16 +67,21 @@ def _read_prompt(body: Mapping[str, Any]) -> list[int]:
 
 
 def model_info(
-    served_name: str, limits: Limits, *, adapters: tuple[str, ...] = (), token_budget: int, num_kv_blocks: int
+    served_name: str,
+    limits: Limits,
+    *,
+    adapters: tuple[str, ...] = (),
+    token_budget: int,
+    num_kv_blocks: int,
+    tokenizer: PromptTokenizer,
 ) -> ModelInfo:
     """What a fake engine says of itself."""
-    tokenizer = make_tokenizer()
     return ModelInfo(
         engine_version="fake",
         served_name=served_name,
         digest=tokenizer.digest,
         tokenizer_json=tokenizer.tokenizer_json,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=tokenizer.chat_template.source if tokenizer.chat_template else None,
         special_tokens={},
         block_size=limits.block_size,
         max_model_len=limits.max_model_len or num_kv_blocks * limits.block_size,

@@ -109,6 +109,12 @@ class ModelPool:
         """Replicas that may be sent requests: neither brand new nor on their way out."""
         return len(self.router.replicas) - len(self._draining)
 
+    @property
+    def tokenizer_problem(self) -> str | None:
+        """Why prompts for some of its replicas are not tokenised here; None where all are."""
+        problems = (self._tokenizers.problem(digest) for digest in {each.digest for each in self.router.replicas})
+        return next(filter(None, problems), None)
+
     # What the director calls.
 
     def ticket(self, request: InferenceRequest) -> RequestTicket:

@@ -1,16 +1,15 @@
 """The fields of a request that make its prompt, decoded; and what its beginning is. Pure.
 
-Only these fields are decoded in a gateway, by the same schemas as in an engine. What does not fit them is the engine's
-to refuse.
+Only these fields are decoded for a gateway, by the same schemas as in an engine: in the process that has the model's
+tokenizer, or, where there is none, in the gateway's own. What does not fit them is the engine's to refuse.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.openai.routes import CLASSIFY_PATH, EMBEDDINGS_PATH, READING_PATHS, RERANK_PATH, SCORE_PATH
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
 from fairlead_protocol.budget import CacheSalt
@@ -28,9 +27,12 @@ from fairlead_protocol.prompts import (
     RerankPrompt,
     ScorePrompt,
     TextPrompts,
-    rendered_factor,
 )
 
+Raw: TypeAlias = "msgspec.Raw | bytes | memoryview"
+"""A field's JSON."""
+BYTES_PER_TOKEN = 4
+"""Of typical text, for prompts that no tokenizer has seen."""
 MAX_BYTES = 1024 * 1024
 MAX_VALUES = 400_000
 """Fields larger than the one that may have more values than the other are not decoded, which would take long and many
@@ -53,6 +55,8 @@ _DECODERS = {
 }
 _salt: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(CacheSalt | None)
 _number: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_OTHER_NAMES = ("cache_salt", "pooling", *_LIMITS)
 TOKENS_PER_IMAGE = 1000
 """Of an image that nobody has decoded: those of a picture of a mega pixel are about as many."""
 _OVER_ALL = (b'"mean"', b'"max"')
@@ -121,13 +125,9 @@ class RawPrompt:
         return LeastTokens(places[0], max(self.least_ids, int(self.well_formed)), limit=self.limit)
 
     @property
-    def most_rendered_bytes(self) -> int:
-        """What a template may make of a chat; 0 for other prompts."""
-        if not isinstance(self.fields, ChatPrompt):
-            return 0
-        return self.num_bytes * rendered_factor(
-            self.fields.messages, self.fields.tools, self.fields.chat_template_kwargs
-        )
+    def num_tokens(self) -> int:
+        """About as many as it may have."""
+        return self.num_bytes // BYTES_PER_TOKEN + self.num_images * TOKENS_PER_IMAGE if self.well_formed else 0
 
     def beginning(self, length: int) -> str:
         """The first `length` characters of the first user message, or of the first text of another request."""
@@ -148,13 +148,20 @@ class RawPrompt:
         return " ".join(str(token_id) for token_id in ids[:length])[:length]
 
 
-def raw_prompt(request: InferenceRequest) -> RawPrompt:
-    """What `request` has as its prompt. Never raises."""
-    schema = _SCHEMAS.get(request.path)
+def prompt_fields(path: str, fields: Mapping[str, Raw]) -> dict[str, Raw]:
+    """Those of a request's fields that matter here; none where requests for this path have no prompt."""
+    schema = _SCHEMAS.get(path)
+    names = () if schema is None else (*_DECODERS[schema], *_OTHER_NAMES)
+    return {name: fields[name] for name in names if name in fields}
+
+
+def raw_prompt(path: str, given: Mapping[str, Raw], adapter: str | None) -> RawPrompt:
+    """What a request has as its prompt; `given`: at least those of `prompt_fields`. Never raises."""
+    schema = _SCHEMAS.get(path)
     if schema is None:
         return RawPrompt(0, None, well_formed=False)
     decoders = _DECODERS[schema]
-    raw = {name: request.fields[name] for name in decoders if name in request.fields}
+    raw = {name: given[name] for name in decoders if name in given}
     num_bytes = sum(len(value) for value in raw.values())
     if num_bytes > MAX_BYTES and sum(bytes(value).count(b",") for value in raw.values()) > MAX_VALUES:
         name = "prompt" if schema is ChatPrompt else schema.FIELD
@@ -165,13 +172,13 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
         return RawPrompt(num_bytes, None, well_formed=True, field=name, least_ids=least_ids)
     try:
         fields = schema(**{name: decoders[name].decode(value) for name, value in raw.items()})
-        salt = request.fields.get("cache_salt")
-        extra = extra_bytes(adapter=request.adapter, cache_salt=_salt.decode(salt or b"null"))
+        salt = given.get("cache_salt")
+        extra = extra_bytes(adapter=adapter, cache_salt=_salt.decode(salt or b"null"))
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return RawPrompt(num_bytes, None, well_formed=False)
     if not isinstance(fields, ChatPrompt) and fields.num_prompts > MAX_PROMPTS:
         return RawPrompt(num_bytes, None, well_formed=True, field=fields.FIELD)
-    reads_all = schema is EmbeddingPrompt and bytes(request.fields.get("pooling", b"")) in _OVER_ALL
+    reads_all = schema is EmbeddingPrompt and bytes(given.get("pooling", b"")) in _OVER_ALL
     num_images = 0
     if isinstance(fields, ChatPrompt) and (num_images := len(image_parts(fields.messages))):
         num_bytes = max(0, num_bytes - url_bytes(fields.messages))
@@ -180,19 +187,19 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
         fields,
         well_formed=True,
         extra=extra,
-        limit=_limit(request, schema),
+        limit=_limit(path, given, schema),
         reads_all=reads_all,
         num_images=num_images,
     )
 
 
-def _limit(request: InferenceRequest, schema: type[PromptFields]) -> AnswerLimit:
+def _limit(path: str, given: Mapping[str, Raw], schema: type[PromptFields]) -> AnswerLimit:
     """What is no sensible number is the engine's to refuse."""
-    if request.path in READING_PATHS:
+    if path in READING_PATHS:
         return NO_LIMIT
-    names = ("max_tokens", "max_completion_tokens") if schema is ChatPrompt else ("max_tokens",)
+    names = _LIMITS if schema is ChatPrompt else _LIMITS[:1]
     try:
-        limits = [_number.decode(request.fields.get(name, b"null")) for name in names]
+        limits = [_number.decode(given.get(name, b"null")) for name in names]
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return NO_LIMIT
     return AnswerLimit.of(*limits)

@@ -1,37 +1,31 @@
 """Requests → prompts as routing sees them: token ids by the model's own tokenizer, once per request.
 
-Pools ask before a request is routed. Short prompts, and long ones of which most is known from earlier turns, are
-tokenised on the event loop; what takes long, in one of a few threads. A request that is wrong gets no tokens and no
-error either: its engine says what is wrong with it. Only that a prompt is too long is noted.
+Pools ask before a request is routed. A model's tokenizer and template are in processes of their own (`tokenizers.py`),
+which also decode the request's fields, so that this one does nothing but pass bytes on. A request that is wrong gets no
+tokens and no error either: its engine says what is wrong with it. Only that a prompt is too long is noted.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE, LeastTokens, RawPrompt, raw_prompt
-from fairlead.gateway.prompts.tokenising import HashChains, LeftToEngine, Tokenising
+from fairlead.gateway.prompts.fields import LeastTokens, Raw, prompt_fields, raw_prompt
+from fairlead.gateway.prompts.prompt_jobs import Outcome, ReadJob, ReadReply
 from fairlead.gateway.prompts.tokenizers import ModelTokenizer, Tokenizers
 from fairlead.routing.prompt import Prompt
 from fairlead_protocol.adapters import with_adapter
-from fairlead_protocol.lanes import Lanes, Pacer
+from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import AnswerTooLong, PromptError, PromptTooLong
+from fairlead_protocol.prompts import TooLong
+from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
+from fairlead_protocol.workers.pool import GivenUp
 
-MAX_WAITING = 64
-"""Requests that may wait for a thread; while there are so many, further ones are left to their engines."""
-QUICK_CHARACTERS = 8 * 1024
-"""Texts of this length are tokenised on the event loop, in about two milliseconds."""
-QUICK_BYTES = 128 * 1024
-"""Prompts of this size are rendered and looked up on the event loop, in about half a millisecond."""
-QUICK_RENDERED_BYTES = 2 * 1024 * 1024
-"""The same for what a template may make of them."""
 MAX_TOKENS_SENT = 1_000_000
 """More would take the request over the engine's limit for bodies, which is 16 MiB by default."""
-BYTES_PER_TOKEN = 4
-"""Of typical text, for prompts that no tokenizer has seen."""
+MAX_WAITING = 256
+"""Requests that may be with tokenizers; while there are so many, further ones are left to their engines."""
 
 
 @dataclass(slots=True)
@@ -70,15 +64,9 @@ class PromptReader:
     def __init__(self, tokenizers: Tokenizers, pacer: Pacer) -> None:
         self._tokenizers = tokenizers
         self._pacer = pacer
-        self._lanes = Lanes()
-        self._chains = HashChains()
-        self._num_in_threads = 0
+        self._num_waiting = 0
         self.num_left = 0
-        """Requests left to their engines, as too long or because too many waited for a thread."""
-
-    def close(self) -> None:
-        """Ends the threads when they have done what they are at."""
-        self._lanes.close()
+        """Requests left to their engines: too long, too many at once, or of a model whose tokenizer is not run."""
 
     async def read(
         self,
@@ -94,62 +82,57 @@ class PromptReader:
         `affinity_length`: characters of `Prompt.affinity`.
         """
         wanted = set(digests)
-        if prompt is not None and not self._open(prompt, wanted):
-            return prompt
-        await self._pacer.pace(request.num_bytes)
-        raw = raw_prompt(request)
-        if prompt is None:
-            num_tokens = raw.num_bytes // BYTES_PER_TOKEN + raw.num_images * TOKENS_PER_IMAGE if raw.well_formed else 0
-            prompt = ReadPrompt(
-                num_tokens=num_tokens,
-                affinity=with_adapter(raw.beginning(affinity_length), request.adapter),
-                least=raw.least(),
-                adapter=request.adapter,
-            )
-        for digest, model in self._open(prompt, wanted).items():
-            await self._settle(prompt, digest, raw, model)
-        return prompt
+        settled = set() if prompt is None else prompt.settled
+        known = {digest: self._tokenizers.get(digest) for digest in wanted - settled}
+        fields = prompt_fields(request.path, request.fields)
+        for digest, model in known.items() if fields else ():
+            if model is None:
+                continue
+            reply = await self._reply(request, fields, model, affinity_length)
+            if reply is not None:
+                prompt = prompt or _begun(request, reply.num_tokens, reply.affinity, reply.least)
+                _settle(prompt, digest, reply)
+            elif prompt is None:
+                prompt = await self._unread(request, affinity_length)
+            prompt.settled.add(digest)
+            self.num_left += reply is None or reply.outcome is Outcome.LEFT
+        return prompt or await self._unread(request, affinity_length)
 
-    def _open(self, prompt: ReadPrompt, digests: set[str]) -> dict[str, ModelTokenizer]:
-        """The known tokenizers among `digests` that have not tried yet."""
-        known = {digest: self._tokenizers.get(digest) for digest in digests - prompt.settled}
-        return {digest: model for digest, model in known.items() if model is not None}
-
-    async def _settle(self, prompt: ReadPrompt, digest: str, raw: RawPrompt, model: ModelTokenizer) -> None:
-        prompt.settled.add(digest)
-        if raw.fields is None:
-            if raw.least_ids >= model.max_model_len:
-                prompt.num_tokens = 0
-                prompt.too_long[digest] = PromptTooLong(raw.field, raw.least_ids, model.max_model_len, or_more=True)
-            else:
-                self.num_left += raw.well_formed
-            return
-        work = Tokenising(raw, raw.fields, model, self._chains)
+    async def _reply(
+        self, request: InferenceRequest, fields: Mapping[str, Raw], model: ModelTokenizer, affinity_length: int
+    ) -> ReadReply | None:
+        """None where reading it is left to an engine."""
+        if self._num_waiting >= MAX_WAITING:
+            return None
+        given = {name: memoryview(raw) for name, raw in fields.items()}
+        self._num_waiting += 1
         try:
-            is_long = raw.num_bytes > QUICK_BYTES or raw.most_rendered_bytes > QUICK_RENDERED_BYTES
-            await self._run(work.begin, raw.num_bytes, in_thread=is_long)
-            num_missing = work.num_missing_characters
-            await self._run(work.finish, num_missing, in_thread=num_missing > QUICK_CHARACTERS)
-        except LeftToEngine:
-            self.num_left += 1
-        except PromptError as error:
-            prompt.num_tokens = 0  # it is going to be refused, which costs an engine nothing
-            if isinstance(error, PromptTooLong | AnswerTooLong):
-                prompt.too_long[digest] = error
-        else:
-            prompt.by_digest[digest] = work.prompts
-            prompt.num_tokens = sum(tokens.num_tokens for tokens in work.prompts)
-            prompt.num_cached_tokens += work.num_cached_tokens
-        prompt.seconds += work.seconds
-
-    async def _run(self, work: Callable[[], None], size: int, *, in_thread: bool) -> None:
-        """Work of this size, where it disturbs least. Raises LeftToEngine."""
-        if not in_thread:
-            return work()
-        if self._num_in_threads >= MAX_WAITING:
-            raise LeftToEngine
-        self._num_in_threads += 1
-        try:
-            await self._lanes.run(size, work)
+            return await model.read(ReadJob(request.path, given, request.adapter, affinity_length, model.engines))
+        except (GivenUp, WorkerError, WorkerExceeded, WorkerInterrupted):
+            return None
         finally:
-            self._num_in_threads -= 1
+            self._num_waiting -= 1
+
+    async def _unread(self, request: InferenceRequest, affinity_length: int) -> ReadPrompt:
+        """What is known of it without a tokenizer."""
+        await self._pacer.pace(request.num_bytes)
+        raw = raw_prompt(request.path, request.fields, request.adapter)
+        return _begun(request, raw.num_tokens, raw.beginning(affinity_length), raw.least())
+
+
+def _begun(request: InferenceRequest, num_tokens: int, affinity: str, least: LeastTokens) -> ReadPrompt:
+    affinity = with_adapter(affinity, request.adapter)
+    return ReadPrompt(num_tokens=num_tokens, affinity=affinity, least=least, adapter=request.adapter)
+
+
+def _settle(prompt: ReadPrompt, digest: str, reply: ReadReply) -> None:
+    """Notes what became of it."""
+    prompt.seconds += reply.seconds
+    if reply.outcome is Outcome.READ:
+        prompt.by_digest[digest] = tuple(each.tokens(reply.extra) for each in reply.prompts)
+        prompt.num_tokens = sum(tokens.num_tokens for tokens in prompt.by_digest[digest])
+        prompt.num_cached_tokens += reply.num_cached_tokens
+    elif reply.outcome is not Outcome.LEFT:
+        prompt.num_tokens = 0  # it is going to be refused, which costs an engine nothing
+        if reply.outcome is Outcome.TOO_LONG:
+            prompt.too_long[digest] = TooLong(*reply.error)

@@ -1,4 +1,4 @@
-"""One request through one tokenizer: render, look up, encode, hash. Plain work without waiting, for any thread.
+"""One request through one tokenizer: render, look up, encode, hash. Done in a process of the model's own.
 
 Block hashes are remembered, for the same prompts as texts in `prefix_cache.py`: computing takes 0.6 µs a block, looking
 up a tenth of it.
@@ -6,22 +6,21 @@ up a tenth of it.
 
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 
 from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE, RawPrompt
-from fairlead.gateway.prompts.prefix_cache import Encoding, Ids
-from fairlead.gateway.prompts.tokenizers import ModelTokenizer
-from fairlead.routing.prompt import Tokens
+from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, Encoding, Ids
+from fairlead.gateway.prompts.prompt_jobs import Engines, Key, PackedTokens
 from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
 from fairlead_protocol.prompts import Part, PromptError, PromptFields, PromptTooLong, cannot_be_tokenised
 
 MAX_CHARACTERS_PER_TOKEN = 32
 """A text with more of them for each token that its engine takes is hardly going to fit; finding out is left to the
 engine."""
-MAX_CHARACTERS = 4 * 1024 * 1024
-"""Of a text, about a million tokens; longer ones are left to the engine, too."""
+MAX_CHARACTERS = 1024 * 1024
+"""Of a text, which takes some two hundred times as much memory; longer ones are left to the engine, too."""
 CHUNK_BLOCKS = 64
 """Blocks that are remembered together: with blocks of 16 tokens, 8 KiB."""
 
@@ -31,10 +30,10 @@ class LeftToEngine(Exception):
 
 
 class HashChains:
-    """Hashes a prompt that begins like an earlier one from where it differs. Safe between threads."""
+    """Hashes a prompt that begins like an earlier one from where it differs."""
 
-    def __init__(self, max_chunks: int = 4096) -> None:
-        """`max_chunks`: by default 32 MiB, for four million tokens."""
+    def __init__(self, max_chunks: int = 1024) -> None:
+        """`max_chunks`: by default 12 MiB, for a million tokens."""
 
         def hash_chunk(parent: BlockHash, raw_ids: bytes, block_size: int, extra: bytes) -> tuple[BlockHash, ...]:
             return tuple(hash_blocks(array("I", raw_ids), block_size, parent=parent, extra=extra))
@@ -56,15 +55,18 @@ class HashChains:
 class Tokenising:
     """`begin`, then `finish`, once each; `num_missing_characters` tells in between how long the second will take."""
 
-    def __init__(self, raw: RawPrompt, fields: PromptFields, model: ModelTokenizer, chains: HashChains) -> None:
+    def __init__(
+        self, raw: RawPrompt, fields: PromptFields, model: CachingTokenizer, engines: Engines, chains: HashChains
+    ) -> None:
         """`fields`: those of `raw`, which has some."""
+        self._engines = engines
         self._raw = raw
         self._fields = fields
         self._chains = chains
         self._model = model
         self._parts: list[tuple[Part, Encoding | None]] = []
         """Texts with what is known of them; ids and pairs as they came."""
-        self.prompts: tuple[Tokens, ...] = ()
+        self.prompts: list[PackedTokens] = []
         """The result."""
         self.seconds = 0.0
         """Spent so far."""
@@ -76,6 +78,11 @@ class Tokenising:
         return known + sum(sum(map(len, part.texts)) for part, encoding in self._parts if encoding is None)
 
     @property
+    def missing(self) -> list[Key]:
+        """What of it would be remembered when it has been encoded."""
+        return [key for _, encoding in self._parts if encoding for key in encoding.missing]
+
+    @property
     def num_cached_tokens(self) -> int:
         """Tokens of texts that were known."""
         return sum(encoding.num_cached_tokens for _, encoding in self._parts if encoding)
@@ -85,8 +92,8 @@ class Tokenising:
         with self._timed():
             parts = self._fields.parts(self._model.tokenizer)
             for part in parts:
-                part.check_length(self._model.least_tokens, self._model.max_model_len)
-            limit = min(self._model.max_model_len * MAX_CHARACTERS_PER_TOKEN, MAX_CHARACTERS)
+                part.check_length(self._model.least_tokens, self._engines.max_model_len)
+            limit = min(self._engines.max_model_len * MAX_CHARACTERS_PER_TOKEN, MAX_CHARACTERS)
             if any(sum(map(len, part.texts)) > limit for part in parts):
                 raise LeftToEngine
             framed = self._fields.adds_special_tokens
@@ -96,28 +103,26 @@ class Tokenising:
                     known = self._model.begin(part.content, add_special_tokens=framed)
                 self._parts.append((part, known))
 
-    def finish(self) -> None:
-        """Encodes what was not known, and hashes. Raises PromptError."""
+    def finish(self, learnt: Mapping[Key, Ids]) -> None:
+        """Encodes what was not known, nor `learnt` elsewhere, and hashes. Raises PromptError."""
         with self._timed():
             extra = self._raw.extra
-            reads_all = self._raw.reads_all or not self._model.shares_prefixes
-            prompts = []
+            reads_all = self._raw.reads_all or not self._engines.shares_prefixes
             for part, encoding in self._parts:
-                whole, second_start = self._ids(part, encoding)
+                whole, second_start = self._ids(part, encoding, learnt)
                 ids, num_estimated = self._before_images(part, whole)
                 hashes = {
                     size: [] if reads_all else self._chains.hashes(ids, size, extra)
-                    for size in tuple(self._model.block_sizes)
+                    for size in self._engines.block_sizes
                 }
-                prompts.append(Tokens(ids, extra, hashes, second_start, num_estimated))
-            self.prompts = tuple(prompts)
+                self.prompts.append(PackedTokens.of(ids, hashes, second_start, num_estimated))
 
-    def _ids(self, part: Part, encoding: Encoding | None) -> tuple[Ids, int | None]:
+    def _ids(self, part: Part, encoding: Encoding | None, learnt: Mapping[Key, Ids]) -> tuple[Ids, int | None]:
         """And where the second text begins. Pairs are not remembered: a document is hardly asked for twice."""
         second_start = None
         try:
             if encoding is not None:
-                ids = self._model.finish(encoding)
+                ids = self._model.finish(encoding, learnt)
             else:
                 encoded, second_start = part.encoded(self._model.tokenizer, self._fields.adds_special_tokens)
                 ids = array("I", encoded)
@@ -125,9 +130,9 @@ class Tokenising:
             raise cannot_be_tokenised(part.place, error) from error
         if not ids:
             raise PromptError(part.place, "is empty")
-        if len(ids) >= self._model.max_model_len:
-            raise PromptTooLong(part.place, len(ids), self._model.max_model_len)
-        self._raw.limit.check(len(ids), self._model.max_model_len)
+        if len(ids) >= self._engines.max_model_len:
+            raise PromptTooLong(part.place, len(ids), self._engines.max_model_len)
+        self._raw.limit.check(len(ids), self._engines.max_model_len)
         return ids, second_start
 
     def _before_images(self, part: Part, ids: Ids) -> tuple[Ids, int]:
@@ -141,7 +146,7 @@ class Tokenising:
             raise PromptError(part.place, "has not as many places as images")
         first = ids.index(token_id)
         num_texts = len(ids) - num_images
-        most = self._model.max_model_len - 1 - num_texts
+        most = self._engines.max_model_len - 1 - num_texts
         return ids[:first], num_texts - first + max(num_images, min(num_images * TOKENS_PER_IMAGE, most))
 
     @contextmanager

@@ -1,73 +1,96 @@
 """The tokenizers of the models that are served, by digest. Fed from engines' `ModelInfo`, read by the gateway.
 
-Engines of one model have the same digest but for a while during a rollout, so each tokenizer is built once, however
-many replicas have it. All share one cache of texts and their ids.
+Tokenizers and chat templates come with models and are programs: each runs in processes of its own, which are ended when
+it takes more than it may. Engines of one model have the same digest but for a while during a rollout, so each is loaded
+once, however many replicas have it.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable
 
-from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, PrefixCache
-from fairlead_protocol.chat import ChatTemplateError
+import msgspec
+
+from fairlead.gateway.prompts.prompt_jobs import EncodeJob, Engines, Outcome, ReadJob, ReadReply
 from fairlead_protocol.messages import ModelBrief, ModelInfo
-from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
+from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.pool import Workers
+from fairlead_protocol.workers.root import WorkerRoot
 
 logger = logging.getLogger(__name__)
 
-CACHE_BYTES = 128 * 1024 * 1024
 MAX_SPARE = 4
-_SMALL_BYTES = 256 * 1024
-"""A tokenizer of this size is read in a few milliseconds, on the event loop; larger ones in a thread."""
+LIMITS = Limits(memory_bytes=160 * 2**20)
+"""For the caches of the process that jobs go through as well."""
+_PROGRAM = "fairlead.gateway.prompts.prompt_program"
+_MAX_TRIES = 3
+"""To load a tokenizer, where somebody ends its process."""
+
+_replies = msgspec.msgpack.Decoder(ReadReply)
+_encode = msgspec.msgpack.Encoder().encode
 
 
-class ModelTokenizer(CachingTokenizer):
-    """A tokenizer that remembers what it encoded, and what the engines that have it say about prompts."""
+class ModelTokenizer:
+    """A tokenizer, and what the engines that have it say about prompts."""
 
-    def __init__(self, info: ModelInfo, cache: PrefixCache) -> None:
-        """Raises TokenizerError and ChatTemplateError."""
-        tokenizer = PromptTokenizer(
-            info.tokenizer_json,
-            chat_template=info.chat_template,
-            special_tokens=info.special_tokens,
-            joins_pairs=info.joins_pairs,
-            image_token=info.image_token,
-        )
-        if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
-            raise TokenizerError("its engine understands the same files differently")
-        super().__init__(tokenizer, cache)
+    def __init__(self, info: ModelInfo, workers: Workers) -> None:
+        self.workers = workers
         self.max_model_len = info.max_model_len
         """Of the engine that takes the longest prompts, in tokens."""
         self.block_sizes = {info.block_size}
         """Tokens per block of its engines' caches."""
         self.shares_prefixes = info.shares_prefixes
-        """Whether these spare a prompt what another has in common with it."""
+
+    @property
+    def engines(self) -> Engines:
+        return Engines(self.max_model_len, sorted(self.block_sizes), self.shares_prefixes)
+
+    async def read(self, job: ReadJob) -> ReadReply:
+        """Raises what `Workers.ask` does."""
+        reply = _replies.decode(await self.workers.ask(_encode(job)))
+        if reply.outcome is Outcome.MISSING:
+            pieces = EncodeJob(reply.missing)
+            learnt = msgspec.Raw(await self.workers.ask_beside(_encode(pieces)))
+            with_them = msgspec.structs.replace(job, learnt=learnt)
+            reply = _replies.decode(await self.workers.ask(_encode(with_them)))
+        if reply.outcome is Outcome.TAKES_LONG:
+            reply = _replies.decode(await self.workers.ask_beside(_encode(job)))
+        return reply
 
 
 class Tokenizers:
-    """One per gateway. Keeps the tokenizers in use, and a few that were: a rollout may be taken back."""
+    """One per gateway. Keeps the tokenizers in use, and a few that were: a rollout may be taken back. Close it when
+    done."""
 
-    def __init__(self, *, cache_bytes: int = CACHE_BYTES, max_spare: int = MAX_SPARE) -> None:
-        """`cache_bytes`: of texts and their ids, for all tokenizers together. `max_spare`: tokenizers kept unused."""
-        self.cache = PrefixCache(cache_bytes)
+    def __init__(self, *, max_spare: int = MAX_SPARE, root: WorkerRoot | None = None) -> None:
+        """`max_spare`: tokenizers kept unused. `root`: that of their processes; None = one of its own."""
+        self._root = root or WorkerRoot([_PROGRAM])
         self._max_spare = max_spare
         self._known: dict[str, ModelTokenizer | None] = {}
-        """In the order they were last in use; None where it cannot be built."""
-        self._building: dict[str, asyncio.Task[None]] = {}
+        """In the order they were last in use; None where it cannot be loaded."""
+        self.failed: dict[str, str] = {}
+        """Why not, of each of those."""
+        self._loading: dict[str, asyncio.Task[None]] = {}
 
     def get(self, digest: str) -> ModelTokenizer | None:
-        """None for one that is not known, or cannot be built."""
+        """None for one that is not known, or cannot be loaded."""
         return self._known.get(digest)
+
+    def problem(self, digest: str) -> str | None:
+        """Why prompts are not tokenised here now for engines with this digest; None where they are."""
+        model = self._known.get(digest)
+        return self.failed.get(digest) if model is None else model.workers.problem
 
     async def add(self, info: ModelBrief) -> None:
         """Makes this engine's tokenizer known, unless it is already; then `info` may come without it.
 
-        A tokenizer that cannot be built is logged, and its engines tokenise by themselves.
+        A tokenizer that cannot be loaded is logged, and its engines tokenise by themselves.
         """
-        while info.digest not in self._known and isinstance(info, ModelInfo):
-            if (building := self._building.get(info.digest)) is None:
-                building = self._building[info.digest] = asyncio.create_task(self._build(info))
-            await asyncio.shield(building)  # others may wait for it as well
+        if info.digest not in self._known and isinstance(info, ModelInfo):
+            if (loading := self._loading.get(info.digest)) is None:
+                loading = self._loading[info.digest] = asyncio.create_task(self._load(info))
+            await asyncio.shield(loading)  # others may wait for it as well
         known = self._known.get(info.digest)
         if known is not None:
             known.max_model_len = max(known.max_model_len, info.max_model_len)
@@ -79,16 +102,34 @@ class Tokenizers:
         for digest in in_use:
             self._known[digest] = self._known.pop(digest)  # to the end
         for digest in list(self._known)[: max(0, len(self._known) - len(set(in_use)) - self._max_spare)]:
-            del self._known[digest]
+            self.failed.pop(digest, None)
+            if (model := self._known.pop(digest)) is not None:
+                model.workers.close()
 
-    async def _build(self, info: ModelInfo) -> None:
+    def close(self) -> None:
+        """Ends all processes."""
+        for loading in self._loading.values():
+            loading.cancel()
+        for model in self._known.values():
+            if model is not None:
+                model.workers.close()
+        self._known.clear()
+        self._root.close()
+
+    async def _load(self, info: ModelInfo) -> None:
+        name = f"the tokenizer or chat template of {info.served_name}"
+        workers = Workers(self._root, name, f"{_PROGRAM}:make", msgspec.msgpack.encode(info), LIMITS)
         try:
-            if len(info.tokenizer_json) <= _SMALL_BYTES:
-                self._known[info.digest] = ModelTokenizer(info, self.cache)
-            else:
-                self._known[info.digest] = await asyncio.to_thread(ModelTokenizer, info, self.cache)
-        except (TokenizerError, ChatTemplateError) as error:
-            logger.error("the tokenizer of %s cannot be used here, so its engines do it: %s", info.served_name, error)
+            for _ in range(_MAX_TRIES):
+                try:
+                    await workers.load()
+                    self._known[info.digest] = ModelTokenizer(info, workers)
+                    return
+                except WorkerInterrupted:
+                    pass
+        except (WorkerError, WorkerExceeded) as error:
+            logger.error("%s cannot be used here, so its engines do it: %s", name, error)
             self._known[info.digest] = None
+            self.failed[info.digest] = str(error)
         finally:
-            del self._building[info.digest]
+            del self._loading[info.digest]

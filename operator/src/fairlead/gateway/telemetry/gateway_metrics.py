@@ -200,6 +200,12 @@ class Metrics(Observer, Collector):
             "more, and what it holds is approximated until it restarts",
             ["model", "replica"],
         )
+        untokenized = _gauge(
+            "untokenized_models",
+            "1 for each model whose prompts its engines tokenise, since its tokenizer or chat template takes more than "
+            "it may in a gateway, or cannot be used there: what its replicas' caches hold of a prompt is not known",
+            ["model"],
+        )
         sent = [*_SELECTABLE, "replica"]
         in_flight = _gauge("in_flight_requests", "Requests sent to a replica and not finished", sent)
         blocks = _gauge("kv_index_blocks", "Different KV-cache blocks that some replica is known to hold", [])
@@ -219,16 +225,19 @@ class Metrics(Observer, Collector):
             doubted = {each.uid for each in replicas if self._datastore.approximates(each.uid)}
             known = (each.uid for each in replicas if index.seq(each.uid) is not None)
             followed.add_metric([label], len(set(known) - doubted))
+            if pool.tokenizer_problem is not None:
+                untokenized.add_metric([label], 1)
             for replica in replicas:
                 if replica.uid in doubted:
                     approximated.add_metric([label, replica.name], 1)
                 in_flight.add_metric([*selectable, replica.name], pool.router.in_flight.count(replica.uid))
         left = CounterMetricFamily(
             "fairlead_gateway_untokenized_requests",
-            "Requests left to their engines to tokenise: too long, or too many at once",
+            "Requests left to their engines to tokenise: too long, too many at once, or of an untokenized model",
             value=self._reader.num_left,
         )
-        return [waiting, waiting_bytes, oldest, ready, stale, hanging, followed, approximated, in_flight, blocks, left]
+        of_models = [waiting, waiting_bytes, oldest, ready, stale, hanging, followed, approximated, untokenized]
+        return [*of_models, in_flight, blocks, left]
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""

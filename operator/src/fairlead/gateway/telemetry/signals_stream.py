@@ -148,6 +148,7 @@ def model_signals(pool: ModelPool, now: float) -> ModelSignals:
         oldest_wait_seconds=pool.queue.oldest_wait_seconds(now),
         running=pool.router.in_flight.total,
         num_ready=pool.num_ready,
+        tokenizer_problem=pool.tokenizer_problem or "",
         replicas={
             replica.uid: ReplicaSignals(
                 name=replica.name, age_seconds=max(0.0, now - load.time), hangs=is_hanging(load), **load.figures
