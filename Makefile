@@ -96,7 +96,7 @@ e2e-kubernetes: setup-chart ## The scenarios on a genuine Kubernetes: KUBECONFIG
 
 e2e-control-plane: setup-chart ## What needs a genuine API server and no node: KUBECONFIG's, or one started here (root; KUBERNETES=1.36)
 	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) build; fi
-	$(PYTEST) e2e/test_control_plane.py e2e/test_crd.py --control-plane
+	$(PYTEST) e2e/test_control_plane.py e2e/test_crd.py e2e/test_admission_policy.py --control-plane
 
 e2e-node-down: setup-dev ## Remove a test node that was left up
 	$(CLUSTER) down

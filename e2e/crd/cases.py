@@ -229,6 +229,11 @@ def _in_context() -> Iterator[RuleCase]:
     ):
         yield case(f"{what} must look like", field, spec("hf://only-a-name"), spec("hf://o/name@r"))
         yield case(f"{what} must not contain '..'", field, spec("pvc://a/../b"), spec("pvc://a/..b/c..d"))
+    yield RuleCase(
+        "engine.env must have none of FAIRLEAD_*, POD_IP", "spec.engine.env[0]",
+        deployment(engine={"env": [{"name": "FAIRLEAD_ANYTHING", "value": "1"}]}),
+        deployment(engine={"env": [{"name": "POD_IPS", "value": "1"}, {"name": "MY_FAIRLEAD_A", "value": "1"}]}),
+    )  # fmt: skip
     yield case(
         "an environment variable has either a value or a valueFrom", "spec.engine.env[1]",
         variable(value="", valueFrom={}), variable(valueFrom={"fieldRef": {}}),
@@ -253,6 +258,10 @@ _OF_A_SERVER: Mapping[str, Mapping[str, tuple[Json, Json]]] = {
             {"extraArgs": ["--served_model_nam", "other"]},
             {"extraArgs": ["--swap-space=1"]},
         ),
+        "engine.env of type vLLM must have none of": (
+            {"env": [{"name": "VLLM_LOGGING_LEVEL", "value": "INFO"}, {"name": "VLLM_API_KEY", "value": "k"}]},
+            {"env": [{"name": "VLLM_API_KEYS", "value": "k"}, {"name": "LLAMA_API_KEY", "value": "k"}]},
+        ),
         "engine.toolCallParser harmony must be left out with engine.type vLLM": (
             {"toolCallParser": "harmony"},
             {"toolCallParser": "hermes"},
@@ -264,6 +273,10 @@ _OF_A_SERVER: Mapping[str, Mapping[str, tuple[Json, Json]]] = {
         "engine.extraArgs of type llama.cpp must have none of": (
             {"extraArgs": ["-m", "/other.gguf"]},
             {"extraArgs": ["--mmproj", "/models/eye.gguf"]},
+        ),
+        "engine.env of type llama.cpp must have none of": (
+            {"env": [{"name": "LLAMA_ARG_API_PREFIX", "value": "/a"}]},
+            {"env": [{"name": "LLAMA_ARG_THREADS", "value": "4"}]},
         ),
         "engine.dtype must be left out with engine.type llama.cpp": ({"dtype": "float16"}, {"dtype": "auto"}),
         "engine.toolCallParser must be left out with engine.type llama.cpp": (

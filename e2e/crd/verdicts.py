@@ -49,9 +49,9 @@ def verdict(reply: httpx.Response) -> Verdict:
 
 def _cause(cause: Mapping[str, str]) -> tuple[str, str]:
     """Field and message. The real server names the field of a wrong number format in its sentence alone, and begins the
-    paths of the scale subresource, which it checks on every write, with a dot."""
+    paths of the scale subresource, which it checks on every write, with a dot; admission policies name none."""
     in_sentence = _FORMAT.search(cause["message"])
-    where = in_sentence["field"] if in_sentence else cause["field"].removeprefix(".")
+    where = in_sentence["field"] if in_sentence else cause.get("field", "").removeprefix(".")
     return where, _VALUE.sub("", cause["message"])
 
 

@@ -448,3 +448,34 @@ def test_arguments_that_the_operator_says_are_refused_by_name_however_they_are_w
         assert message.startswith(f"engine.extraArgs of type {kind} must have none of "), argument
     for argument in FREE[kind]:
         assert told(argument) == [], argument
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "refused"),
+    [
+        ("Fairlead", "FAIRLEAD_MODELS_FOLDER", True),
+        ("Fairlead", "POD_IP", True),
+        ("Fairlead", "POD_NAME", False),
+        ("Fairlead", "VLLM_API_KEY", False),
+        ("vLLM", "VLLM_API_KEY", True),
+        ("vLLM", "FAIRLEAD_A", True),
+        ("vLLM", "VLLM_USE_V1", False),
+        ("llama.cpp", "LLAMA_API_KEY", True),
+        ("llama.cpp", "LLAMA_ARG_PORT", True),
+        ("llama.cpp", "LLAMA_ARG_THREADS", False),
+        ("SGLang", "SGLANG_LOGGING", False),
+    ],
+)
+def test_variables_that_the_operator_says_are_refused_by_name_wherever_they_stand(
+    kind: str, name: str, refused: bool
+) -> None:
+    engine = {"type": kind} | ({} if kind == "Fairlead" else {"image": "server:1"})
+    variables, source = [{"name": "A", "value": "1"}, {"name": name, "value": "1"}], {"source": "hf://o/name"}
+    told = agreed(body(model=source, engine=engine | {"env": variables}))
+    assert [name.partition("_")[0] in each.message or name in each.message for each in told] == [True] * refused
+    for kind in ("containers", "initContainers"):
+        template = {"spec": {kind: [{"name": "engine", "env": variables}]}}
+        found = broken_rules(body(model=source, engine=engine, template=template))
+        assert [(each.path, name in each.message) for each in found] == [
+            (f"spec.template.spec.{kind}[0].env", True)
+        ] * refused

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from fairlead.api.admission_policy import EXEMPT, LIMITS
+
 ROOT = Path(__file__).parent.parent.parent
 CHART = ROOT / "charts" / "fairlead"
 Manifest = dict[str, Any]
@@ -17,6 +19,8 @@ MONITORING_APIS = [
     f"monitoring.coreos.com/v1{kind}" for kind in ("", "/PodMonitor", "/ServiceMonitor", "/PrometheusRule")
 ]
 """What a cluster with the Prometheus operator serves."""
+SETTINGS = (EXEMPT, *LIMITS)
+"""Of the chart's admissionPolicy and the operator's."""
 ONLY_WITH: dict[str, dict[str, Any]] = {
     **{
         f"gateway.service.{name}": {"gateway": {"service": {"type": "LoadBalancer"}}}
@@ -33,6 +37,10 @@ ONLY_WITH: dict[str, dict[str, Any]] = {
     **{
         f"gateway.ingress.{name}": {"gateway": {"ingress": {"enabled": True}}}
         for name in ("className", "annotations", "hosts", "tls")
+    },
+    **{
+        f"admissionPolicy.{name}": {"admissionPolicy": {"enabled": True}}
+        for name in ("validatingAdmissionPolicy", *SETTINGS)
     },
     "gateway.httpRoute.enabled": {"gateway": {"httpRoute": {"parentRefs": [{"name": "world"}]}}},
     **{

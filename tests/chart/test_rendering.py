@@ -31,8 +31,8 @@ Manifest = dict[str, Any]
 MONITORING_APIS = ["monitoring.coreos.com/v1"]
 LONG_NAMES = {"ConfigMap", "PodMonitor", "PrometheusRule"}
 """Kinds whose names become no label and no DNS label."""
-LEFT_ALONE = {"allowFileSources", "claimsFolder", "host", "port"}
-"""Settings of the operator that no cluster needs to change."""
+LEFT_ALONE = {"admissionPolicy", "allowFileSources", "claimsFolder", "host", "port"}
+"""Settings of the operator that no cluster needs to change, and the one that is there where it is asked for."""
 
 
 def find(manifests: list[Manifest], kind: str, name: str) -> Manifest:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.api.admission_policy import AdmissionPolicy
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.signals_message import ModelSignals, SignalsLine, count_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
@@ -65,7 +66,7 @@ def pod(name: str, *, took: int | None = None, ready: bool = True, restarts: int
 class World:
     """An autoscaler whose gateways, writes, Events and clock a test plays. What it writes, it sees."""
 
-    def __init__(self, deployment: JsonObject) -> None:
+    def __init__(self, deployment: JsonObject, policy: AdmissionPolicy | None = None) -> None:
         self.body = deployment
         self.pods = [pod("a")]
         self.children: list[JsonObject] = []
@@ -85,7 +86,7 @@ class World:
         self.hanging: dict[str, str] = {}
         self.autoscaler = Autoscaler(
             Cluster(None, hanging=lambda: self.hanging), self, self, self, self.metrics,
-            interval=5.0, clock=lambda: self.time,
+            interval=5.0, policy=policy, clock=lambda: self.time,
             now=lambda: datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC),
         )  # fmt: skip
 
@@ -165,6 +166,15 @@ async def test_a_replica_that_hangs_is_no_capacity() -> None:
     await world.tick()
     await world.tick(seconds=20.0, waiting=2, hanging={"uid-b": "2026-06-01T12:00:00Z"})
     assert world.scales == [3], "two that answer for two that wait, and the one that hangs"
+
+
+@pytest.mark.parametrize(("policy", "scaled"), [(None, [3]), (AdmissionPolicy(), [])])
+async def test_what_the_admission_policy_refuses_keeps_its_replicas(
+    policy: AdmissionPolicy | None, scaled: list[int]
+) -> None:
+    world = World(body(SCALED, template={"spec": {"hostNetwork": True}}), policy)
+    await world.tick(waiting=3)
+    assert world.scales == scaled
 
 
 async def test_only_a_change_is_written_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -187,3 +187,18 @@ livenessProbe:
     matchLabels:
       kubernetes.io/metadata.name: {{ .Values.networkPolicy.monitoringNamespace | quote }}
 {{- end }}
+
+{{/* "true" where the API server is to refuse what the operator would. */}}
+{{- define "fairlead.validatingAdmissionPolicy" -}}
+{{- $policy := .Values.admissionPolicy -}}
+{{- $served := semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version -}}
+{{- $wanted := $policy.validatingAdmissionPolicy -}}
+{{- if and $policy.enabled (or (eq $wanted "always") (and (eq $wanted "auto") $served)) -}}
+true
+{{- end -}}
+{{- end }}
+
+{{/* What LLMDeployments may ask for, as JSON, but for the namespaces where they may ask for anything. */}}
+{{- define "fairlead.admissionLimits" -}}
+{{- omit .Values.admissionPolicy "enabled" "validatingAdmissionPolicy" "exemptNamespaces" | toJson -}}
+{{- end }}

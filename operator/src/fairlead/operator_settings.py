@@ -16,6 +16,7 @@ import yaml
 
 from fairlead import __version__
 from fairlead.api import names
+from fairlead.api.admission_policy import AdmissionPolicy
 from fairlead.api.decoding import InvalidValue, UnknownField, decode
 from fairlead.api.durations import format_duration
 from fairlead.api.quantities import QUANTITY_PATTERN
@@ -121,6 +122,9 @@ class OperatorSettings:
     download_environment: Annotated[Mapping[str, str], Constraints(max_items=64)] = field(default_factory=dict)
     """Environment variables of every download: a mirror (HF_ENDPOINT, AWS_ENDPOINT_URL), proxies (HTTPS_PROXY,
     NO_PROXY), a file of certificates. No credentials: those come from the Secrets of LLMDeployments. Default: none."""
+    admission_policy: AdmissionPolicy | None = None
+    """What LLMDeployments may ask for; what asks for more is not made, and its conditions say which field and which
+    setting. None = for anything that whoever creates Deployments may."""
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     """Name → profile; added to the built-in ones (cpu-small, cpu-medium, gpu), where they replace those of the same
     name."""

@@ -34,6 +34,9 @@ logLevel: {{ .Values.operator.logLevel }}
 logFormat: {{ .Values.operator.logFormat }}
 nodeModelsFolder: {{ with .Values.downloads.nodeFolder }}{{ quote . }}{{ else }}null{{ end }}
 downloadEnvironment: {{ toJson .Values.downloads.environment }}
+{{- if .Values.admissionPolicy.enabled }}
+admissionPolicy: {{ omit .Values.admissionPolicy "enabled" "validatingAdmissionPolicy" | toJson }}
+{{- end }}
 defaultProfile: {{ .Values.defaultProfile | quote }}
 profiles:
   {{- range $name, $profile := .Values.profiles }}

@@ -92,6 +92,8 @@ class Reason(StrEnum):
     one whose feature gate SidecarContainers is off."""
     INVALID_SPEC = "InvalidSpec"
     """A field or a rule between fields is broken; the message names it."""
+    NOT_PERMITTED = "NotPermitted"
+    """The operator's `admissionPolicy` does not allow a field; the message names the field and the setting."""
     UNKNOWN_PROFILE = "UnknownProfile"
     """`resources.profile` is not in the operator's settings; the message lists those that are."""
     PROFILE_NOT_USABLE = "ProfileNotUsable"

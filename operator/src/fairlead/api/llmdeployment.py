@@ -12,7 +12,7 @@ from functools import cache
 from itertools import islice
 from typing import Annotated, Any, Self
 
-from fairlead.api import names, rules
+from fairlead.api import names, owned_arguments, rules
 from fairlead.api.decoding import InvalidValue, decode
 from fairlead.api.durations import format_duration
 from fairlead.api.model_cache import ModelCache, ModelCredentials
@@ -304,7 +304,8 @@ class Engine:
         tuple[Annotated[EnvironmentVariable, Constraints(rules=rules.ENVIRONMENT_VARIABLE)], ...],
         Constraints(max_items=64, list_type="map", list_map_keys=("name",)),
     ] = ()
-    """Environment variables of the engine's container."""
+    """Environment variables of the engine's container. What the operator itself says (POD_IP, FAIRLEAD_…), and what
+    would keep it out (VLLM_API_KEY), is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,9 +573,20 @@ def broken_rules(body: Mapping[str, Any]) -> list[BrokenRule]:
     is no pod's."""
     spec = body["spec"]
     template = (spec.get("template") or {}).get("spec") or {}
+    odd = list(islice(misfits(template, "spec.template.spec"), _MOST_MISFITS))
     return [
         *rules.broken(rules.OBJECT, body),
         *rules.broken(rules.SPEC, spec, "spec"),
         *rules.broken_below(LLMDeploymentSpec, spec, "spec"),
-        *islice(misfits(template, "spec.template.spec"), _MOST_MISFITS),
+        *(odd or _owned_by_the_operator(spec, template)),
+    ]
+
+
+def _owned_by_the_operator(spec: Mapping[str, Any], template: Mapping[str, Any]) -> list[BrokenRule]:
+    """Environment variables of a template that the operator says."""
+    engine_type = (spec.get("engine") or {}).get("type") or EngineType.FAIRLEAD
+    sentence = "template.spec.{} must not have {}, which the operator says, or which would keep it out: leave it out"
+    return [
+        BrokenRule(f"spec.template.spec.{where}", sentence.format(where, name))
+        for where, name in owned_arguments.owned_variables(engine_type, template)
     ]

@@ -383,5 +383,6 @@ ENVIRONMENT_VARIABLE = (
         lambda self: not (_has(self, "value") and _has(self, "valueFrom")),
         "an environment variable has either a value or a valueFrom, not both",
     ),
+    *owned_arguments.ENVIRONMENT_VARIABLE,
 )
 """On each item of `spec.engine.env`."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from fairlead.api.admission_policy import AdmissionPolicy
+from fairlead.api.author_rules import refusals
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode, broken_rules
@@ -146,16 +148,19 @@ class Autoscaler:
         metrics: OperatorMetrics,
         *,
         interval: float,
+        policy: AdmissionPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`interval`: most seconds between ticks. `clock`: monotonic, for windows. `now`: for what people read."""
+        """`interval`: most seconds between ticks. `policy`: what it refuses keeps its replicas. `clock`: monotonic, for
+        windows. `now`: for what people read."""
         self.cluster = cluster
         self.gateways = gateways
         self.writer = writer
         self.recorder = recorder
         self.metrics = metrics
         self.interval = interval
+        self._policy = policy
         self._clock = clock
         self._now = now
         self._memories: dict[Key, Memory] = {}
@@ -208,7 +213,8 @@ class Autoscaler:
         await self.report(target, signals, recommendation)  # status.scaling
 
     def targets(self) -> Iterator[Target]:
-        """Those that Fairlead scales. One whose spec cannot be understood, or breaks a rule, keeps its replicas."""
+        """Those that Fairlead scales. One whose spec cannot be understood, breaks a rule or is refused, keeps its
+        replicas."""
         for key in sorted(self.cluster.keys()):
             observed = self.cluster.last_seen(key)
             if observed is None or observed.body["metadata"].get("deletionTimestamp"):
@@ -220,7 +226,7 @@ class Autoscaler:
             autoscaling = deployment.spec.autoscaling
             if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD or not autoscaling.max_replicas:
                 continue
-            if not broken_rules(observed.body):
+            if not broken_rules(observed.body) and not refusals(self._policy, observed.body):
                 yield Target(key, deployment, autoscaling, observed)
 
     def signals(self, target: Target, readings: Readings) -> Signals:

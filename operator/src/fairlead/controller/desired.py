@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fairlead.api import names
+from fairlead.api.author_rules import refusals
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 from fairlead.controller.capabilities import BASIC, Capabilities
@@ -65,6 +66,8 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
     if broken := broken_rules(observed.body):
         sentences = "; ".join(each.message for each in broken)
         return Desired(deployment, obstacle=Problem(Reason.INVALID_SPEC, sentences))
+    if refused := refusals(settings.admission_policy, observed.body):
+        return Desired(deployment, obstacle=Problem(Reason.NOT_PERMITTED, "; ".join(refused)))
     fit = model_fit(deployment, settings)
     for name, claim in observed.missing_claims.items():
         message = (

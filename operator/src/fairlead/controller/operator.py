@@ -117,6 +117,7 @@ class Operator:
             recorder,
             self.metrics,
             interval=settings.autoscaler_interval,
+            policy=settings.admission_policy,
         )
         self.metrics.waiting.set_function(lambda: self.queue.num_waiting)
         self.metrics.watch_fleet(self.cluster)

@@ -293,8 +293,8 @@ def scaling_active(now: Situation) -> Said:
     if autoscaling.mode is ScalingMode.EXTERNAL:
         message = "an external autoscaler may write spec.replicas through the scale subresource; Fairlead does not"
         return FALSE, Reason.EXTERNAL_AUTOSCALER, message
-    if now.obstacle is not None and now.obstacle.reason == Reason.INVALID_SPEC:
-        return FALSE, Reason.INVALID_SPEC, f"spec.replicas stays as it is: {now.obstacle.message}"
+    if now.obstacle is not None and now.obstacle.reason in (Reason.INVALID_SPEC, Reason.NOT_PERMITTED):
+        return FALSE, now.obstacle.reason, f"spec.replicas stays as it is: {now.obstacle.message}"
     if now.scaling is None:
         return UNKNOWN, Reason.SIGNALS_MISSING, "the autoscaler has not looked at the gateways yet"
     signals = now.scaling.get("signals")

@@ -13,6 +13,7 @@ from fairlead_protocol.downloads import DownloadFailure
 HOPELESS_REASONS = frozenset(
     {
         Reason.INVALID_SPEC,
+        Reason.NOT_PERMITTED,
         Reason.UNKNOWN_PROFILE,
         Reason.RESOURCE_NOT_OWNED,
         Reason.SOURCE_NOT_SUPPORTED,

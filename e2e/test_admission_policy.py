@@ -1,0 +1,204 @@
+"""The chart's ValidatingAdmissionPolicy at a genuine API server: it refuses what the operator refuses, in the same
+words."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from crd.author_cases import ALLOWED, ODD, POLICIES, REFUSED, AuthorCase
+from crd.cases import deployment
+from crd.verdicts import Collection, Verdict
+from homes.genuine import Genuine
+from homes.kubectl import CRD, OURS, Json
+
+pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
+
+import helm
+import httpx
+import yaml
+
+from fairlead.api import names
+from fairlead.api.admission_policy import AdmissionPolicy
+from fairlead.api.author_rules import refusals
+from fairlead.api.decoding import decode
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.core, pytest.mark.timeout(300)]
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+KINDS = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+REFUSED_ALWAYS = deployment(model={"source": "file:///etc"})
+"""Under each of the policies."""
+
+
+def namespace(policy: str) -> str:
+    return f"fairlead-author-{policy.lower()}"
+
+
+def policy_name(policy: str) -> str:
+    return f"fairlead-{namespace(policy)}"
+
+
+class Server:
+    """A genuine API server with the chart's policy, another one in each namespace."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+
+    def in_namespace(self, name: str) -> Collection:
+        return Collection(self.client, f"/apis/{names.API_VERSION}/namespaces/{name}/{names.PLURAL}")
+
+    def judge(self, body: Json, policy: str = "POLICY") -> Verdict:
+        return self.in_namespace(namespace(policy)).judge(body)
+
+    def wait(self, what: str, probe: Any) -> None:
+        deadline = time.monotonic() + 60
+        while not probe():
+            assert time.monotonic() < deadline, what
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def server(genuine: Genuine) -> Iterator[Server]:
+    with genuine.client() as client:
+        found = Server(client)
+        had_it = client.get(f"{DEFINITIONS}/{names.CRD_NAME}").status_code == 200
+        if not had_it:
+            client.post(DEFINITIONS, json=yaml.safe_load(CRD.read_text())).raise_for_status()
+        made: list[str] = []
+        try:
+            for name in (*map(namespace, POLICIES), "platform-author", "elsewhere-author"):
+                body = {"metadata": {"name": name, "labels": OURS}}
+                assert client.post("/api/v1/namespaces", json=body).status_code in (201, 409)
+                made.append(f"/api/v1/namespaces/{name}")
+                found.wait("the API", lambda name=name: client.get(found.in_namespace(name).path).status_code == 200)
+            for policy, values in POLICIES.items():
+                watched = [namespace(policy), *(["platform-author"] if policy == "POLICY" else [])]
+                chart = {"admissionPolicy": {"enabled": True, **values}, "watch": {"namespaces": watched}}
+                for each in helm.objects(helm.render(chart, namespace=namespace(policy))):
+                    if each["kind"] in KINDS:
+                        path = f"{ADMISSION}/{KINDS[each['kind']]}"
+                        reply = client.post(path, json=each, params={"fieldValidation": "Strict"})
+                        assert reply.status_code == 201, reply.text
+                        made.append(f"{path}/{each['metadata']['name']}")
+                found.wait("the policy to hold", lambda policy=policy: not found.judge(REFUSED_ALWAYS, policy).accepted)
+            yield found
+        finally:
+            for path in reversed(made):
+                client.delete(path)
+            if not had_it:
+                client.delete(f"{DEFINITIONS}/{names.CRD_NAME}")
+
+
+def operators_words(body: Json, policy: str = "POLICY") -> list[str]:
+    metadata = {"namespace": namespace(policy), **body["metadata"]}
+    return refusals(decode(AdmissionPolicy, POLICIES[policy]), body | {"metadata": metadata})
+
+
+def test_the_server_finds_no_fault_with_the_policy(server: Server) -> None:
+    """It checks the types of expressions against the definition, in its own time."""
+    (one, *_) = (f"{ADMISSION}/{KINDS['ValidatingAdmissionPolicy']}/{policy_name(each)}" for each in POLICIES)
+
+    def status() -> Json:
+        found: Json = server.client.get(one).raise_for_status().json().get("status", {})
+        return found
+
+    server.wait("a look", lambda: status().get("observedGeneration"))
+    assert status().get("typeChecking", {}) == {}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case.field}-{case.refused}")
+def test_what_the_operator_refuses_is_refused_in_its_words(server: Server, case: AuthorCase) -> None:
+    verdict = server.judge(case.body, case.policy)
+    (sentence,) = operators_words(case.body, case.policy)
+    assert (verdict.accepted, verdict.code) == (False, 422), verdict.object
+    assert [each.partition(" denied request: ")[2] for each in verdict.sentences] == [sentence]
+
+
+@pytest.mark.parametrize("body", ALLOWED, ids=lambda body: str(body["spec"])[-60:])
+def test_what_is_listed_is_taken(server: Server, body: Json) -> None:
+    verdict = server.judge(body)
+    assert verdict.accepted, verdict.sentences
+
+
+@pytest.mark.parametrize("body", ODD, ids=lambda body: str(body["spec"])[-60:])
+def test_what_is_no_pod_is_refused(server: Server, body: Json) -> None:
+    verdict = server.judge(body)
+    assert (verdict.accepted, verdict.code) == (False, 422), verdict.object
+
+
+def test_what_cannot_be_quoted_is_refused_by_the_field_alone(server: Server) -> None:
+    verdict = server.judge(deployment(engine={"extraArgs": ["--a\n" + "b" * 1000] * 20}))
+    assert "spec.engine.extraArgs[]: an argument that is no number" in verdict.sentences[0]
+
+
+def test_namespaces_that_are_exempt_or_not_served_are_left_alone(server: Server) -> None:
+    for name in ("platform-author", "elsewhere-author"):
+        assert server.in_namespace(name).judge(REFUSED_ALWAYS).accepted
+
+
+def test_what_was_there_before_can_be_labelled_scaled_and_deleted_but_not_grow(server: Server) -> None:
+    """Made in a namespace of its own before the policy holds there."""
+    name, body = "fairlead-author-before", deployment("old", template={"spec": {"hostNetwork": True}})
+    server.client.post("/api/v1/namespaces", json={"metadata": {"name": name, "labels": OURS}})
+    objects = server.in_namespace(name)
+    assert objects.create(body | {"metadata": {"name": "old", "finalizers": ["example.com/hold"]}}).accepted
+    chart = {"admissionPolicy": {"enabled": True}, "watch": {"namespaces": [name]}}
+    made = [each for each in helm.objects(helm.render(chart, namespace=name)) if each["kind"] in KINDS]
+    try:
+        for each in made:
+            server.client.post(f"{ADMISSION}/{KINDS[each['kind']]}", json=each).raise_for_status()
+        server.wait("the policy to hold", lambda: not objects.judge(REFUSED_ALWAYS).accepted)
+        assert objects.merge("old", {"metadata": {"labels": {"a": "b"}}}).accepted
+        assert objects.merge("old", {"spec": {"replicas": 3}}, "scale").accepted
+        assert objects.merge("old", {"status": {"replicas": 3}}, "status").accepted
+        refused = objects.merge("old", {"spec": {"drain": {"timeout": "1m"}}})
+        assert not refused.accepted and "'hostNetwork'" in refused.sentences[0]
+        objects.delete("old")
+        assert objects.merge("old", {"metadata": {"finalizers": None}}).accepted
+    finally:
+        objects.merge("old", {"metadata": {"finalizers": None}})
+        for each in made:
+            server.client.delete(f"{ADMISSION}/{KINDS[each['kind']]}/{each['metadata']['name']}")
+        server.client.delete(f"/api/v1/namespaces/{name}")
+
+
+def test_a_large_object_costs_no_more_than_a_server_allows(server: Server) -> None:
+    """Of 64 arguments and adapters, and 64 variables in every container, all compared with 64 entries."""
+    longest = "a" * 40
+    chart = {
+        "admissionPolicy": {
+            "enabled": True,
+            "sources": [*(f"hf://{longest}{i}/" for i in range(63)), "hf://"],
+            "arguments": [*(f"--{longest}{i}" for i in range(63)), "--seed"],
+            "environment": [*(f"{longest}{i}*" for i in range(63)), "OMP_*"],
+            "resources": [*(f"{longest}{i}" for i in range(63)), "cpu"],
+        },
+        "watch": {"namespaces": ["elsewhere-author"]},
+    }
+    made = [each for each in helm.objects(helm.render(chart, name="largest")) if each["kind"] in KINDS]
+    variables = [{"name": f"OMP_{'A' * 30}{i}", "value": "1"} for i in range(64)]
+    containers = [
+        {"name": name, "env": variables, "resources": {"limits": {"cpu": "1"}}}
+        for name in ("engine", "front", "download", "download-speculative", "download-adapters")
+    ]
+    body = deployment(
+        model={"source": f"hf://o/{longest}"},
+        adapters=[{"name": f"a{i}", "source": f"hf://o/{longest}"} for i in range(64)],
+        engine={"env": variables, "extraArgs": [f"--seed={longest}"] * 64},
+        template={"spec": {"containers": containers, "initContainers": containers}},
+    )
+    objects = server.in_namespace("elsewhere-author")
+    try:
+        for each in made:
+            server.client.post(f"{ADMISSION}/{KINDS[each['kind']]}", json=each).raise_for_status()
+        server.wait("the policy to hold", lambda: not objects.judge(REFUSED_ALWAYS).accepted)
+        verdict = objects.judge(body)
+        assert verdict.accepted, verdict.sentences
+    finally:
+        for each in made:
+            server.client.delete(f"{ADMISSION}/{KINDS[each['kind']]}/{each['metadata']['name']}")

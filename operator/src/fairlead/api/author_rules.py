@@ -1,0 +1,297 @@
+"""What an author of LLMDeployments may not ask for under an AdmissionPolicy, as one table.
+
+Each row says where something stands, and which settings list what may stand there. From it come both the verdict of
+the operator (`refusals`) and the CEL text of the chart's ValidatingAdmissionPolicy (`author_cel`). Fields of pods are
+listed as far as they are harmless; what is not listed is refused, whatever Kubernetes may add.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.admission_policy import SETTING, AdmissionPolicy
+from fairlead.api.decoding import matches
+
+
+class Part(StrEnum):
+    """What of a place is looked at."""
+
+    VALUE = "value"
+    """A text."""
+    KEYS = "keys"
+    """The names of an object's fields."""
+    SWITCH = "switch"
+    """Whether it is true."""
+
+
+class Likeness(StrEnum):
+    """How a text is compared with an entry of a list."""
+
+    NAME = "name"
+    """Equal; or an entry ends with `*`, and what is before it begins the text."""
+    IMAGE = "image"
+    SOURCE = "source"
+    ARGUMENT = "argument"
+
+
+IMAGE_REST = "^(:[A-Za-z0-9_.-]+)?(@sha256:[0-9a-f]+)?$"
+"""What may follow a repository."""
+SOURCE_REST = "^([@/].*|:[^/]*)?$"
+"""What may follow a source that is named in full: a revision, a folder or a tag."""
+NUMBER = "^-?[0-9]+([.][0-9]+)?$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorRule:
+    """One row: what may stand at one place."""
+
+    path: str
+    """Below `spec`; `[]` after a list's name: in each of its items."""
+    part: Part = Part.VALUE
+    likeness: Likeness = Likeness.NAME
+    always: tuple[str, ...] = ()
+    """Entries that are allowed in any case."""
+    setting: str = ""
+    """That lists more; or a switch that allows `with_switch`, or the whole."""
+    with_switch: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    """Instead of what is allowed: all but these is."""
+    why: str
+    """What is wrong with the rest."""
+
+    @property
+    def remedy(self) -> str:
+        """What its author can do."""
+        if self.setting:
+            return f"leave it out, or have an administrator allow it with {SETTING}.{self.setting}"
+        return f"leave it out, or have an administrator except the namespace with {SETTING}.exemptNamespaces"
+
+    @property
+    def before(self) -> str:
+        """The sentence before what is refused."""
+        return f"spec.{self.path}: "
+
+    @property
+    def after(self) -> str:
+        """The sentence after it."""
+        return f": {self.why}: {self.remedy}"
+
+    @property
+    def general(self) -> str:
+        """The sentence where what is refused cannot be quoted."""
+        return f"spec.{self.path}: {self.why}: {self.remedy}"
+
+
+_OUR_CONTAINERS = (
+    names.ENGINE_CONTAINER, names.FRONT_CONTAINER, names.DOWNLOAD_CONTAINER, names.DOWNLOAD_SPECULATIVE_CONTAINER,
+    names.ADAPTERS_CONTAINER,
+)  # fmt: skip
+OUR_VOLUMES = ("config", "scratch", "model", "speculative", "downloads", "adapter-list", "shared-memory")
+"""Of engines' pods, but for those of adapters' claims, whose names are hashes."""
+_POD = ("containers", "initContainers", "volumes", "terminationGracePeriodSeconds", "enableServiceLinks",
+        "priorityClassName")  # fmt: skip
+_PLACEMENT = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+_CONTAINER = ("name", "image", "env", "resources", "volumeMounts")
+_VOLUME = ("name", "emptyDir", "configMap", "secret", "persistentVolumeClaim")
+_MOUNT = ("name", "mountPath", "readOnly", "subPath")
+_VALUE_FROM = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
+_MOUNT_PATHS = ("/mnt/*",)
+_UNLISTED = "not among those that are allowed"
+
+
+def _environment(path: str) -> tuple[AuthorRule, ...]:
+    return (
+        AuthorRule(path=f"{path}[].name", setting="environment", why=f"an environment variable {_UNLISTED}"),
+        AuthorRule(
+            path=f"{path}[].valueFrom", part=Part.KEYS, always=_VALUE_FROM,
+            why="an environment variable may come from a Secret, a ConfigMap or a field of the pod",
+        ),
+        AuthorRule(path=f"{path}[].valueFrom.secretKeyRef.name", setting="secrets", why=f"a Secret {_UNLISTED}"),
+        AuthorRule(
+            path=f"{path}[].valueFrom.configMapKeyRef.name", setting="configMaps", why=f"a ConfigMap {_UNLISTED}"
+        ),
+    )  # fmt: skip
+
+
+def _resources(path: str) -> Iterator[AuthorRule]:
+    for kind in ("requests", "limits"):
+        yield AuthorRule(
+            path=f"{path}.{kind}", part=Part.KEYS, setting="resources", why=f"a resource of nodes {_UNLISTED}"
+        )
+
+
+def _containers(path: str) -> tuple[AuthorRule, ...]:
+    return (
+        AuthorRule(
+            path=f"{path}[].name", always=_OUR_CONTAINERS,
+            why=f"the template may add no container, only change {', '.join(_OUR_CONTAINERS)}",
+        ),
+        AuthorRule(
+            path=f"{path}[]", part=Part.KEYS, always=_CONTAINER,
+            why=f"of a container the template may say {', '.join(_CONTAINER[1:])} only",
+        ),
+        AuthorRule(
+            path=f"{path}[].image", likeness=Likeness.IMAGE, setting="images", why=f"an image {_UNLISTED}"
+        ),
+        AuthorRule(
+            path=f"{path}[].resources", part=Part.KEYS, always=("requests", "limits"),
+            why="of resources the template may say requests and limits only",
+        ),
+        *_resources(f"{path}[].resources"),
+        *_environment(f"{path}[].env"),
+        AuthorRule(
+            path=f"{path}[].volumeMounts[]", part=Part.KEYS, always=_MOUNT,
+            why=f"of a mount the template may say {', '.join(_MOUNT)} only",
+        ),
+        AuthorRule(
+            path=f"{path}[].volumeMounts[].name", never=OUR_VOLUMES,
+            why="the template may mount volumes of its own only",
+        ),
+        AuthorRule(
+            path=f"{path}[].volumeMounts[].mountPath", always=_MOUNT_PATHS,
+            why="the template may mount volumes below /mnt only",
+        ),
+    )  # fmt: skip
+
+
+def _source(path: str) -> AuthorRule:
+    return AuthorRule(path=path, likeness=Likeness.SOURCE, setting="sources", why=f"a source {_UNLISTED}")
+
+
+_SHARED = "what nodes keep is shared by all namespaces, whatever credentials it was fetched with"
+
+RULES = (
+    _source("model.source"),
+    _source("engine.speculative.source"),
+    _source("adapters[].source"),
+    AuthorRule(path="model.credentials.secretName", setting="secrets", why=f"a Secret {_UNLISTED}"),
+    AuthorRule(path="model.cache.claim", setting="claims", why=f"a PersistentVolumeClaim {_UNLISTED}"),
+    AuthorRule(path="model.cache.node", part=Part.SWITCH, setting="nodeCache", why=_SHARED),
+    AuthorRule(path="model.cache.image", part=Part.SWITCH, setting="nodeCache", why=_SHARED),
+    AuthorRule(path="engine.image", likeness=Likeness.IMAGE, setting="images", why=f"an image {_UNLISTED}"),
+    AuthorRule(
+        path="engine.extraArgs[]", likeness=Likeness.ARGUMENT, setting="arguments",
+        why="an argument that is no number and none of the allowed flags, with its value after a '='",
+    ),
+    *_environment("engine.env"),
+    AuthorRule(path="engine.profile.configMap", setting="configMaps", why=f"a ConfigMap {_UNLISTED}"),
+    AuthorRule(path="engine.allowedMediaDomains[]", setting="mediaDomains", why=f"a host {_UNLISTED}"),
+    *_resources("resources"),
+    AuthorRule(
+        path="template.metadata.labels", part=Part.KEYS, setting="labels", why=f"a label of pods {_UNLISTED}"
+    ),
+    AuthorRule(
+        path="template.metadata.annotations", part=Part.KEYS, setting="annotations",
+        why=f"an annotation of pods {_UNLISTED}",
+    ),
+    AuthorRule(
+        path="template.spec", part=Part.KEYS, always=_POD, setting="placement", with_switch=_PLACEMENT,
+        why=f"of a pod the template may say {', '.join(_POD)} only, and where it is allowed {', '.join(_PLACEMENT)}",
+    ),
+    AuthorRule(
+        path="template.spec.priorityClassName", setting="priorityClasses", why=f"a PriorityClass {_UNLISTED}"
+    ),
+    *_containers("template.spec.containers"),
+    *_containers("template.spec.initContainers"),
+    AuthorRule(
+        path="template.spec.volumes[]", part=Part.KEYS, always=_VOLUME,
+        why=f"a volume of the template may be of the kinds {', '.join(_VOLUME[1:])} only",
+    ),
+    AuthorRule(
+        path="template.spec.volumes[].name", never=OUR_VOLUMES,
+        why="the operator's own volumes cannot be replaced: choose another name",
+    ),
+    AuthorRule(path="template.spec.volumes[].configMap.name", setting="configMaps", why=f"a ConfigMap {_UNLISTED}"),
+    AuthorRule(path="template.spec.volumes[].secret.secretName", setting="secrets", why=f"a Secret {_UNLISTED}"),
+    AuthorRule(
+        path="template.spec.volumes[].persistentVolumeClaim.claimName", setting="claims",
+        why=f"a PersistentVolumeClaim {_UNLISTED}",
+    ),
+)  # fmt: skip
+
+
+def refusals(policy: AdmissionPolicy | None, body: Mapping[str, Any]) -> list[str]:
+    """A sentence for each rule that an LLMDeployment breaks, which has the types of the CRD; none where there is no
+    policy, or its namespace is exempt."""
+    namespace, spec = body["metadata"]["namespace"], body["spec"]
+    if policy is None or any(_is_named(namespace, entry) for entry in policy.exempt_namespaces):
+        return []
+    found = ((rule, _refused(rule, policy, spec, rule.path.split("."))) for rule in RULES)
+    return [f"{rule.before}{', '.join(refused)}{rule.after}" for rule, refused in found if refused]
+
+
+def _refused(rule: AuthorRule, policy: AdmissionPolicy, value: Any, path: Sequence[str]) -> list[str]:
+    """What of `value`, which is above `path`, is refused. What has not the shape that the path says is, too."""
+    if not path:
+        return _refused_here(rule, policy, value)
+    field = path[0].removesuffix("[]")
+    if not isinstance(value, Mapping):
+        return [_quoted(value)]
+    inner = value.get(field)
+    if inner is None:
+        return []
+    if not path[0].endswith("[]"):
+        return _refused(rule, policy, inner, path[1:])
+    if not isinstance(inner, list):
+        return [_quoted(inner)]
+    return [each for item in inner for each in _refused(rule, policy, item, path[1:])]
+
+
+def _refused_here(rule: AuthorRule, policy: AdmissionPolicy, value: Any) -> list[str]:
+    if rule.part is Part.SWITCH:
+        return [_quoted("true")] if value and not policy.entries(rule.setting) else []
+    if rule.part is Part.KEYS:
+        if not isinstance(value, Mapping):
+            return [_quoted(value)]
+        return [_quoted(key) for key in value if not is_allowed(rule, policy, key)]
+    return [] if isinstance(value, str) and is_allowed(rule, policy, value) else [_quoted(value)]
+
+
+def is_allowed(rule: AuthorRule, policy: AdmissionPolicy, text: str) -> bool:
+    """Whether a text may stand at the rule's place."""
+    if rule.never:
+        return text not in rule.never
+    listed: tuple[str, ...] = rule.always
+    if rule.with_switch:
+        listed += rule.with_switch if policy.entries(rule.setting) else ()
+    elif rule.setting:
+        listed += tuple(policy.entries(rule.setting))
+    if rule.likeness is Likeness.ARGUMENT and matches(NUMBER, text):
+        return True
+    return any(_ALIKE[rule.likeness](text, entry) for entry in listed)
+
+
+def _is_named(text: str, entry: str) -> bool:
+    if entry.endswith("*"):
+        return text.startswith(entry[:-1]) and ".." not in text
+    return text == entry
+
+
+def _is_image(text: str, entry: str) -> bool:
+    if not text.startswith(entry) or ".." in text:
+        return False
+    return entry.endswith("/") or matches(IMAGE_REST, text[len(entry) :])
+
+
+def _is_source(text: str, entry: str) -> bool:
+    if not text.startswith(entry) or ("%" in text and not entry.endswith("://")):
+        return False  # what is written as %2e%2e may mean another folder to a server
+    return entry.endswith("/") or matches(SOURCE_REST, text[len(entry) :])
+
+
+def _is_argument(text: str, entry: str) -> bool:
+    return entry == "*" or text == entry or text.startswith(f"{entry}=")
+
+
+_ALIKE = {
+    Likeness.NAME: _is_named,
+    Likeness.IMAGE: _is_image,
+    Likeness.SOURCE: _is_source,
+    Likeness.ARGUMENT: _is_argument,
+}
+
+
+def _quoted(value: Any) -> str:
+    return f"'{value}'"
