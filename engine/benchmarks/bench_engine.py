@@ -24,7 +24,7 @@ import page
 import peer_environment
 import tokenizers
 from measurement import floats, machine
-from results import Results
+from results import OURS, Results, kind
 from roofline import Rates, measure_rates, workload_seconds
 from workload import WORKLOADS, Workload
 
@@ -95,7 +95,7 @@ def main() -> None:
     began = time.monotonic()
     settings = [each for each in (QUICK if args.quick else FULL) if each.threads <= (os.cpu_count() or 1)]
     on = machine()
-    results = Results.begin(args.out / f"engine-{page.kind(on)}.json", on, resume=args.resume)
+    results = Results.begin(args.out / f"engine-{kind(on)}.json", on, resume=args.resume)
     left_out = dict.fromkeys((engine.package for engine in ENGINES if engine.package), "left out by --no-install")
     missing = left_out if args.no_install else peer_environment.prepare(args.out / "peers", slow_builds=not args.quick)
     checkpoints = {name: prepare_checkpoint(args.out, WORKLOADS[name]) for name in {s.workload for s in settings}}
@@ -245,7 +245,7 @@ class Bench:
         for setting in settings:
             known = profiles.setdefault(setting.name, {})
             for engine in self.engines:
-                if engine.name == page.OURS and not known.get(engine.dtype):
+                if engine.name == OURS and not known.get(engine.dtype):
                     known[engine.dtype] = self.profile(engine, setting)
                     self.results.save()
 

@@ -4,31 +4,22 @@ python engine/benchmarks/page.py bench-out/engine-….json docs/benchmarks      
 """
 
 import json
-import re
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from measurement import floats
+from results import OURS, kind, rows
 from roofline import Rates, Work
 from workload import TEMPERATURE, TOP_P, WORKLOADS
 
-OURS = "fairlead"
 TORCH_PEERS = ("transformers generate", "transformers continuous")
 BEST_TORCH_GOAL, BEST_OF_ALL_GOAL, SAMPLED_GOAL = 1.5, 1.0, 0.95
 """Fairlead's rate over the best torch peer's, over everybody's, and sampled over greedy: at least."""
 BUSY = 0.9
 """Of a core: engines that get less share it with others."""
-
-
-def kind(machine: dict[str, Any]) -> str:
-    """The page's name: the machine's kind, without what differs between two of them."""
-    by = str(machine.get("bfloat16 by") or "").partition(" ")[0]
-    words = machine.get("gpu") or f"{machine['cpu']} {by}"
-    return re.sub(r"[^a-z0-9]+", "-", f"{words} {machine['cores']} cores".lower()).strip("-")
 
 
 def write(results: dict[str, Any], folder: Path) -> Path:
@@ -136,15 +127,6 @@ def _described(entry: dict[str, Any]) -> str:
         f"{way}, seed {workload.seed}, at most {workload.max_batch_tokens} tokens per step. The roofline is "
         f"{entry['roofline_seconds']:.1f} s."
     )
-
-
-def rows(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, float], list[dict[str, Any]], str]]:
-    """Name, medians, runs and reason of each engine."""
-    for row in entry["engines"]:
-        runs = row["runs"]
-        names = [key for key, value in runs[0].items() if isinstance(value, int | float)] if runs else []
-        medians = {name: median(run[name] for run in runs) for name in names}
-        yield row["engine"]["name"], medians, runs, row.get("reason", "")
 
 
 def table(entry: dict[str, Any], floats: str) -> str:

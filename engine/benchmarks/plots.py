@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import page
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from measurement import floats
+from results import OURS, rows
 from roofline import Rates, Work
+from workload import WORKLOADS
 
 COLUMNS = 2
 OURS_COLOUR, PEER_COLOUR = "#1f6f8b", "#b8b8b8"
@@ -35,15 +36,15 @@ def rates(results: dict[str, Any], path: Path) -> None:
     panels = list(drawn.subplots(num_rows, COLUMNS, squeeze=False).flat)
     for panel, entry in zip(panels, entries, strict=False):
         names, medians, errors = [], [], []
-        for (name, figures, runs, _), row in zip(page.rows(entry), entry["engines"], strict=True):
+        for (name, figures, runs, _), row in zip(rows(entry), entry["engines"], strict=True):
             dtype = row["engine"]["dtype"]
             names.append(name if dtype == floats(results["machine"]) else f"{name} {dtype}")
             medians.append(figures.get("tokens_per_second", 0.0))
             measured = [run["tokens_per_second"] for run in runs] or [0.0]
             errors.append((medians[-1] - min(measured), max(measured) - medians[-1]))
-        colours = [OURS_COLOUR if name.startswith(page.OURS) else PEER_COLOUR for name in names]
+        colours = [OURS_COLOUR if name.startswith(OURS) else PEER_COLOUR for name in names]
         panel.barh(names, medians, color=colours, xerr=list(zip(*errors, strict=True)), error_kw={"linewidth": 0.8})
-        num_tokens = sum(request.num_outputs for request in page.WORKLOADS[entry["setting"]["workload"]].requests())
+        num_tokens = sum(request.num_outputs for request in WORKLOADS[entry["setting"]["workload"]].requests())
         panel.axvline(num_tokens / entry["roofline_seconds"], color="black", linestyle="--", linewidth=0.8)
         panel.invert_yaxis()
         panel.set_title(entry["name"], fontsize=8)
@@ -56,7 +57,7 @@ def rates(results: dict[str, Any], path: Path) -> None:
 def growth(grown: dict[str, Any], results: dict[str, Any], workload: str, path: Path) -> None:
     """Measured times over batch, prompt and output as dots; the fitted step cost and the roofline as lines."""
     cost, measured = grown["step_cost"], grown["measured"]
-    work = Work.of(page.WORKLOADS[workload].model, floats(results["machine"]))
+    work = Work.of(WORKLOADS[workload].model, floats(results["machine"]))
     rates = Rates(**results["rates"]["1"])
     budget = grown["max_num_batched_tokens"]
     shapes = [(each["prompt_tokens"], each["output_tokens"]) for each in measured]

@@ -2,10 +2,15 @@
 
 import hashlib
 import json
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+OURS = "fairlead"
+"""How our own engine is called among the others."""
 ROOT = Path(__file__).parents[2]
 _MEASURED = ("engine/src", "engine/benchmarks", "protocol/src")
 """What decides about a run, beside the machine: runs of different sources are not one engine's."""
@@ -57,3 +62,19 @@ class Results:
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps(self.found, indent=1))
         new.replace(self.path)
+
+
+def kind(machine: dict[str, Any]) -> str:
+    """The page's name: the machine's kind, without what differs between two of them."""
+    by = str(machine.get("bfloat16 by") or "").partition(" ")[0]
+    words = machine.get("gpu") or f"{machine['cpu']} {by}"
+    return re.sub(r"[^a-z0-9]+", "-", f"{words} {machine['cores']} cores".lower()).strip("-")
+
+
+def rows(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, float], list[dict[str, Any]], str]]:
+    """Name, medians, runs and reason of each engine."""
+    for row in entry["engines"]:
+        runs = row["runs"]
+        names = [key for key, value in runs[0].items() if isinstance(value, int | float)] if runs else []
+        medians = {name: median(run[name] for run in runs) for name in names}
+        yield row["engine"]["name"], medians, runs, row.get("reason", "")

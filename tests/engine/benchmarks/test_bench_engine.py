@@ -1,6 +1,7 @@
 """The benchmark of engines: nobody is left out in silence, the roofline counts what a model has, pages tell all."""
 
 import json
+import re
 import subprocess
 import time
 from dataclasses import replace
@@ -189,7 +190,7 @@ def test_a_page_has_every_engine_its_range_and_the_goals(bench: Any, tmp_path: P
     assert "## q06, greedy, 1 thread\n\nNot measured: too late.\n" in written
     assert "the best torch peer | 2.20 × | 1.00 × | 1.5 × | met" in written
     assert "the best of all, hand loop included | 0.50 × | 1.00 × | 1.0 × | **missed**" in written
-    assert all((tmp_path / name).exists() for name in page.re.findall(r"\]\(([\w-]+\.svg)\)", written))
+    assert all((tmp_path / name).exists() for name in re.findall(r"\]\(([\w-]+\.svg)\)", written))
 
 
 def test_on_a_busy_machine_cpu_seconds_decide_about_goals(bench: Any) -> None:

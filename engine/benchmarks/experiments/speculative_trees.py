@@ -1,30 +1,29 @@
-"""What trees of guesses bring over chains: tokens a step brings a sequence, of the dinghy with Medusa heads.
-
-    python engine/benchmarks/speculative_trees.py [--lessons N] [--questions N] [--epochs N]
+"""What trees of drafts bring over chains: tokens a step brings a sequence, of the dinghy with Medusa heads.
 
 The heads are made here: trained on what the dinghy itself answers to questions that it was trained on, and measured on
 held-out ones, greedy, in float32, so that answers are the same in each row. Counts, no times: they do not depend on the
 machine.
 """
 
-import argparse
 import sys
 import tempfile
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from answers import answers_of
+from harness import Row
 from safetensors.torch import save_file
 from torch import nn
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.runner import load_runner
 from fairlead_engine.demo import resolve_model
-from fairlead_engine.types import EngineRequest, SamplingParams
+from fairlead_engine.types import EngineLoad
+from fairlead_engine_testing.requests import make_request
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 NUM_HEADS = 4
@@ -38,65 +37,54 @@ WAYS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Count what trees of guesses bring over chains.")
-    parser.add_argument("--lessons", type=int, default=600, help="questions to train on (default: %(default)s)")
-    parser.add_argument("--questions", type=int, default=100, help="held-out ones (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=60, help="(default: %(default)s)")
-    arguments = parser.parse_args()
-    lessons, questions = prompts("train", arguments.lessons), prompts("held-out", arguments.questions)
+def run(lessons: int = 600, questions: int = 100, epochs: int = 60, seed: int = 0) -> Iterator[Row]:
+    """`lessons`: questions to train on; `questions`: held-out ones."""
     model = resolve_model("demo://dinghy")
-    answered, _ = answers(config_of(model), lessons)
+    learnt, asked = prompts(model, "train", lessons, seed), prompts(model, "held-out", questions, seed)
+    answered, _ = greedy(model, learnt)
+    expected, _ = greedy(model, asked)
     with tempfile.TemporaryDirectory() as folder:
-        save_file(trained(model, lessons, answered, arguments.epochs), Path(folder) / "model.safetensors")
-        plain: list[list[int]] | None = None
-        print("guesses | verified a step | accepted of the first, second … place | tokens a step")
+        save_file(trained(model, learnt, answered, epochs, seed), Path(folder) / "model.safetensors")
         for way in WAYS:
-            given = {"speculative_method": "medusa", "speculative_model": folder, **way} if way else {}
-            found, load = answers(replace(config_of(model), **given), questions)
-            assert plain is None or found == plain, "answers differ"
-            plain = found
+            heads = {"speculative_method": "medusa", "speculative_model": folder, **way} if way else {}
+            found, load = greedy(model, asked, **heads)
+            assert found == expected, "answers differ"
             accepted = load.num_accepted_per_position
             num_steps = load.generation_tokens - sum(accepted)
-            shares = " ".join(f"{each / max(1, load.num_drafts):.2f}" for each in accepted)
-            name = way.get("speculative_tree") or f"chain of {way.get('num_speculative_tokens', 0)}"
-            rows = 1 + load.num_draft_tokens / num_steps
-            print(f"{name} | {rows:.1f} | {shares} | {load.generation_tokens / num_steps:.2f}", flush=True)
+            yield {
+                "drafts": way.get("speculative_tree") or f"chain of {way.get('num_speculative_tokens', 0)}",
+                "rows a step": 1 + load.num_draft_tokens / num_steps,
+                "accepted of the first, second … place": " ".join(
+                    f"{each / max(1, load.num_drafts):.2f}" for each in accepted
+                ),
+                "tokens a step": load.generation_tokens / num_steps,
+            }
 
 
-def prompts(split: str, number: int) -> list[list[int]]:
+def prompts(model: Path, split: str, number: int, seed: int) -> list[list[int]]:
     """Token ids of questions of all kinds, each with what was said before it."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "dinghy"))
+    sys.path.insert(0, str(Path(__file__).parents[2] / "dinghy"))
     from lessons.conversation import Split
     from lessons.syllabus import draw_all
 
-    tokenizer = PromptTokenizer.from_folder(resolve_model("demo://dinghy"))
-    drawn = islice(draw_all(Split(split), 0), number)
+    tokenizer = PromptTokenizer.from_folder(model)
+    drawn = islice(draw_all(Split(split), seed), number)
     return [tokenizer.encode_chat(each.question, tools=each.tools) for each in drawn]
 
 
-def config_of(model: Path) -> EngineConfig:
-    return EngineConfig(model=str(model), dtype="float32", device="cpu", max_num_queued_tokens=10**7)
+def greedy(model: Path, asked: list[list[int]], **settings: Any) -> tuple[list[list[int]], EngineLoad]:
+    """Answers, and the engine's counts."""
+    config = EngineConfig(model=str(model), dtype="float32", device="cpu", max_num_queued_tokens=10**7, **settings)
+    engine = Engine(config)
+    requests = [make_request(str(index), ids, max_tokens=LONGEST_ANSWER) for index, ids in enumerate(asked)]
+    return [answer.token_ids for answer in answers_of(engine, requests)], engine.load
 
 
-def answers(config: EngineConfig, asked: list[list[int]]) -> tuple[list[list[int]], Any]:
-    """Greedy ones, and the engine's counts."""
-    engine = Engine(config, load_runner(config))
-    found: dict[str, list[int]] = {}
-    for index, token_ids in enumerate(asked):
-        sampling = SamplingParams(temperature=0.0, max_tokens=LONGEST_ANSWER)
-        engine.add(
-            EngineRequest(request_id=str(index), prompt_token_ids=token_ids, sampling=sampling, arrival_time=0.0)
-        )
-    while engine.has_work():
-        for output in engine.step():
-            found.setdefault(output.request_id, []).extend(output.new_token_ids)
-    return [found[str(index)] for index in range(len(asked))], engine.load
-
-
-def trained(model: Path, asked: list[list[int]], answered: list[list[int]], epochs: int) -> dict[str, torch.Tensor]:
+def trained(
+    model: Path, asked: list[list[int]], answered: list[list[int]], epochs: int, seed: int
+) -> dict[str, torch.Tensor]:
     """Heads of one residual block each, in the layout of their checkpoints."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     reference: Any = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     states, behind = [], []
     with torch.no_grad():
@@ -129,7 +117,3 @@ def trained(model: Path, asked: list[list[int]], answered: list[list[int]], epoc
         tensors[f"{head}.0.linear.weight"], tensors[f"{head}.0.linear.bias"] = block.weight.data, block.bias.data
         tensors[f"{head}.1.weight"] = output.weight.data
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
-
-
-if __name__ == "__main__":
-    main()
