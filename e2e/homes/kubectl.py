@@ -156,7 +156,6 @@ class Kubectl:
         crd = yaml.safe_load(CRD.read_text())
         crd["metadata"]["labels"] = {**crd["metadata"].get("labels", {}), **OURS}
         self.kubectl("replace" if exists else "create", "--validate=strict", "-f", "-", stdin=yaml.safe_dump(crd))
-        self.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=60s")
         # It is a moment before the server answers for its objects.
         self.wait(f"{CRD_NAME} to be served", lambda: self.kubectl("get", CRD_NAME, check=False).returncode == 0)
         return not exists
