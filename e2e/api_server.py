@@ -18,19 +18,18 @@ class ApiServer:
         """Has a token made for `account` of `namespace`."""
         cluster = yaml.safe_load(fleet.kubeconfig.read_text())["clusters"][0]["cluster"]
         self.name = f"{namespace}/{account}"
-        self._client = httpx.Client(
-            base_url=cluster["server"], verify=_tls(cluster), trust_env=False, timeout=60.0,
-            headers={"authorization": f"Bearer {fleet.token(namespace, account)}"},
-        )  # fmt: skip
+        self._server, self._tls = cluster["server"].rstrip("/"), _tls(cluster)
+        self._token = fleet.token(namespace, account)
 
     def call(self, method: str, path: str, body: Json | None = None, *, dry_run: bool = True) -> tuple[int, Json]:
         """(status, answer). What is not read is only tried: with `dry_run` the server is asked to change nothing."""
-        request = self._client.build_request(method, path, json=body)
         if method != "GET" and dry_run:
-            request.url = request.url.copy_merge_params({"dryRun": "All"})
-        if method == "PATCH":
-            request.headers["content-type"] = "application/merge-patch+json"
-        reply = self._client.send(request)
+            path += ("&" if "?" in path else "?") + "dryRun=All"
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"authorization": f"Bearer {self._token}", "content-type": kind}
+        reply = httpx.request(
+            method, self._server + path, json=body, headers=headers, verify=self._tls, trust_env=False, timeout=60.0
+        )
         is_json = "json" in reply.headers.get("content-type", "")
         return reply.status_code, reply.json() if is_json else {"message": reply.text}
 
