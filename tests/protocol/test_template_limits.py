@@ -9,6 +9,7 @@ import pytest
 
 from fairlead_protocol import template_limits
 from fairlead_protocol.chat import ChatTemplate, ChatTemplateError
+from fairlead_protocol.template_limits import bounded_work
 
 GROWING = "{%% set n = namespace(x='xx') %%}{%% for i in range(60) %%}{%% set n.x = %s %%}{%% endfor %%}"
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
@@ -58,7 +59,7 @@ def little_memory() -> Iterator[None]:
 )  # fmt: skip
 def test_what_takes_too_much_is_refused(template: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_limits, "MAX_STEPS", 50_000)  # or it would take seconds to find out
-    with pytest.raises(ChatTemplateError, match=says):
+    with pytest.raises(ChatTemplateError, match=says), bounded_work():
         ChatTemplate(template).render(HI)
 
 
@@ -66,7 +67,7 @@ def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     """Where each of few passes takes long."""
     monkeypatch.setattr(template_limits, "MAX_SECONDS", 0.05)
     slow = "{% for i in range(1000) %}{% set _ = range(99999) | sort(reverse=true) | list %}{% endfor %}"
-    with pytest.raises(ChatTemplateError, match=r"takes more than 0\.05 s"):
+    with pytest.raises(ChatTemplateError, match=r"takes more than 0\.05 s"), bounded_work():
         ChatTemplate(slow).render(HI)
 
 
@@ -95,3 +96,5 @@ def test_what_is_too_deep_to_compile_is_refused(template: str) -> None:
 )  # fmt: skip
 def test_sound_templates_are_what_they_were(template: str, text: str) -> None:
     assert ChatTemplate(template).render(HI) == text
+    with bounded_work():
+        assert ChatTemplate(template).render(HI) == text

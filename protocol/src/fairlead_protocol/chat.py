@@ -1,8 +1,9 @@
 """Chat templates: messages → the prompt text a model was trained on.
 
-Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, within limits of work and
-memory (`template_limits`), with the few helpers that Hugging Face's templates expect (`raise_exception`, `tojson`,
-`strftime_now`, `dict`, the `generation` block), as transformers has them.
+Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, in a process that can be ended
+(`workers`) or within limits of work (`template_limits.bounded_work`), with the few helpers that Hugging Face's
+templates expect (`raise_exception`, `tojson`, `strftime_now`, `dict`, the `generation` block), as transformers has
+them.
 """
 
 import json
@@ -17,7 +18,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from fairlead_protocol.budget import MAX_INDENTED_NESTING, MAX_RENDERED_CHARACTERS, MAX_RENDERED_PIECES, nesting
-from fairlead_protocol.template_limits import BoundedEnvironment, bounded_work
+from fairlead_protocol.template_limits import BoundedEnvironment
 
 Message = Mapping[str, Any]
 
@@ -177,8 +178,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **{"documents": None, **self.special_tokens, **variables},
             )
-            with bounded_work():
-                return "".join(_within_budget(pieces))
+            return "".join(_within_budget(pieces))
         except ChatTemplateError:
             raise
         except _TEMPLATE_FAULTS as error:

@@ -13,7 +13,6 @@ import msgspec
 from fairlead_protocol.budget import Messages, OverBudget, Tools, check_json, nesting
 from fairlead_protocol.chat import ChatTemplateError, Message
 from fairlead_protocol.least_tokens import LeastTokens, most_units
-from fairlead_protocol.template_limits import bounded_work
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -157,14 +156,13 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
         """The one text that a chat is, as the model's template renders it. Raises `PromptError`."""
         [place] = self.places()
-        with bounded_work():
-            try:
-                return [Part(place, self._rendered(tokenizer, self.tools))]
-            except ChatTemplateError as error:
-                if self.tools and self._is_rendered_without_tools(tokenizer):
-                    problem = f"{error}; without tools it does, so look at their parameters"
-                    raise PromptError("tools", problem) from error
-                raise PromptError(place, str(error)) from error
+        try:
+            return [Part(place, self._rendered(tokenizer, self.tools))]
+        except ChatTemplateError as error:
+            if self.tools and self._is_rendered_without_tools(tokenizer):
+                problem = f"{error}; without tools it does, so look at their parameters"
+                raise PromptError("tools", problem) from error
+            raise PromptError(place, str(error)) from error
 
     def _rendered(self, tokenizer: PromptTokenizer, tools: Tools | None) -> str:
         effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}

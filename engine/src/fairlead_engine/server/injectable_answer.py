@@ -21,6 +21,7 @@ from fairlead_engine.server.structured_output import wish_of
 from fairlead_engine.server.tool_use import ToolUse
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol.chat import ChatTemplateError
+from fairlead_protocol.template_limits import bounded_work
 
 _BYTES_PER_TOKEN = 4
 """Of a chat that is rendered again, about."""
@@ -130,10 +131,11 @@ class InjectableAnswer:
         request = self._request
         effort = {} if request.reasoning_effort is None else {"reasoning_effort": request.reasoning_effort}
         try:
-            text = model.tokenizer.render_chat(
-                [*request.messages, *turn], tools=request.tools, add_generation_prompt=True,
-                continue_final_message=False, **{**effort, **(request.chat_template_kwargs or {})},
-            )  # fmt: skip
+            with bounded_work():
+                text = model.tokenizer.render_chat(
+                    [*request.messages, *turn], tools=request.tools, add_generation_prompt=True,
+                    continue_final_message=False, **{**effort, **(request.chat_template_kwargs or {})},
+                )  # fmt: skip
         except ChatTemplateError as error:
             raise RequestError("content", f"the result cannot be rendered: {error}") from error
         _, found, behind = text.partition(mark)

@@ -28,6 +28,7 @@ from fairlead_protocol.adapters import UnknownAdapter, split_adapter
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.messages import ModelInfo
 from fairlead_protocol.prompts import AnswerLimit, EncodedPrompt, PromptError, PromptFields, PromptTooLong
+from fairlead_protocol.template_limits import bounded_work
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 _ABILITIES = {
@@ -123,7 +124,8 @@ class ServedModel:
         """Each prompt of a request: its place there, and it. Raises `RequestError`; none is tokenised where
         one of them is sure to be too long."""
         try:
-            parts = fields.parts(self.tokenizer)
+            with bounded_work():
+                parts = fields.parts(self.tokenizer)
             for part in parts:
                 part.check_length(self.least_tokens, self.info.max_model_len)
             for part in parts:

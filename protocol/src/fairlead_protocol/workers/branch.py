@@ -48,6 +48,8 @@ class Branch:
         self._loop = asyncio.get_running_loop()
         self._frames = FrameReader()
         self._unsent = bytearray()
+        self._writes = False
+        """Whether it goes on when the channel has room."""
         self._asked: deque[_Asked] = deque()
         self._since: tuple[float, float] | None = None
         """The process's own clock and that on the wall when the first of those was first seen at work."""
@@ -71,8 +73,9 @@ class Branch:
         if self.has_ended:
             answer.set_exception(WorkerInterrupted())
             return answer
+        is_idle = not self._asked
         self._asked.append(_Asked(answer, seconds))
-        self._send(framed(kind, body))
+        self._send(framed(kind, body), at_once=is_idle)
         self._watch()
         return answer
 
@@ -119,29 +122,29 @@ class Branch:
                 answer.set_exception(error or WorkerInterrupted())
             error = None
 
-    def _send(self, data: bytes) -> None:
-        if self._unsent:
-            self._unsent += data
-            return
-        try:
-            num_sent = self._channel.send(data)
-        except BlockingIOError:
-            num_sent = 0
-        except OSError:
-            return  # reading will find out
-        if num_sent < len(data):
-            self._unsent += memoryview(data)[num_sent:]
-            self._loop.add_writer(self._channel.fileno(), self._write)
+    def _send(self, data: bytes, *, at_once: bool) -> None:
+        """What others are waited for before is sent with what else comes in this round of the loop."""
+        if not self._unsent and not at_once:
+            self._loop.call_soon(self._write)
+        self._unsent += data
+        if at_once:
+            self._write()
 
     def _write(self) -> None:
-        try:
-            del self._unsent[: self._channel.send(memoryview(self._unsent)[:_READ_BYTES])]
-        except BlockingIOError:
+        if self.has_ended:
             return
+        try:
+            del self._unsent[: self._channel.send(self._unsent)]
+        except BlockingIOError:
+            pass
         except OSError:
-            self._unsent.clear()
-        if not self._unsent:
-            self._loop.remove_writer(self._channel.fileno())
+            self._unsent.clear()  # reading will find out
+        if bool(self._unsent) != self._writes:
+            self._writes = not self._writes
+            if self._writes:
+                self._loop.add_writer(self._channel.fileno(), self._write)
+            else:
+                self._loop.remove_writer(self._channel.fileno())
 
     def _read(self) -> None:
         try:

@@ -1,11 +1,9 @@
 """What a process and its owner send each other: a length, a kind, and bytes."""
 
-import socket
 import struct
 from enum import IntEnum
 
 _HEAD = struct.Struct("<IB")
-HEAD_BYTES = _HEAD.size
 
 
 class Kind(IntEnum):
@@ -30,12 +28,6 @@ def framed(kind: Kind, body: bytes = b"") -> bytes:
     return _HEAD.pack(len(body), kind) + body
 
 
-def head(raw: bytes) -> tuple[int, Kind]:
-    """Bytes of the body that follows, and what it is."""
-    num_bytes, kind = _HEAD.unpack(raw)
-    return num_bytes, Kind(kind)
-
-
 class FrameReader:
     """Takes bytes as they come."""
 
@@ -44,25 +36,24 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
         """The frames that are whole now."""
-        self._rest += data
+        if self._rest:
+            self._rest += data
+            data = self._rest
         frames, start = [], 0
-        while len(self._rest) - start >= HEAD_BYTES:
-            num_bytes, kind = _HEAD.unpack_from(self._rest, start)
-            end = start + HEAD_BYTES + num_bytes
-            if len(self._rest) < end:
+        while len(data) - start >= _HEAD.size:
+            num_bytes, kind = _HEAD.unpack_from(data, start)
+            end = start + _HEAD.size + num_bytes
+            if len(data) < end:
                 break
-            frames.append((Kind(kind), bytes(self._rest[start + HEAD_BYTES : end])))
+            frames.append((Kind(kind), bytes(data[start + _HEAD.size : end])))
             start = end
-        del self._rest[:start]
+        if data is self._rest:
+            del self._rest[:start]
+        else:
+            self._rest += data[start:]
         return frames
 
-
-def read_exactly(channel: socket.socket, num_bytes: int) -> bytes:
-    """Waits for so many. Raises EOFError where fewer come."""
-    found = bytearray(num_bytes)
-    view = memoryview(found)
-    while view:
-        if not (read := channel.recv_into(view)):
-            raise EOFError
-        view = view[read:]
-    return bytes(found)
+    @property
+    def num_awaited(self) -> int:
+        """Bytes of the frame that has begun and is not whole."""
+        return _HEAD.unpack_from(self._rest)[0] if len(self._rest) >= _HEAD.size else 0

@@ -10,13 +10,18 @@ import os
 import resource
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
 
 from fairlead_protocol.workers.child import be_killed_with, bury_descendants, leave_signals_to_parent
-from fairlead_protocol.workers.frames import HEAD_BYTES, Kind, framed, head, read_exactly
+from fairlead_protocol.workers.frames import FrameReader, Kind, framed
 from fairlead_protocol.workers.limits import Limits, MemoryLimit
+
+_READ_BYTES = 64 * 1024
+_SOON_SECONDS = 0.001
+"""For which an answer may wait for the next."""
 
 Handler = Callable[[bytes, bool], bytes]
 """Does a job. Told whether it may take long, as nobody waits behind it."""
@@ -56,33 +61,46 @@ def main() -> None:
 
 
 def _serve(channel: socket.socket, order: Fork, handler: Handler | None) -> None:
-    """Until the channel's other end is closed."""
+    """Until the channel's other end is closed. Answers go out when nothing more is to be done at once, or soon."""
     channel.sendall(framed(Kind.BORN, os.getpid().to_bytes(4, "little")))
     memory = None if order.limits is None else MemoryLimit(order.limits)
+    frames, unsent, since = FrameReader(), bytearray(), 0.0
     while True:
-        raw, fds, _, _ = socket.recv_fds(channel, HEAD_BYTES, 1)
-        if not raw:
+        data, fds, _, _ = socket.recv_fds(channel, _READ_BYTES, 1)
+        if not data:
             return
-        num_bytes, kind = head(raw + read_exactly(channel, HEAD_BYTES - len(raw)))
-        if memory is not None:
-            memory.allow(num_bytes)
-        body = read_exactly(channel, num_bytes)
-        if kind is Kind.FORK:
-            _fork(channel, fds[0], msgspec.msgpack.decode(body, type=Fork), handler)
-            continue
-        try:
-            if kind is Kind.LOAD:
-                answer, handler = _loaded(msgspec.msgpack.decode(body, type=Load))
-            else:
-                assert handler is not None
-                answer = handler(body, kind is Kind.LONG_JOB)
-            reply = framed(Kind.DONE, answer)
-        except MemoryError:
-            reply = framed(Kind.OUT_OF_MEMORY)
-        except BaseException as error:  # a panic in Rust is no Exception
-            reply = framed(Kind.FAILED, (str(error) or type(error).__name__).encode(errors="replace"))
-        channel.sendall(reply)
-        del body, reply
+        if memory is not None and frames.num_awaited:
+            memory.allow(frames.num_awaited)
+        for kind, body in frames.feed(data):
+            if kind is Kind.FORK:
+                _fork(channel, fds[0], msgspec.msgpack.decode(body, type=Fork), handler)
+                continue
+            if memory is not None:
+                memory.allow(len(body))
+            reply, handler = _answered(kind, body, handler)
+            since = since if unsent else time.monotonic()
+            unsent += reply
+            if len(unsent) > _READ_BYTES or time.monotonic() - since > _SOON_SECONDS:
+                channel.sendall(unsent)
+                unsent.clear()
+        if unsent:
+            channel.sendall(unsent)
+            unsent.clear()
+
+
+def _answered(kind: Kind, body: bytes, handler: Handler | None) -> tuple[bytes, Handler | None]:
+    """What is replied, and what does the next job."""
+    try:
+        if kind is Kind.LOAD:
+            answer, handler = _loaded(msgspec.msgpack.decode(body, type=Load))
+        else:
+            assert handler is not None
+            answer = handler(body, kind is Kind.LONG_JOB)
+        return framed(Kind.DONE, answer), handler
+    except MemoryError:
+        return framed(Kind.OUT_OF_MEMORY), handler
+    except BaseException as error:  # a panic in Rust is no Exception
+        return framed(Kind.FAILED, (str(error) or type(error).__name__).encode(errors="replace")), handler
 
 
 def _loaded(load: Load) -> tuple[bytes, Handler]:
