@@ -5,12 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import msgspec
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from measurement import floats
 from results import OURS, rows
 from roofline import Rates, Work
 from workload import WORKLOADS
+
+from fairlead_engine.characterise.picture import decode_seconds, most_common, prompt_seconds
+from fairlead_protocol.messages import StepCost
+from fairlead_protocol.profiles import Measured
 
 COLUMNS = 2
 OURS_COLOUR, PEER_COLOUR = "#1f6f8b", "#b8b8b8"
@@ -56,36 +61,28 @@ def rates(results: dict[str, Any], path: Path) -> None:
 
 def growth(grown: dict[str, Any], results: dict[str, Any], workload: str, path: Path) -> None:
     """Measured times over batch, prompt and output as dots; the fitted step cost and the roofline as lines."""
-    cost, measured = grown["step_cost"], grown["measured"]
+    cost = msgspec.convert(grown["step_cost"], StepCost)
+    measured = msgspec.convert(grown["measured"], list[Measured])
     work = Work.of(WORKLOADS[workload].model, floats(results["machine"]))
     rates = Rates(**results["rates"]["1"])
     budget = grown["max_num_batched_tokens"]
-    shapes = [(each["prompt_tokens"], each["output_tokens"]) for each in measured]
-    usual = max(shapes, key=shapes.count)
-    batches = [each for each, shape in zip(measured, shapes, strict=True) if shape == usual]
-    context = usual[0] + usual[1] / 2
-    alone = [each for each in measured if each["batch"] == 1]
-
-    def decode(batch: float, kv_tokens: float) -> float:
-        return float(cost.get("base", 0) + cost.get("decode_seq", 0) * batch + cost.get("kv_token", 0) * kv_tokens)
-
-    def prefill(tokens: float) -> float:
-        steps = -(-tokens // budget)
-        each = cost.get("base", 0) + cost.get("prefill_step", 0)
-        context = cost.get("prefill_context", 0) * tokens * tokens / 2
-        return float(steps * each + cost.get("prefill_token", 0) * tokens + context)
+    batches = most_common(measured)
+    context = batches[0].prompt_tokens + batches[0].output_tokens / 2
+    alone = [each for each in measured if each.batch == 1]
 
     drawn = figure(1, 3)
     by_batch, by_prompt, by_context = drawn.subplots(1, 3)
     _growth(by_batch, "requests at once", "ms per output token",
-            [(each["batch"], each["tpot_seconds"]) for each in batches], lambda batch: decode(batch, batch * context),
+            [(each.batch, each.tpot_seconds) for each in batches], lambda batch: decode_seconds(cost, batch, context),
             lambda batch: work.decode_seconds(rates, round(batch), round(batch * context)))  # fmt: skip
     _growth(by_prompt, "tokens of a single prompt", "ms to the first token",
-            [(each["prompt_tokens"], each["ttft_seconds"]) for each in alone], prefill,
+            [(each.prompt_tokens, each.ttft_seconds) for each in alone],
+            lambda tokens: prompt_seconds(cost, tokens, budget),
             lambda tokens: work.prefill_seconds(rates, round(tokens)))  # fmt: skip
     _growth(by_context, "context of a single request", "ms per output token",
-            [(each["prompt_tokens"] + each["output_tokens"] / 2, each["tpot_seconds"]) for each in alone],
-            lambda tokens: decode(1, tokens), lambda tokens: work.decode_seconds(rates, 1, round(tokens)))  # fmt: skip
+            [(each.prompt_tokens + each.output_tokens / 2, each.tpot_seconds) for each in alone],
+            lambda tokens: decode_seconds(cost, 1, tokens),
+            lambda tokens: work.decode_seconds(rates, 1, round(tokens)))  # fmt: skip
     save(drawn, path)
 
 

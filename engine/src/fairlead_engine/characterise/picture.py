@@ -21,7 +21,7 @@ Points = Sequence[tuple[float, float]]
 
 def draw(profile: EngineProfile) -> str:
     """Time per output token over batch, time to first token over prompt length, and throughput over batch."""
-    batches = _most_common(profile.measured, lambda each: (each.prompt_tokens, each.output_tokens))
+    batches = most_common(profile.measured)
     alone = [each for each in profile.measured if each.batch == 1]
     context = batches[0].prompt_tokens + batches[0].output_tokens / 2 if batches else 0.0
     cost, budget = profile.step_cost, profile.max_num_batched_tokens
@@ -60,11 +60,12 @@ def prompt_seconds(cost: StepCost, num_tokens: float, budget: int) -> float:
     return step_seconds(cost, StepWork(num_steps, num_steps, num_tokens, num_tokens * (num_tokens - 1) / 2, 0, 0))
 
 
-def _most_common(measured: Sequence[Measured], key: Callable[[Measured], tuple[int, int]]) -> list[Measured]:
-    """Those of the shape that was measured with most batches."""
-    shapes = [key(each) for each in measured]
-    most = max(shapes, key=shapes.count, default=None)
-    return sorted((each for each in measured if key(each) == most), key=lambda each: each.batch)
+def most_common(measured: Sequence[Measured]) -> list[Measured]:
+    """Those of the prompt and output length that were measured with most batches, by batch."""
+    lengths = [(each.prompt_tokens, each.output_tokens) for each in measured]
+    most = max(lengths, key=lengths.count, default=None)
+    found = (each for each, length in zip(measured, lengths, strict=True) if length == most)
+    return sorted(found, key=lambda each: each.batch)
 
 
 def _panel(title: str, below: str, points: Points, line: Callable[[float], float] | None) -> str:
