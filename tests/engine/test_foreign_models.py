@@ -15,7 +15,7 @@ import transformers
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, ModelLoadError
-from fairlead_engine.model.fallback.step_attention import StepAttention
+from fairlead_engine.model.fallback.foreign_decoder import StepAttention
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.comparison import LogitModel
 from fairlead_engine.runner.model_part import ModelPart, PartSettings

@@ -13,7 +13,7 @@ import pytest
 from fairlead_engine.front import front_proxy
 from fairlead_engine.front.foreign_engine import NotServing
 from fairlead_engine.front.front_config import FrontConfig
-from fairlead_engine.front.vllm_metrics import read_cache, read_gauges
+from fairlead_engine.front.vllm_server import read_cache, read_gauges
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.fronts import Front, front_with
 from fairlead_testing.raw_server import listening

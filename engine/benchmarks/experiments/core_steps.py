@@ -19,8 +19,8 @@ from harness import Row, spread
 from idle_runner import BYTES_PER_SLOT, IdleRunner
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.loop import BlockChanges
 from fairlead_engine.core.messages import Stepped
 from fairlead_engine_testing.requests import make_request
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fairlead_engine.core.block_changes import BlockChanges
-from fairlead_engine.core.loop import run_core
+from fairlead_engine.core.loop import BlockChanges, run_core
 from fairlead_engine.core.messages import Add, BlocksChanged, Command, Reply, Stepped, Stop
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine

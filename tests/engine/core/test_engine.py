@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.loop import BlockChanges
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.server.kv_mirror import KVMirror

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.loop import BlockChanges
 from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.types import EngineRequest, FinishReason
 from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.loop import BlockChanges
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.server.kv_mirror import KVMirror

@@ -20,7 +20,6 @@ from fairlead_engine.core.engine_parts import cache_size_of, drafting_of, info_o
 from fairlead_engine.core.grammars import Grammars, usable_cores
 from fairlead_engine.core.holds import Holds
 from fairlead_engine.core.injections import Injection
-from fairlead_engine.core.late_planning import LatePlanning
 from fairlead_engine.core.load_gauge import LoadGauge
 from fairlead_engine.core.profile import load_profile, prior
 from fairlead_engine.core.request_checks import RequestChecks
@@ -29,7 +28,7 @@ from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.core.scheduler import Limits, Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.step_outputs import output_of, outputs_of_decodes, told
-from fairlead_engine.core.step_watch import StepWatch
+from fairlead_engine.core.step_watch import LatePlanning, StepWatch
 from fairlead_engine.core.thinking import ThinkingBudgets
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 
 from fairlead_engine.core.adapter_places import folder_below
-from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.clients import Channel, Clients
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.messages import (
     Abort,
     Add,
+    BlocksChanged,
     Command,
     Died,
     Failed,
@@ -27,6 +27,7 @@ from fairlead_engine.core.messages import (
 )
 from fairlead_engine.errors import AdapterError, StartError
 from fairlead_engine.types import SequenceOutput
+from fairlead_protocol.blocks import BlockHash
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,33 @@ _READING_SECONDS = 0.005
 """So often it is looked whether an adapter was read, while nothing else is to do."""
 _QUIET_SECONDS = 1.0
 """Idle for this long, the engine checks its invariants: milliseconds that no request should wait for."""
+
+
+class BlockChanges:
+    """A `BlockListener` that keeps what a step did to the reusable blocks until `take`.
+
+    Blocks are evicted while a step is planned and published when it has been computed, so within one step whatever is
+    removed goes before anything is stored: two lists tell it all.
+    """
+
+    def __init__(self) -> None:
+        self._stored: list[tuple[BlockHash, list[BlockHash]]] = []
+        self._removed: list[BlockHash] = []
+
+    def stored(self, parent: BlockHash, hashes: list[BlockHash]) -> None:
+        self._stored.append((parent, hashes))
+
+    def removed(self, block_hash: BlockHash) -> None:
+        assert not self._stored, "a block was evicted after others had been published in the same step"
+        self._removed.append(block_hash)
+
+    def take(self) -> BlocksChanged | None:
+        """What happened since the last call; None when nothing did."""
+        if not self._stored and not self._removed:
+            return None
+        changed = BlocksChanged(self._stored, self._removed)
+        self._stored, self._removed = [], []
+        return changed
 
 
 def run_core(make_engine: Callable[[], Engine], channel: Channel) -> bool:

@@ -18,11 +18,9 @@ from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.client_parts import ClientParts
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.decoding import DecodingSlots
-from fairlead_engine.core.failed_sequences import failed_sequences
 from fairlead_engine.core.injections import Injection, Injections, is_whole, no_room_for
-from fairlead_engine.core.queue_bound import QueueBound, num_awaited_tokens
-from fairlead_engine.core.request_refusal import Refusal
-from fairlead_engine.core.sequence_ends import SequenceEnds, reason_to_end
+from fairlead_engine.core.request_refusal import QueueBound, Refusal, num_awaited_tokens
+from fairlead_engine.core.sequence_ends import SequenceEnds, failed_sequences, reason_to_end
 from fairlead_engine.sequences import NO_SLOT, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import FinishReason

@@ -1,8 +1,9 @@
-"""What ends a sequence that nobody aborts: a token, or its length."""
+"""What ends a sequence that nobody aborts: a token, its length, or what a step has computed."""
 
 from collections.abc import Collection
 
-from fairlead_engine.sequences import Sequence
+from fairlead_engine.batch import Batch
+from fairlead_engine.sequences import NO_TOKEN, SampledToken, Sequence
 from fairlead_engine.types import FinishReason, SamplingParams
 
 
@@ -35,3 +36,19 @@ def reason_to_end(sequence: Sequence) -> FinishReason | None:
     if is_long_enough and sequence.token_ids[-1] in sequence.end_token_ids:
         return FinishReason.STOP
     return FinishReason.LENGTH if sequence.num_tokens >= sequence.max_num_tokens else None
+
+
+def failed_sequences(
+    batch: Batch, sampled: list[SampledToken | None], token_ids: list[int]
+) -> dict[Sequence, FinishReason]:
+    """Those of which something that was computed is no number, and those that leave nothing to choose.
+    `token_ids`: of decodes, where one look finds that all are tokens."""
+    found = {item.sequence: FinishReason.ERROR for item in batch.chunks if item.reads_prompt and item.is_spoilt}
+    of_chunks = sampled[len(token_ids) :]
+    if min(token_ids, default=0) < 0 or any(token is not None and not token.is_there for token in of_chunks):
+        sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
+        for sequence, token in zip(sequences, sampled, strict=True):
+            if token is not None and not token.is_there:
+                reason = FinishReason.ERROR if token == NO_TOKEN else FinishReason.INVALID
+                found.setdefault(sequence, reason)
+    return found

@@ -3,11 +3,33 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from fairlead_engine.front.event_subscription import EventSubscription
-from fairlead_engine.front.foreign_engine import BlockEvent, ForeignModel, Gauges
+from fairlead_engine.front.foreign_engine import BlockEvent, ForeignModel, Gauges, NotServing
 from fairlead_engine.front.front_config import FrontConfig
-from fairlead_engine.front.model_cards import ModelCards
 from fairlead_engine.front.server_questions import ServerQuestions
+
+
+class ModelCard(msgspec.Struct):
+    """A model, as vLLM and SGLang list it at `/v1/models`."""
+
+    id: str
+    max_model_len: int | None = None
+
+
+class ModelCards(msgspec.Struct):
+    """All of them."""
+
+    data: list[ModelCard]
+
+    def length_of(self, name: str) -> int:
+        """Longest prompt plus answer of the model, in tokens. Raises NotServing where it is not served."""
+        lengths = [length for card in self.data if card.id == name and (length := card.max_model_len or 0) > 0]
+        if not lengths:
+            names = ", ".join(card.id for card in self.data)
+            raise NotServing(f"it serves no model {name!r}, but {names or 'none'}")
+        return lengths[0]
 
 
 class ToldServer(ABC):

@@ -5,6 +5,7 @@ bfloat16 (3072 x 512: 239 us packed against 299 us plain, one thread, AVX512-BF1
 """
 
 import os
+from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.model.product_trial import is_right
+from fairlead_engine.model.shard import Shard
 from fairlead_engine.model.skinny_trial import most_skinny_rows
 
 NUM_SHAPES = 128
@@ -77,6 +79,34 @@ class SkinnyLinear:
     def __call__(self, x: Tensor) -> Tensor:
         product = self._product if len(x) <= self._most_rows else functional.linear
         return product(x, self._weight, self._bias)
+
+
+class SideBySideLinear:
+    """Projections of one input that are no single product, since their weights are stored differently: computes one
+    after the other; their outputs lie side by side, as those of one product would."""
+
+    copies_weight = True
+
+    def __init__(self, parts: Sequence[Linear]) -> None:
+        self._parts = tuple(parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x) for part in self._parts], dim=-1)
+
+
+class SummedLinear:
+    """A rank's product with its part of the inputs, summed over the ranks; the bias comes after."""
+
+    copies_weight = False
+
+    def __init__(self, part: Linear, bias: Tensor | None, shard: Shard) -> None:
+        self._part = part
+        self._bias = bias
+        self._shard = shard
+
+    def __call__(self, x: Tensor) -> Tensor:
+        product = self._shard.sum(self._part(x))
+        return product if self._bias is None else product.add_(self._bias)
 
 
 def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:

@@ -37,7 +37,7 @@ from fairlead_engine.model.layers import (
     RMSNorm,
     SparseExperts,
 )
-from fairlead_engine.model.linear import Linear, PlainLinear, make_linear
+from fairlead_engine.model.linear import Linear, PlainLinear, SideBySideLinear, SummedLinear, make_linear
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
@@ -45,8 +45,6 @@ from fairlead_engine.model.quantization.source import WeightSource
 from fairlead_engine.model.quantization.weight_format import WeightFormat
 from fairlead_engine.model.rope import RopeConfig, RotaryEmbedding
 from fairlead_engine.model.shard import ALONE, Shard, scaled
-from fairlead_engine.model.side_by_side_linear import SideBySideLinear
-from fairlead_engine.model.summed_linear import SummedLinear
 from fairlead_engine.model.vision.vision_tower import VisionTower
 from fairlead_engine.model.weight_stack import WeightStack
 

@@ -25,13 +25,12 @@ from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import DecoderShape, ModelConfig
 from fairlead_engine.model.rope import RopeKind
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.adapter_agreement import AdapterAgreement
 from fairlead_engine.runner.cuda_graphs import choose_recorder
 from fairlead_engine.runner.cuda_memory import choose_meter
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.foreign_settings import check_settings
 from fairlead_engine.runner.foreign_trial import try_out
-from fairlead_engine.runner.host_adapters import HostAdapters
+from fairlead_engine.runner.host_adapters import AdapterAgreement, HostAdapters
 from fairlead_engine.runner.image_vectors import ImageVectors
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads

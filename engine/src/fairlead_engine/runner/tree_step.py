@@ -6,6 +6,7 @@ where it would lie if nothing else had been guessed: from there on a tree is a c
 are real. That takes no look from the host, so the next operations can be launched behind it.
 """
 
+from collections.abc import Sequence as Many
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.tree_rows import TreeRows, ancestor_bits
 from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.step_plan import PlannedTree, StepPlan
+from fairlead_engine.sequences import ScheduledSequence
 
 _NO_TOKEN = -9
 """In place of a draft where no guess stands; it is nothing that is ever chosen, nor what stands for no choice."""
@@ -143,3 +145,26 @@ def _reordered(size: int, places: Tensor, values: Tensor, is_node: Tensor) -> Te
     """The numbers up to `size`, but for `places` of nodes, which get these `values`."""
     found = torch.arange(size + 1, device=places.device)
     return found.scatter(0, torch.where(is_node == 1, places, size).flatten(), values.flatten())[:size]
+
+
+def with_ways(items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:
+    """The tokens before each guess of a tree, for those whose logits are changed for what they hold.
+
+    On the device a slot's row has the guesses in the order of the step. What stands before one of them is its way,
+    which has a row of its own for as long as a step's tokens are chosen.
+
+    Returns `slot_tokens` int32 [slots, columns], and behind them a row for each item whose way needs one, where its
+    `token_row` then points; as many columns as the items have tokens, where that is a copy."""
+    bent = [item for item in items if item.way and item.way[-1] != len(item.way)]
+    if not bent:
+        return slot_tokens
+    before, places = slot_tokens[:, : max(item.end for item in items)], []
+    for index, item in enumerate(bent):
+        known = item.end - len(item.way)
+        item.token_row = len(slot_tokens) + index
+        places += [(index, known + place, item.sequence.slot, known + node - 1) for place, node in enumerate(item.way)]
+    slots = to_device(np.array([item.sequence.slot for item in bent]), slot_tokens.device)
+    row, column, slot, source = to_device(np.array(places), slot_tokens.device).unbind(1)
+    ways = before[slots]
+    ways[row, column] = slot_tokens[slot, source]
+    return torch.cat((before, ways))

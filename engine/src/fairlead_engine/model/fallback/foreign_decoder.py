@@ -1,7 +1,8 @@
 """A decoder that transformers computes, called as ours is: a step's tokens in one row, attention over our cache."""
 
 import logging
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,19 +10,53 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.backend import LayerCache
+from fairlead_engine.kernels.norm_rope import HeadTurn
 from fairlead_engine.model.decoder import BetweenAttentions
 from fairlead_engine.model.fallback.attention_interface import NAME, SURVEYED, attending, register
 from fairlead_engine.model.fallback.attention_survey import AttentionSurvey, LayerAttention
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, first_line
 from fairlead_engine.model.fallback.foreign_weights import read_network
-from fairlead_engine.model.fallback.step_attention import StepAttention
 from fairlead_engine.model.layers import ForwardInput
 from fairlead_engine.model.model_config import DecoderShape
 
 logger = logging.getLogger(__name__)
+
+
+class StepAttention:
+    """Layers come in the order in which they were surveyed."""
+
+    def __init__(
+        self, layers: Sequence[LayerAttention], head_dim: int, step: ForwardInput, caches: Sequence[LayerCache]
+    ) -> None:
+        """`head_dim`: of the cache, in which heads that are smaller are followed by zeros."""
+        self._layers = zip(layers, caches, strict=True)
+        self._head_dim = head_dim
+        self._step = step
+        unturned = torch.empty((len(step.positions), 1, 0), device=step.positions.device)
+        self._turn = HeadTurn(layers[0].num_kv_heads, layers[0].num_kv_heads, unturned, unturned, None)
+
+    def attend(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: Mapping[str, Any]
+    ) -> Tensor:
+        """What it is told beside the heads was seen in the survey."""
+        (layer, cache), step = next(self._layers), self._step
+        parts = [part.transpose(1, 2) for part in (query, key, value)]
+        missing = [self._head_dim - part.shape[-1] for part in parts]
+        padded = [pad(part, (0, lack)) if lack else part for part, lack in zip(parts, missing, strict=True)]
+        heads = torch.cat(padded, dim=2)[0]
+        queries = step.backend.store(heads, self._turn, cache, step.attention)
+        scale = layer.scale * math.sqrt(self._head_dim)  # the backend divides by this root
+        if not math.isclose(scale, 1.0):
+            queries = queries * scale
+        attended = step.backend.attend(queries, cache, step.attention, layer.scoring)
+        return attended[None, ..., : layer.value_dim]
+
+    def mask(self, mask_function: Any, device: Any) -> None:
+        """There are none in a step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.dequantized_linear import PART_ELEMENTS, DequantizedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
-from fairlead_engine.model.quantization.reordered_linear import ReorderedLinear
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
 
 _LARGEST = 7.5
@@ -31,6 +30,22 @@ _MOST_ROWS = 200
 """That torch's product with 4-bit integers is faster for than decoding the weight: 3072 x 1024 on one thread with
 AVX512 takes 0.17, 2.4, 9.9, 20 and 39 ms for 1, 32, 128, 256 and 512 rows, and decoded 12, 15 and 24 for the last
 three, give or take a fifth."""
+
+
+class ReorderedLinear:
+    """A product with a weight whose columns were put into another order: it takes each input row in that order, which
+    costs as much as copying it."""
+
+    copies_weight = True
+
+    def __init__(self, linear: QuantizedLinear, order: Tensor) -> None:
+        """`order` int64 [in_features]: which input each of the weight's columns is for."""
+        self._linear = linear
+        self._order = order
+        self.weight_bytes = linear.weight_bytes + order.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._linear(x.index_select(1, self._order))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,10 @@ A transformer without a cache. In most layers a patch sees its window, in some t
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,7 +19,6 @@ from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import GatedFeedForward, RMSNorm, Rotation
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.rope import RopeConfig, inverse_frequencies
-from fairlead_engine.model.vision.patch_grid import Numbers, patch_grid
 from fairlead_engine.model.vision.vision_config import VisionConfig
 
 _ROPE = RopeConfig(theta=10000.0)
@@ -36,6 +38,44 @@ def patches(pixels: Tensor, settings: ImageSettings) -> Tensor:
     cut = colours.reshape(channels, rows, merge, size, columns, merge, size).permute(1, 4, 2, 5, 0, 3, 6)
     repeated = cut.unsqueeze(5).expand(*cut.shape[:5], settings.temporal_patch_size, *cut.shape[5:])
     return repeated.reshape(rows * columns * merge**2, -1)
+
+
+Numbers = npt.NDArray[np.int64]
+
+
+class PatchGrid(NamedTuple):
+    """An image's patches in the order of the tower: where they are, and who sees whom. All arrays are int64.
+
+    Patches come merged, `merge_size` squared of them after one another, in the reading order of what they become. The
+    tower takes them by windows, so that those of a window lie side by side.
+    """
+
+    order: Numbers
+    """[patches]: which of the image's own order each is."""
+    places: Numbers
+    """[2, patches]: row and column of each in the image."""
+    window_lengths: Numbers
+    """Patches of each window."""
+    back: Numbers
+    """[merged patches]: where in the tower's order each of the image's own order is."""
+
+
+def patch_grid(config: VisionConfig, rows: int, columns: int) -> PatchGrid:
+    """Of an image of so many rows and columns of merged patches."""
+    merge, side = config.merge_size, config.window_patches
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    window = row // side * -(-columns // side) + column // side
+    by_window = np.argsort(window, kind="stable")
+    within = np.arange(merge**2)
+    order = (by_window[:, None] * merge**2 + within).ravel()
+    places = np.stack(
+        [
+            (row[by_window][:, None] * merge + within // merge).ravel(),
+            (column[by_window][:, None] * merge + within % merge).ravel(),
+        ]
+    )
+    _, counts = np.unique(window, return_counts=True)
+    return PatchGrid(order, places, counts * merge**2, np.argsort(by_window))
 
 
 @dataclass(frozen=True, slots=True)
