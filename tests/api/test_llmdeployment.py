@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from fairlead.api.llmdeployment import (
-    Dtype,
     InvalidSpec,
     LLMDeployment,
     RoutingPolicy,
     ScalingMode,
 )
+from fairlead_protocol.models.choices import Dtype
 
 
 def body(**spec: Any) -> dict[str, Any]:

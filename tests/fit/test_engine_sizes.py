@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-import fairlead_engine.config as engine_config
 from fairlead.fit.memory_need import (
-    _ADAPTER_RANK,
-    _ADAPTERS,
-    _BATCHED_TOKENS,
-    _NUM_SEQS,
     EngineChoice,
     adapter_bytes,
     kv_block_bytes,
@@ -22,7 +17,7 @@ from fairlead.fit.memory_need import (
 from fairlead.fit.model_families import ENCODERS, FAMILIES, read_shape
 from fairlead.fit.model_shape import ModelShape
 from fairlead.fit.quantized_checkpoints import METHODS
-from fairlead.fit.stored_formats import ROUNDED, DeviceKind
+from fairlead.fit.stored_formats import ROUNDED
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.stored_heads import BYTES_PER_SCALE, KV_DTYPES
 from fairlead_engine.model import load_model, read_config
@@ -44,6 +39,7 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_mxfp4,
 )
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
+from fairlead_protocol.models.choices import DeviceKind, Quantization
 
 CPU = torch.device("cpu")
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "vocab_size": 512}
@@ -70,13 +66,8 @@ def files_bytes(folder: Path) -> int:
 def test_the_names_are_those_of_the_engine() -> None:
     assert set(FAMILIES) == set(ARCHITECTURES)
     assert set(ENCODERS) == {name for name in ENGINE_ENCODERS if not name.endswith("ForSequenceClassification")}
-    assert set(ROUNDED) == set(engine_config.QUANTIZATIONS)
+    assert set(ROUNDED) == set(Quantization)
     assert set(METHODS) == set(ENGINE_METHODS) - {"gguf"}
-    assert _ADAPTERS == engine_config._DEFAULT_LORAS
-    assert engine_config.EngineConfig(model="x").max_lora_rank == _ADAPTER_RANK
-    for kind in DeviceKind:
-        assert _NUM_SEQS[kind] == engine_config._DEFAULT_NUM_SEQS[kind]
-        assert _BATCHED_TOKENS[kind] == engine_config._DEFAULT_BATCHED_TOKENS[kind]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

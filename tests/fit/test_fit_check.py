@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.llmdeployment import Adapter, Engine, LLMDeploymentSpec, Model, Speculative, SpeculativeMethod
+from fairlead.api.llmdeployment import Adapter, Engine, LLMDeploymentSpec, Model, Speculative
 from fairlead.fit.checkpoint_fields import ConfigUnreadable
 from fairlead.fit.fit_check import Fit, Memory, Verdict, assumed, check
 from fairlead.fit.memory_need import EngineChoice, reckon
 from fairlead.fit.model_families import FamilyUnknown, read_shape
 from fairlead.fit.presets import presets
 from fairlead.fit.remedies import remedies
-from fairlead.fit.stored_formats import DeviceKind
+from fairlead_protocol.models.choices import DeviceKind, SpeculativeMethod
 
 GIB = 2**30
 LLAMA_8B, LLAMA_70B = (presets()[name].config for name in ("llama-3-1-8b-instruct", "llama-3-1-70b-instruct"))

@@ -14,9 +14,9 @@ from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.model_families import read_shape
 from fairlead.fit.presets import config_of, presets
 from fairlead.fit.replica_memory import replica_memory
-from fairlead.fit.stored_formats import DeviceKind
 from fairlead.operator_settings import OperatorSettings
 from fairlead_protocol.model_sources import parse_source
+from fairlead_protocol.models.choices import DeviceKind
 
 CHART = Path(__file__).parents[2] / "charts" / "fairlead" / "values.yaml"
 SETTINGS = OperatorSettings.from_mapping({"profiles": CHART_PROFILES})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.durations import parse_duration
-from fairlead.api.llmdeployment import LLMDeployment, SpeculativeMethod
+from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
 from fairlead_engine.config import SPECULATIVE_METHODS, EngineConfig, ServerConfig
@@ -73,7 +73,3 @@ def test_every_way_to_guess_reaches_the_engine(tmp_path: Path, method: str) -> N
     engine, _ = read(tmp_path, engine={"speculative": said})
     found = engine.speculative_method, engine.speculative_model, engine.num_speculative_tokens
     assert found == (method, "demo://dinghy", 2)
-
-
-def test_the_engine_knows_all_ways_to_guess_and_no_others() -> None:
-    assert set(SpeculativeMethod) == set(SPECULATIVE_METHODS)

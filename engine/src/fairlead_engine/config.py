@@ -14,22 +14,32 @@ from typing import Annotated, Any
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.speculative.tree_shape import StaticTree, TreeError, TreeShape, parse_tree
 from fairlead_protocol.logs import LogFormat
+from fairlead_protocol.models.choices import (
+    DeviceKind,
+    Dtype,
+    KvCacheDtype,
+    Quantization,
+    ReasoningParser,
+    SpeculativeMethod,
+    ToolCallParser,
+)
+from fairlead_protocol.models.engine_defaults import (
+    ADAPTER_RANK,
+    BLOCK_SIZE,
+    LEAST_UTILIZATION,
+    NUM_ADAPTERS,
+    UTILIZATION,
+    step_limits,
+)
 from fairlead_protocol.settings import BYTES, SECONDS
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-DEVICES = ("auto", "cpu", "cuda")
+DTYPES = tuple(map(str, Dtype))
+DEVICES = ("auto", *map(str, DeviceKind))
 ATTENTION_BACKENDS = ("auto", "cpu_spans", "block_tables", "triton")
 """Those of `kernels.attention.choice`, which imports torch."""
-KV_CACHE_DTYPES = ("auto", "fp8", "int8")
-"""Those of `kernels.attention.stored_heads`, which imports torch."""
-QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
-"""Those of `model.quantization.formats`, which imports torch."""
-TOOL_CALL_PARSERS = (
-    "auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "harmony", "glm45", "qwen3_coder", "minimax_m2",
-)  # fmt: skip
-REASONING_PARSERS = ("auto", "none", "think", "mistral")
-"""Those of `server.answers`, which the core does without."""
-SPECULATIVE_METHODS = ("ngram", "draft", "medusa", "eagle3")
+KV_CACHE_DTYPES = tuple(map(str, KvCacheDtype))
+QUANTIZATIONS = tuple(map(str, Quantization))
+SPECULATIVE_METHODS = tuple(map(str, SpeculativeMethod))
 _SPECULATIVE_SETTINGS = {
     "num_speculative_tokens": SPECULATIVE_METHODS,
     "prompt_lookup_min": ("ngram",),
@@ -41,11 +51,8 @@ _SPECULATIVE_SETTINGS = {
 _HOST = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_DEFAULT_NUM_SEQS = {"cpu": 32, "cuda": 256}
-_DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 8192}
 _DEFAULT_SPECULATIVE_TOKENS = 4
 _DEFAULT_LOOKUP = (2, 4)
-_DEFAULT_LORAS = 4
 _HOST_LORAS_PER_SLOT = 4
 _QUEUE_STEPS = 2
 """The queue holds this many full steps of prefill by default: enough to keep the engine busy, little enough that
@@ -83,7 +90,7 @@ class EngineConfig:
     """Sequences that one step may run. None = 32 on a CPU, 256 on CUDA."""
     max_num_batched_tokens: int | None = None
     """Tokens that one step may compute, prefill and decode together. None = 512 on a CPU, 8192 on CUDA."""
-    block_size: int = 16
+    block_size: int = BLOCK_SIZE
     """Tokens per block of the KV cache; prefixes are shared in whole blocks."""
     kv_cache_dtype: str = "auto"
     """Number format of keys and values in the KV cache: auto, fp8 (e4m3) or int8. Those of 8 bits have a scale for each
@@ -91,7 +98,7 @@ class EngineConfig:
     kv_cache_memory: Annotated[int | None, BYTES] = None
     """Bytes for the KV cache (also as 512Mi, 2Gi). None = on a CPU the smaller of 1 GiB and 40 % of the memory that is
     free to this process; on CUDA what `gpu_memory_utilization` leaves beside weights and the largest step."""
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float = UTILIZATION
     """Share of a CUDA device's memory that weights, cache and work space may take together, in (0, 1]."""
     max_num_queued_tokens: int | None = None
     """Prompt tokens that may wait to be computed, without those expected in the prefix cache; beyond it what gateways
@@ -154,7 +161,7 @@ class EngineConfig:
     """Adapters that steps may compute with at once: so many have room on the device, taken at the start, and sequences
     whose adapter has none wait. Each step with adapters costs for all of them. None = 4 where `lora_modules` or
     `adapter_folder` is set, else none."""
-    max_lora_rank: int = 16
+    max_lora_rank: int = ADAPTER_RANK
     """Largest rank of an adapter, up to 256; memory is taken for it in each place."""
     max_cpu_loras: int | None = None
     """Adapters that the host's memory keeps beside, in the order of their last use; others are read from their folders
@@ -192,7 +199,7 @@ class EngineConfig:
             _within("num_threads", self.num_threads, 1, 4096)
         _within("block_size", self.block_size, 1, 1024)
         _within("tensor_parallel_size", self.tensor_parallel_size, 1, 64)
-        _within("gpu_memory_utilization", self.gpu_memory_utilization, 0.01, 1.0)
+        _within("gpu_memory_utilization", self.gpu_memory_utilization, LEAST_UTILIZATION, 1.0)
         _within("seed", self.seed, -(2**63), 2**63 - 1)
         if self.max_loras is not None:
             _within("max_loras", self.max_loras, 0, 256)
@@ -313,7 +320,7 @@ class EngineConfig:
         """`max_loras`, or what it is by default."""
         if self.max_loras is not None:
             return self.max_loras
-        return _DEFAULT_LORAS if self.lora_modules or self.adapter_folder else 0
+        return NUM_ADAPTERS if self.lora_modules or self.adapter_folder else 0
 
     @property
     def num_host_adapters(self) -> int:
@@ -325,17 +332,16 @@ class EngineConfig:
         room for a prompt of `whole_prompt` tokens, of a model that sees prompts whole."""
         kind = device.partition(":")[0]
         whole_prompt = min(whole_prompt, self.max_model_len or whole_prompt)
-        num_seqs = self.max_num_seqs or min(_DEFAULT_NUM_SEQS[kind], self.max_num_batched_tokens or math.inf)
-        batched = self.max_num_batched_tokens or max(_DEFAULT_BATCHED_TOKENS[kind], num_seqs, whole_prompt)
+        num_seqs, batched = step_limits(kind, self.max_num_seqs, self.max_num_batched_tokens, whole_prompt)
         overlaps = kind == "cuda" and self.speculative_method is None
         return replace(
             self,
             device=kind,
-            max_num_seqs=int(num_seqs),
-            max_num_batched_tokens=int(batched),
+            max_num_seqs=num_seqs,
+            max_num_batched_tokens=batched,
             async_scheduling=overlaps if self.async_scheduling is None else self.async_scheduling,
             num_speculative_tokens=self.most_places or None,
-            max_num_queued_tokens=self.max_num_queued_tokens or _QUEUE_STEPS * int(batched),
+            max_num_queued_tokens=self.max_num_queued_tokens or _QUEUE_STEPS * batched,
         )
 
 
@@ -436,8 +442,8 @@ class ServerConfig:
                 hint = "write HOST,OTHER:8080"
                 raise ConfigError("allowed_media_domains", f"has {host!r}, which is no host", hint)
         _within("step_timeout", self.step_timeout, 1.0, 86400.0)
-        _one_of("tool_call_parser", self.tool_call_parser, TOOL_CALL_PARSERS)
-        _one_of("reasoning_parser", self.reasoning_parser, REASONING_PARSERS)
+        _one_of("tool_call_parser", self.tool_call_parser, tuple(ToolCallParser))
+        _one_of("reasoning_parser", self.reasoning_parser, tuple(ReasoningParser))
 
     @property
     def media_hosts(self) -> frozenset[str]:

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.llmdeployment import ReasoningParser, ToolCallParser
-from fairlead_engine.config import REASONING_PARSERS, TOOL_CALL_PARSERS
 from fairlead_engine.server.answers.answer_formats import AnswerFormats, choose_formats
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.answers.reasoning_formats import REASONING_FORMATS
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.types import FinishReason, SequenceOutput
+from fairlead_protocol.models.choices import ReasoningParser, ToolCallParser
 
 NAMES = ("get_weather", "get_time")
 OSLO = '{"city": "Oslo", "note": "a \\" } ] </tool_cal {"}'
@@ -375,5 +374,5 @@ def test_a_template_shows_the_formats(template: str | None, tool_parser: str | N
 
 
 def test_every_format_can_be_set_at_an_engine_and_in_a_spec() -> None:
-    assert set(TOOL_CALL_PARSERS) == {"auto", "none", *TOOL_FORMATS} == set(ToolCallParser)
-    assert set(REASONING_PARSERS) == {"auto", "none", *REASONING_FORMATS} == set(ReasoningParser)
+    assert set(ToolCallParser) == {"auto", "none", *TOOL_FORMATS}
+    assert set(ReasoningParser) == {"auto", "none", *REASONING_FORMATS}

@@ -10,16 +10,9 @@ from dataclasses import dataclass
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.memory import format_bytes, free_memory
+from fairlead_protocol.models.engine_defaults import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
 
 logger = logging.getLogger(__name__)
-
-_CPU_CACHE_BYTES = 2**30
-_CPU_CACHE_SHARE = 0.4
-"""A CPU's memory is shared with weights, page cache and neighbours; a GPU's is not."""
-_LEAST_LOWERED = 2048
-"""Tokens to which a context may be lowered unasked: in a shorter one chats find no room, so somebody has to decide."""
-_ROUND = 256
-"""A lowered context is a multiple of this, so that replicas with nearly the same memory have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +39,17 @@ def choose_cache_size(
     elif device_memory is not None:
         memory = device_memory
     else:
-        memory = min(_CPU_CACHE_BYTES, int(_CPU_CACHE_SHARE * free_memory()))
+        memory = min(CPU_CACHE_BYTES, int(CPU_CACHE_SHARE * free_memory()))
     num_blocks = memory // bytes_per_block
     longest = num_blocks * config.block_size
     if max_model_len <= longest:
         return CacheSize(max_model_len, num_blocks)
     bytes_needed = -(-max_model_len // config.block_size) * bytes_per_block
-    if config.max_model_len is not None or longest < min(_LEAST_LOWERED, max_model_len):
+    if config.max_model_len is not None or longest < min(LEAST_LOWERED, max_model_len):
         raise KVCacheTooSmall(
             _too_small(config, memory, longest, bytes_needed, max_model_len, device_memory is not None)
         )
-    lowered = longest // _ROUND * _ROUND
+    lowered = longest // LOWERED_MULTIPLE * LOWERED_MULTIPLE
     logger.warning(
         "the context is lowered from the %d tokens this model was made for to %d: its KV cache may take %s and would "
         "need %s; raise kv-cache-memory to %d for all of it, or set max-model-len",

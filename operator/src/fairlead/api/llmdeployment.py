@@ -19,36 +19,14 @@ from fairlead.api.model_cache import ModelCache, ModelCredentials
 from fairlead.api.pod_overlay import misfits
 from fairlead.api.rules import BrokenRule
 from fairlead.api.schema import Bytes, Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of, validations
+from fairlead_protocol.models.choices import Dtype, Quantization, SpeculativeMethod
+from fairlead_protocol.models.choices import KvCacheDtype as KvCacheDtype
+from fairlead_protocol.models.choices import ReasoningParser as ReasoningParser
+from fairlead_protocol.models.choices import ToolCallParser as ToolCallParser
 
 
 class InvalidSpec(InvalidValue):
     """The object cannot be understood."""
-
-
-class Dtype(StrEnum):
-    """Number format of weights and activations."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
-class Quantization(StrEnum):
-    """Format that weights are rounded to while they are loaded."""
-
-    INT8 = "int8"
-    INT8_WEIGHT_ONLY = "int8-weight-only"
-    INT4_WEIGHT_ONLY = "int4-weight-only"
-    FP8 = "fp8"
-
-
-class KvCacheDtype(StrEnum):
-    """Number format of keys and values in the KV cache."""
-
-    AUTO = "auto"
-    FP8 = "fp8"
-    INT8 = "int8"
 
 
 class EngineType(StrEnum):
@@ -74,39 +52,6 @@ class RoutingPolicy(StrEnum):
     LEAST_LOADED = "LeastLoaded"
     ROUND_ROBIN = "RoundRobin"
     PREFIX_HASH = "PrefixHash"
-
-
-class ToolCallParser(StrEnum):
-    """How a model writes calls of tools; as `fairlead-engine serve --tool-call-parser` spells them."""
-
-    AUTO = "auto"
-    NONE = "none"
-    HERMES = "hermes"
-    LLAMA3_JSON = "llama3_json"
-    MISTRAL = "mistral"
-    DEEPSEEK_V3 = "deepseek_v3"
-    HARMONY = "harmony"
-    GLM45 = "glm45"
-    QWEN3_CODER = "qwen3_coder"
-    MINIMAX_M2 = "minimax_m2"
-
-
-class ReasoningParser(StrEnum):
-    """How a model writes its reasoning; as `fairlead-engine serve --reasoning-parser` spells them."""
-
-    AUTO = "auto"
-    NONE = "none"
-    THINK = "think"
-    MISTRAL = "mistral"
-
-
-class SpeculativeMethod(StrEnum):
-    """Who guesses tokens; as `fairlead-engine serve --speculative-method` spells them."""
-
-    NGRAM = "ngram"
-    DRAFT = "draft"
-    MEDUSA = "medusa"
-    EAGLE3 = "eagle3"
 
 
 DEFAULT_QUEUE_DEPTH = 4

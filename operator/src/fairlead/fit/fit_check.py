@@ -9,14 +9,9 @@ from enum import StrEnum
 
 from fairlead.fit.memory_need import EngineChoice, Need, computed_dtype, reckon, weights_format
 from fairlead.fit.model_shape import ModelShape
-from fairlead.fit.stored_formats import ROUNDED, DeviceKind
-
-_CPU_CACHE_BYTES = 2**30
-_CPU_CACHE_SHARE = 0.4
-"""The engine's own bounds of a cache that nobody sized, on a CPU."""
-_LEAST_LOWERED = 2048
-"""Tokens to which the engine lowers a context that nobody asked for."""
-_ROUND = 256
+from fairlead.fit.stored_formats import ROUNDED
+from fairlead_protocol.models.choices import DeviceKind
+from fairlead_protocol.models.engine_defaults import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
 
 
 class Verdict(StrEnum):
@@ -174,11 +169,11 @@ def _judged(found: Fit, memory: int) -> Fit:
     cache = min(left, choice.kv_memory) if choice.kv_memory is not None else left
     if device is DeviceKind.CPU and choice.kv_memory is None:
         free = memory - need.loaded - need.libraries
-        cache = min(left, _CPU_CACHE_BYTES // choice.ranks, int(_CPU_CACHE_SHARE * free))
+        cache = min(left, CPU_CACHE_BYTES // choice.ranks, int(CPU_CACHE_SHARE * free))
     longest = found.max_model_len
     held = need.tokens_in(cache)
-    if choice.max_model_len is None and held < longest and held >= min(_LEAST_LOWERED, longest):
-        longest = held // _ROUND * _ROUND  # as the engine lowers a context that nobody asked for
+    if choice.max_model_len is None and held < longest and held >= min(LEAST_LOWERED, longest):
+        longest = held // LOWERED_MULTIPLE * LOWERED_MULTIPLE  # as the engine lowers a context that nobody asked for
     judged = replace(found, max_model_len=longest, usable=usable, cache=cache, held_tokens=held)
     if cache < need.kv(longest) or held < min(longest, 2):
         return _said(judged, Verdict.TOO_LARGE, _short(judged, usable))
@@ -203,8 +198,8 @@ def _short(found: Fit, usable: int) -> str:
     has = f"of {found.memory.name} {size(usable)} may be used"
     what = f"the cache of one sequence of {length} tokens takes {size(one)}"
     if found.choice.max_model_len is None:
-        what = f"the cache of {min(length, _LEAST_LOWERED)} tokens, the fewest that the engine starts with, takes "
-        what += size(found.need.kv(min(length, _LEAST_LOWERED)))
+        what = f"the cache of {min(length, LEAST_LOWERED)} tokens, the fewest that the engine starts with, takes "
+        what += size(found.need.kv(min(length, LEAST_LOWERED)))
     left = max(0, found.cache or 0)
     return f"{what}, and beside {_beside(found)} {size(left)} are left for it: {has}"
 

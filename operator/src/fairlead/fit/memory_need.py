@@ -7,31 +7,28 @@ largest step, and errs by what kernels and libraries take: so verdicts that rest
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fairlead.api.llmdeployment import Dtype, KvCacheDtype, LLMDeploymentSpec, SpeculativeMethod
+from fairlead.api.llmdeployment import LLMDeploymentSpec
 from fairlead.api.quantities import parse_bytes
 from fairlead.fit.model_shape import ModelShape
-from fairlead.fit.stored_formats import FLOAT_BYTES, ROUNDED, DeviceKind, WeightFormat
+from fairlead.fit.stored_formats import FLOAT_BYTES, ROUNDED, WeightFormat
 from fairlead.fit.weight_parts import Part, Role
+from fairlead_protocol.models.choices import DeviceKind, Dtype, KvCacheDtype, SpeculativeMethod
+from fairlead_protocol.models.engine_defaults import (
+    ADAPTER_RANK,
+    BLOCK_SIZE,
+    LEAST_UTILIZATION,
+    NUM_ADAPTERS,
+    UTILIZATION,
+    step_limits,
+)
 
-_NUM_SEQS = {DeviceKind.CPU: 32, DeviceKind.CUDA: 256}
-_BATCHED_TOKENS = {DeviceKind.CPU: 512, DeviceKind.CUDA: 8192}
-"""The engine's defaults of maxNumSeqs and maxNumBatchedTokens."""
-_BLOCK_SIZE = 16
 _BYTES_PER_SCALE = 4
 """Of a head of 8 bits in the cache."""
 _LIBRARIES = {DeviceKind.CPU: 450 * 2**20, DeviceKind.CUDA: 900 * 2**20}
 """Of an engine's process before it has a model: Python and torch; on a GPU the context, and what cuBLAS takes."""
 _LOGIT_BYTES = 20
 """Of each word's logit while a token is drawn: as it is computed, in float32, and what sorting takes."""
-_ADAPTERS = 4
-"""The engine's places for adapters, where any are listed and nobody says how many,"""
-_ADAPTER_RANK = 16
-"""and the largest rank of one."""
 _ADAPTERS_GIVEN = frozenset({"lora-modules", "adapter-folder"})
-DEFAULT_UTILIZATION = 0.9
-"""The engine's share of a GPU's memory,"""
-_LEAST_UTILIZATION = 0.01
-"""and the smallest that it takes."""
 _MOST_DIGITS = 9
 """Of an argument that counts something."""
 
@@ -46,15 +43,15 @@ class EngineChoice:
     kv_dtype: str = "auto"
     kv_memory: int | None = None
     """Bytes; None = what is left."""
-    block_size: int = _BLOCK_SIZE
+    block_size: int = BLOCK_SIZE
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     ranks: int = 1
-    utilization: float = DEFAULT_UTILIZATION
+    utilization: float = UTILIZATION
     num_adapters: int = 0
     """Adapters that have room on the device."""
-    adapter_rank: int = _ADAPTER_RANK
+    adapter_rank: int = ADAPTER_RANK
     """Of the largest."""
     guesser: str | None = None
     """The source of what guesses tokens, and is in memory as well; None = nothing is."""
@@ -74,7 +71,7 @@ class EngineChoice:
         engine = spec.engine
         extra, speculative = _extra(engine.extra_args), engine.speculative
         has_any = bool(spec.adapters) or not _ADAPTERS_GIVEN.isdisjoint(extra)
-        num_adapters = _ADAPTERS if engine.max_loras is None and has_any else engine.max_loras or 0
+        num_adapters = NUM_ADAPTERS if engine.max_loras is None and has_any else engine.max_loras or 0
         memory = extra.get("kv-cache-memory")
         return cls(
             dtype=_one_of(extra, "dtype", Dtype) or str(engine.dtype),
@@ -82,14 +79,14 @@ class EngineChoice:
             head_quantization=_one_of(extra, "head-quantization", ROUNDED),
             kv_dtype=_one_of(extra, "kv-cache-dtype", KvCacheDtype) or str(engine.kv_cache.dtype),
             kv_memory=engine.kv_cache.memory if memory is None else _bytes(memory),
-            block_size=_number(extra, "block-size", engine.kv_cache.block_size) or _BLOCK_SIZE,
+            block_size=_number(extra, "block-size", engine.kv_cache.block_size) or BLOCK_SIZE,
             max_model_len=_number(extra, "max-model-len", engine.max_model_len),
             max_num_seqs=_number(extra, "max-num-seqs", engine.max_num_seqs),
             max_num_batched_tokens=_number(extra, "max-num-batched-tokens", engine.max_num_batched_tokens),
             ranks=_number(extra, "tensor-parallel-size", engine.tensor_parallel_size) or 1,
             utilization=_share(extra),
             num_adapters=_number(extra, "max-loras", num_adapters, least=0) or 0,
-            adapter_rank=_number(extra, "max-lora-rank", engine.max_lora_rank) or _ADAPTER_RANK,
+            adapter_rank=_number(extra, "max-lora-rank", engine.max_lora_rank) or ADAPTER_RANK,
             guesser=None if speculative is None else speculative.source,
             is_draft=speculative is not None and speculative.method is SpeculativeMethod.DRAFT,
             is_open=engine.image is not None or "device" in extra,
@@ -97,11 +94,11 @@ class EngineChoice:
 
     def num_seqs(self, device: DeviceKind) -> int:
         """Sequences of one step."""
-        return self.max_num_seqs or min(_NUM_SEQS[device], self.max_num_batched_tokens or _NUM_SEQS[device])
+        return step_limits(device, self.max_num_seqs, self.max_num_batched_tokens)[0]
 
     def num_batched_tokens(self, device: DeviceKind) -> int:
         """Tokens of one step."""
-        return self.max_num_batched_tokens or max(_BATCHED_TOKENS[device], self.num_seqs(device))
+        return step_limits(device, self.max_num_seqs, self.max_num_batched_tokens)[1]
 
 
 def _extra(arguments: Sequence[str]) -> Mapping[str, str]:
@@ -145,11 +142,11 @@ def _bytes(memory: str) -> int:
 
 def _share(extra: Mapping[str, str]) -> float:
     try:
-        share = float(extra.get("gpu-memory-utilization", DEFAULT_UTILIZATION))
+        share = float(extra.get("gpu-memory-utilization", UTILIZATION))
     except ValueError as error:
         raise ValueError(f"engine.extraArgs: --gpu-memory-utilization: {error}") from error
-    if not _LEAST_UTILIZATION <= share <= 1.0:  # which no NaN is
-        problem = f"must be from {_LEAST_UTILIZATION} to 1, not {share}"
+    if not LEAST_UTILIZATION <= share <= 1.0:  # which no NaN is
+        problem = f"must be from {LEAST_UTILIZATION} to 1, not {share}"
         raise ValueError(f"engine.extraArgs: --gpu-memory-utilization: {problem}")
     return share
 

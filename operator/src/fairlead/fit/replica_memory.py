@@ -7,10 +7,10 @@ from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_bytes, parse_quantity
 from fairlead.fit.fit_check import Memory
-from fairlead.fit.stored_formats import DeviceKind
 from fairlead.manifests.container_parts import GPU
 from fairlead.manifests.engine import replica_profile
 from fairlead.operator_settings import OperatorSettings, Profile
+from fairlead_protocol.models.choices import DeviceKind
 
 _HOW = "write profiles.{name}.gpuMemory into the operator's settings"
 

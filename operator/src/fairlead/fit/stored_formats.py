@@ -7,9 +7,9 @@ weights take more than half a byte on a GPU.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from fairlead.fit.weight_parts import Part, Role
+from fairlead_protocol.models.choices import DeviceKind
 
 FLOAT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of number formats by name."""
@@ -18,13 +18,6 @@ _INT4_GROUP = 32
 _PACKED_GROUPS = (32, 64, 128, 256)
 _ROWS_TOGETHER = 16
 _FP8_ALIGNMENT = 16
-
-
-class DeviceKind(StrEnum):
-    """Where an engine computes."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 @dataclass(frozen=True, slots=True)
