@@ -12,8 +12,6 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.llm import LLM
-from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
-from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.runner import ModelRunner
 from fairlead_engine.runner.comparison import LogitModel
 from fairlead_engine.runner.dummy_steps import StepLimits, every_kind_of_step, largest_step
@@ -23,6 +21,8 @@ from fairlead_engine.types import EngineRequest, Kind, Pooling, Reading
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_classifier
 from fairlead_engine_testing.encoder_checkpoints import write_word_pieces
+from fairlead_protocol.models.families.registry import ARCHITECTURES, find_architecture
+from fairlead_protocol.models.json_fields import JsonFields
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "kv_cache_memory": 2**21}
 QUERY = list(range(20, 45))

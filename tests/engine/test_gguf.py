@@ -83,7 +83,8 @@ def test_a_llama_is_what_transformers_reads_of_its_file(tmp_path: Path) -> None:
 
 
 def test_rotation_is_scaled_as_llama_3_says_by_factors(tmp_path: Path) -> None:
-    from fairlead_engine.model.rope import RopeConfig, RopeKind, inverse_frequencies
+    from fairlead_engine.model.rope import inverse_frequencies
+    from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     fields = llama_fields(

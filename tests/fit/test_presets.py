@@ -11,7 +11,7 @@ from fairlead.api.quantities import parse_bytes
 from fairlead.fit.chart_profiles import CHART_PROFILES
 from fairlead.fit.fit_check import Verdict, check
 from fairlead.fit.memory_need import EngineChoice
-from fairlead.fit.model_families import read_shape
+from fairlead.fit.model_shape import read_shape
 from fairlead.fit.presets import config_of, presets
 from fairlead.fit.replica_memory import replica_memory
 from fairlead.operator_settings import OperatorSettings

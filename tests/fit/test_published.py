@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.fit.memory_need import EngineChoice, kv_block_bytes, reckon, weight_bytes
-from fairlead.fit.model_families import read_shape
+from fairlead.fit.model_shape import read_shape, undivided
 from fairlead_protocol.models.choices import DeviceKind
 
 CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "configs").glob("*"))}
@@ -49,7 +49,7 @@ def test_ranks_have_their_part(model: dict[str, Any]) -> None:
     shape = read_shape(model["config"])
     whole = reckon(shape, EngineChoice(), DeviceKind.CUDA)
     for ranks in (2, 4, 8):
-        if shape.undivided(ranks):
+        if undivided(shape, ranks):
             continue
         part = reckon(shape, EngineChoice(ranks=ranks), DeviceKind.CUDA)
         assert whole.weights / ranks <= part.weights <= whole.weights * (1 / ranks + 0.02)

@@ -1,4 +1,4 @@
-"""`fairlead check` and the engine read `quantization_config` alike: what one refuses, so does the other."""
+"""`quantization_config`: what is read of it, and what is refused by its field."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.fit.checkpoint_fields import CheckpointFields, ConfigUnreadable
-from fairlead.fit.quantized_checkpoints import stored_format
-from fairlead.fit.stored_formats import WeightFormat
-from fairlead_engine.errors import ModelLoadError
-from fairlead_engine.model.json_fields import JsonFields
-from fairlead_engine.model.quantization.source import StoredWeights
-from fairlead_engine.model.quantization.stored import parse_quantization
+from fairlead_engine.model.quantization.stored import READERS
+from fairlead_protocol.models.json_fields import JsonFields
+from fairlead_protocol.models.load_errors import ModelLoadError
+from fairlead_protocol.models.quantized_checkpoints import StoredFormat, parse_quantization
+from fairlead_protocol.models.weight_formats import WeightLayout
 
 Json = dict[str, Any]
 
@@ -92,32 +90,21 @@ REFUSED = {
 }
 
 
-def by_engine(section: Any) -> StoredWeights | str | None:
-    try:
-        return parse_quantization(JsonFields(Path("config.json"), {"quantization_config": section}))
-    except ModelLoadError as error:
-        return error.message
-
-
-def by_check(section: Any) -> WeightFormat | str | None:
-    try:
-        return stored_format(CheckpointFields({"quantization_config": section}))
-    except ConfigUnreadable as error:
-        return str(error)
+def parsed(section: Any) -> StoredFormat | None:
+    return parse_quantization(JsonFields(Path("config.json"), {"quantization_config": section}))
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_the_engine_reads_is_reckoned(name: str) -> None:
-    read, reckoned = by_engine(READ[name]), by_check(READ[name])
-    assert not isinstance(read, str | None) and isinstance(reckoned, WeightFormat)
-    assert (read.names == {reckoned.name}) == reckoned.has_name, "else engine.quantization contradicts it"
+def test_what_is_read_has_a_layout_and_a_reader(name: str) -> None:
+    stored = parsed(READ[name])
+    assert stored is not None and stored.layout is not None and type(stored) in READERS
+    assert (stored.names == {stored.layout.name}) == stored.layout.has_name, "else engine.quantization contradicts it"
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_engine_refuses_is_refused(name: str) -> None:
-    assert isinstance(by_engine(REFUSED[name]), str), "the engine takes it by now: move it"
-    told = by_check(REFUSED[name])
-    assert isinstance(told, str) and told.startswith("config.json: quantization_config.")
+def test_what_is_refused_names_the_field(name: str) -> None:
+    with pytest.raises(ModelLoadError, match=r"^config.json: quantization_config\."):
+        parsed(REFUSED[name])
 
 
 VALUES = st.sampled_from([
@@ -143,9 +130,12 @@ def sections(draw: st.DrawFn) -> Any:
     return changed(chosen) | extra
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(sections())
-def test_both_say_the_same_of_anything(section: Any) -> None:
-    read, reckoned = by_engine(section), by_check(section)
-    assert isinstance(read, str) == isinstance(reckoned, str), f"engine: {read}; check: {reckoned}"
-    assert (read is None) == (reckoned is None)
+def test_anything_is_read_or_refused_by_name(section: Any) -> None:
+    try:
+        stored = parsed(section)
+    except ModelLoadError as error:
+        assert error.message.startswith("config.json: quantization_config.")
+    else:
+        assert stored is None or isinstance(stored.layout, WeightLayout)

@@ -1,51 +1,17 @@
 """The errors the engine raises on purpose, each with a reason a machine can read and a sentence for a person.
 
 Start-up errors cross the process boundary as `{reason, message}` and end in the pod's termination log; request errors
-become HTTP answers in `server/`. This module imports nothing of ours.
+become HTTP answers in `server/`. Their base, and those of a model's files, are `fairlead check`'s as well.
 """
 
-from enum import StrEnum
-from typing import Any
+from fairlead_protocol.models.load_errors import EngineError as EngineError
+from fairlead_protocol.models.load_errors import ModelLoadError as ModelLoadError
+from fairlead_protocol.models.load_errors import ModelLoadReason as ModelLoadReason
+from fairlead_protocol.models.load_errors import StartError as StartError
 
 _MAX_FIELD_LENGTH = 200
 _MAX_MESSAGE_LENGTH = 1000
 """Characters of what a refused client is told, which is logged as well."""
-
-
-class EngineError(Exception):
-    """Base of all errors the engine raises on purpose.
-
-    `reason` is CamelCase and closed enough to count by; `message` says what happened and what to do about it.
-    """
-
-    reason = "EngineError"
-
-    def __init__(self, message: str, *, reason: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        if reason is not None:
-            self.reason = reason
-
-    def to_dict(self) -> dict[str, str]:
-        """What the termination log holds, and what a core that cannot start sends its parent."""
-        return {"reason": str(self.reason), "message": self.message}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Subclasses take other arguments than Exception remembers; pickling (multiprocessing) must not call them again.
-        return _rebuild, (type(self), dict(self.__dict__), self.args)
-
-
-def _rebuild(kind: type[EngineError], state: dict[str, Any], args: tuple[Any, ...]) -> EngineError:
-    error = kind.__new__(kind)
-    error.args = args
-    error.__dict__.update(state)
-    return error
-
-
-class StartError(EngineError):
-    """The engine cannot start: the process ends with this in its termination log."""
-
-    reason = "StartFailed"
 
 
 class ConfigError(StartError):
@@ -58,27 +24,6 @@ class ConfigError(StartError):
         self.hint = hint
         name = field.replace("_", "-")
         super().__init__(f"{name}: {message}" + (f"; {hint}" if hint else ""))
-
-
-class ModelLoadReason(StrEnum):
-    """Why a model could not be loaded."""
-
-    MODEL_NOT_FOUND = "ModelNotFound"
-    MODEL_CONFIG_INVALID = "ModelConfigInvalid"
-    UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
-    CHECKPOINT_INVALID = "CheckpointInvalid"
-    MISSING_TENSOR = "MissingTensor"
-    UNEXPECTED_TENSOR = "UnexpectedTensor"
-    TENSOR_SHAPE_MISMATCH = "TensorShapeMismatch"
-    TOKENIZER_INVALID = "TokenizerInvalid"
-    DEVICE_UNAVAILABLE = "DeviceUnavailable"
-
-
-class ModelLoadError(StartError):
-    """The model's folder cannot be served; the message names the file, tensor or setting and the remedy."""
-
-    def __init__(self, reason: ModelLoadReason | str, message: str) -> None:
-        super().__init__(message, reason=ModelLoadReason(reason))
 
 
 class KVCacheTooSmall(StartError):

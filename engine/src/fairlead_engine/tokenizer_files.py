@@ -5,15 +5,15 @@ Both processes read it, and the HTTP process is without torch.
 
 from pathlib import Path
 
-from fairlead_engine.demo import GGUF
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_protocol.chat import ChatTemplateError
+from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 
 def read_tokenizer(model: Path) -> PromptTokenizer:
     """Tokenizer and chat template. Raises ModelLoadError (TokenizerInvalid, CheckpointInvalid)."""
-    if model.suffix == GGUF:
+    if model.suffix == GGUF_SUFFIX:
         from fairlead_engine.gguf_header.gguf_file import GgufFile
         from fairlead_engine.gguf_header.gguf_tokenizer import read_gguf_tokenizer
 
@@ -26,6 +26,6 @@ def read_tokenizer(model: Path) -> PromptTokenizer:
 
 def read_tokenizer_json(model: Path) -> str:
     """The tokenizer alone, as it is written. Raises OSError, or ModelLoadError."""
-    if model.suffix == GGUF:
+    if model.suffix == GGUF_SUFFIX:
         return read_tokenizer(model).tokenizer_json
     return (model / "tokenizer.json").read_text(encoding="utf-8")

@@ -9,8 +9,6 @@ from enum import StrEnum
 
 import msgspec
 
-from fairlead_engine.image_settings import ImageSettings
-from fairlead_engine.model_task import GENERATES, Kind, ModelTask, Pooling, Reading
 from fairlead_engine.sampling_params import (
     LOGPROBS,
     MAX_ANSWER_LOGPROBS,
@@ -24,6 +22,8 @@ from fairlead_engine.sampling_params import (
 )
 from fairlead_protocol.blocks import ImageSpan
 from fairlead_protocol.messages import LoadFigures
+from fairlead_protocol.models.image_settings import ImageSettings
+from fairlead_protocol.models.model_task import GENERATES, Kind, ModelTask, Pooling, Reading
 
 __all__ = [
     "GENERATES",

@@ -13,10 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine.model import ModelConfig, read_config
-from fairlead_engine.model.families.deepseek import DeepseekConfig
-from fairlead_engine.model.families.gpt_oss import GptOssConfig
-from fairlead_engine.model.families.mixtral import MixtralConfig
-from fairlead_engine.model.families.qwen2_moe import Qwen2MoeConfig, QwenExpertsConfig
+from fairlead_protocol.models.families.deepseek import DeepseekConfig
+from fairlead_protocol.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
 
 Shape = tuple[int, ...]
 _LATENT = {
@@ -195,7 +193,6 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         qkv = {"qkv_proj": (query + 2 * kv, hidden)}
         gated = {"gate_up_proj": (2 * inner, hidden), "down_proj": (hidden, inner)}
     expert = {"w1": (inner, hidden), "w3": (inner, hidden), "w2": (hidden, inner)}
-    bias = getattr(config, "attention_bias", False)
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
@@ -210,16 +207,15 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         if isinstance(config, DeepseekConfig):
             yield from _latent_attention(f"{prefix}.self_attn", config)
         else:
-            has_bias = bias or family in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM")
-            yield from _linears(f"{prefix}.self_attn", qkv, has_bias)
-            yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, bias)
+            yield from _linears(f"{prefix}.self_attn", qkv, config.qkv_bias)
+            yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, config.output_bias)
         if family in ("Gemma3ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
         if isinstance(config, GptOssConfig):
             yield f"{prefix}.self_attn.sinks", (config.num_heads,)
             yield from _stacked_experts(f"{prefix}.mlp", config)
-        elif isinstance(config, MixtralConfig):
+        elif family == "MixtralForCausalLM" and isinstance(config, ExpertsConfig):
             yield f"{prefix}.block_sparse_moe.gate.weight", (config.num_experts, hidden)
             for number in range(config.num_experts):
                 yield from _linears(f"{prefix}.block_sparse_moe.experts.{number}", expert, False)
@@ -228,14 +224,14 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         elif isinstance(config, QwenExpertsConfig) and index not in config.dense_layers:
             yield from _qwen_experts(f"{prefix}.mlp", config)
         else:
-            yield from _linears(f"{prefix}.mlp", gated, getattr(config, "mlp_bias", False))
+            yield from _linears(f"{prefix}.mlp", gated, config.mlp_bias)
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)
 
 
 def _latent_attention(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str, Shape]]:
-    hidden, heads, bias = config.hidden_size, config.num_heads, config.attention_bias
+    hidden, heads, bias = config.hidden_size, config.num_heads, config.output_bias
     query = heads * (config.plain_dim + config.turned_dim)
     if config.query_rank is None:
         yield f"{prefix}.q_proj.weight", (query, hidden)
@@ -265,7 +261,7 @@ def _qwen_experts(prefix: str, config: QwenExpertsConfig) -> Iterator[tuple[str,
     yield f"{prefix}.gate.weight", (config.num_experts, hidden)
     for number in range(config.num_experts):
         yield from _linears(f"{prefix}.experts.{number}", _gated(hidden, config.expert_size), False)
-    if isinstance(config, Qwen2MoeConfig):
+    if config.shared_expert_size:
         yield from _linears(f"{prefix}.shared_expert", _gated(hidden, config.shared_expert_size), False)
         yield f"{prefix}.shared_expert_gate.weight", (1, hidden)
 

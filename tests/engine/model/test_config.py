@@ -11,9 +11,6 @@ import tokenizers
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model import ModelConfig, read_config
-from fairlead_engine.model.families.qwen3 import Qwen3Config
-from fairlead_engine.model.families.registry import ARCHITECTURES
-from fairlead_engine.model.rope import RopeConfig, RopeKind
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
     deepseek_v2_fields,
@@ -26,6 +23,8 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_fields,
     qwen3_moe_fields,
 )
+from fairlead_protocol.models.families.registry import ARCHITECTURES
+from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
 
 def load(folder: Path, fields: dict, generation: dict | None = None) -> ModelConfig:
@@ -45,14 +44,14 @@ def test_a_llama_is_read_as_it_says(tmp_path):
     )
     assert config.architecture == "LlamaForCausalLM"
     assert (config.num_heads, config.num_kv_heads, config.head_dim) == (4, 2, 16)
-    assert config.attention_bias and config.mlp_bias and config.tie_word_embeddings
+    assert config.qkv_bias and config.output_bias and config.mlp_bias and config.tie_word_embeddings
     assert config.dtype == "bfloat16"
     assert config.rope == RopeConfig(theta=10000.0)
 
 
 def test_a_qwen3_has_heads_of_their_own_size(tmp_path):
     config = load(tmp_path, qwen3_fields())
-    assert isinstance(config, Qwen3Config) and not config.attention_bias
+    assert not config.qkv_bias
     assert config.head_dim == 32
 
 

@@ -11,7 +11,8 @@ from torch.nn import functional
 from fairlead_engine.kernels.norm_rope import norm_rope
 from fairlead_engine.model import linear
 from fairlead_engine.model.linear import PackedLinear, PlainLinear, can_pack, make_linear
-from fairlead_engine.model.rope import RopeConfig, RopeKind, RotaryEmbedding, inverse_frequencies
+from fairlead_engine.model.rope import RotaryEmbedding, inverse_frequencies
+from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
 CPU = torch.device("cpu")
 LLAMA3 = RopeConfig(

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
 
 SCHEME = "demo://"
-GGUF = ".gguf"
-"""Of files that are a model by themselves."""
 
 
 def known_demos() -> list[str]:
@@ -39,14 +38,14 @@ def resolve_model(source: str) -> Path:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.exists() and not (path.is_file() or path.is_dir()):  # reading it could wait for ever
                 raise ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"{path} is no file; fetch the model again")
-        if (folder / "config.json").is_file() or (folder.suffix == GGUF and folder.is_file()):
+        if (folder / "config.json").is_file() or (folder.suffix == GGUF_SUFFIX and folder.is_file()):
             return folder
-        files = sorted(folder.glob(f"*{GGUF}")) if folder.is_dir() else []
+        files = sorted(folder.glob(f"*{GGUF_SUFFIX}")) if folder.is_dir() else []
         if len(files) == 1:
             return files[0]
         problem = "has no config.json" if folder.is_dir() else "does not exist or is not a folder"
         if files:
-            problem = f"has {len(files)} {GGUF} files, of which one is to be named"
+            problem = f"has {len(files)} {GGUF_SUFFIX} files, of which one is to be named"
     except (OSError, RuntimeError) as error:  # not for this user, too long a name, nobody's home
         problem = f"cannot be looked into ({error.strerror if isinstance(error, OSError) else error})"
     raise ModelLoadError(

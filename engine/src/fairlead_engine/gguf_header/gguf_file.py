@@ -7,11 +7,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fairlead_engine.demo import GGUF
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.gguf_header.gguf_sizes import SIZES
 
-SUFFIX = GGUF
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

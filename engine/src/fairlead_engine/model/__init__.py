@@ -6,6 +6,6 @@ unless its model has no family here (`fallback/`).
 
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine.model.model_config import ModelConfig
+from fairlead_protocol.models.model_config import ModelConfig
 
 __all__ = ["Decoder", "ModelConfig", "load_model", "read_config"]

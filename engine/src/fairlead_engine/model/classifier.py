@@ -2,25 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.linear import Linear
-
-
-class Outcome(StrEnum):
-    """What is made of the labels' logits."""
-
-    SIGMOID = "sigmoid"
-    """Each becomes a probability by itself."""
-    SOFTMAX = "softmax"
-    """They share what is likely."""
-    PLAIN = "plain"
-    """They are what is told."""
-
+from fairlead_protocol.models.json_fields import JsonFields
+from fairlead_protocol.models.model_task import Outcome
 
 _ACTIVATIONS = {"Sigmoid": Outcome.SIGMOID, "Identity": Outcome.PLAIN}
 """As cross-encoders of sentence-transformers name them."""

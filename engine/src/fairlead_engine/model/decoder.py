@@ -17,10 +17,10 @@ from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Ro
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_linear import AdaptedRows
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
-from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.model.vision.vision_tower import VisionTower
+from fairlead_protocol.models.model_config import ModelConfig
 
 
 class BetweenAttentions(Protocol):

@@ -7,30 +7,36 @@ import msgspec
 import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.gguf_header.gguf_file import SUFFIX
-from fairlead_engine.image_settings import ImageSettings, read_image_settings
 from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.encoders.encoder_registry import find_encoder
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, read_foreign_config
-from fairlead_engine.model.families.registry import family_of, find_architecture, find_family
-from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.families.registry import builder_of
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
-from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.model_files import checkpoint_class, read_fields
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.read_ahead import ReadAhead
 from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.task import read_task
-from fairlead_engine.model.vision.vision_config import VisionConfig
 from fairlead_engine.model.weights import Watch, Weights
 from fairlead_engine.tokenizer_files import read_tokenizer
+from fairlead_protocol.models.families.registry import (
+    ARCHITECTURES,
+    find_architecture,
+    find_encoder,
+    find_family,
+    generating,
+)
+from fairlead_protocol.models.image_settings import ImageSettings, read_image_settings
+from fairlead_protocol.models.json_fields import JsonFields
+from fairlead_protocol.models.model_config import ModelConfig
+from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
+from fairlead_protocol.models.vision_config import VisionConfig
 
 
 def is_foreign(folder: Path) -> bool:
     """Whether the model has no family of ours, so that transformers must compute it. Raises ModelLoadError."""
-    if folder.suffix == SUFFIX or not folder.is_dir():
+    if folder.suffix == GGUF_SUFFIX or not folder.is_dir():
         return False
     fields = read_fields(folder)
     return find_encoder(fields) is None and find_family(fields) is None
@@ -51,14 +57,14 @@ def read_config(folder: Path) -> ModelConfig:
 
     Raises ModelLoadError: ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture.
     """
-    if not folder.is_dir() and folder.suffix != SUFFIX:
+    if not folder.is_dir() and folder.suffix != GGUF_SUFFIX:
         raise ModelLoadError(
             ModelLoadReason.MODEL_NOT_FOUND,
             f"{folder} is not a folder; give the folder that holds the model's config.json and safetensors files",
         )
     fields = read_fields(folder)
     architecture = find_architecture(fields)
-    config: ModelConfig = family_of(architecture).parse(fields)
+    config = ARCHITECTURES[generating(architecture)].parse(fields)
     task = read_task(fields, architecture, sees_all=False)
     if config.vision is not None:
         task = msgspec.structs.replace(task, images=_image_settings(folder, config.vision))
@@ -86,7 +92,7 @@ def load_model(
     `watch` gets every linear layer, and says which takes its place. Raises ModelLoadError, naming the file or tensor
     that does not fit, and ConfigError where the checkpoint is quantised otherwise.
     """
-    family = family_of(config.architecture)
+    build = builder_of(config.architecture)
     source = choose_source(quantization, config.quantization)
     head_format = FORMATS[head_quantization] if head_quantization else None
     with (
@@ -94,7 +100,7 @@ def load_model(
         checkpoint_class(folder)(folder, dtype, device) as checkpoint,
         ReadAhead(checkpoint.files if shard.rank == 0 else ()),  # other ranks find what the first has read
     ):
-        return family.build(Weights(checkpoint, config, source, shard, watch, slots, head_format), config)
+        return build(Weights(checkpoint, config, source, shard, watch, slots, head_format), config)
 
 
 def _image_settings(folder: Path, vision: VisionConfig) -> ImageSettings:

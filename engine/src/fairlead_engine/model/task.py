@@ -7,11 +7,9 @@ import json
 from pathlib import Path
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.types import ModelTask, Pooling, Reading
-
-CLASSIFIER = "ForSequenceClassification"
-"""What the names of architectures end with that classify."""
+from fairlead_protocol.models.families.registry import CLASSIFIER
+from fairlead_protocol.models.json_fields import JsonFields
 
 _POOLINGS = {
     "pooling_mode_cls_token": Pooling.CLS,

@@ -39,14 +39,15 @@ from fairlead_engine.model.layers import (
 )
 from fairlead_engine.model.linear import Linear, PlainLinear, SideBySideLinear, SummedLinear, make_linear
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
-from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.source import WeightSource
 from fairlead_engine.model.quantization.weight_format import WeightFormat
-from fairlead_engine.model.rope import RopeConfig, RotaryEmbedding
+from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import ALONE, Shard, scaled
 from fairlead_engine.model.vision.vision_tower import VisionTower
 from fairlead_engine.model.weight_stack import WeightStack
+from fairlead_protocol.models.model_config import ModelConfig
+from fairlead_protocol.models.rope_config import RopeConfig
 
 _HEAD = "lm_head"
 _SCORE = "score"

@@ -20,14 +20,15 @@ from fairlead_engine.errors import AdapterError, ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.kernels.attention.whole_prompts import group_prompts
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model.encoders.encoder_registry import find_encoder, load_encoder, read_encoder_config
-from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.encoders.encoder_registry import load_encoder, read_encoder_config
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.pooler import Pooler, write_vectors
 from fairlead_engine.runner.readback import Readback
 from fairlead_engine.sequences import SampledToken, ScheduledSequence
+from fairlead_protocol.models.families.registry import find_encoder
+from fairlead_protocol.models.json_fields import JsonFields
 
 _NEEDLESS = {
     "quantization": "an encoder's weights are computed as they are stored",

@@ -22,8 +22,6 @@ from fairlead_engine.model.fallback.foreign_config import ForeignConfig
 from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder, load_foreign
 from fairlead_engine.model.loading import read_any_config
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
-from fairlead_engine.model.model_config import DecoderShape, ModelConfig
-from fairlead_engine.model.rope import RopeKind
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.cuda_graphs import choose_recorder
 from fairlead_engine.runner.cuda_memory import choose_meter
@@ -39,6 +37,8 @@ from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.runner.tree_step import Standing, tree_step
+from fairlead_protocol.models.model_config import DecoderShape, ModelConfig
+from fairlead_protocol.models.rope_config import RopeKind
 
 logger = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.checkpoint import INDEX_FILE, Checkpoint
 from fairlead_engine.model.linear import Linear, make_linear
-from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.compensated import best_input_scales, clipped_scales, compensate, relative_error
 from fairlead_engine.model.quantization.written import GRIDS, Grid
 from fairlead_engine.model.safetensors_writer import SafetensorsWriter
 from fairlead_engine.runner.calibration import Reading, WatchedLinear
 from fairlead_engine.runner.placement import choose_device, choose_dtype
+from fairlead_protocol.models.model_config import ModelConfig
 
 METHODS = ("rtn", "awq", "gptq")
 _MAKES_INPUTS = {"o_proj": "v_proj", "down_proj": "up_proj", "w2": "w3"}

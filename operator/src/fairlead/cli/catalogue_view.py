@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fairlead.cli.options import UsageError, tell
 from fairlead.fit.fit_check import size
-from fairlead.fit.model_families import read_shape
+from fairlead.fit.model_shape import read_shape
 from fairlead.fit.presets import Preset, presets
 
 

@@ -11,15 +11,15 @@ from rich.table import Table
 from fairlead.api.llmdeployment import EngineType, LLMDeployment
 from fairlead.cli.check_inputs import find_config, read_config, read_deployments, read_settings
 from fairlead.cli.options import UsageError, tell
-from fairlead.fit.checkpoint_fields import ConfigUnreadable
 from fairlead.fit.fit_check import Fit, Verdict, assumed, check, extras, size
 from fairlead.fit.memory_need import EngineChoice
-from fairlead.fit.model_families import read_shape
-from fairlead.fit.model_shape import ModelShape
+from fairlead.fit.model_shape import read_shape
 from fairlead.fit.remedies import Remedy, remedies
 from fairlead.fit.replica_memory import other_profiles, replica_memory
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings
+from fairlead_protocol.models.load_errors import ModelLoadError
+from fairlead_protocol.models.model_config import ModelConfig
 
 _FITS, _DOES_NOT, _CANNOT_KNOW = 0, 1, 2
 
@@ -94,11 +94,11 @@ def _checked(
         raise UsageError(f"{name}: {error}", error.hint) from error
     except CannotBuild as error:
         raise UsageError(f"{name}: {error.message}", "--profiles names the operator's settings") from error
-    except (ConfigUnreadable, ValueError) as error:
+    except (ModelLoadError, ValueError) as error:
         raise UsageError(f"{name}: {error}", "nothing can be said of whether it fits") from error
 
 
-def _draft(choice: EngineChoice) -> ModelShape | None:
+def _draft(choice: EngineChoice) -> ModelConfig | None:
     """Of the model that guesses tokens; None = there is none, or its config.json is not at hand."""
     if choice.draft is None:
         return None
@@ -106,7 +106,7 @@ def _draft(choice: EngineChoice) -> ModelShape | None:
         return read_shape(find_config(choice.draft)[0])
     except UsageError:
         return None
-    except ConfigUnreadable as error:
+    except ModelLoadError as error:
         raise UsageError(f"engine.speculative.source: {error}", "nothing can be said of whether it fits") from error
 
 

@@ -13,15 +13,15 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.conditions import ConditionStatus, Reason
 from fairlead.api.llmdeployment import EngineType, LLMDeployment
-from fairlead.fit.checkpoint_fields import ConfigUnreadable
 from fairlead.fit.fit_check import Memory, Verdict, check
 from fairlead.fit.memory_need import EngineChoice
-from fairlead.fit.model_families import read_shape
+from fairlead.fit.model_shape import read_shape
 from fairlead.fit.presets import config_of
 from fairlead.fit.remedies import remedies
 from fairlead.fit.replica_memory import other_profiles, replica_memory
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings
+from fairlead_protocol.models.load_errors import ModelLoadError
 
 _MIRROR = "HF_ENDPOINT"
 _MOST_REMEDIES = 4
@@ -64,7 +64,7 @@ def model_fit(deployment: LLMDeployment, settings: OperatorSettings) -> ModelFit
     others = other_profiles(deployment, settings)
     try:
         found = _reckoned(source, choice, memory, tuple(others.items()))
-    except ConfigUnreadable as e:  # the catalogue is held to what can be read
+    except ModelLoadError as e:  # the catalogue is held to what can be read
         return _unknown(Reason.MODEL_UNKNOWN, str(e))
     # A mirror may hold anything under a name.
     is_sure = _MIRROR not in settings.download_environment or not source.startswith("hf://")

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fairlead.fit.memory_need import EngineChoice, Need, computed_dtype, reckon, weights_format
-from fairlead.fit.model_shape import ModelShape
-from fairlead.fit.stored_formats import ROUNDED
+from fairlead.fit.model_shape import undivided
 from fairlead_protocol.models.choices import DeviceKind
 from fairlead_protocol.models.engine_defaults import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
+from fairlead_protocol.models.model_config import ModelConfig
+from fairlead_protocol.models.weight_formats import ROUNDED
 
 
 class Verdict(StrEnum):
@@ -58,7 +59,7 @@ class Fit:
 
     verdict: Verdict
     message: str
-    shape: ModelShape
+    shape: ModelConfig
     choice: EngineChoice
     memory: Memory
     need: Need
@@ -66,7 +67,7 @@ class Fit:
     """That is asked for, or that the model was made for."""
     sequences: int
     """That are to be held at once; where nobody says how many, one."""
-    draft: ModelShape | None = None
+    draft: ModelConfig | None = None
     """Of the model that guesses tokens, where there is one and its shape is known."""
     usable: int | None = None
     """Of the memory, that weights, cache and work space may take; None = not known."""
@@ -97,7 +98,7 @@ class Fit:
         return self.verdict is Verdict.NOT_DIVISIBLE or (is_too_large and self.memory.is_certain)
 
 
-def check(shape: ModelShape, choice: EngineChoice, memory: Memory, draft: ModelShape | None = None) -> Fit:
+def check(shape: ModelConfig, choice: EngineChoice, memory: Memory, draft: ModelConfig | None = None) -> Fit:
     """`draft`: the shape of `choice.guesser`, where that is a model and known. Never raises: what the engine would
     refuse is a verdict."""
     device = memory.device
@@ -127,9 +128,9 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
-def _refusal(shape: ModelShape, choice: EngineChoice) -> tuple[Verdict, str] | None:
-    if undivided := shape.undivided(choice.ranks):
-        return Verdict.NOT_DIVISIBLE, f"engine.tensorParallelSize is {choice.ranks}, {undivided}"
+def _refusal(shape: ModelConfig, choice: EngineChoice) -> tuple[Verdict, str] | None:
+    if why := undivided(shape, choice.ranks):
+        return Verdict.NOT_DIVISIBLE, f"engine.tensorParallelSize is {choice.ranks}, {why}"
     if choice.quantization is not None and choice.quantization not in ROUNDED:
         return Verdict.NOT_SUPPORTED, f"engine.quantization {choice.quantization} is none of {', '.join(ROUNDED)}"
     stored = shape.stored
@@ -150,7 +151,7 @@ def _refusal(shape: ModelShape, choice: EngineChoice) -> tuple[Verdict, str] | N
     return None
 
 
-def _divides_group(shape: ModelShape, choice: EngineChoice, group: int) -> str:
+def _divides_group(shape: ModelConfig, choice: EngineChoice, group: int) -> str:
     """The layer whose groups of columns ranks would divide; empty = there is none."""
     kept = weights_format(shape, choice)
     if choice.ranks == 1 or kept is None:

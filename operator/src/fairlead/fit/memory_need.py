@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 
 from fairlead.api.llmdeployment import LLMDeploymentSpec
 from fairlead.api.quantities import parse_bytes
-from fairlead.fit.model_shape import ModelShape
-from fairlead.fit.stored_formats import FLOAT_BYTES, ROUNDED, WeightFormat
-from fairlead.fit.weight_parts import Part, Role
 from fairlead_protocol.models.choices import DeviceKind, Dtype, KvCacheDtype, SpeculativeMethod
 from fairlead_protocol.models.engine_defaults import (
     ADAPTER_RANK,
@@ -21,9 +18,11 @@ from fairlead_protocol.models.engine_defaults import (
     UTILIZATION,
     step_limits,
 )
+from fairlead_protocol.models.kv_cache import block_bytes
+from fairlead_protocol.models.model_config import ModelConfig
+from fairlead_protocol.models.weight_formats import FLOAT_BYTES, ROUNDED, WeightLayout
+from fairlead_protocol.models.weight_parts import Part, Role
 
-_BYTES_PER_SCALE = 4
-"""Of a head of 8 bits in the cache."""
 _LIBRARIES = {DeviceKind.CPU: 450 * 2**20, DeviceKind.CUDA: 900 * 2**20}
 """Of an engine's process before it has a model: Python and torch; on a GPU the context, and what cuBLAS takes."""
 _LOGIT_BYTES = 20
@@ -190,7 +189,7 @@ class Need:
         return self.weights + self.draft + self.adapters
 
 
-def computed_dtype(shape: ModelShape, choice: EngineChoice, device: DeviceKind, *, least: bool = False) -> str:
+def computed_dtype(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, *, least: bool = False) -> str:
     """The number format of weights and activations. A CPU runs half precision as bfloat16 where it multiplies that, and
     as float32 where it does not, which nobody knows before: `least` = as if it did, else as if it did not."""
     asked = shape.dtype if choice.dtype == Dtype.AUTO else choice.dtype
@@ -201,7 +200,7 @@ def computed_dtype(shape: ModelShape, choice: EngineChoice, device: DeviceKind, 
     return "float32"
 
 
-def weights_format(shape: ModelShape, choice: EngineChoice) -> WeightFormat | None:
+def weights_format(shape: ModelConfig, choice: EngineChoice) -> WeightLayout | None:
     """Of linear layers; None = floats."""
     if shape.stored is not None:
         return shape.stored
@@ -209,7 +208,12 @@ def weights_format(shape: ModelShape, choice: EngineChoice) -> WeightFormat | No
 
 
 def reckon(
-    shape: ModelShape, choice: EngineChoice, device: DeviceKind, draft: ModelShape | None = None, *, least: bool = False
+    shape: ModelConfig,
+    choice: EngineChoice,
+    device: DeviceKind,
+    draft: ModelConfig | None = None,
+    *,
+    least: bool = False,
 ) -> Need:
     """What one rank needs, where there is a `draft` model the first, which has it. `least`: by the number format of
     `computed_dtype`."""
@@ -235,7 +239,7 @@ def reckon(
     )
 
 
-def weight_bytes(shape: ModelShape, choice: EngineChoice, device: DeviceKind, each: int) -> int:
+def weight_bytes(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, each: int) -> int:
     """Of one rank's weights in memory; `each`: bytes of a float."""
     parts, kept = shape.parts(choice.ranks), weights_format(shape, choice)
     total = 0
@@ -243,8 +247,10 @@ def weight_bytes(shape: ModelShape, choice: EngineChoice, device: DeviceKind, ea
         is_quantised = kept is not None and kept.takes(part) and part.role is not Role.RESTORED
         total += kept.kept_bytes(part, device, each) if is_quantised and kept is not None else part.weights * each
         total += part.biases * each
-    head = next((part for part in parts if part.role is (Role.EMBEDDING if shape.is_tied else Role.HEAD)), None)
-    return total + (0 if head is None else _of_head(head, shape.is_tied, choice, device, each))
+    head = next(
+        (part for part in parts if part.role is (Role.EMBEDDING if shape.tie_word_embeddings else Role.HEAD)), None
+    )
+    return total + (0 if head is None else _of_head(head, shape.tie_word_embeddings, choice, device, each))
 
 
 def _of_head(head: Part, is_tied: bool, choice: EngineChoice, device: DeviceKind, each: int) -> int:
@@ -255,27 +261,27 @@ def _of_head(head: Part, is_tied: bool, choice: EngineChoice, device: DeviceKind
     return head.weights * each if is_tied and device is DeviceKind.CPU else 0
 
 
-def adapter_bytes(shape: ModelShape, choice: EngineChoice, each: int) -> int:
+def adapter_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
     """Of the places of adapters: two narrow products beside each that they may change, as large as the largest rank."""
     parts = [part for part in shape.parts(choice.ranks) if part.role is Role.LINEAR]
     widths = sum(part.num * (part.projections * part.columns + part.rows) for part in parts)
     return choice.num_adapters * choice.adapter_rank * widths * each
 
 
-def kv_block_bytes(shape: ModelShape, choice: EngineChoice, each: int) -> int:
-    """Of one block of one rank's cache: keys and values of all layers. Layers that see a window have whole contexts,
-    too."""
-    heads = shape.num_kv_heads_of(choice.ranks)
+def kv_block_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
+    """Of one block of one rank's cache."""
     is_float = choice.kv_dtype == KvCacheDtype.AUTO
-    per_head = shape.head_dim * each if is_float else shape.head_dim + _BYTES_PER_SCALE
-    return (2 if shape.has_values else 1) * shape.num_layers * heads * choice.block_size * per_head
+    return block_bytes(
+        shape.num_layers, shape.kv_heads_of(choice.ranks), shape.head_dim, choice.block_size, each if is_float else 1,
+        has_scales=not is_float, has_values=shape.shared_value_dim is None,
+    )  # fmt: skip
 
 
-def _work_space(shape: ModelShape, choice: EngineChoice, device: DeviceKind, each: int) -> int:
+def _work_space(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, each: int) -> int:
     """Of the largest step: the stream, heads and feed-forward of its tokens, and the logits of its sequences. On a GPU
     graphs of it take as much again."""
     tokens, sequences = choice.num_batched_tokens(device), choice.num_seqs(device)
-    heads = (shape.num_heads // choice.ranks + 2 * shape.num_kv_heads_of(choice.ranks)) * shape.head_dim
+    heads = (shape.num_heads // choice.ranks + 2 * shape.kv_heads_of(choice.ranks)) * shape.head_dim
     of_token = (4 * shape.hidden_size + 2 * heads + 3 * -(-shape.widest // choice.ranks)) * each
     step = tokens * of_token + sequences * shape.vocab_size * _LOGIT_BYTES
     return 2 * step if device is DeviceKind.CUDA else step

@@ -6,6 +6,7 @@ from itertools import combinations
 
 from fairlead.fit.fit_check import Fit, Memory, Verdict, check, size
 from fairlead.fit.memory_need import EngineChoice
+from fairlead.fit.model_shape import undivided
 from fairlead_protocol.models.choices import DeviceKind
 
 _ROUND = 256
@@ -138,7 +139,7 @@ def _quantised(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
 def _ranks(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
     """More GPUs where memory is short; where the number does not divide the model, the nearest that do."""
     now, device = found.choice.ranks, found.memory.device
-    divide = [each for each in range(1, _MOST_RANKS + 1) if not found.shape.undivided(each)]
+    divide = [each for each in range(1, _MOST_RANKS + 1) if not undivided(found.shape, each)]
     if found.verdict is Verdict.NOT_DIVISIBLE:
         wanted = [each for each in (max((one for one in divide if one < now), default=0),) if each]
         wanted += [each for each in divide if each > now][:1]
@@ -164,7 +165,7 @@ def _together(found: Fit, before: tuple[Change, ...]) -> Remedy | None:
         options.append((Change("engine.maxNumSeqs", "1"), replace(found.choice, max_num_seqs=1)))
     if found.memory.device is DeviceKind.CUDA and not before:
         for each in (2, 4, 8, 16):
-            if each > found.choice.ranks and not found.shape.undivided(each):
+            if each > found.choice.ranks and not undivided(found.shape, each):
                 change = Change("engine.tensorParallelSize", str(each), f"with {each} GPUs in resources")
                 options.append((change, replace(found.choice, ranks=each)))
     for count in range(1, _MOST_CHANGES - len(before) + 1):

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.scoring import Scoring
-from fairlead_engine.kernels.attention.stored_heads import BYTES_PER_SCALE, LARGEST, StoredHeads
+from fairlead_engine.kernels.attention.stored_heads import LARGEST, StoredHeads
 from fairlead_engine.kernels.attention.tree_rows import TreeRows
 from fairlead_engine.kernels.norm_rope import HeadTurn
+from fairlead_protocol.models.kv_cache import block_bytes
 
 Numbers = npt.NDArray[np.int64]
 """Counts and indices on the host."""
@@ -48,10 +49,11 @@ class CacheLayout:
     @property
     def bytes_per_block(self) -> int:
         """Keys and values of all layers, with their scales."""
-        num_tensors = 2 if self.shared_value_dim is None else 1
         stored = self.kv_dtype or self.dtype
-        per_head = self.head_dim * stored.itemsize + (BYTES_PER_SCALE if stored in LARGEST else 0)
-        return num_tensors * self.num_layers * self.num_kv_heads * self.block_size * per_head
+        return block_bytes(
+            self.num_layers, self.num_kv_heads, self.head_dim, self.block_size, stored.itemsize,
+            has_scales=stored in LARGEST, has_values=self.shared_value_dim is None,
+        )  # fmt: skip
 
     def caches(self, shape: tuple[int, ...]) -> "list[LayerCache]":
         """Room for keys and values of every layer, each of this shape, head_dim last."""

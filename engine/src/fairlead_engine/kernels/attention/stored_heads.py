@@ -16,7 +16,6 @@ LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 """The magnitude that a head's largest number is stored as; formats that are not here have no scales."""
 SMALLEST_SCALE = 2.0**-126
 """Of a head of zeros too: float32's smallest number of full precision."""
-BYTES_PER_SCALE = 4
 
 
 class StoredHeads(NamedTuple):

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.kernels.attention.whole_prompts import PromptGroup, attend_whole
-from fairlead_engine.model.classifier import Classifier, Outcome
+from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.types import ModelTask
+from fairlead_protocol.models.model_task import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

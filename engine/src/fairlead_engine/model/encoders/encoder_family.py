@@ -11,10 +11,10 @@ from torch.nn import functional
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.classifier import Classifier, read_outcome
 from fairlead_engine.model.encoders.encoder import Encoder, EncoderConfig, EncoderLayer, LayerNorm, PlacedEmbedding
-from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.linear import Linear, make_linear
-from fairlead_engine.model.model_config import refuse
 from fairlead_engine.model.task import longest_prompt, read_task
+from fairlead_protocol.models.json_fields import JsonFields
+from fairlead_protocol.models.load_errors import refuse
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,

@@ -9,7 +9,8 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.encoders.encoder import Encoder, EncoderConfig
 from fairlead_engine.model.encoders.encoder_family import EncoderFamily, FieldNames, HeadNames, TensorNames
-from fairlead_engine.model.json_fields import JsonFields
+from fairlead_protocol.models.families.registry import find_encoder
+from fairlead_protocol.models.json_fields import JsonFields
 
 BERT = EncoderFamily("bert", "bert", HeadNames("bert.pooler.dense", "classifier"))
 """arXiv 1810.04805."""
@@ -40,12 +41,6 @@ ENCODERS: dict[str, EncoderFamily] = {
     "XLMRobertaForSequenceClassification": ROBERTA,
 }
 """As `architectures` in `config.json` spells them."""
-
-
-def find_encoder(fields: JsonFields) -> str | None:
-    """The first architecture of an encoder that `config.json` names; None where it names none."""
-    names = fields.texts("architectures")
-    return next((name for name in ENCODERS if name in names), None)
 
 
 def read_encoder_config(folder: Path) -> EncoderConfig:

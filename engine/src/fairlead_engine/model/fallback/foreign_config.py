@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.families.registry import ARCHITECTURES, named_architecture
-from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.task import read_task
 from fairlead_engine.types import ModelTask
+from fairlead_protocol.models.families.registry import ARCHITECTURES, named_architecture
+from fairlead_protocol.models.json_fields import JsonFields
 
 EXTRA = "pip install 'fairlead-engine[transformers]'"
 

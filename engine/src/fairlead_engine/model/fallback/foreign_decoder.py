@@ -21,7 +21,7 @@ from fairlead_engine.model.fallback.attention_survey import AttentionSurvey, Lay
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, first_line
 from fairlead_engine.model.fallback.foreign_weights import read_network
 from fairlead_engine.model.layers import ForwardInput
-from fairlead_engine.model.model_config import DecoderShape
+from fairlead_protocol.models.model_config import DecoderShape
 
 logger = logging.getLogger(__name__)
 

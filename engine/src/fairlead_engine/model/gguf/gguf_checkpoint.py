@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.gguf_header.gguf_file import SUFFIX, GgufFile, GgufTensor
+from fairlead_engine.gguf_header.gguf_file import GgufFile, GgufTensor
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.gguf.gguf_blocks import BLOCKS, FLOATS, OTHERS, BlockType
-from fairlead_engine.model.gguf.gguf_config import METHOD, config_fields
-from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.gguf.gguf_config import config_fields
 from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
 from fairlead_engine.model.quantization.int8_weight_only import Int8WeightOnly
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.source import check_numbers
 from fairlead_engine.model.quantization.weight_format import WeightFormat
+from fairlead_protocol.models.json_fields import JsonFields
 
 logger = logging.getLogger(__name__)
 
@@ -142,8 +142,6 @@ class GgufCheckpoint(Checkpoint):
 class GgufWeights:
     """A file's weights as they are stored, each tensor as it is."""
 
-    names = frozenset({METHOD})
-
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         assert isinstance(checkpoint, GgufCheckpoint)
         return checkpoint.format_of(f"{name}.weight")
@@ -153,13 +151,6 @@ class GgufWeights:
     ) -> QuantizedWeight:
         assert isinstance(checkpoint, GgufCheckpoint)
         return checkpoint.quantized(f"{name}.weight", (out_features, in_features), rows)
-
-
-def parse(fields: JsonFields) -> GgufWeights:
-    """Of a file's own fields; no `config.json` can ask for it."""
-    if fields.path.suffix != SUFFIX:
-        raise fields.unsupported("quant_method", f"name the {SUFFIX} file itself as the model")
-    return GgufWeights()
 
 
 def _name(name: str) -> str:

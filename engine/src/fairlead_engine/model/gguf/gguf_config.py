@@ -7,10 +7,9 @@ import torch
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.gguf_header.gguf_file import GgufFile
 from fairlead_engine.model.gguf.gguf_blocks import FLOATS
-from fairlead_engine.model.rope import RopeConfig, RopeKind, inverse_frequencies
+from fairlead_engine.model.rope import inverse_frequencies
+from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
-METHOD = "gguf"
-"""As `quant_method` would be spelled."""
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 """By `general.architecture`."""
 _FIELDS = {
@@ -54,7 +53,7 @@ def config_fields(file: GgufFile) -> dict[str, Any]:
         "dtype": _dtype(file),
         "eos_token_id": list(dict.fromkeys(ends)),
         "rope_scaling": _scaling(file, architecture, fields),
-        "quantization_config": {"quant_method": METHOD},
+        "quantization_config": {"quant_method": "gguf"},
     }
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 
 from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.gptq import offsets_of, read_scales_by_column
 from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
 from fairlead_engine.model.quantization.packed_integers import num_words, unpack
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.weight_format import WeightFormat
+from fairlead_protocol.models.quantized_checkpoints import AwqFormat
 
 _NUM_BITS = 4
 _ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -22,10 +22,7 @@ _ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 class Awq:
     """The layers are those that have a `qweight`; `modules_to_not_convert` says the same in names."""
 
-    group_size: int | None
-    """Inputs that share a scale; None = all."""
-    has_zeros: bool
-    names = frozenset({Int4WeightOnly.name})
+    stored: AwqFormat
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return Int4WeightOnly() if checkpoint.has(f"{name}.qweight") else None
@@ -33,7 +30,7 @@ class Awq:
     def read(
         self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
     ) -> QuantizedWeight:
-        size = min(self.group_size or in_features, in_features)
+        size = min(self.stored.group_size or in_features, in_features)
         num_groups, width = -(-in_features // size), num_words(out_features, _NUM_BITS)
         first, end, _ = rows.indices(out_features)
         words = slice(first // 8, num_words(end, _NUM_BITS))
@@ -46,18 +43,8 @@ class Awq:
 
         scales = read_scales_by_column(checkpoint, name, num_groups, out_features, rows)
         offsets = None
-        if self.has_zeros:
+        if self.stored.has_zeros:
             offsets = offsets_of(unpacked("qzeros", num_groups), scales)
         else:
             checkpoint.skip(f"{name}.qzeros")
         return QuantizedWeight(unpacked("qweight", in_features), scales, size, offsets)
-
-
-def parse(fields: JsonFields) -> Awq:
-    bits = "bits" if fields.has("bits") else "w_bit"
-    if fields.positive_int(bits, _NUM_BITS) != _NUM_BITS:
-        raise fields.unsupported(bits, "4 is supported")
-    if (fields.text("version") or "gemm").lower() != "gemm":
-        raise fields.unsupported("version", "gemm is supported")
-    group = "group_size" if fields.has("group_size") else "q_group_size"
-    return Awq(fields.positive_or_all(group), fields.boolean("zero_point", True))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.fp8 import Fp8
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.source import read_scales, read_values
 from fairlead_engine.model.quantization.weight_format import WeightFormat
+from fairlead_protocol.models.quantized_checkpoints import Fp8Format
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 _ACTIVATIONS = ("activation_scale", "input_scale", "input_scale_ub")
@@ -22,9 +22,7 @@ _ACTIVATIONS = ("activation_scale", "input_scale", "input_scale_ub")
 class FinegrainedFp8:
     """The layers are those that have scales; `modules_to_not_convert` says the same in patterns."""
 
-    block: tuple[int, int] | None
-    """Rows and columns that share a scale; None = all of a weight."""
-    names = frozenset({Fp8.name})
+    stored: Fp8Format
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return Fp8() if any(checkpoint.has(f"{name}.{kind}") for kind in _SCALES) else None
@@ -32,7 +30,7 @@ class FinegrainedFp8:
     def read(
         self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
     ) -> QuantizedWeight:
-        block = self.block or (out_features, in_features)
+        block = self.stored.block or (out_features, in_features)
         kind = next(kind for kind in _SCALES if checkpoint.has(f"{name}.{kind}"))
         if kind == "weight_scale" and checkpoint.raw(f"{name}.{kind}").numel() > 1:
             block = (1, in_features)
@@ -43,16 +41,3 @@ class FinegrainedFp8:
             read_scales(checkpoint, f"{name}.{kind}", out_features, in_features, block, rows),
             block[1],
         )
-
-
-def parse(fields: JsonFields) -> FinegrainedFp8:
-    """`activation_scheme` static brings scales of activations that were measured once; ours are each token's own, which
-    err less."""
-    if (fields.text("fmt") or "e4m3") != "e4m3":
-        raise fields.unsupported("fmt", "e4m3 is supported")
-    if not fields.has("weight_block_size"):
-        return FinegrainedFp8(None)
-    block = fields.positive_ints("weight_block_size")
-    if len(block) != 2:
-        raise fields.invalid("weight_block_size", "must be two positive integers, rows and columns")
-    return FinegrainedFp8((block[0], block[1]))

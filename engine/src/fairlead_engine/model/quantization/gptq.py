@@ -11,40 +11,31 @@ from torch import Tensor
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
 from fairlead_engine.model.quantization.int8_weight_only import Int8WeightOnly
 from fairlead_engine.model.quantization.packed_integers import num_words, unpack
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.source import check_numbers
 from fairlead_engine.model.quantization.weight_format import WeightFormat
+from fairlead_protocol.models.quantized_checkpoints import GptqFormat
 
-FORMATS: dict[int, WeightFormat] = {4: Int4WeightOnly(), 8: Int8WeightOnly()}
+_FORMATS: dict[int, WeightFormat] = {4: Int4WeightOnly(), 8: Int8WeightOnly()}
 """By bits."""
-_ZEROS_LACK = {"gptq": 1, "gptq_v2": 0}
-"""What is to be added to stored zero points, by `checkpoint_format`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
     """The layers are those that have a `qweight`, whatever the configuration says of others."""
 
-    num_bits: int
-    group_size: int | None
-    """Inputs that share a scale; None = all."""
-    zeros_lack: int
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset({FORMATS[self.num_bits].name})
+    stored: GptqFormat
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
-        return FORMATS[self.num_bits] if checkpoint.has(f"{name}.qweight") else None
+        return _FORMATS[self.stored.num_bits] if checkpoint.has(f"{name}.qweight") else None
 
     def read(
         self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
     ) -> QuantizedWeight:
-        bits, size = self.num_bits, min(self.group_size or in_features, in_features)
+        bits, size = self.stored.num_bits, min(self.stored.group_size or in_features, in_features)
         num_groups = -(-in_features // size)
         first, end, _ = rows.indices(out_features)
         packed = checkpoint.stored(
@@ -53,14 +44,14 @@ class Gptq:
         values = unpack(packed.t().contiguous(), bits)[:, :in_features].contiguous()
         scales = read_scales_by_column(checkpoint, name, num_groups, out_features, rows)
         words = slice(first * bits // 32, num_words(end, bits))
-        stored = checkpoint.stored(
+        packed_zeros = checkpoint.stored(
             f"{name}.qzeros", (num_groups, num_words(out_features, bits)), dtypes=(torch.int32,), columns=words
         )
         skipped = first - words.start * 32 // bits
-        zeros = unpack(stored, bits)[:, skipped : skipped + end - first].t().to(torch.int32)
-        if self.zeros_lack:  # within the bits they have, 0 being stored as the last of them
+        zeros = unpack(packed_zeros, bits)[:, skipped : skipped + end - first].t().to(torch.int32)
+        if self.stored.zeros_lack:  # within the bits they have, 0 being stored as the last of them
             half = 2 ** (bits - 1)
-            zeros = (zeros + half + self.zeros_lack).bitwise_and_(2**bits - 1) - half
+            zeros = (zeros + half + self.stored.zeros_lack).bitwise_and_(2**bits - 1) - half
         checkpoint.skip_zeros(f"{name}.bias")  # which some store for every layer
         groups = read_groups(checkpoint, f"{name}.g_idx", in_features, size)
         return QuantizedWeight(values, scales, size, offsets_of(zeros, scales), groups)
@@ -96,17 +87,3 @@ def read_groups(checkpoint: Checkpoint, name: str, in_features: int, size: int) 
             f"size of {size} there are {int(in_order[-1]) + 1}, counted from 0. Fetch the checkpoint again.",
         )
     return groups
-
-
-def parse(fields: JsonFields) -> Gptq:
-    num_bits = fields.positive_int("bits")
-    if num_bits not in FORMATS:
-        raise fields.unsupported("bits", "4 and 8 are supported")
-    layout = "checkpoint_format" if fields.has("checkpoint_format") else "format"
-    if (version := fields.text(layout) or "gptq") not in _ZEROS_LACK or fields.boolean("is_marlin_format", False):
-        raise fields.unsupported(layout, f"supported are {' and '.join(_ZEROS_LACK)}")
-    for section in fields.sections("dynamic"):
-        for name in ("bits", "group_size"):
-            if section.has(name):
-                raise section.unsupported(name, "all layers must have the same, or be left as they are")
-    return Gptq(num_bits, fields.positive_or_all("group_size"), _ZEROS_LACK[version])

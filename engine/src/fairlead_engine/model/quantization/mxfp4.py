@@ -1,18 +1,14 @@
 """OpenAI's `quant_method: mxfp4`, as gpt-oss is stored: 4-bit floats (e2m1), and a power of two for each 32 of them, as
 OCP's Microscaling Formats have it. Their halves are whole numbers, so 8-bit integers with scales hold them exactly."""
 
-import logging
 from dataclasses import dataclass
 
 import torch
 
 from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.int8_weight_only import Int8WeightOnly
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.weight_format import WeightFormat
-
-logger = logging.getLogger(__name__)
 
 _GROUP_SIZE = 32
 _DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
@@ -23,8 +19,6 @@ _EXPONENT_BIAS = 127
 @dataclass(frozen=True, slots=True)
 class Mxfp4:
     """The layers are those that have `blocks`, of two numbers to a byte, and `scales`."""
-
-    names = frozenset({"mxfp4"})
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return Int8WeightOnly() if checkpoint.has(f"{name}.blocks") else None
@@ -39,8 +33,3 @@ class Mxfp4:
         values = each[torch.stack((blocks & 15, blocks >> 4), dim=-1).int()].flatten(1)
         halves = torch.full(exponents.shape, 0.5, device=blocks.device)
         return QuantizedWeight(values, torch.ldexp(halves, exponents.int() - _EXPONENT_BIAS), _GROUP_SIZE)
-
-
-def parse(fields: JsonFields) -> Mxfp4:
-    logger.info("MXFP4 weights become 8-bit integers while they are loaded, without loss, in twice their memory")
-    return Mxfp4()

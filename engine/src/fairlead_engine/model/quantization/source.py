@@ -30,15 +30,6 @@ class WeightSource(Protocol):
         ...
 
 
-class StoredWeights(WeightSource, Protocol):
-    """Those of a checkpoint that is quantised already."""
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Of the formats that it has."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Rounded:
     """A checkpoint of floats, of which all linear layers but the sensitive ones get one format, as they are read."""

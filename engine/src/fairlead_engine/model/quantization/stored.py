@@ -1,42 +1,41 @@
-"""Checkpoints that are quantised already: who spelled `quantization_config`, and what a setting may say to it."""
+"""Checkpoints that are quantised already: what reads each format, and what a setting may say to it."""
 
+import logging
 from collections.abc import Callable
+from typing import Any
 
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.model.gguf import gguf_checkpoint
-from fairlead_engine.model.json_fields import JsonFields
-from fairlead_engine.model.quantization import awq, compressed_tensors, finegrained_fp8, gptq, mxfp4
+from fairlead_engine.model.gguf.gguf_checkpoint import GgufWeights
+from fairlead_engine.model.quantization.awq import Awq
+from fairlead_engine.model.quantization.compressed_tensors import CompressedTensors
+from fairlead_engine.model.quantization.finegrained_fp8 import FinegrainedFp8
 from fairlead_engine.model.quantization.formats import FORMATS
-from fairlead_engine.model.quantization.source import Rounded, StoredWeights, WeightSource
+from fairlead_engine.model.quantization.gptq import Gptq
+from fairlead_engine.model.quantization.mxfp4 import Mxfp4
+from fairlead_engine.model.quantization.source import Rounded, WeightSource
+from fairlead_protocol.models.quantized_checkpoints import (
+    AwqFormat,
+    CompressedFormat,
+    Fp8Format,
+    GgufFormat,
+    GptqFormat,
+    Mxfp4Format,
+    StoredFormat,
+)
 
-METHODS: dict[str, Callable[[JsonFields], StoredWeights]] = {
-    "awq": awq.parse,
-    "compressed-tensors": compressed_tensors.parse,
-    "fbgemm_fp8": finegrained_fp8.parse,
-    "fp8": finegrained_fp8.parse,
-    "gguf": gguf_checkpoint.parse,
-    "gptq": gptq.parse,
-    "mxfp4": mxfp4.parse,
+logger = logging.getLogger(__name__)
+
+READERS: dict[type, Callable[[Any], WeightSource]] = {
+    AwqFormat: Awq,
+    CompressedFormat: CompressedTensors,
+    Fp8Format: FinegrainedFp8,
+    GgufFormat: lambda _: GgufWeights(),
+    GptqFormat: Gptq,
+    Mxfp4Format: lambda _: Mxfp4(),
 }
-"""As `quant_method` spells them."""
 
 
-def parse_quantization(fields: JsonFields) -> StoredWeights | None:
-    """What `config.json` says of quantised weights; None = they are floats.
-
-    Raises ModelLoadError, naming the field, for a method that no layer here computes.
-    """
-    quantization = fields.section("quantization_config")
-    if quantization is None:
-        return None
-    method = quantization.text("quant_method")
-    if method not in METHODS:
-        known = ", ".join(METHODS)
-        raise quantization.unsupported("quant_method", f"supported are {known}; or use the unquantised checkpoint")
-    return METHODS[method](quantization)
-
-
-def choose_source(setting: str | None, stored: StoredWeights | None) -> WeightSource:
+def choose_source(setting: str | None, stored: StoredFormat | None) -> WeightSource:
     """Where weights come from. Raises ConfigError for a `setting` that the checkpoint contradicts."""
     if stored is None:
         return Rounded(FORMATS[setting] if setting else None)
@@ -48,4 +47,6 @@ def choose_source(setting: str | None, stored: StoredWeights | None) -> WeightSo
             "config.json",
             "leave it out to serve them as they are stored, or use the unquantised checkpoint",
         )
-    return stored
+    if isinstance(stored, Mxfp4Format):
+        logger.info("MXFP4 weights become 8-bit integers while they are loaded, without loss, in twice their memory")
+    return READERS[type(stored)](stored)

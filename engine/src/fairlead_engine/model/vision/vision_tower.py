@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.kernels.attention.whole_prompts import PromptGroup, attend_whole, group_prompts
 from fairlead_engine.kernels.norm_rope import rotate
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import GatedFeedForward, RMSNorm, Rotation
 from fairlead_engine.model.linear import Linear
-from fairlead_engine.model.rope import RopeConfig, inverse_frequencies
-from fairlead_engine.model.vision.vision_config import VisionConfig
+from fairlead_engine.model.rope import inverse_frequencies
+from fairlead_protocol.models.image_settings import ImageSettings
+from fairlead_protocol.models.rope_config import RopeConfig
+from fairlead_protocol.models.vision_config import VisionConfig
 
 _ROPE = RopeConfig(theta=10000.0)
 _MAX_BYTE = 255.0

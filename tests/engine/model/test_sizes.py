@@ -1,4 +1,4 @@
-"""The arithmetic against the engine's own: names that both know, and bytes of what it loads and lays out."""
+"""What a configuration says a model takes, against what is loaded and laid out; and registries by name."""
 
 import json
 from collections.abc import Callable
@@ -11,23 +11,16 @@ import torch
 from fairlead.fit.memory_need import (
     EngineChoice,
     adapter_bytes,
-    kv_block_bytes,
     weight_bytes,
 )
-from fairlead.fit.model_families import ENCODERS, FAMILIES, read_shape
-from fairlead.fit.model_shape import ModelShape
-from fairlead.fit.quantized_checkpoints import METHODS
-from fairlead.fit.stored_formats import ROUNDED
-from fairlead_engine.kernels.attention.backend import CacheLayout
-from fairlead_engine.kernels.attention.stored_heads import BYTES_PER_SCALE, KV_DTYPES
+from fairlead.fit.model_shape import read_shape
 from fairlead_engine.model import load_model, read_config
-from fairlead_engine.model.encoders.encoder_registry import ENCODERS as ENGINE_ENCODERS
-from fairlead_engine.model.families.registry import ARCHITECTURES
+from fairlead_engine.model.encoders.encoder_registry import ENCODERS as BUILT_ENCODERS
+from fairlead_engine.model.families.registry import BUILDERS
 from fairlead_engine.model.linear import can_pack
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.quantization.int4_weight_only import can_pack_int4
 from fairlead_engine.model.quantization.int8 import can_pack_int8
-from fairlead_engine.model.quantization.stored import METHODS as ENGINE_METHODS
 from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine_testing.checkpoints import FAMILIES as TINY
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
@@ -40,13 +33,16 @@ from fairlead_engine_testing.quantized_checkpoints import (
 )
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
 from fairlead_protocol.models.choices import DeviceKind, Quantization
+from fairlead_protocol.models.families.registry import ARCHITECTURES, ENCODERS
+from fairlead_protocol.models.model_config import ModelConfig
+from fairlead_protocol.models.weight_formats import ROUNDED
 
 CPU = torch.device("cpu")
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "vocab_size": 512}
 """Large enough for what this CPU packs to be as wide as it is counted."""
 
 
-def shape_of(folder: Path) -> ModelShape:
+def shape_of(folder: Path) -> ModelConfig:
     return read_shape(json.loads((folder / "config.json").read_text()))
 
 
@@ -63,11 +59,10 @@ def files_bytes(folder: Path) -> int:
     return total
 
 
-def test_the_names_are_those_of_the_engine() -> None:
-    assert set(FAMILIES) == set(ARCHITECTURES)
-    assert set(ENCODERS) == {name for name in ENGINE_ENCODERS if not name.endswith("ForSequenceClassification")}
+def test_every_name_has_what_computes_it() -> None:
+    assert set(BUILDERS) == set(ARCHITECTURES)
+    assert set(BUILT_ENCODERS) == set(ENCODERS)
     assert set(ROUNDED) == set(Quantization)
-    assert set(METHODS) == set(ENGINE_METHODS) - {"gguf"}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -82,7 +77,6 @@ def test_weights_take_what_the_engine_counts(family: str, ranks: int, tmp_path: 
     expected = weight_bytes(shape, EngineChoice(ranks=ranks), device(torch.float32), 4)
     found = loaded_bytes(folder, torch.float32, shard=Shard(0, ranks))
     assert found == pytest.approx(expected, rel=0.001)
-    assert shape.max_position_embeddings == config.max_position_embeddings
 
 
 def device(dtype: torch.dtype) -> DeviceKind:
@@ -158,22 +152,3 @@ def test_places_of_adapters_take_what_the_engine_lays_out(family: str, ranks: in
     load_model(folder, config, torch.float32, CPU, None, Shard(0, ranks), slots=slots)
     choice = EngineChoice(ranks=ranks, num_adapters=3, adapter_rank=8)
     assert adapter_bytes(shape_of(folder), choice, 4) == slots.num_bytes > 0
-
-
-@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("family", TINY)
-def test_a_block_of_the_cache_takes_what_the_engine_lays_out(
-    family: str, ranks: int, kv_dtype: str, tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(TINY[family]()))
-    config = read_config(tmp_path)
-    heads = Shard(0, ranks).key_heads(config.num_kv_heads)
-    layout = CacheLayout(
-        num_layers=config.num_layers, num_heads=config.num_heads, num_kv_heads=heads.stop - heads.start,
-        head_dim=config.head_dim, block_size=16, dtype=torch.bfloat16, device=CPU, kv_dtype=KV_DTYPES[kv_dtype],
-        shared_value_dim=config.shared_value_dim,
-    )  # fmt: skip
-    choice = EngineChoice(ranks=ranks, kv_dtype=kv_dtype)
-    assert kv_block_bytes(shape_of(tmp_path), choice, 2) == layout.bytes_per_block
-    assert BYTES_PER_SCALE == 4

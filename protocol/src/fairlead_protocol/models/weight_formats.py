@@ -1,15 +1,14 @@
-"""Which format a weight is stored in and kept in, and what that takes. What a checkpoint says of it reads
-`quantized_checkpoints.py`.
+"""Bytes of a weight in a checkpoint's files and in the engine's memory, by its format.
 
-As the engine does it: a format that a device has no product for is kept as 8-bit numbers and decoded, so that 4-bit
-weights take more than half a byte on a GPU.
+A format that a device has no product for is kept as 8-bit numbers and decoded, so that 4-bit weights take more than
+half a byte on a GPU.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlead.fit.weight_parts import Part, Role
-from fairlead_protocol.models.choices import DeviceKind
+from fairlead_protocol.models.choices import DeviceKind, Quantization
+from fairlead_protocol.models.weight_parts import Part, Role
 
 FLOAT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of number formats by name."""
@@ -21,8 +20,8 @@ _FP8_ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class WeightFormat:
-    """How the weights of linear layers are quantised."""
+class WeightLayout:
+    """How the weights of quantised linear layers are laid out."""
 
     name: str
     """As `engine.quantization` spells it."""
@@ -89,10 +88,10 @@ class WeightFormat:
         return part.rows % _FP8_ALIGNMENT == 0 and part.columns % _FP8_ALIGNMENT == 0
 
 
-ROUNDED: Mapping[str, WeightFormat] = {
-    "int8": WeightFormat("int8"),
-    "int8-weight-only": WeightFormat("int8-weight-only"),
-    "int4-weight-only": WeightFormat("int4-weight-only", group=_INT4_GROUP),
-    "fp8": WeightFormat("fp8"),
+ROUNDED: Mapping[str, WeightLayout] = {
+    Quantization.INT8: WeightLayout("int8"),
+    Quantization.INT8_WEIGHT_ONLY: WeightLayout("int8-weight-only"),
+    Quantization.INT4_WEIGHT_ONLY: WeightLayout("int4-weight-only", group=_INT4_GROUP),
+    Quantization.FP8: WeightLayout("fp8"),
 }
-"""What `engine.quantization` may say."""
+"""Formats that weights are rounded to while they are loaded."""

@@ -49,3 +49,23 @@ class Part:
 def num_parameters(parts: Iterable[Part]) -> int:
     """Numbers of all."""
     return sum(part.weights + part.biases for part in parts)
+
+
+def vector(name: str, num: int, size: int) -> Part:
+    """`num` vectors of `size` elements, which keep their precision."""
+    return Part(name, num, size, 1, Role.PRECISE)
+
+
+def gated_feed_forward(
+    name: str, num: int, hidden: int, inner: int, *, bias: bool = False, role: Role = Role.LINEAR
+) -> list[Part]:
+    """`num` gated feed-forward layers whose inner vectors have `inner` elements on each rank."""
+    return [
+        Part(f"{name}.gate_up_proj", num, 2 * inner, hidden, role, 2 * inner if bias else 0, projections=2),
+        Part(f"{name}.down_proj", num, hidden, inner, role, hidden if bias else 0),
+    ] if num else []  # fmt: skip
+
+
+def share(size: int, ranks: int) -> int:
+    """The larger share of `size` elements that one of `ranks` ranks has."""
+    return -(-size // ranks)

@@ -5,12 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_protocol.models.load_errors import ModelLoadError, ModelLoadReason
 
-_MOST = 2**40
+MOST = 2**40
 """Of any integer: none of a model is larger, and what is reckoned with one of many digits ends in errors of its own."""
 _MOST_LAYERS = 10_000
 """Of which lists are made before any weight is read."""
+_MOST_SHOWN = 1000
+"""Characters of a wrong value in a message."""
 
 
 class JsonFields:
@@ -52,7 +54,7 @@ class JsonFields:
     def invalid(self, name: str, problem: str) -> ModelLoadError:
         """The error that says what is wrong with a field; to be raised by the caller."""
         value = self._values.get(name)
-        given = "is missing and" if value is None else f"is {value!r} but"
+        given = "is missing and" if value is None else f"is {_shown(value)} but"
         return ModelLoadError(
             ModelLoadReason.MODEL_CONFIG_INVALID,
             f"{self.path}: {self._prefix}{name} {given} {problem}; correct the file or fetch it again",
@@ -60,10 +62,15 @@ class JsonFields:
 
     def unsupported(self, name: str, remedy: str) -> ModelLoadError:
         """The error for a field that asks for what this engine lacks; to be raised by the caller."""
+        value = _shown(self._values.get(name))
         return ModelLoadError(
             ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
-            f"{self.path.name}: {self._prefix}{name} is {self._values.get(name)!r}, which this engine lacks; {remedy}",
+            f"{self.path.name}: {self._prefix}{name} is {value}, which this engine lacks; {remedy}",
         )
+
+    def is_false(self, name: str) -> bool:
+        """Whether the field is false; any other value counts as true."""
+        return self._values.get(name) is False
 
     @property
     def num_fields(self) -> int:
@@ -82,7 +89,7 @@ class JsonFields:
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.invalid(name, "must be a positive integer")
-        most = _MOST_LAYERS if name == "num_hidden_layers" else _MOST
+        most = _MOST_LAYERS if name == "num_hidden_layers" else MOST
         if value > most:
             raise self.invalid(name, f"must be {most} at most")
         return value
@@ -181,3 +188,11 @@ class JsonFields:
         if not all(isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0 for token_id in ids):
             raise self.invalid(name, "must be a token id or a list of them")
         return tuple(ids)
+
+
+def _shown(value: Any) -> str:
+    """A value, or how it begins; Python refuses to write integers of many thousand digits."""
+    try:
+        return repr(value)[:_MOST_SHOWN]
+    except ValueError:
+        return "a number of thousands of digits"

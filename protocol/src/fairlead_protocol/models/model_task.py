@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from fairlead_engine.image_settings import ImageSettings
+from fairlead_protocol.models.image_settings import ImageSettings
 
 
 class Pooling(StrEnum):
@@ -29,6 +29,17 @@ class Reading(StrEnum):
     """It stays as it is."""
     LABELS = "labels"
     """The model's classifier says what it is: a number for each label."""
+
+
+class Outcome(StrEnum):
+    """What a classifier makes of the labels' logits."""
+
+    SIGMOID = "sigmoid"
+    """Each becomes a probability by itself."""
+    SOFTMAX = "softmax"
+    """They share what is likely."""
+    PLAIN = "plain"
+    """They are what is told."""
 
 
 class Kind(StrEnum):

@@ -1,23 +1,33 @@
 """What `config.json` says of any model, checked and under one name per fact; families add what is theirs.
 
 Everything that would make the model compute something else than it was trained to is refused here, before any weight is
-read. Rotary scaling is read in both spellings: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`.
+read. What a model is made of (`ModelConfig.parts`) decides how much memory it takes.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Any
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.classifier import Outcome
-from fairlead_engine.model.json_fields import JsonFields
-from fairlead_engine.model.quantization.source import StoredWeights
-from fairlead_engine.model.quantization.stored import parse_quantization
-from fairlead_engine.model.rope import RopeConfig, RopeKind, yarn_scale
-from fairlead_engine.model.vision.vision_config import VisionConfig
-from fairlead_engine.model.windows import no_windows
-from fairlead_engine.types import GENERATES, ModelTask
+from fairlead_protocol.models.json_fields import MOST, JsonFields
+from fairlead_protocol.models.load_errors import refuse
+from fairlead_protocol.models.model_task import GENERATES, ModelTask, Outcome
+from fairlead_protocol.models.quantized_checkpoints import StoredFormat, parse_quantization
+from fairlead_protocol.models.rope_config import RopeConfig, RopeKind, parse_rope
+from fairlead_protocol.models.vision_config import VisionConfig
+from fairlead_protocol.models.weight_formats import FLOAT_BYTES, WeightLayout
+from fairlead_protocol.models.weight_parts import Part, Role, gated_feed_forward, num_parameters, share, vector
+from fairlead_protocol.models.windows import no_windows
+
+
+class QueryNorm(Enum):
+    """What of queries and keys is normalised before attention."""
+
+    NONE = auto()
+    HEADS = auto()
+    """Each head by itself, all with the same weights."""
+    PROJECTIONS = auto()
+    """All heads of a token at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +52,7 @@ class DecoderShape:
     """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
     eos_token_ids: tuple[int, ...]
     """Tokens that end an output; empty when neither checkpoint nor tokenizer names any."""
-    quantization: StoredWeights | None = None
+    quantization: StoredFormat | None = None
     """How the checkpoint's weights are quantised; None = they are floats."""
     task: ModelTask = GENERATES
     """What it was made for; filled in with `architecture`."""
@@ -76,6 +86,17 @@ class ModelConfig(DecoderShape):
     """What sees images; None = nothing does."""
     outcome: Outcome = Outcome.PLAIN
     """What its classifier tells, if it has one; filled in with `architecture`."""
+    qkv_bias: bool = False
+    """Whether the projections of query, key and value add a bias."""
+    output_bias: bool = False
+    """Whether attention's output projection adds a bias."""
+    mlp_bias: bool = False
+    """Whether projections of feed-forward layers add a bias."""
+    query_norm: QueryNorm = QueryNorm.NONE
+    norms_per_layer: int = 2
+    """Normalisations of the stream in each layer."""
+    has_sinks: bool = False
+    """Whether each head has a score for attending to nothing."""
 
     def for_context(self, longest: int | None) -> "ModelConfig":
         """The same for an engine whose sequences have so many tokens at most; None = as many as it was made for."""
@@ -92,6 +113,68 @@ class ModelConfig(DecoderShape):
     def inner_sizes(self) -> dict[str, int]:
         """Widths of all feed-forward layers, by the field that says them."""
         return {"intermediate_size": self.intermediate_size}
+
+    @property
+    def widest(self) -> int:
+        """Elements of the widest vector that feed-forward layers make of a token, experts together."""
+        return self.intermediate_size
+
+    @property
+    def stored(self) -> WeightLayout | None:
+        """How the checkpoint's quantised weights are laid out; None = they are floats."""
+        return None if self.quantization is None else self.quantization.layout
+
+    def kv_heads_of(self, ranks: int) -> int:
+        """Key and value heads of one of `ranks` ranks; ranks share one where there are fewer heads."""
+        return share(self.num_kv_heads, ranks)
+
+    def parts(self, ranks: int = 1) -> list[Part]:
+        """What one of `ranks` ranks has of the model."""
+        words = share(self.vocab_size, ranks)
+        parts = [Part("embed_tokens", 1, words, self.hidden_size, Role.EMBEDDING)]
+        parts += [*self.attention_parts(ranks), *self.feed_forward_parts(ranks)]
+        parts.append(vector("layernorms", self.norms_per_layer * self.num_layers, self.hidden_size))
+        if self.vision is not None:
+            parts += self.vision.parts()
+        if not self.tie_word_embeddings:
+            parts.append(Part("lm_head", 1, words, self.hidden_size, Role.HEAD))
+        return [*parts, vector("norm", 1, self.hidden_size)]
+
+    def attention_parts(self, ranks: int) -> list[Part]:
+        """Of all layers, what one rank has."""
+        heads, kv_heads, num = share(self.num_heads, ranks), self.kv_heads_of(ranks), self.num_layers
+        hidden, rows = self.hidden_size, (heads + 2 * kv_heads) * self.head_dim
+        parts = [
+            Part("self_attn.qkv_proj", num, rows, hidden, bias=rows if self.qkv_bias else 0, projections=3),
+            Part("self_attn.o_proj", num, hidden, heads * self.head_dim, bias=hidden if self.output_bias else 0),
+        ]
+        if self.query_norm is not QueryNorm.NONE:
+            normed = 2 if self.query_norm is QueryNorm.HEADS else heads + kv_heads
+            parts.append(vector("self_attn.norms", num, normed * self.head_dim))
+        return [*parts, vector("self_attn.sinks", num, heads)] if self.has_sinks else parts
+
+    def feed_forward_parts(self, ranks: int) -> list[Part]:
+        """Of all layers, what one rank has."""
+        inner = share(self.intermediate_size, ranks)
+        return gated_feed_forward("mlp", self.num_layers, self.hidden_size, inner, bias=self.mlp_bias)
+
+    def unserved_parts(self) -> list[Part]:
+        """Weights that checkpoints hold beside, and that the engine does not load."""
+        return []
+
+    @property
+    def num_parameters(self) -> int:
+        return num_parameters(self.parts())
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the checkpoint's files without their headers."""
+        each, stored, total = FLOAT_BYTES[self.dtype], self.stored, 0
+        for part in (*self.parts(), *self.unserved_parts()):
+            is_quantised = stored is not None and stored.takes(part)
+            total += stored.stored_bytes(part) if stored is not None and is_quantised else part.weights * each
+            total += part.biases * each
+        return total
 
 
 def parse_shape(
@@ -130,7 +213,12 @@ def parse_shape(
     _check_turned(fields, rope, head_dim)
     longest = fields.positive_int("max_position_embeddings")
     if rope.kind is RopeKind.YARN:  # some files say what the model was made for first, some what it is made for now
-        longest = max(longest, int(rope.original_max_position_embeddings * rope.factor))
+        stretched = rope.original_max_position_embeddings * rope.factor
+        if stretched > MOST:
+            raise fields.invalid(
+                "max_position_embeddings", f"must not be stretched to more than {MOST} by yarn's factor"
+            )
+        longest = max(longest, int(stretched))
     return {
         "vocab_size": fields.positive_int("vocab_size"),
         "hidden_size": hidden_size,
@@ -148,13 +236,6 @@ def parse_shape(
         "eos_token_ids": fields.token_ids("eos_token_id"),
         "quantization": parse_quantization(fields),
     }
-
-
-def refuse(what: str, remedy: str) -> ModelLoadError:
-    """The error for an option that changes what the model computes and that no layer implements; raise it."""
-    return ModelLoadError(
-        ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"config.json asks for {what}, which this engine lacks; {remedy}"
-    )
 
 
 def _head_dim(fields: JsonFields, default: int | None, hidden_size: int, num_heads: int) -> int:
@@ -180,94 +261,3 @@ def _check_turned(fields: JsonFields, rope: RopeConfig, head_dim: int) -> None:
             f"{len(rope.short_factors)} short and {len(rope.long_factors)} long factors of positions",
             f"longrope has one for each two of the {num_turned} elements of a head that are turned",
         )
-
-
-def parse_rope(
-    fields: JsonFields,
-    default_theta: float,
-    kind_of_layer: str | None = None,
-    *,
-    names: Mapping[str, str] = {},
-    turns_part: bool = False,
-) -> RopeConfig:
-    """Newer checkpoints keep the base in `rope_parameters`, older ones beside `rope_scaling`. `kind_of_layer`: which of
-    several they may have is wanted. `names`: what the family calls kinds otherwise; `turns_part`: whether its heads may
-    be turned in part."""
-    scaling = fields.section("rope_parameters") or fields.section("rope_scaling") or JsonFields.empty(fields.path)
-    if kind_of_layer is not None:
-        scaling = scaling.section(kind_of_layer) or scaling
-    partial = scaling.positive_number("partial_rotary_factor", fields.positive_number("partial_rotary_factor", 1.0))
-    if partial > 1.0 or (partial != 1.0 and not turns_part):
-        raise refuse(f"partial_rotary_factor {partial:g}", "use a model whose heads are rotated whole")
-    theta = scaling.positive_number("rope_theta", fields.positive_number("rope_theta", default_theta))
-    name = scaling.text("rope_type") or scaling.text("type") or RopeKind.DEFAULT
-    name = names.get(name, name)
-    if name not in set(RopeKind):
-        known = ", ".join(RopeKind)
-        raise refuse(f"rotary scaling {name}", f"supported are {known}")
-    kind = RopeKind(name)
-    if kind in (RopeKind.DEFAULT, RopeKind.DYNAMIC):
-        return RopeConfig(theta=theta, kind=kind, share=partial)
-    if kind is RopeKind.LONGROPE:
-        return _longrope(fields, scaling, theta, partial)
-    if partial != 1.0:
-        raise refuse(f"partial_rotary_factor {partial:g} with {name}", "use a model whose heads are rotated whole")
-    if kind is RopeKind.LINEAR:
-        return RopeConfig(theta=theta, kind=kind, factor=scaling.positive_number("factor"))
-    if kind is RopeKind.YARN:
-        return _yarn(fields, scaling, theta)
-    low, high = scaling.positive_number("low_freq_factor"), scaling.positive_number("high_freq_factor")
-    if low >= high:
-        raise scaling.invalid("low_freq_factor", f"must be below high_freq_factor ({high})")
-    return RopeConfig(
-        theta=theta,
-        kind=kind,
-        factor=scaling.positive_number("factor"),
-        low_freq_factor=low,
-        high_freq_factor=high,
-        original_max_position_embeddings=scaling.positive_int("original_max_position_embeddings"),
-    )
-
-
-def _longrope(fields: JsonFields, scaling: JsonFields, theta: float, share: float) -> RopeConfig:
-    """Phi-3 has the context of pre-training beside `rope_scaling`."""
-    longest = fields.positive_int("max_position_embeddings")
-    original = fields.positive_int(
-        "original_max_position_embeddings", scaling.positive_int("original_max_position_embeddings", longest)
-    )
-    factor = scaling.positive_number("factor", longest / original)
-    stretch = 1.0 if factor <= 1.0 or original == 1 else math.sqrt(1.0 + math.log(factor) / math.log(original))
-    return RopeConfig(
-        theta=theta,
-        kind=RopeKind.LONGROPE,
-        share=share,
-        factor=factor,
-        original_max_position_embeddings=original,
-        scale=scaling.positive_number("attention_factor", stretch),
-        short_factors=scaling.positive_numbers("short_factor"),
-        long_factors=scaling.positive_numbers("long_factor"),
-    )
-
-
-def _yarn(fields: JsonFields, scaling: JsonFields, theta: float) -> RopeConfig:
-    longest = fields.positive_int("max_position_embeddings")
-    original = scaling.positive_int("original_max_position_embeddings", longest)
-    factor = scaling.positive_number("factor", longest / original)
-    if scaling.has("attention_factor"):
-        scale = scaling.positive_number("attention_factor")
-    elif scaling.has("mscale") and scaling.has("mscale_all_dim"):
-        scale = yarn_scale(factor, scaling.positive_number("mscale"))
-        scale /= yarn_scale(factor, scaling.positive_number("mscale_all_dim"))
-    else:
-        scale = yarn_scale(factor)
-    return RopeConfig(
-        theta=theta,
-        kind=RopeKind.YARN,
-        factor=factor,
-        original_max_position_embeddings=original,
-        beta_fast=scaling.positive_number("beta_fast", 32.0),
-        beta_slow=scaling.positive_number("beta_slow", 1.0),
-        truncate=scaling.boolean("truncate", True),
-        scale=scale,
-        score_weight=scaling.positive_number("mscale_all_dim", 0.0) if scaling.has("mscale_all_dim") else 0.0,
-    )

@@ -1,7 +1,7 @@
 """Sliding windows: how many tokens, its own included, a token sees in each layer, as `config.json` says it."""
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.json_fields import JsonFields
+from fairlead_protocol.models.json_fields import JsonFields
+from fairlead_protocol.models.load_errors import ModelLoadError, refuse
 
 _WHOLE, _SLIDING = "full_attention", "sliding_attention"
 
@@ -9,9 +9,9 @@ _WHOLE, _SLIDING = "full_attention", "sliding_attention"
 def no_windows(fields: JsonFields) -> tuple[int, ...]:
     """0 for each layer: the whole context. Raises ModelLoadError where the file asks for something else."""
     if partial := sorted({*fields.texts("layer_types")} - {_WHOLE}):
-        raise _refuse(f"layer_types {', '.join(partial)}")
+        raise _refused(f"layer_types {', '.join(partial)}")
     if fields.boolean("use_sliding_window", False):
-        raise _refuse("use_sliding_window")
+        raise _refused("use_sliding_window")
     return (0,) * fields.positive_int("num_hidden_layers")
 
 
@@ -51,13 +51,10 @@ def windows_alternating(fields: JsonFields, default: int, every: int) -> tuple[i
 
 def _check_kinds(fields: JsonFields, kinds: list[str], num_layers: int) -> None:
     if unknown := sorted({*kinds} - {_WHOLE, _SLIDING}):
-        raise _refuse(f"layer_types {', '.join(unknown)}")
+        raise _refused(f"layer_types {', '.join(unknown)}")
     if len(kinds) != num_layers:
         raise fields.invalid("layer_types", f"must name as many as num_hidden_layers ({num_layers})")
 
 
-def _refuse(what: str) -> ModelLoadError:
-    remedy = "use a model whose layers all attend to the whole context"
-    return ModelLoadError(
-        ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"config.json asks for {what}, which this engine lacks; {remedy}"
-    )
+def _refused(what: str) -> ModelLoadError:
+    return refuse(what, "use a model whose layers all attend to the whole context")

@@ -1,0 +1,144 @@
+"""How large a model wants its images, and how it wants their pixels: what a checkpoint's files say of it.
+
+Both processes read it, one to make patches of a client's image, the other to size its memory. Knows no pixels itself.
+"""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fairlead_protocol.models.load_errors import ModelLoadError, ModelLoadReason
+
+_Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Three = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
+MOST_UNEQUAL = 200
+"""Times that the longer side of an image may be as long as the shorter one."""
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_FILES = ("preprocessor_config.json", "processor_config.json")
+_BICUBIC = 3
+"""As Pillow numbers it."""
+
+
+class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of an image before a model sees it."""
+
+    image_token_id: int
+    """The token that stands for each of its patches in a prompt."""
+    patch_size: int
+    """Pixels of a side of a patch as the vision tower takes it."""
+    merge_size: int
+    """So many of them side by side, and one above the other, become one token."""
+    temporal_patch_size: int
+    """Pictures of a film that a patch has; an image is repeated so often."""
+    min_pixels: int
+    """Smaller ones are enlarged,"""
+    max_pixels: int
+    """and larger ones made smaller."""
+    mean: tuple[float, ...]
+    """Taken from red, green and blue, between 0 and 1, and"""
+    std: tuple[float, ...]
+    """what they are divided by."""
+
+    @property
+    def factor(self) -> int:
+        """Pixels of a side of what becomes a token."""
+        return self.patch_size * self.merge_size
+
+    @property
+    def most_tokens(self) -> int:
+        """Of the largest image."""
+        return max(1, self.max_pixels // self.factor**2)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of tokens that an image of so many pixels becomes: whole ones, of nearly its proportions,
+        and as many as are allowed. Raises ValueError for one that is far longer than wide. Source: `smart_resize` of
+        Qwen2-VL's processor."""
+        if max(height, width) > MOST_UNEQUAL * min(height, width):
+            raise ValueError(f"is {width} x {height} pixels; no side may be over {MOST_UNEQUAL} times the other")
+        factor, area = self.factor, height * width
+        rows, columns = round(height / factor), round(width / factor)
+        if rows * columns * factor**2 > self.max_pixels:
+            shrink = math.sqrt(area / self.max_pixels)
+            return max(1, math.floor(height / shrink / factor)), max(1, math.floor(width / shrink / factor))
+        if rows * columns * factor**2 < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / area)
+            return math.ceil(height * grow / factor), math.ceil(width * grow / factor)
+        return rows, columns
+
+    def bounded(self, max_pixels: int | None) -> "ImageSettings":
+        """The same with no larger images; None = no other bound. Raises ValueError for less than the smallest."""
+        if max_pixels is None:
+            return self
+        if max_pixels < max(self.min_pixels, self.factor**2):
+            raise ValueError(f"is below the {max(self.min_pixels, self.factor**2)} pixels of the smallest image")
+        return msgspec.structs.replace(self, max_pixels=min(self.max_pixels, max_pixels))
+
+
+class _Bounds(msgspec.Struct):
+    shortest_edge: _Size = 56 * 56
+    longest_edge: _Size = 28 * 28 * 1280
+
+
+class _Processor(msgspec.Struct):
+    """The fields of the file that matter; what changes them in a way that nobody here follows is refused."""
+
+    patch_size: _Size = 14
+    temporal_patch_size: _Size = 2
+    merge_size: _Size = 2
+    min_pixels: _Size | None = None
+    max_pixels: _Size | None = None
+    size: _Bounds | None = None
+    image_mean: _Three = _CLIP_MEAN
+    image_std: _Three = _CLIP_STD
+    resample: int = _BICUBIC
+    rescale_factor: float = 1 / 255
+    do_resize: bool = True
+    do_rescale: bool = True
+    do_normalize: bool = True
+    do_convert_rgb: bool = True
+
+
+def read_image_settings(folder: Path, image_token_id: int) -> ImageSettings:
+    """Of the processor of Qwen2-VL and Qwen2.5-VL. Raises ModelLoadError: ModelNotFound, ModelConfigInvalid."""
+    path = next((folder / name for name in _FILES if (folder / name).exists()), None)
+    if path is None:
+        raise ModelLoadError(
+            ModelLoadReason.MODEL_NOT_FOUND,
+            f"{folder} has no {_FILES[0]}, which says how large the model wants its images; fetch it again",
+        )
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+        raw = content.get("image_processor")
+        fields = msgspec.json.decode(msgspec.json.encode(content) if raw is None else raw, type=_Processor)
+        return _settings(fields, image_token_id)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelLoadError(ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} cannot be used: {error}") from error
+
+
+def _settings(fields: _Processor, image_token_id: int) -> ImageSettings:
+    """Raises ValueError."""
+    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+        if not getattr(fields, name):
+            raise ValueError(f"{name} is false, and images are always treated so")
+    if fields.resample != _BICUBIC or abs(fields.rescale_factor * 255 - 1) > 1e-6:
+        raise ValueError(f"resample and rescale_factor must be {_BICUBIC} (bicubic) and 1/255")
+    if not all(0 < each < math.inf for each in fields.image_std):
+        raise ValueError("image_std must be above 0")
+    bounds = fields.size or _Bounds()
+    settings = ImageSettings(
+        image_token_id=image_token_id,
+        patch_size=fields.patch_size,
+        merge_size=fields.merge_size,
+        temporal_patch_size=fields.temporal_patch_size,
+        min_pixels=fields.min_pixels or bounds.shortest_edge,
+        max_pixels=fields.max_pixels or bounds.longest_edge,
+        mean=fields.image_mean,
+        std=fields.image_std,
+    )
+    if settings.max_pixels < max(settings.min_pixels, settings.factor**2):
+        raise ValueError("max_pixels is below min_pixels, or below one patch")
+    return settings
