@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError
-from fairlead_engine.gguf_header.gguf_file import GgufFile
-from fairlead_engine.gguf_header.gguf_tokenizer import read_gguf_tokenizer
 from fairlead_engine.llm import LLM
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.gguf.gguf_blocks import BLOCKS
@@ -25,6 +23,8 @@ from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.gguf_files import dinghy_vocabulary, write_gguf
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
+from fairlead_protocol.models.gguf_file import GgufFile
+from fairlead_protocol.models.gguf_tokenizer import read_gguf_tokenizer
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
 CPU = torch.device("cpu")

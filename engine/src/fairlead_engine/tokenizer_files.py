@@ -14,8 +14,8 @@ from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 def read_tokenizer(model: Path) -> PromptTokenizer:
     """Tokenizer and chat template. Raises ModelLoadError (TokenizerInvalid, CheckpointInvalid)."""
     if model.suffix == GGUF_SUFFIX:
-        from fairlead_engine.gguf_header.gguf_file import GgufFile
-        from fairlead_engine.gguf_header.gguf_tokenizer import read_gguf_tokenizer
+        from fairlead_protocol.models.gguf_file import GgufFile
+        from fairlead_protocol.models.gguf_tokenizer import read_gguf_tokenizer
 
         return read_gguf_tokenizer(GgufFile(model))
     try:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from fairlead_engine.gguf_header.gguf_file import GgufFile
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.gguf.gguf_checkpoint import GgufCheckpoint
 from fairlead_engine.model.gguf.gguf_config import config_fields
+from fairlead_protocol.models.gguf_file import GgufFile
 from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
 

@@ -46,7 +46,7 @@ from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import ALONE, Shard, scaled
 from fairlead_engine.model.vision.vision_tower import VisionTower
 from fairlead_engine.model.weight_stack import WeightStack
-from fairlead_protocol.models.model_config import ModelConfig
+from fairlead_protocol.models.model_config import ModelConfig, QueryNorm
 from fairlead_protocol.models.rope_config import RopeConfig
 
 _HEAD = "lm_head"
@@ -64,7 +64,7 @@ class NormNames(NamedTuple):
     after_feed_forward: str | None = None
 
 
-_BEFORE_BOTH = NormNames()
+BEFORE_BOTH = NormNames()
 
 
 _OfEach = tuple[Sequence[Mapping[str, int]], int, bool, Sequence[slice], slice]
@@ -103,7 +103,7 @@ class Weights:
         self,
         attention: Callable[[str], AttentionLayer],
         feed_forward: Callable[[str], FeedForward],
-        norms: NormNames = _BEFORE_BOTH,
+        norms: NormNames = BEFORE_BOTH,
         vision: VisionTower | None = None,
     ) -> Decoder:
         """The whole model; both make a layer's part, given the layer's name. No tensor may be left over. `vision`: what
@@ -199,19 +199,9 @@ class Weights:
         self._weight_bytes += head.weight_bytes
         return head
 
-    def attention(
-        self,
-        prefix: str,
-        *,
-        qkv_bias: bool = False,
-        output_bias: bool = False,
-        norms_heads: bool = False,
-        norms_projections: bool = False,
-        is_fused: bool = False,
-        has_sinks: bool = False,
-    ) -> Attention:
-        """A layer's `self_attn`. Its `q_norm` and `k_norm` are for each head, or for all heads at once. `is_fused`: its
-        three projections are stored as one, `qkv_proj`. `has_sinks`: a score of each head, `sinks`."""
+    def attention(self, prefix: str, *, is_fused: bool = False) -> Attention:
+        """A layer's `self_attn`, as the configuration says. `is_fused`: its three projections are stored as one,
+        `qkv_proj`."""
         config, window = self._config, self._config.windows[layer_index(prefix)]
         prefix = f"{prefix}.self_attn"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
@@ -221,25 +211,27 @@ class Weights:
         if is_fused:
             self._divide(f"{prefix}.qkv_proj", projections)
         head_norm = None
-        if norms_heads:
+        if config.query_norm is QueryNorm.HEADS:
             query, key = (self.norm(f"{prefix}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
             head_norm = HeadNorm(query.weight, key.weight, config.rms_norm_eps)
         projection_norm = None
-        if norms_projections:
+        if config.query_norm is QueryNorm.PROJECTIONS:
             norms = (
                 self.norm(f"{prefix}.q_norm", query_size, query_part),
                 self.norm(f"{prefix}.k_norm", kv_size, kv_part),
             )
             projection_norm = ProjectionNorm(*norms, self.shard)
         sinks = None
-        if has_sinks:
+        if config.has_sinks:
             sinks = self._checkpoint.tensor(f"{prefix}.sinks", config.num_heads)[heads]
             self._count(sinks, config.num_heads)
             sinks = sinks.float()
         return Attention(
-            qkv=self.linear(projections, config.hidden_size, bias=qkv_bias, row_parts=[query_part, kv_part, kv_part]),
+            qkv=self.linear(
+                projections, config.hidden_size, bias=config.qkv_bias, row_parts=[query_part, kv_part, kv_part]
+            ),
             output=self.linear(
-                {f"{prefix}.o_proj": config.hidden_size}, query_size, bias=output_bias, column_part=query_part
+                {f"{prefix}.o_proj": config.hidden_size}, query_size, bias=config.output_bias, column_part=query_part
             ),
             head_norm=head_norm,
             num_heads=heads.stop - heads.start,

@@ -12,7 +12,7 @@ from fairlead_protocol.models.families.experts import GptOssConfig
 
 
 def build(weights: Weights, config: GptOssConfig) -> Decoder:
-    hidden, inner, bias = config.hidden_size, config.intermediate_size, config.output_bias
+    hidden, inner = config.hidden_size, config.intermediate_size
     part = weights.shard.part(inner)
     gate = Gate(config.gate_alpha, config.gate_limit)
 
@@ -29,6 +29,6 @@ def build(weights: Weights, config: GptOssConfig) -> Decoder:
         )
 
     return weights.decoder(
-        attention=lambda prefix: weights.attention(prefix, qkv_bias=bias, output_bias=bias, has_sinks=True),
+        attention=weights.attention,
         feed_forward=experts,
     )

@@ -15,7 +15,7 @@ _TOWER = "visual"
 def build(weights: Weights, config: ModelConfig) -> Decoder:
     assert config.vision is not None
     return weights.decoder(
-        attention=lambda prefix: weights.attention(prefix, qkv_bias=True),
+        attention=weights.attention,
         feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp"),
         vision=_tower(weights, config.vision),
     )

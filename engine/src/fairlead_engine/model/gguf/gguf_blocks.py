@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairlead_engine.gguf_header.gguf_sizes import SIZES, StoredSize
+from fairlead_protocol.models.gguf_file import SIZES, StoredSize
 
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Types that are stored as they are, by ggml's number."""

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.gguf_header.gguf_file import GgufFile, GgufTensor
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.gguf.gguf_blocks import BLOCKS, FLOATS, OTHERS, BlockType
 from fairlead_engine.model.gguf.gguf_config import config_fields
@@ -22,6 +21,7 @@ from fairlead_engine.model.quantization.int8_weight_only import Int8WeightOnly
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.source import check_numbers
 from fairlead_engine.model.quantization.weight_format import WeightFormat
+from fairlead_protocol.models.gguf_file import GgufFile, GgufTensor
 from fairlead_protocol.models.json_fields import JsonFields
 
 logger = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.gguf_header.gguf_file import GgufFile
 from fairlead_engine.model.gguf.gguf_blocks import FLOATS
 from fairlead_engine.model.rope import inverse_frequencies
+from fairlead_protocol.models.gguf_file import GgufFile
 from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

@@ -1,14 +1,14 @@
-"""The bytes of a GGUF file: metadata, and where each tensor is. Whatever a file says is held against its size."""
+"""The header of a GGUF file, llama.cpp's: metadata, where each tensor is, and what its type takes. Whatever a file says
+is held against its size. Its tokenizer is `gguf_tokenizer`'s, its weights are the engine's."""
 
 import mmap
 import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.gguf_header.gguf_sizes import SIZES
+from fairlead_protocol.models.load_errors import ModelLoadError, ModelLoadReason
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -20,6 +20,25 @@ _MOST_ELEMENTS = 2**24
 """Of a list: the longest there are hold a tokenizer's merges."""
 _MOST_ALIGNMENT = 2**20
 _DEFAULT_ALIGNMENT = 32
+
+
+class StoredSize(NamedTuple):
+    """What a type of tensors takes."""
+
+    size: int
+    """Numbers in a block; 1 where there are none."""
+    num_bytes: int
+    """Of a block."""
+
+
+SIZES = {
+    number: StoredSize(*stored)
+    for number, stored in {
+        0: (1, 4), 1: (1, 2), 30: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
+        10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210),
+    }.items()
+}  # fmt: skip
+"""Of the types that are read, by ggml's number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.gguf_header.gguf_file import GgufFile
 from fairlead_protocol.chat import ChatTemplateError
+from fairlead_protocol.models.gguf_file import GgufFile
+from fairlead_protocol.models.load_errors import ModelLoadError, ModelLoadReason
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 _CONTROL, _USER_DEFINED = 3, 4

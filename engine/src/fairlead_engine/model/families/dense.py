@@ -1,0 +1,49 @@
+"""Families whose layers have one feed-forward each: Llama (arXiv 2302.13971, 2407.21783) and what is built like it.
+
+What their configurations say is built by `Weights.attention` for all. Beside it Gemma (arXiv 2408.00118, 2503.19786)
+normalises before and after both parts of a layer, OLMo 2 and 3 (arXiv 2501.00656) what both parts add, and Phi-3 (arXiv
+2404.14219) stores projections of one input as one.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from fairlead_engine.kernels.gates import gelu_mul
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.weights import BEFORE_BOTH, NormNames, Weights
+from fairlead_protocol.models.model_config import ModelConfig
+
+_GEMMA_NORMS = NormNames(
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+)
+_OLMO_NORMS = NormNames(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+
+
+def build(
+    weights: Weights,
+    config: ModelConfig,
+    norms: NormNames = BEFORE_BOTH,
+    combine: Callable[[Tensor], Tensor] | None = None,
+    fused: str | None = None,
+) -> Decoder:
+    """`combine` and `fused` are those of `Weights.feed_forward`; with `fused` attention's projections are one, too."""
+    return weights.decoder(
+        attention=lambda prefix: weights.attention(prefix, is_fused=fused is not None),
+        feed_forward=lambda prefix: weights.feed_forward(
+            f"{prefix}.mlp", bias=config.mlp_bias, combine=combine, fused=fused
+        ),
+        norms=norms,
+    )
+
+
+def build_gemma(weights: Weights, config: ModelConfig) -> Decoder:
+    return build(weights, config, _GEMMA_NORMS, gelu_mul)
+
+
+def build_olmo(weights: Weights, config: ModelConfig) -> Decoder:
+    return build(weights, config, _OLMO_NORMS)
+
+
+def build_phi3(weights: Weights, config: ModelConfig) -> Decoder:
+    return build(weights, config, fused="gate_up_proj")
