@@ -36,18 +36,19 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
         """The frames that are whole now."""
-        if self._rest:
+        kept = bool(self._rest)
+        if kept:
             self._rest += data
-            data = self._rest
+        come: bytes | bytearray = self._rest if kept else data
         frames, start = [], 0
-        while len(data) - start >= _HEAD.size:
-            num_bytes, kind = _HEAD.unpack_from(data, start)
+        while len(come) - start >= _HEAD.size:
+            num_bytes, kind = _HEAD.unpack_from(come, start)
             end = start + _HEAD.size + num_bytes
-            if len(data) < end:
+            if len(come) < end:
                 break
-            frames.append((Kind(kind), bytes(data[start + _HEAD.size : end])))
+            frames.append((Kind(kind), bytes(come[start + _HEAD.size : end])))
             start = end
-        if data is self._rest:
+        if kept:
             del self._rest[:start]
         else:
             self._rest += data[start:]
