@@ -168,3 +168,36 @@ def test_a_closed_loop_pauses_after_a_failure_for_as_long_as_it_was_told() -> No
     load = closed(chat, repeat(ONE), concurrency=1, max_requests=3)
     assert [sent for sent, _, _ in chat.asked] == [0.0, 0.5, 3.5]
     assert [sample.error is None for sample in load.samples] == [False, False, True]
+
+
+def changing(chat: FakeChat, sizes: list[int], every_seconds: float = 0.0) -> LoadGenerator:
+    """Of each of these sizes for ten seconds."""
+    load = LoadGenerator(chat, "m")
+
+    async def play() -> None:
+        left = list(sizes)
+        loop = load.changing_loop(repeat(ONE), lambda: left[0], every_seconds=lambda: every_seconds)
+        running = asyncio.create_task(loop)
+        while left[1:]:
+            await asyncio.sleep(10.0)
+            del left[0]
+        await asyncio.sleep(10.0)
+        load.stop()
+        await running
+
+    run_in_virtual_time(play())
+    return load
+
+
+def test_a_changing_loop_is_as_large_as_it_is_told_by_now_and_loses_no_answer() -> None:
+    chat = FakeChat()
+    load = changing(chat, [3, 1, 2])
+    per_stretch = [sum(begin <= round(sent) < begin + 10 for sent, _, _ in chat.asked) for begin in (0, 10, 20)]
+    assert per_stretch == [15, 5, 10]
+    assert chat.most == 3
+    assert all(sample.is_completed for sample in load.samples)
+
+
+def test_a_changing_loop_asks_no_sooner_than_so_long_after_it_asked() -> None:
+    load = changing(FakeChat(), [1, 1], every_seconds=6.0)
+    assert [sample.due for sample in load.samples] == pytest.approx([0.0, 6.0, 12.0, 18.0])

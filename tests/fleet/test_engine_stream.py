@@ -214,7 +214,8 @@ async def test_an_engine_without_a_stream_is_mentioned_once_and_asked_again(
     async with FakeEngine(limits=SMALL) as engine:
         engine.stream.is_known = False
         async with following(engine) as listener:
-            await asyncio.sleep(0.1)
+            while engine.stream.num_unknown < 3:
+                await asyncio.sleep(0.01)
             assert len([record for record in caplog.records if "used without" in record.message]) == 1
             assert not listener.loads
             engine.stream.is_known = True  # it was upgraded in place

@@ -120,7 +120,8 @@ async def test_several_prompts_that_fit_one_after_another_hold_nobody(start) -> 
     running = asyncio.create_task(setup.post(CHAT))
     pool = setup.gateway.pools.find("fake", None)
     await setup.until(lambda: pool.router.in_flight.total == 1)
-    await asyncio.sleep(0.3)  # a load line that has it
+    load, now = setup.gateway.datastore.load, asyncio.get_running_loop().time
+    await setup.until(lambda: (told := load(engine.name, now())) is not None and told.running == 1)
     batch = asyncio.create_task(setup.post({"model": "fake", "prompt": [[7] * 300] * 3}, "/v1/completions"))
     await setup.until(lambda: pool.router.in_flight.total == 2)
     engine.gate.set()

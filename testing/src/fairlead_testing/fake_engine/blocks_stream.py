@@ -36,6 +36,8 @@ class BlocksStream:
         self.seq = 0
         self.is_known = True
         """False: an engine too old to have these endpoints."""
+        self.num_unknown = 0
+        """How often it was asked for them nevertheless."""
         self.is_silent = False
         """True: nothing is sent any more, as by an engine that hangs; lines are lost."""
         self.num_to_drop = 0

@@ -283,6 +283,7 @@ class FakeEngine:
         elif path == PATH_KV_EVENTS and self.stream.is_known:
             await self.stream.watch(query, self.loads.load(), responder)
         else:
+            self.stream.num_unknown += path in (PATH_KV_BLOCKS, PATH_KV_EVENTS)
             await responder.json(404, error("Not Found", "invalid_request_error"))
 
     async def _inject(self, answer_id: str, body: dict[str, Any], responder: Responder) -> None:
