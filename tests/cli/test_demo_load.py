@@ -117,6 +117,12 @@ def test_the_low_load_follows_what_engines_say_by_now(capacity: float, share: fl
     assert few(speed_of(now), SPEC).output_tokens <= few(speed_of(measured), SPEC).output_tokens
 
 
+def test_however_many_slots_there_are_there_are_more_clients() -> None:
+    cost = cost_of(8.0, 0.5)
+    speed = Speed(loads=[load("one", step_cost=cost, max_num_seqs=256)], prompt_tokens=430, uncached_tokens=30)
+    assert many(speed, SPEC).clients >= 512
+
+
 def test_the_last_replica_has_no_silence_to_go_in() -> None:
     speed = speed_of(cost_of(1.0, 0.5))
     assert few(speed, SPEC).every_seconds == pytest.approx(LONGEST_PAUSE_SECONDS)

@@ -28,7 +28,8 @@ ANSWER_TOKENS = 256
 SHORTEST_ANSWER_TOKENS = 8
 SPARE_CLIENTS = 2
 """More than the rule asks for: a client that has just been answered does not wait."""
-MOST_CLIENTS = 64
+MOST_WAITING = 64
+"""More clients than slots need not be tried: the rule is as it is."""
 RESERVE = 1.5
 """So much dearer may steps become, and few requests are still few."""
 LONGEST_PAUSE_SECONDS = 5.0
@@ -145,7 +146,7 @@ def _idle(load: ReplicaSignals) -> ReplicaSignals:
 def many(speed: Speed, spec: Autoscaling) -> Crowd:
     """So many clients that one replica is too few, and no more than that needs: two at least have each slot wanted."""
     slots = speed.capacity.max_num_seqs
-    numbers = range(slots + 1, MOST_CLIENTS)
+    numbers = range(slots + 1, slots + MOST_WAITING)
     enough = bisect_left(numbers, True, key=lambda clients: wanted(Crowd(clients=clients), speed, spec, ready=1) > 1)
     return Crowd(clients=max(2 * slots, slots + 1 + enough + SPARE_CLIENTS))
 

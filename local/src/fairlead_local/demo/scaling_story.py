@@ -27,7 +27,7 @@ from fairlead.client.workload import Kind, Shape, conversations
 from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
-from fairlead_local.demo.load_plan import ANSWER_TOKENS, MOST_CLIENTS, AdjustableLoad, Crowd, Speed, few, many
+from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd, Speed, few, many
 from fairlead_local.demo.patience import QUIET_SECONDS, Patience
 from fairlead_local.demo.prediction_metrics import PATH_METRICS, read_ttft_errors
 from fairlead_local.demo.recorder import Recorder, shifted
@@ -73,7 +73,7 @@ class ScalingStory:
         """Of a request's prompt, as measured."""
         self._loads: list[ReplicaSignals] = []
         """The last word of replicas that know what their steps cost."""
-        self._fewest = MOST_CLIENTS
+        self._fewest = 0
         """Clients that were ever too many by the rule: a replica that has just started may take its steps for
         cheaper than they are, and the rule asks for more for a moment."""
         self._spare, self._round_ends = 0, 0
@@ -212,7 +212,7 @@ class ScalingStory:
         self._fewest = min(self._fewest, asked.clients)
         if self._load.num_answered >= self._round_ends:
             self._spare, self._round_ends = self._spare + 1, self._load.num_answered + crowd.clients
-        return replace(asked, clients=min(asked.clients + self._spare, MOST_CLIENTS))
+        return replace(asked, clients=asked.clients + self._spare)
 
     def _speed(self) -> Speed:
         """By what the ready replicas said last; where none has a fresh word, by what they said before."""
