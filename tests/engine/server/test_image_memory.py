@@ -6,7 +6,6 @@ import copy
 import gc
 import io
 import weakref
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
-from fairlead_engine.server.image_workers import QUICK_WORK, ImageWorkers
+from fairlead_engine.server.image_workers import ImageWorkers, NotQuick
 from fairlead_engine_testing.scripted_engine import scripted_info
 
 _SETTINGS = ImageSettings(
@@ -44,7 +43,7 @@ async def test_images_too_large_for_the_context_are_refused_before_any_is_unpack
     """Their first bytes say how many tokens they become; nothing else of them has to be there."""
     unpacked: list[int] = []
 
-    async def decoded(self: Any, content: bytes, *_: Any) -> None:
+    async def decoded(self: Any, content: bytes, *_: Any, **__: Any) -> None:
         unpacked.append(len(content))
 
     monkeypatch.setattr(ImageWorkers, "decoded", decoded)
@@ -89,16 +88,13 @@ async def test_a_body_counts_until_its_images_are_unpacked_and_they_go_to_the_co
     assert (seen["held"], seen["left"]) == (0, None)
 
 
-@pytest.mark.parametrize("work", [1, QUICK_WORK + 1])
-async def test_few_requests_have_their_images_unpacked_at_once(work: int, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("sides", [(64, 64), (4000, 3000)])
+async def test_few_requests_have_their_images_unpacked_at_once(sides: tuple[int, int], monkeypatch: Any) -> None:
     """A picture of one colour is a thousand times as large unpacked."""
     at_once: list[int] = []
     under_way = 0
 
-    async def taken(self: Any, part: Any, *_: Any) -> Any:
-        return SimpleNamespace(num_tokens=1, header=SimpleNamespace(work=work))
-
-    async def load(self: Any, sent: Any, settings: Any) -> DecodedImage:
+    async def decoded(self: Any, *_: Any, **__: Any) -> DecodedImage:
         nonlocal under_way
         under_way += 1
         at_once.append(under_way)
@@ -106,23 +102,25 @@ async def test_few_requests_have_their_images_unpacked_at_once(work: int, monkey
         under_way -= 1
         return DecodedImage(1, 1, b"pixels", b"")
 
-    monkeypatch.setattr(ImageLoader, "_taken", taken)
-    monkeypatch.setattr(ImageLoader, "_unpacked", load)
+    monkeypatch.setattr(ImageWorkers, "decoded", decoded)
     loader = ImageLoader(ServerConfig())
-    image = {"type": "image_url", "image_url": {"url": "data:"}}
-    chat = [{"role": "user", "content": [image, image]}]
-    found = await asyncio.gather(*(loader.load(chat, INFO) for _ in range(3 * MOST_AT_ONCE)))
+    image = picture(*sides, keep=60)
+    chats = [[{"role": "user", "content": [copy.deepcopy(image) for _ in range(2)]}] for _ in range(3 * MOST_AT_ONCE)]
+    found = await asyncio.gather(*(loader.load(chat, INFO) for chat in chats))
     loader.close()
     assert [len(each) for each in found] == [2] * 3 * MOST_AT_ONCE
     assert max(at_once) == MOST_AT_ONCE
 
 
-async def test_large_images_keep_no_small_one_waiting(monkeypatch: Any) -> None:
-    """Nor do as many as are unpacked at once."""
+@pytest.mark.parametrize("sides", [(4000, 3000), (64, 63)])
+async def test_what_takes_long_keeps_no_small_image_waiting(sides: tuple[int, int], monkeypatch: Any) -> None:
+    """Neither what is large nor what takes longer than its size tells, however many of them there are."""
     began, never = asyncio.Semaphore(0), asyncio.Event()
 
-    async def decoded(self: Any, content: bytes, header: Any, settings: Any) -> DecodedImage:
-        if header.work > QUICK_WORK:
+    async def decoded(self: Any, content: bytes, header: Any, settings: Any, *, among_small: bool) -> DecodedImage:
+        if among_small and (header.width, header.height) == sides:
+            raise NotQuick
+        if not among_small:
             began.release()
             await never.wait()
         return DecodedImage(1, 1, b"pixels", b"")
@@ -133,14 +131,14 @@ async def test_large_images_keep_no_small_one_waiting(monkeypatch: Any) -> None:
     def chat(part: dict[str, Any]) -> Any:
         return loader.load([{"role": "user", "content": [copy.deepcopy(part)]}], INFO)
 
-    photograph = picture(4000, 3000, keep=60)
-    large = [asyncio.create_task(chat(photograph)) for _ in range(3 * MOST_AT_ONCE)]
+    slow = picture(*sides, keep=60)
+    waiting = [asyncio.create_task(chat(slow)) for _ in range(3 * MOST_AT_ONCE)]
     for _ in range(MOST_AT_ONCE):
         await began.acquire()
     assert len(await chat(picture(64, 64))) == 1
-    for each in large:
+    for each in waiting:
         each.cancel()
-    await asyncio.wait(large)
+    await asyncio.wait(waiting)
     loader.close()
 
 
@@ -152,7 +150,7 @@ async def test_what_is_fetched_for_one_chat_is_bounded_together(monkeypatch: Any
         allowed.append(most_bytes)
         return base64.b64decode(picture(8, 8)["image_url"]["url"].partition(",")[2]).ljust(10 * 2**20, b"\0")
 
-    async def decoded(self: Any, *_: Any) -> DecodedImage:
+    async def decoded(self: Any, *_: Any, **__: Any) -> DecodedImage:
         return DecodedImage(1, 1, b"pixels", b"")
 
     monkeypatch.setattr("fairlead_engine.server.media_fetcher.MediaFetcher.fetch", fetch)

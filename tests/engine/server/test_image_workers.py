@@ -14,15 +14,15 @@ from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import DecodedImage, ImageError
 from fairlead_engine.images.image_decoding import decode
 from fairlead_engine.images.image_header import read_header
-from fairlead_engine.server.image_workers import QUICK_WORK, ImageWorkers
-from fairlead_engine_testing.hostile_images import encoded, picture, progressive_jpeg
+from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, is_quick
+from fairlead_engine_testing.hostile_images import encoded, gif_with_comments, picture, progressive_jpeg
 
 SETTINGS = ImageSettings(
     image_token_id=1, patch_size=14, merge_size=2, temporal_patch_size=2, min_pixels=56 * 56, max_pixels=1280 * 784,
     mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0),
 )  # fmt: skip
 SMALL = encoded(picture(300, 200), "JPEG")
-LARGE = progressive_jpeg(4000, 4000, 16, is_whole=True)
+LARGE = progressive_jpeg(4000, 4000, 60, is_whole=True)
 """Takes more processor time than any limit here."""
 
 
@@ -34,7 +34,8 @@ async def workers() -> AsyncIterator[ImageWorkers]:
 
 
 async def decoded(workers: ImageWorkers, content: bytes) -> DecodedImage:
-    return await workers.decoded(content, read_header(content, None), SETTINGS)
+    header = read_header(content, None)
+    return await workers.decoded(content, header, SETTINGS, among_small=is_quick(content, header))
 
 
 async def started(lanes: Any, other_than: int = 0) -> int:
@@ -60,14 +61,26 @@ async def test_what_takes_too_long_is_refused_by_the_limits_name() -> None:
     workers.close()
 
 
-async def test_what_takes_longer_than_its_size_tells_goes_among_the_large(
-    workers: ImageWorkers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairlead_engine.server.image_workers.QUICK_WORK", 2**40)
-    monkeypatch.setattr("fairlead_engine.server.image_workers._SLICE_SECONDS", 0.01)
-    assert read_header(LARGE, None).work > QUICK_WORK
-    assert (await decoded(workers, LARGE)).rows > 0
-    assert workers.long.all[0]._process is not None
+async def test_what_takes_longer_than_its_size_tells_is_told(workers: ImageWorkers) -> None:
+    header = read_header(LARGE, None)
+    with pytest.raises(NotQuick):
+        await workers.decoded(LARGE, header, SETTINGS, among_small=True)
+    assert (await decoded(workers, SMALL)).rows > 0
+    assert (await workers.decoded(LARGE, header, SETTINGS, among_small=False)).rows > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "is_small"),
+    [
+        (encoded(picture(1024, 1024), "JPEG"), True), (encoded(picture(1024, 1024), "JPEG", progressive=True), True),
+        (encoded(picture(1024, 1024)), True), (encoded(picture(2000, 2000), "JPEG"), True),
+        (encoded(picture(3000, 3000), "JPEG"), False), (progressive_jpeg(1000, 1000, 200), False),
+        (encoded(picture(60, 40)) + bytes(8 * 2**20), False), (gif_with_comments(30_000), False),
+    ],
+)  # fmt: skip
+def test_which_images_are_small(content: bytes, is_small: bool) -> None:
+    """Neither many pixels, nor many passes over them, nor many bytes that are none."""
+    assert is_quick(content, read_header(content, None)) is is_small
 
 
 async def test_what_would_take_too_much_memory_is_refused_by_the_limits_name() -> None:

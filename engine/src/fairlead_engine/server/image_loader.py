@@ -17,7 +17,7 @@ from fairlead_engine.errors import RequestError
 from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError
 from fairlead_engine.images.image_header import ImageHeader, read_header
-from fairlead_engine.server.image_workers import QUICK_WORK, ImageWorkers
+from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, is_quick
 from fairlead_engine.server.media_fetcher import MAX_BYTES, MediaFetcher
 from fairlead_engine.types import EngineInfo, PromptImage
 from fairlead_protocol.chat import Message
@@ -70,9 +70,15 @@ class ImageLoader:
         is_fetched = any(map(_is_fetched, parts))
         async with self._fetching if is_fetched else nullcontext():
             sent = await self._all_taken(parts, settings, info, num_each)
-            is_quick = all(each.header.work <= QUICK_WORK for each in sent)
-            async with self._quick_turns if is_quick else self._long_turns:
-                return [await self._unpacked(sent.pop(0), settings) for _ in parts]
+            found = list[DecodedImage]()
+            if all(is_quick(each.content, each.header) for each in sent):
+                async with self._quick_turns:
+                    with suppress(NotQuick):
+                        await self._unpack(sent, found, settings, among_small=True)
+            if sent:
+                async with self._long_turns:
+                    await self._unpack(sent, found, settings, among_small=False)
+            return found
 
     def close(self) -> None:
         """Ends what is unpacked, and the threads when they have done what they are at."""
@@ -111,12 +117,17 @@ class ImageLoader:
         except ValueError as error:  # as an ImageError is
             raise _refusal(part.place, error) from error
 
-    async def _unpacked(self, sent: "_Sent", settings: ImageSettings) -> DecodedImage:
-        """Raises RequestError."""
-        try:
-            return await self._workers.decoded(sent.content, sent.header, settings)
-        except ImageError as error:
-            raise _refusal(sent.place, error) from error
+    async def _unpack(
+        self, sent: "list[_Sent]", found: list[DecodedImage], settings: ImageSettings, *, among_small: bool
+    ) -> None:
+        """Of all that were sent, one after the other, into those that are found. Raises RequestError, or NotQuick."""
+        while sent:
+            place, content, header, _ = sent[0]
+            try:
+                found.append(await self._workers.decoded(content, header, settings, among_small=among_small))
+            except ImageError as error:
+                raise _refusal(place, error) from error
+            del sent[0]
 
 
 class _Sent(NamedTuple):

@@ -1,7 +1,7 @@
 """Unpacks images in processes that are ended when one takes too long or nobody waits for it.
 
-Small ones never wait for large ones, nor for those that take longer than their size tells: these begin anew among the
-large ones. What an image may take of memory the processes see to.
+Small ones never wait for large ones, nor for those that take longer than their size tells, which are told to begin anew
+among the large ones. What an image may take of memory the processes see to.
 """
 
 import asyncio
@@ -13,14 +13,25 @@ from fairlead_engine.images.decoded_image import DecodedImage, ImageError
 from fairlead_engine.images.image_header import ImageHeader
 from fairlead_engine.server.child_lane import ChildFailure, ChildLane, TookTooLong
 
-QUICK_WORK = 16 * 2**20
-"""Of an image that is unpacked in some 50 milliseconds: a JPEG of five million pixels, or a progressive one of one."""
+_QUICK_WORK = 24 * 2**20
+"""Of an image that is unpacked in some 50 milliseconds: a JPEG of four million pixels, or a progressive one of one."""
+_BYTE_WORK = 4
+"""Of a byte of it, which may be one of a million parts."""
 _SLICE_SECONDS = 0.3
 """Of processor time that a small one is given before it counts as a large one."""
 _PATIENCE = 20
 """So many times as long as its processor time an image may take on a machine that has other things to do."""
 _CORES_EACH = 2
 _MOST_LANES = 4
+
+
+class NotQuick(Exception):
+    """An image took longer than its size tells."""
+
+
+def is_quick(content: bytes, header: ImageHeader) -> bool:
+    """Whether it is a small one."""
+    return header.work + _BYTE_WORK * len(content) <= _QUICK_WORK
 
 
 class ImageWorkers:
@@ -38,12 +49,18 @@ class ImageWorkers:
         """Before the first small image comes, which would wait for it."""
         self.quick.all[0].start()
 
-    async def decoded(self, content: bytes, header: ImageHeader, settings: ImageSettings) -> DecodedImage:
-        """Raises ImageError."""
-        job = header, settings, self._most_bytes
+    async def decoded(
+        self, content: bytes, header: ImageHeader, settings: ImageSettings, *, among_small: bool
+    ) -> DecodedImage:
+        """Raises ImageError, or NotQuick."""
+        lanes, cpu_seconds = self.long, self._timeout
+        if among_small:
+            lanes, cpu_seconds = self.quick, min(_SLICE_SECONDS, self._timeout)
         try:
-            answer, pixels = await self._done(job, content, is_quick=header.work <= QUICK_WORK)
+            answer, pixels = await lanes.done((header, settings, self._most_bytes), content, cpu_seconds)
         except TookTooLong:
+            if among_small:
+                raise NotQuick from None
             told = f"takes more than {self._timeout:g} s of processor time, which is this server's image-timeout"
             raise ImageError(f"cannot be unpacked: it {told}; send it smaller, or as a plain JPEG") from None
         except ChildFailure as error:
@@ -52,15 +69,6 @@ class ImageWorkers:
             raise ImageError(answer)
         rows, columns, digest = answer
         return DecodedImage(rows, columns, pixels, digest)
-
-    async def _done(self, job: Any, content: bytes, *, is_quick: bool) -> tuple[Any, bytes]:
-        """Raises ChildFailure."""
-        if is_quick:
-            try:
-                return await self.quick.done(job, content, min(_SLICE_SECONDS, self._timeout))
-            except TookTooLong:
-                pass
-        return await self.long.done(job, content, self._timeout)
 
     def close(self) -> None:
         self.quick.close()
