@@ -83,7 +83,7 @@ def seeing(folder, host, start_engine_in, tmp_path_factory) -> Iterator[Any]:
     engine = starter(
         "--model", str(folder), "--served-name", "vision", "--max-images", "3", "--kv-cache-memory", "4Mi",
         "--allowed-media-domains", host, "--max-num-batched-tokens", "48", "--dtype", "float32",
-        "--image-timeout", "500ms", "--image-memory", "96Mi",
+        "--image-memory", "96Mi",
     )  # fmt: skip
     engine.wait_ready()
     yield engine
@@ -260,9 +260,6 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "tiff": (part(encoded(noise(9, 9), "TIFF")), "written as TIFF; send one of PNG, JPEG, WebP and GIF"),
     "avif": (part(encoded(noise(9, 9), "AVIF")), "written as AVIF; send one of PNG, JPEG, WebP and GIF"),
     "scans": (part(progressive_jpeg(8000, 8000, 200), "image/jpeg"), "8000 x 8000 pixels in 200 scans"),
-    "processor": (
-        part(progressive_jpeg(4400, 4400, 50, is_whole=True), "image/jpeg"), "0.5 s of processor time, which is this",
-    ),
     "memory": (part(png_of(5800, 5800, depth=16, colours=6)), "96 MiB of this server's image-memory"),
     "notes": (part(png_with(png_notes(b"zTXt", 2**23, 1000))[:-400]), "truncated or broken"),
     "empty": (part(b""), "cannot be read"),
