@@ -79,155 +79,78 @@ class ResourceType:
         )
 
 
-_WORKLOAD_SCALE = ScalePaths(".spec.replicas", ".status.replicas", None)
 _STATUS = frozenset({"status"})
+_WORKLOAD: dict[str, Any] = {
+    "group": "apps",
+    "categories": ("all",),
+    "subresources": frozenset({"status", "scale"}),
+    "scale": ScalePaths(".spec.replicas", ".status.replicas", None),
+    "has_generation": True,
+}
+_POD_FIELDS = ("nodeName", "restartPolicy", "schedulerName", "serviceAccountName")
 _EVENT_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 
-NAMESPACES = ResourceType(
-    "",
-    "v1",
+
+def _built_in(
+    kind: str, plural: str, *short_names: str, group: str = "", namespaced: bool = True, **rest: Any
+) -> ResourceType:
+    return ResourceType(group, "v1", kind, plural, namespaced, schema_of(kind), short_names, **rest)
+
+
+NAMESPACES = _built_in(
     "Namespace",
     "namespaces",
-    False,
-    schema_of("Namespace"),
-    ("ns",),
-    (),
-    _STATUS,
+    "ns",
+    namespaced=False,
+    subresources=_STATUS,
     field_labels=frozenset({"status.phase"}),
 )
-PODS = ResourceType(
-    "",
-    "v1",
+PODS = _built_in(
     "Pod",
     "pods",
-    True,
-    schema_of("Pod"),
-    ("po",),
-    ("all",),
-    frozenset({"status", "log"}),
-    field_labels=frozenset(
-        {
-            "status.phase",
-            "spec.nodeName",
-            "status.podIP",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-        }
-    ),
+    "po",
+    categories=("all",),
+    subresources=frozenset({"status", "log"}),
+    field_labels=frozenset({"status.phase", "status.podIP", *(f"spec.{name}" for name in _POD_FIELDS)}),
     has_generation=True,
 )
-CONFIG_MAPS = ResourceType("", "v1", "ConfigMap", "configmaps", True, schema_of("ConfigMap"), ("cm",))
-SECRETS = ResourceType("", "v1", "Secret", "secrets", True, schema_of("Secret"), field_labels=frozenset({"type"}))
-SERVICES = ResourceType("", "v1", "Service", "services", True, schema_of("Service"), ("svc",), ("all",), _STATUS)
-EVENTS = ResourceType(
-    "",
-    "v1",
+CONFIG_MAPS = _built_in("ConfigMap", "configmaps", "cm")
+SECRETS = _built_in("Secret", "secrets", field_labels=frozenset({"type"}))
+SERVICES = _built_in("Service", "services", "svc", categories=("all",), subresources=_STATUS)
+EVENTS = _built_in(
     "Event",
     "events",
-    True,
-    schema_of("Event"),
-    ("ev",),
+    "ev",
     create_on_update=True,
     field_labels=frozenset(
         {"reason", "type", "source", "reportingComponent", *(f"involvedObject.{name}" for name in _EVENT_FIELDS)}
     ),
 )
-SERVICE_ACCOUNTS = ResourceType(
-    "", "v1", "ServiceAccount", "serviceaccounts", True, schema_of("ServiceAccount"), ("sa",)
+SERVICE_ACCOUNTS = _built_in("ServiceAccount", "serviceaccounts", "sa")
+CLAIMS = _built_in("PersistentVolumeClaim", "persistentvolumeclaims", "pvc", subresources=_STATUS)
+NODES = _built_in(
+    "Node", "nodes", "no", namespaced=False, subresources=_STATUS, field_labels=frozenset({"spec.unschedulable"})
 )
-CLAIMS = ResourceType(
-    "",
-    "v1",
-    "PersistentVolumeClaim",
-    "persistentvolumeclaims",
-    True,
-    schema_of("PersistentVolumeClaim"),
-    ("pvc",),
-    (),
-    _STATUS,
-)
-NODES = ResourceType(
-    "",
-    "v1",
-    "Node",
-    "nodes",
-    False,
-    schema_of("Node"),
-    ("no",),
-    (),
-    _STATUS,
-    field_labels=frozenset({"spec.unschedulable"}),
-)
-ENDPOINTS = ResourceType(
-    "", "v1", "Endpoints", "endpoints", True, schema_of("Endpoints"), ("ep",), create_on_update=True
-)
-DEPLOYMENTS = ResourceType(
-    "apps",
-    "v1",
-    "Deployment",
-    "deployments",
-    True,
-    schema_of("Deployment"),
-    ("deploy",),
-    ("all",),
-    frozenset({"status", "scale"}),
-    _WORKLOAD_SCALE,
-    has_generation=True,
-)
-REPLICA_SETS = ResourceType(
-    "apps",
-    "v1",
-    "ReplicaSet",
-    "replicasets",
-    True,
-    schema_of("ReplicaSet"),
-    ("rs",),
-    ("all",),
-    frozenset({"status", "scale"}),
-    _WORKLOAD_SCALE,
-    has_generation=True,
-    field_labels=frozenset({"status.replicas"}),
-)
-LEASES = ResourceType(
-    "coordination.k8s.io",
-    "v1",
-    "Lease",
-    "leases",
-    True,
-    schema_of("Lease"),
-    unconditional_update=False,
-    create_on_update=True,
-)
-CUSTOM_RESOURCE_DEFINITIONS = ResourceType(
-    "apiextensions.k8s.io",
-    "v1",
+ENDPOINTS = _built_in("Endpoints", "endpoints", "ep", create_on_update=True)
+DEPLOYMENTS = _built_in("Deployment", "deployments", "deploy", **_WORKLOAD)
+REPLICA_SETS = _built_in("ReplicaSet", "replicasets", "rs", field_labels=frozenset({"status.replicas"}), **_WORKLOAD)
+LEASES = _built_in("Lease", "leases", group="coordination.k8s.io", unconditional_update=False, create_on_update=True)
+CUSTOM_RESOURCE_DEFINITIONS = _built_in(
     "CustomResourceDefinition",
     "customresourcedefinitions",
-    False,
-    schema_of("CustomResourceDefinition"),
-    ("crd", "crds"),
-    ("api-extensions",),
-    _STATUS,
+    "crd",
+    "crds",
+    group="apiextensions.k8s.io",
+    namespaced=False,
+    categories=("api-extensions",),
+    subresources=_STATUS,
     has_generation=True,
     unconditional_update=False,
 )
 
 BUILT_IN = (
-    NAMESPACES,
-    PODS,
-    CONFIG_MAPS,
-    SECRETS,
-    SERVICES,
-    EVENTS,
-    SERVICE_ACCOUNTS,
-    CLAIMS,
-    NODES,
-    ENDPOINTS,
-    DEPLOYMENTS,
-    REPLICA_SETS,
-    LEASES,
-    CUSTOM_RESOURCE_DEFINITIONS,
+    *(NAMESPACES, PODS, CONFIG_MAPS, SECRETS, SERVICES, EVENTS, SERVICE_ACCOUNTS, CLAIMS, NODES, ENDPOINTS),
+    *(DEPLOYMENTS, REPLICA_SETS, LEASES, CUSTOM_RESOURCE_DEFINITIONS),
 )
 
 
