@@ -6,7 +6,7 @@ does in code, the defaults and the enumerations, is in the tables here.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -92,25 +92,35 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
     "DeploymentSpec": {"replicas": "Number of pods wanted."},
 }
 
-LENIENT = frozenset({"Event"})
-"""Kinds whose required fields an API server does not insist on. It does not in any status either."""
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "Condition": ("type", "status"),
+    "ContainerStatus": ("name",),
+    "DeploymentCondition": ("type", "status"),
+    "Event": (),
+    "HostIP": (),
+    "NodeSystemInfo": (),
+    "ReplicaSetCondition": ("type", "status"),
+    "ReplicaSetStatus": (),
+}
+"""What an object has to have, of types for which the document says more than an API server insists on, or less than
+whoever reads the object counts on."""
 
-KEPT = ("format", "x-kubernetes-list-map-keys", "x-kubernetes-list-type", "x-kubernetes-map-type")
+KEPT = ("format", "required", "x-kubernetes-list-map-keys", "x-kubernetes-list-type", "x-kubernetes-map-type")
 """What is taken over of a part as it is."""
 
 
 def schemas() -> dict[str, Json]:
     """Name of a type → its schema, for every kind and what it refers to; `$ref` holds such a name."""
-    source = _document()
-    kinds = [f"{package}.{kind}" for package, names in KINDS.items() for kind in names]
-    written = _reached(source, kinds, besides="status")
-    found = {}
-    for full in _reached(source, kinds):
+    source, found = _document(), {}
+    todo = [f"{package}.{kind}" for package, kinds in KINDS.items() for kind in kinds]
+    while todo:
+        full = todo.pop()
         name = full.rpartition(".")[2]
-        schema = REPLACED.get(name) or _completed(name, _trimmed(source[full]))
-        if full in written and name not in LENIENT and "required" in source[full]:
-            schema["required"] = source[full]["required"]
-        found[name] = schema
+        if name in found:
+            continue
+        found[name] = REPLACED.get(name) or _completed(name, _trimmed(source[full]))
+        if name not in REPLACED:
+            todo += _referred(source[full])
     return dict(sorted(found.items()))
 
 
@@ -127,26 +137,13 @@ def _document() -> dict[str, Json]:
     return types
 
 
-def _reached(source: Mapping[str, Json], kinds: Iterable[str], *, besides: str | None = None) -> set[str]:
-    """The full names of the kinds and of the types they refer to, other than by fields of the name `besides`."""
-    found: set[str] = set()
-    todo = list(kinds)
-    while todo:
-        full = todo.pop()
-        if full not in found:
-            found.add(full)
-            fields = {} if full.rpartition(".")[2] in REPLACED else source[full].get("properties", {})
-            todo += (name for field, schema in fields.items() if field != besides for name in _referred(schema))
-    return found
-
-
 def _referred(part: Json) -> Iterator[str]:
-    """The full names of the types that a field holds."""
+    """The full names of the types that are in a part."""
     if "$ref" in part:
         yield part["$ref"].removeprefix("#/$defs/")
-    for word in ("items", "additionalProperties"):
-        if word in part:
-            yield from _referred(part[word])
+    inner = [part[word] for word in ("items", "additionalProperties") if word in part]
+    for below in (*inner, *part.get("properties", {}).values()):
+        yield from _referred(below)
 
 
 def _trimmed(part: Json) -> Json:
@@ -169,7 +166,8 @@ def _completed(name: str, schema: Json) -> Json:
     for word, table in (("default", DEFAULTS), ("enum", CHOICES), ("description", DESCRIPTIONS)):
         for field, value in table.get(name, {}).items():
             schema["properties"][field][word] = value
-    return schema
+    required = REQUIRED.get(name, schema.pop("required", ()))
+    return {**schema, "required": required} if required else schema
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def test_every_kind_is_named_as_kubernetes_names_it(resource: Any) -> None:
 
 def refusal(resource: ResourceType, **fields: Any) -> str:
     with pytest.raises(ApiError) as refused:
-        admission.admit(resource, {"metadata": {"name": "a"}, **fields}, None)
+        admission.admit(resource, {"metadata": {"name": "a"}} | fields, None)
     return str(refused.value).partition(" is invalid: ")[2]
 
 
@@ -77,10 +77,10 @@ def test_what_only_a_cluster_uses_is_checked_too() -> None:
     assert refusal(PODS, spec=pod) == f'spec.restartPolicy: Unsupported value: "Sometimes": supported values: {choices}'
 
 
-def test_a_status_may_lack_what_clients_have_to_write() -> None:
-    states = [{"name": "a"}]
+def test_a_status_may_lack_what_nobody_counts_on_and_has_to_have_what_is_printed_of_it() -> None:
     spec = {"containers": [{"name": "a", "image": "b"}]}
-    pod = admission.admit(
-        PODS, {"metadata": {"name": "a"}, "spec": spec, "status": {"containerStatuses": states}}, None
-    )
-    assert pod["status"]["containerStatuses"] == states
+    states: list[dict[str, Any]] = [{"name": "a"}]
+    pod = {"metadata": {"name": "a"}, "spec": spec, "status": {"containerStatuses": states}}
+    assert admission.admit(PODS, pod, None)["status"]["containerStatuses"] == states
+    states[0]["state"] = {"terminated": {}}
+    assert refusal(PODS, **pod) == "status.containerStatuses[0].state.terminated.exitCode: Required value"
