@@ -9,8 +9,8 @@ from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
+from fairlead_engine.commands.config_sources import from_settings
 from fairlead_engine.config import SPECULATIVE_METHODS, EngineConfig, ServerConfig
-from fairlead_engine.config_sources import from_settings
 from fairlead_protocol.settings import read_file
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from fairlead_engine import compare_command, front_command, models_command, quantize_command
+from fairlead_engine.commands import compare_command, front_command, models_command, quantize_command
+from fairlead_engine.commands.config_sources import add_arguments, from_arguments
 from fairlead_engine.config import CharacteriseConfig, ServerConfig
-from fairlead_engine.config_sources import add_arguments, from_arguments
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.server import termination
 from fairlead_engine.version import __version__

@@ -7,7 +7,7 @@ HTTP, processes and the core's scheduler are the product's; the model is named b
 import sys
 
 from fairlead_engine.__main__ import build_parser
-from fairlead_engine.config_sources import from_arguments
+from fairlead_engine.commands.config_sources import from_arguments
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.server.serve import run
 from fairlead_engine_testing.fake_engine import FAKE_CORE

@@ -255,7 +255,7 @@ def test_room_for_both_forms_is_asked_for_first(
 
 def test_no_download_imports_torch_unless_it_converts() -> None:
     program = (
-        "import sys, fairlead_engine.models_command, fairlead_engine.download.converters\n"
+        "import sys, fairlead_engine.commands.models_command, fairlead_engine.download.converters\n"
         "sys.exit(' '.join(sorted({'torch', 'numpy', 'obstore'} & set(sys.modules))) or 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fairlead_engine.__main__ import main
+from fairlead_engine.commands.config_sources import add_arguments, from_arguments
 from fairlead_engine.config import EngineConfig, ServerConfig
-from fairlead_engine.config_sources import add_arguments, from_arguments
 from fairlead_engine.errors import ConfigError
 from fairlead_protocol.docstrings import docstrings
 
