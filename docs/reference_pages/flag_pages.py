@@ -13,9 +13,9 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead_engine.__main__ import build_parser
 from fairlead_engine.config import CharacteriseConfig, EngineConfig, ServerConfig
 from fairlead_engine.front.front_config import FrontConfig
-from fairlead_engine.parameters import By, Declared, declared
 from fairlead_engine.server.schemas import ENDPOINTS
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.parameters import By, Declared, declared
 from fairlead_protocol.docstrings import docstrings
 from reference_pages.tables import documented, table, with_default
 

@@ -1,6 +1,6 @@
 """A device's memory, played: so much is free, and a step takes a gibibyte."""
 
-from fairlead_engine.runner.cuda_memory import DeviceMemory
+from fairlead_engine.runner.cuda_device import DeviceMemory
 
 GIB = 2**30
 

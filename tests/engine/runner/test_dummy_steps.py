@@ -12,7 +12,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.runner.cuda_memory import DeviceMemory
+from fairlead_engine.runner.cuda_device import DeviceMemory
 from fairlead_engine.runner.dummy_steps import (
     StepLimits,
     blocks_of_largest,

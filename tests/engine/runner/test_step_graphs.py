@@ -14,7 +14,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.model import weights
 from fairlead_engine.runner import ModelRunner, model_part, step_graphs
-from fairlead_engine.runner.cuda_graphs import CUDAGraphs, choose_recorder
+from fairlead_engine.runner.cuda_device import CUDAGraphs, choose_recorder
 from fairlead_engine.runner.step_graphs import decode_sizes, token_sizes
 from fairlead_engine.types import EngineRequest, Pooling
 from fairlead_engine_testing import make_request

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 import tokenizers
 
-from fairlead_engine.parameters import By, declared
 from fairlead_engine.server.schemas import ENDPOINTS
 from fairlead_engine.types import (
     GENERATES,
@@ -22,6 +21,7 @@ from fairlead_engine.types import (
     SequenceOutput,
     TokenLogprobs,
 )
+from fairlead_engine.types.parameters import By, declared
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import echo, scripted_info
 from fairlead_protocol.messages import FIELD_TOKENS

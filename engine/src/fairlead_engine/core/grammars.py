@@ -18,7 +18,6 @@ import numpy as np
 from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.child_process import resident_bytes
 from fairlead_engine.core.clock import Clock
-from fairlead_engine.core.grammar_drafts import behind_drafts
 from fairlead_engine.grammar_limits import described, parser_limits
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 
@@ -40,6 +39,37 @@ _PATIENCE_SECONDS = 0.005
 """For which a step waits that has nothing to do before a grammar is compiled: commands may come meanwhile."""
 _MOST_THREADS = 8
 _BITS = 32
+
+
+class Behind(NamedTuple):
+    """A grammar behind some tokens."""
+
+    matcher: "LLMatcher | None"
+    """None = it does not allow these tokens, so that nothing behind them matters,"""
+    is_over: bool = False
+    """or its end was among them, and what follows is free."""
+
+
+def behind_drafts(matcher: "LLMatcher", item: ScheduledSequence, eos_token_ids: Collection[int]) -> list[Behind]:
+    """Behind the last known token, where it is `matcher`, and behind each draft, whose tokens are known."""
+    found = [Behind(matcher)]
+    parents = item.parents or range(len(item.drafts))
+    for parent, token_id in zip(parents, item.drafts, strict=True):
+        found.append(_behind(found[parent], token_id, eos_token_ids))
+    return found
+
+
+def _behind(before: Behind, token_id: int, eos_token_ids: Collection[int]) -> Behind:
+    matcher = before.matcher
+    if matcher is None:
+        return before
+    if token_id in eos_token_ids and matcher.is_accepting():
+        return Behind(None, is_over=True)
+    if matcher.is_stopped() or matcher.validate_tokens([token_id]) != 1:
+        return Behind(None)
+    copy = matcher.deep_copy()
+    copy.consume_token(token_id)
+    return Behind(copy)
 
 
 class _UnusableError(Exception):

@@ -23,8 +23,7 @@ from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder, load_
 from fairlead_engine.model.loading import read_any_config
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.cuda_graphs import choose_recorder
-from fairlead_engine.runner.cuda_memory import choose_meter
+from fairlead_engine.runner.cuda_device import choose_meter, choose_recorder
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.foreign_settings import check_settings
 from fairlead_engine.runner.foreign_trial import try_out

@@ -16,7 +16,6 @@ import msgspec
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
-from fairlead_engine.parameters import declared
 from fairlead_engine.server.beams import Beam, Beams
 from fairlead_engine.server.generation import Choice, ChoiceDelta, Generation, raise_failure
 from fairlead_engine.server.metrics import Metrics
@@ -31,6 +30,7 @@ from fairlead_engine.types import (
     SequenceOutput,
     TokenLogprobs,
 )
+from fairlead_engine.types.parameters import declared
 
 _FULL_SECONDS = 0.05
 """After which a search that has begun asks again, where the queue has no room for it."""

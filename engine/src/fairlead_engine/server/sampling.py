@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
-from fairlead_engine.parameters import Declared, Encode, declared
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
 from fairlead_engine.types import MAX_SEED, Grammar, SamplingParams, dry_breakers
+from fairlead_engine.types.parameters import Declared, Encode, declared
 
 COMPLETIONS_MAX_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chats go on to the end of the context."""

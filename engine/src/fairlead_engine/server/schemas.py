@@ -1,8 +1,8 @@
 """The requests of the OpenAI API that this server understands, and of vLLM's `/tokenize` and `/detokenize`.
 
-Every field is declared with what it does and who acts on it (`fairlead_engine.parameters`); those about sampling are
-made from `SamplingParams`. A field that would change the result and is not supported is in the schema, so that it can
-be refused with advice rather than as unknown. Everything optional may be null.
+Every field is declared with what it does and who acts on it (`types/parameters.py`); those about sampling are made from
+`SamplingParams`. A field that would change the result and is not supported is in the schema, so that it can be refused
+with advice rather than as unknown. Everything optional may be null.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.parameters import By, Parameter, bounded, optional_fields
 from fairlead_engine.server.structured_output import ResponseFormat, StructuredOutputs
 from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, Pooling, SamplingParams
+from fairlead_engine.types.parameters import By, Parameter, bounded, optional_fields
 from fairlead_protocol.budget import MAX_TEXTS, CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
 from fairlead_protocol.prompts import AnswerLimit, RerankPrompt, ScorePrompt, num_prompts, rendered_factor

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead_engine.parameters import By, Encode, Parameter, bounded
+from fairlead_engine.types.parameters import By, Encode, Parameter, bounded
 
 MAX_LOGPROBS = 20
 MAX_ANSWER_LOGPROBS = 500_000

@@ -1,7 +1,7 @@
 """What goes into an engine and what comes out: requests with their parameters, outputs, loads.
 
-Everyone imports this module, which has `sampling_params.py` and `model_task.py` as well, and it imports nearly nobody:
-no tensors, no HTTP, no I/O.
+Everyone imports this package and it imports nearly nobody: no tensors, no HTTP, no I/O. `sampling_params.py` has what a
+request may ask of its answer, declared as `parameters.py` says.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from fairlead_engine.sampling_params import (
+from fairlead_engine.types.sampling_params import (
     LOGPROBS,
     MAX_ANSWER_LOGPROBS,
     MAX_LOGPROBS,
