@@ -12,15 +12,14 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.llm import LLM
-from fairlead_engine.runner import ModelRunner
 from fairlead_engine.runner.comparison import LogitModel
 from fairlead_engine.runner.dummy_steps import StepLimits, every_kind_of_step, largest_step
-from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.server.reading_endpoint import vector_of
 from fairlead_engine.types import EngineRequest, Kind, Pooling, Reading
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_classifier
 from fairlead_engine_testing.encoder_checkpoints import write_word_pieces
+from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_protocol.models.families.registry import ARCHITECTURES, find_architecture
 from fairlead_protocol.models.json_fields import JsonFields
 
@@ -94,7 +93,7 @@ def test_a_rounded_classifier_still_classifies(tmp_path: Path) -> None:
 
 def test_steps_that_nobody_asked_for_choose_no_tokens(tmp_path: Path) -> None:
     folder = write_random_classifier(tmp_path, FAMILIES["llama"](num_labels=2))
-    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1)
     limits, task = StepLimits(4, 64, 128), runner.model_config.task
     runner.allocate_kv_cache(8, 4, 8)
     for batch in (largest_step(limits, 16, task), *every_kind_of_step(limits, 16, task)):
@@ -108,4 +107,4 @@ def test_what_needs_logits_of_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no output projection"):
         make_engine(folder, head_quantization="int8")
     with pytest.raises(ConfigError, match="LlamaForSequenceClassification, which generates nothing"):
-        LogitModel(PartSettings(folder=str(folder), dtype="float32", device="cpu"))
+        LogitModel(EngineConfig(model=str(folder), dtype="float32", device="cpu"))

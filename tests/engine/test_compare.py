@@ -1,16 +1,15 @@
 """`fairlead-engine compare`: what quantising costs, within bounds, as a person and a script read it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from fairlead_engine.__main__ import main
-from fairlead_engine.config import KV_CACHE_DTYPES, QUANTIZATIONS
+from fairlead_engine.config import KV_CACHE_DTYPES, QUANTIZATIONS, EngineConfig
 from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
-from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import write_compressed_tensors
 
@@ -79,7 +78,7 @@ def test_errors_of_every_format_stay_within_bounds(family: str, tmp_path: Path, 
 
 
 def test_a_model_equals_itself_and_the_figures_are_what_they_say(folder: Path, reference) -> None:
-    settings = PartSettings(folder=str(folder), dtype="float32", device="cpu", num_threads=1)
+    settings = EngineConfig(model=str(folder), dtype="float32", device="cpu", num_threads=1)
     model = LogitModel(settings)
     prompts = random_prompts(256, 3, 20, seed=1)
     assert prompts == random_prompts(256, 3, 20, seed=1) != random_prompts(256, 3, 20, seed=2)

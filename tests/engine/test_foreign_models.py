@@ -18,7 +18,7 @@ from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.model.fallback.foreign_decoder import StepAttention
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.comparison import LogitModel
-from fairlead_engine.runner.model_part import ModelPart, PartSettings
+from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.types import Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
@@ -71,7 +71,7 @@ def folder(request, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def part(folder: Path, **settings: Any) -> ModelPart:
     settings = {"device": "cpu", "dtype": "float32", "block_size": 8, "num_threads": 1, **settings}
-    return ModelPart(PartSettings(folder=str(folder), **settings), ALONE)
+    return ModelPart(EngineConfig(model=str(folder), **settings), ALONE)
 
 
 def make_engine(folder: Path, **settings: Any) -> Engine:
@@ -104,7 +104,7 @@ def test_tokens_are_those_of_transformers_in_chunks_after_preemptions_and_with_p
 
 
 def test_logits_are_those_of_transformers(folder: Path, reference) -> None:
-    settings = PartSettings(folder=str(folder), device="cpu", dtype="float32", block_size=8, num_threads=1)
+    settings = EngineConfig(model=str(folder), device="cpu", dtype="float32", block_size=8, num_threads=1)
     prompt = [random.Random(1).randrange(256) for _ in range(70)]
     wanted = reference.logits(folder, prompt)
     assert (LogitModel(settings).logits(prompt) - wanted).abs().max() < 1e-3 * wanted.abs().max()
@@ -119,7 +119,7 @@ def neox(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_other_backends_and_caches_give_nearly_the_same(settings: dict[str, str], neox: Path, reference) -> None:
     prompt = [random.Random(2).randrange(256) for _ in range(50)]
     wanted = reference.logits(neox, prompt)
-    plain = PartSettings(folder=str(neox), device="cpu", dtype="float32", block_size=8, num_threads=1, **settings)
+    plain = EngineConfig(model=str(neox), device="cpu", dtype="float32", block_size=8, num_threads=1, **settings)
     error = (LogitModel(plain).logits(prompt) - wanted).abs().max() / wanted.std()
     assert error < 1e-3 if "attention_backend" in settings else 1e-4 < error < 0.2
 

@@ -10,9 +10,9 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import identity
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
-from fairlead_engine.runner.model_runner import ModelRunner
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
+from fairlead_engine_testing.model_runners import loaded_runner
 
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 1), (3, 40), (9, 17))]
@@ -71,7 +71,7 @@ def test_chunks_company_prefixes_and_preemption_change_no_token(name: str, backe
     assert [serve(folder, [prompt], **settings)[0] for prompt in prompts] == whole
     assert serve(folder, prompts, max_num_batched_tokens=4, **settings) == whole
     assert serve(folder, prompts, 1, max_num_batched_tokens=7, block_size=1, **settings) == whole
-    size = ModelRunner(folder, device="cpu", dtype="float32", block_size=4, **settings).kv_bytes_per_block()
+    size = loaded_runner(folder, device="cpu", dtype="float32", block_size=4, **settings).kv_bytes_per_block()
     assert serve(folder, prompts, max_model_len=60, kv_cache_memory=18 * size, **settings) == whole
 
 
@@ -96,7 +96,7 @@ def test_a_profile_tells_the_format_of_the_cache(tmp_path: Path) -> None:
     """fp8 and int8 take the same bytes, and not the same time."""
     folder = write_random_checkpoint(tmp_path, llama_fields())
     told = [
-        identity(ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, kv_cache_dtype=name), 16)
+        identity(loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, kv_cache_dtype=name), 16)
         for name in KV_DTYPES
     ]
     assert [each["kv_cache_dtype"] for each in told] == list(KV_DTYPES)

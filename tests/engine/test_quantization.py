@@ -15,9 +15,9 @@ from fairlead_engine.model import load_model, read_config, weights
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.model_runner import ModelRunner
 from fairlead_engine_testing.checkpoints import FAMILIES, gpt_oss_fields, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
+from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.quantized_checkpoints import (
     WEIGHTS,
     is_quantized,
@@ -194,7 +194,7 @@ def test_an_output_projection_that_is_stored_quantised_is_not_rounded_again(tmp_
     folder = write_random_checkpoint(tmp_path / "model", llama_fields(tie_word_embeddings=False, hidden_size=64))
     stored = write_gptq(folder, tmp_path / "stored", tmp_path / "meant", with_head=True)
     with pytest.raises(ConfigError, match="head-quantization: the checkpoint's output projection is quantised already"):
-        ModelRunner(stored, dtype="float32", device="cpu", num_threads=1, head_quantization="int8")
+        loaded_runner(stored, dtype="float32", device="cpu", num_threads=1, head_quantization="int8")
 
 
 @pytest.mark.parametrize(("name", "most"), [("int8", 0.3), ("int8-weight-only", 0.3), ("int4-weight-only", 0.2)])
@@ -499,5 +499,5 @@ def test_a_runner_tells_the_format_that_its_profile_is_about(tmp_path: Path) -> 
     folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
     stored = write_compressed_tensors(folder, tmp_path / "stored", "int8")
     for source, setting, told in ((folder, None, None), (folder, "fp8", "fp8"), (stored, None, "int8")):
-        runner = ModelRunner(source, dtype="float32", device="cpu", num_threads=1, quantization=setting)
+        runner = loaded_runner(source, dtype="float32", device="cpu", num_threads=1, quantization=setting)
         assert identity(runner, 16)["quantization"] == told

@@ -8,11 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from fairlead_engine.__main__ import main
-from fairlead_engine.config import QUANTIZATIONS
+from fairlead_engine.config import QUANTIZATIONS, EngineConfig
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
-from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.quantizing import Orders, quantize
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS
@@ -22,7 +21,7 @@ TOKENS = random_prompts(256, 12, 32, seed=3)
 
 
 def logits(folder: Path, **settings) -> LogitModel:
-    return LogitModel(PartSettings(folder=str(folder), dtype="float32", device="cpu", num_threads=1, **settings))
+    return LogitModel(EngineConfig(model=str(folder), dtype="float32", device="cpu", num_threads=1, **settings))
 
 
 def written(folder: Path, target: Path, texts: torch.Tensor | None = None, **orders) -> Path:

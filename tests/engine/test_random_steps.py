@@ -14,11 +14,11 @@ import pytest
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.runner import ModelRunner
 from fairlead_engine.types import EngineRequest, Grammar, Pooling, ThinkingBudget
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.model_runners import loaded_runner
 
 VOCAB_SIZE = 61
 GRAMMARS = [
@@ -126,7 +126,7 @@ def test_company_and_preemption_change_no_answer(seed: int, kv_cache_dtype: str,
     draw = random.Random(seed)
     size, longest, num_seqs = draw.choice([1, 2, 4, 16]), draw.choice(LONGEST), draw.choice([1, 2, 4, 8])
     backend = draw.choice(["cpu_spans", "block_tables"])
-    runner = ModelRunner(
+    runner = loaded_runner(
         folder, dtype="float32", device="cpu", num_threads=1, block_size=size, attention_backend=backend,
         kv_cache_dtype=kv_cache_dtype,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from fairlead_engine.types import Grammar, ThinkingBudget
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.letters import LETTERS, write_letters
+from fairlead_engine_testing.model_runners import loaded_runner
 
 BEGIN, END = (50,), (51, 52, 53)
 A, B = (2 + LETTERS.index(letter) for letter in "ab")
@@ -23,7 +24,7 @@ Answer = Callable[..., list[int]]
 def runner(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ModelRunner]:
     folder = write_random_checkpoint(tmp_path_factory.mktemp("model"), llama_fields(vocab_size=61))
     write_letters(folder)
-    return folder, ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, block_size=4)
+    return folder, loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, block_size=4)
 
 
 @pytest.fixture(params=[(False, None), (True, None), (False, "ngram")], ids=["steps", "overlap", "drafts"])

@@ -17,12 +17,13 @@ from fairlead_engine.images.image_decoding import fit
 from fairlead_engine.llm import LLM
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.model.vision.vision_tower import patches
-from fairlead_engine.runner import ModelRunner, image_vectors, model_part
-from fairlead_engine.runner.model_part import ModelPart, PartSettings
+from fairlead_engine.runner import image_vectors, model_part
+from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
+from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.vision_checkpoints import MOST_TOKENS, PAD, START, STOP, noise, write_vision_model
 
 TOLERANCE = 1e-3
@@ -323,7 +324,7 @@ def test_captured_steps_turn_single_tokens_before_images_by_their_own_places(fol
 
 
 def test_memory_is_measured_beside_what_the_largest_image_takes(folder, monkeypatch):
-    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=8, num_threads=1)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", block_size=8, num_threads=1)
     runner._part.meter = meter = DeviceMeter(5 * GIB)
     images = runner._part.images
     largest = images.largest
@@ -351,7 +352,7 @@ def test_what_does_not_go_with_seeing_is_refused_by_name(folder, tmp_path):
     with pytest.raises(ConfigError, match="max-image-pixels: is set, and this model sees no images"):
         make_engine(llama, max_image_pixels=1000)
     with pytest.raises(ConfigError, match="tensor-parallel-size: is 2, and a model that sees images is not divided"):
-        ModelPart(PartSettings(folder=str(folder), device="cpu"), Shard(0, 2))
+        ModelPart(EngineConfig(model=str(folder), device="cpu"), Shard(0, 2))
     with pytest.raises(ConfigError, match="speculative-model: is set, and what guesses with a model sees no images"):
         make_engine(folder, speculative_method="draft", speculative_model=str(folder))
 

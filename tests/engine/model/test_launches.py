@@ -32,7 +32,6 @@ from fairlead_engine.model.linear import PlainLinear
 from fairlead_engine.model.quantization import int8
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.runner import (
-    ModelRunner,
     drawing,
     dummy_steps,
     model_part,
@@ -47,6 +46,7 @@ from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, qwen3_moe_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.launches import WAITING, Counted, Launches, host_reads
+from fairlead_engine_testing.model_runners import loaded_runner
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for CUDA where there is one"),
@@ -91,7 +91,7 @@ def counted_decode(
     folder: Path, num_sequences: int, launches: Launches, monkeypatch: pytest.MonkeyPatch, name: str | None = None
 ) -> int:
     """Counts what all layers of a step of decodes launch, with weights in that format; how many layers there are."""
-    runner = ModelRunner(
+    runner = loaded_runner(
         folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton", quantization=name
     )
     runner.allocate_kv_cache(max(20, num_sequences), num_sequences, 4)
@@ -210,7 +210,7 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
     samplings, launches, monkeypatch, tmp_path: Path
 ) -> None:
     folder = write_random_checkpoint(tmp_path / "model", qwen3_fields())
-    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
+    runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
     runner.allocate_kv_cache(20, 3, 4)
     sequences = [
         Sequence(f"r{i}", [5, 6, 7], 3, sampling, slot=i, block_table=[i]) for i, sampling in enumerate(samplings)
@@ -267,7 +267,7 @@ def test_a_captured_decode_is_one_launch(num_sequences, launches, monkeypatch, t
     monkeypatch.setattr(step_graphs, "_TOKEN_SIZES", (4,))
     found: list[Any] = []
     for is_captured in (False, True):
-        runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
+        runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
         runner.allocate_kv_cache(20, num_sequences + 1, 4)  # five sequences are padded to six
         if is_captured:
             runner.compile_steps(num_sequences + 1, 64, 16)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
-from fairlead_engine.runner import ModelRunner
 from fairlead_engine.runner.cuda_device import DeviceMemory
 from fairlead_engine.runner.dummy_steps import (
     StepLimits,
@@ -27,6 +26,7 @@ from fairlead_engine_testing.checkpoints import llama_fields, write_random_check
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.fake_engine import fake_config
+from fairlead_engine_testing.model_runners import loaded_runner
 
 
 @given(st.integers(1, 300), st.integers(0, 9000), st.integers(2, 10_000), st.integers(1, 64))
@@ -93,7 +93,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_cache_is_sized_by_what_the_largest_step_leaves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And that step is computed between the two looks at the memory."""
-    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
     assert runner.memory_for_cache(0.9, 3, 20, 64) is None
     runner._part.meter = meter = DeviceMeter(5 * GIB)  # type: ignore[assignment]
     launch = runner.launch
@@ -113,17 +113,17 @@ def test_the_cache_leaves_room_for_a_step_full_of_drafts(
     guesser: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever guesses: of each sequence all drafts and the token before them, each with a row of logits."""
-    drafts: dict[str, Any] = {"most_drafts": 2}
+    drafts: dict[str, Any] = {"speculative_method": "ngram", "num_speculative_tokens": 2}
     if guesser == "draft":
-        drafts["draft_folder"] = folder
+        drafts |= {"speculative_method": "draft", "speculative_model": str(folder)}
     elif guesser == "medusa":
-        drafts["medusa_folder"] = tmp_path
+        drafts |= {"speculative_method": "medusa", "speculative_model": str(tmp_path)}
         hidden, vocab = llama_fields()["hidden_size"], llama_fields()["vocab_size"]
         linear = {"weight": torch.ones(hidden, hidden), "bias": torch.ones(hidden)}
         heads = {f"{head}.0.linear.{name}": each for head in range(2) for name, each in linear.items()}
         heads |= {f"{head}.1.weight": torch.ones(vocab, hidden) for head in range(2)}
         torch.save(heads, tmp_path / "medusa_lm_head.pt")
-    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1, **drafts)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1, **drafts)
     runner._part.meter = DeviceMeter(5 * GIB)  # type: ignore[assignment]
     shapes, sample = [], runner._sampler.sample
 
@@ -139,7 +139,7 @@ def test_the_cache_leaves_room_for_a_step_full_of_drafts(
 @pytest.mark.parametrize("limits", [StepLimits(1, 1, 9), StepLimits(3, 2, 40), StepLimits(2, 64, 300)])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_every_dummy_step_chooses_tokens_whatever_memory_held(limits, block_size: int, folder: Path) -> None:
-    runner = ModelRunner(
+    runner = loaded_runner(
         folder, dtype="float32", device="cpu", block_size=block_size, num_threads=1, attention_backend="block_tables"
     )
     runner.allocate_kv_cache(1, limits.max_num_seqs, -(-limits.max_model_len // block_size))
@@ -169,7 +169,7 @@ def test_steps_that_cannot_be_captured_name_the_setting(folder: Path) -> None:
         def record(self, run: Any) -> Any:
             raise RuntimeError("CUDA out of memory")
 
-    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="block_tables")
+    runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="block_tables")
     runner._part._recorder = Full()
     runner.allocate_kv_cache(4, 2, 2)
     with pytest.raises(ConfigError, match=r"enforce-eager: is off.*CUDA out of memory.*gpu-memory-utilization"):

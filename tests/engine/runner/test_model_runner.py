@@ -13,6 +13,7 @@ from fairlead_engine.runner import ModelRunner
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.model_runners import loaded_runner
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +27,14 @@ def run(runner: ModelRunner, sequence: Sequence) -> list[SampledToken | None]:
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
 def test_a_blocks_bytes_are_keys_and_values_of_all_layers(dtype, size, folder):
-    runner = ModelRunner(folder, dtype=dtype, device="cpu", block_size=8, num_threads=1)
+    runner = loaded_runner(folder, dtype=dtype, device="cpu", block_size=8, num_threads=1)
     assert runner.kv_bytes_per_block() == 2 * 2 * 2 * 32 * 8 * size
     assert str(runner.dtype) == f"torch.{dtype}"
     assert str(runner.device) == "cpu"
 
 
 def test_the_last_block_of_the_cache_can_be_used(folder):
-    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
     runner.allocate_kv_cache(3, 2, 3)
     sequence = Sequence("r", [5, 6, 7, 8, 9], 5, SamplingParams(temperature=0.0), slot=0, block_table=[1, 2])
     (token,) = run(runner, sequence)
@@ -41,7 +42,7 @@ def test_the_last_block_of_the_cache_can_be_used(folder):
 
 
 def test_running_a_batch_changes_no_sequence(folder):
-    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
     runner.allocate_kv_cache(4, 2, 4)
     sampling = SamplingParams(presence_penalty=1.0, top_p=0.9, logprobs=2, min_tokens=3)
     sequence = Sequence("r", [5, 6, 7], 3, sampling, slot=0, block_table=[0])
@@ -55,11 +56,11 @@ def test_a_checkpoint_that_cannot_be_served_fails_at_construction(tmp_path):
     write_random_checkpoint(tmp_path, llama_fields())
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelLoadError, match=r"model\.safetensors"):
-        ModelRunner(tmp_path, device="cpu")
+        loaded_runner(tmp_path, device="cpu")
 
 
 def test_inference_builds_no_gradients(folder):
-    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
     runner.allocate_kv_cache(1, 2, 1)
     with torch.enable_grad():
         sequence = Sequence("r", [5, 6], 2, SamplingParams(temperature=0.0), slot=0, block_table=[0])
@@ -68,7 +69,7 @@ def test_inference_builds_no_gradients(folder):
 
 def test_two_batches_may_be_under_way_before_the_first_is_collected(folder):
     """Steps of sequences that share nothing: what is launched does not depend on what was collected."""
-    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
     runner.allocate_kv_cache(4, 2, 4)
     greedy = SamplingParams(temperature=0.0)
     first, second = (Sequence(name, ids, 3, greedy, slot=block, block_table=[block]) for name, ids, block in (
@@ -81,6 +82,6 @@ def test_two_batches_may_be_under_way_before_the_first_is_collected(folder):
 
 @pytest.mark.parametrize(("name", "kind"), [("auto", ConsecutiveBlocks), ("block_tables", LRUBlocks)])
 def test_the_attention_backend_places_the_blocks(name, kind, folder):
-    runner = ModelRunner(folder, device="cpu", num_threads=1, attention_backend=name)
+    runner = loaded_runner(folder, device="cpu", num_threads=1, attention_backend=name)
     assert isinstance(runner.block_allocator(4), kind)
     assert runner.attention_backend == ("cpu_spans" if name == "auto" else name)

@@ -31,6 +31,7 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_moe_fields,
     write_random_checkpoint,
 )
+from fairlead_engine_testing.model_runners import loaded_runner
 
 GREEDY = SamplingParams(temperature=0.0)
 NUM_BLOCKS = 512
@@ -194,7 +195,7 @@ def backend(request) -> str:
 def make_runner(
     folder: Path, *, backend: str = "auto", block_size: int = 16, dtype: str = "float32", **settings: Any
 ) -> ModelRunner:
-    runner = ModelRunner(
+    runner = loaded_runner(
         folder, dtype=dtype, device="cpu", block_size=block_size, num_threads=1, attention_backend=backend, **settings
     )
     runner.allocate_kv_cache(NUM_BLOCKS, 8, NUM_BLOCKS)

@@ -13,7 +13,7 @@ import torch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.model import weights
-from fairlead_engine.runner import ModelRunner, model_part, step_graphs
+from fairlead_engine.runner import model_part, step_graphs
 from fairlead_engine.runner.cuda_device import CUDAGraphs, choose_recorder
 from fairlead_engine.runner.step_graphs import decode_sizes, token_sizes
 from fairlead_engine.types import EngineRequest, Pooling
@@ -29,6 +29,7 @@ from fairlead_engine_testing.checkpoints import (
     write_random_checkpoint,
 )
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.model_runners import loaded_runner
 
 VOCAB_SIZE = 61
 HAS_CUDA = torch.cuda.is_available()
@@ -128,7 +129,7 @@ def test_what_cannot_be_captured_is_launched_and_said(
     fields: dict[str, Any], backend: str, enforce_eager: bool, said: str, tmp_path: Path, caplog: Any
 ) -> None:
     model_folder = write_random_checkpoint(tmp_path / "model", fields)
-    part = ModelRunner(model_folder, device="cpu", num_threads=1, attention_backend=backend)._part
+    part = loaded_runner(model_folder, device="cpu", num_threads=1, attention_backend=backend)._part
     cuda = torch.device("cuda")
     assert choose_recorder(cuda, part.model, part.backend, enforce_eager=enforce_eager) is None
     assert said in caplog.text and bool(said) == bool(caplog.text)
@@ -137,7 +138,7 @@ def test_what_cannot_be_captured_is_launched_and_said(
 def test_a_step_that_looks_at_what_it_computed_is_not_captured(tmp_path: Path, captures: list[CPUGraphs]) -> None:
     """What plays graphs on a CPU refuses what CUDA would: which experts tokens go to is read by the host there."""
     model_folder = write_random_checkpoint(tmp_path / "model", mixtral_fields())
-    runner = ModelRunner(model_folder, device="cpu", num_threads=1, attention_backend="block_tables")
+    runner = loaded_runner(model_folder, device="cpu", num_threads=1, attention_backend="block_tables")
     runner.allocate_kv_cache(4, 2, 2)
     with pytest.raises(AssertionError, match="the host looks at a tensor of the device"):
         runner.compile_steps(2, 8, 16)
@@ -199,7 +200,7 @@ def test_random_traffic_gets_the_tokens_of_steps_that_are_launched(
     fewest = -(-longest // size)
     answers = []
     for enforce_eager in (True, False):
-        runner = ModelRunner(folder, **settings, enforce_eager=enforce_eager)
+        runner = loaded_runner(folder, **settings, enforce_eager=enforce_eager)
         config = EngineConfig(
             model=str(folder), max_model_len=longest, max_num_seqs=num_seqs,
             max_num_batched_tokens=max(num_seqs, random.Random(seed).choice([1, 2, 7, 20, 64])),
@@ -237,7 +238,7 @@ def test_models_with_experts_are_captured_and_give_the_tokens_of_each_expert_alo
     answers = []
     for is_grouped in (False, True):
         monkeypatch.setattr(weights, "groups_experts", lambda device, is_grouped=is_grouped: is_grouped)
-        runner = ModelRunner(model_folder, **settings, enforce_eager=not is_grouped)
+        runner = loaded_runner(model_folder, **settings, enforce_eager=not is_grouped)
         assert (runner._part.model.why_not_captured is None) is is_grouped
         config = EngineConfig(
             model=str(model_folder), max_model_len=24, max_num_seqs=5, max_num_batched_tokens=12,

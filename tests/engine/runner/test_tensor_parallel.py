@@ -23,8 +23,7 @@ from fairlead_engine.errors import ConfigError, ModelLoadError, StartError
 from fairlead_engine.model import load_model, read_config, weights
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner import ModelRunner, model_part
-from fairlead_engine.runner.model_part import PartSettings
+from fairlead_engine.runner import model_part
 from fairlead_engine.runner.process_group import open_store
 from fairlead_engine.runner.rank_messages import HERE, Join, Writer
 from fairlead_engine.runner.ranks import RankLost, Ranks
@@ -49,6 +48,7 @@ from fairlead_engine_testing.checkpoints import (
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8, write_gptq
 
 FAMILIES = {
@@ -267,7 +267,7 @@ def test_a_rank_whose_capture_fails_is_named_with_its_reason(
 ) -> None:
     monkeypatch.setenv("CAPTURES", "no memory is left for graphs")
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    runner = ModelRunner(
+    runner = loaded_runner(
         folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2, attention_backend="block_tables"
     )
     try:
@@ -283,7 +283,7 @@ def test_a_rank_whose_capture_fails_is_named_with_its_reason(
 def test_the_rank_with_the_least_memory_decides(tmp_path: Path, devices: CPUGraphs) -> None:
     """Of 8 GiB rank 0 has 5 free and rank 1 has 4; a step took one of them, and another is kept for graphs."""
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    runner = ModelRunner(
+    runner = loaded_runner(
         folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2, attention_backend="block_tables"
     )
     try:
@@ -306,7 +306,7 @@ def test_every_rank_reads_its_part_alone(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
     try:
         runner.allocate_kv_cache(4, 1, 4)
         batch = Batch([ScheduledSequence(Sequence("r", [5, 6], 2, SamplingParams(), slot=0, block_table=[0]), 2)])
@@ -323,7 +323,7 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
 def test_a_step_that_is_given_up_is_the_last_and_nobody_is_left_in_it(tmp_path: Path, monkeypatch) -> None:
     """Ctrl-C while rank 0 chooses a token: rank 1 waits to be told it, and must not take the next step's for it."""
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
+    runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
     try:
         runner.allocate_kv_cache(4, 1, 4)
         batch = Batch([ScheduledSequence(Sequence("r", [5, 6], 2, SamplingParams(), slot=0, block_table=[0]), 2)])
@@ -353,7 +353,7 @@ def test_a_rank_that_looks_for_others_ends_with_rank_0(tmp_path: Path) -> None:
     ):
         try:
             assert rank.stdin is not None and rank.stdout is not None
-            settings = PartSettings(folder=str(tmp_path), device="cpu")
+            settings = EngineConfig(model=str(tmp_path), device="cpu")
             Writer(rank.stdin).send(Join(settings, 1, 2, silent.getsockname()[1], "info", "text"))
             assert rank.stdout.readline() == HERE
             rank.stdin.close()
@@ -373,7 +373,7 @@ def test_the_store_is_reached_from_this_machine_alone() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_named_before_any_rank_starts(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="there is no CUDA device"):
-        Ranks(PartSettings(folder=str(tmp_path), device="cuda"), 2)
+        Ranks(EngineConfig(model=str(tmp_path), device="cuda", tensor_parallel_size=2))
 
 
 @pytest.mark.parametrize(
@@ -383,20 +383,20 @@ def test_a_device_that_is_not_there_is_named_before_any_rank_starts(tmp_path: Pa
 def test_a_model_that_cannot_be_divided_so_is_refused_by_the_setting(size: int, message: str, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", llama_fields())
     with pytest.raises(ConfigError, match=f"tensor-parallel-size: {message}"):
-        ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=size)
+        loaded_runner(folder, device="cpu", num_threads=1, tensor_parallel_size=size)
 
 
 def test_experts_that_cannot_be_divided_are_refused_by_their_field(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", qwen3_moe_fields(moe_intermediate_size=33))
     with pytest.raises(ConfigError, match="2 does not divide the model's moe_intermediate_size, 33"):
-        ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
+        loaded_runner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
 
 
 def test_a_rank_that_ends_before_it_says_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_random_checkpoint(tmp_path / "model", llama_fields())
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(StartError, match=r"rank 1 could not start: it ended with status 1") as raised:
-        ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
+        loaded_runner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
     assert raised.value.reason == "StartFailed"
 
 
@@ -409,5 +409,5 @@ def test_what_keeps_a_rank_from_starting_is_told_with_its_reason(
     folder = write_random_checkpoint(tmp_path / "model", llama_fields())
     monkeypatch.setattr(sys, "executable", str(script))
     with pytest.raises(ModelLoadError, match=r"rank 1 could not start: no norm.weight") as raised:
-        ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
+        loaded_runner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
     assert raised.value.reason == "MissingTensor"

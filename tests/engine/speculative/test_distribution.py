@@ -11,12 +11,11 @@ from safetensors.torch import save_file
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.runner import ModelRunner
-from fairlead_engine.speculative.tree_shape import parse_tree
 from fairlead_engine.types import EngineRequest
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
+from fairlead_engine_testing.model_runners import loaded_runner
 
 VOCAB_SIZE = 6
 PROMPT = [2, 3, 4, 5, 2, 3, 1, 0, 2, 3, 4]
@@ -51,7 +50,6 @@ def exact(engine: Engine, prompt: list[int]) -> np.ndarray:
 def test_what_is_drawn_with_drafts_has_the_models_distribution(method: str, tree: str | None, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", llama_fields(vocab_size=VOCAB_SIZE))
     guesses: dict[str, Any] = {"speculative_method": method, "num_speculative_tokens": 3}
-    head = None
     if method == "ngram":
         guesses["prompt_lookup_min"] = 1
     elif method == "medusa":
@@ -63,11 +61,7 @@ def test_what_is_drawn_with_drafts_has_the_models_distribution(method: str, tree
         head = write_eagle_head(tmp_path / "head", eagle_fields(64, VOCAB_SIZE, VOCAB_SIZE, **layers))
         guesses["speculative_model"] = str(head)
     guesses["speculative_tree"] = tree
-    runner = ModelRunner(
-        folder, dtype="float32", device="cpu", num_threads=1, block_size=4, most_drafts=3,
-        eagle_folder=head if method == "eagle3" else None, medusa_folder=head if method == "medusa" else None,
-        tree=None if tree is None else parse_tree(tree, 3, 3),
-    )  # fmt: skip
+    runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, block_size=4, **guesses)
     config = EngineConfig(
         model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=4, max_model_len=64,
         max_num_seqs=64, max_num_batched_tokens=512, max_num_queued_tokens=10**6, kv_cache_memory=2**22,

@@ -20,7 +20,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.model.eagle_head import load_eagle_head
-from fairlead_engine.runner import ModelRunner, model_part
+from fairlead_engine.runner import model_part
 from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
@@ -34,6 +34,7 @@ from fairlead_engine_testing.eagle_heads import (
     eagle_tensors,
     write_eagle_head,
 )
+from fairlead_engine_testing.model_runners import loaded_runner
 
 WORDS, OWN_WORDS, HIDDEN, LAYERS = 61, 40, 64, 7
 EPS, THETA = 1e-5, 10_000.0
@@ -314,7 +315,7 @@ def test_a_folder_without_a_head_is_refused_by_name(folder: Path, tmp_path: Path
 def test_embeddings_that_are_the_models_are_scaled_as_the_model_scales_them(tmp_path: Path) -> None:
     """Gemma's are stored small. A head's own are as they were trained."""
     folder = write_random_checkpoint(tmp_path / "model", gemma3_fields(vocab_size=WORDS))
-    model = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1)._part.model
+    model = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1)._part.model
     fields = eagle_fields(HIDDEN, WORDS, WORDS, eagle_aux_hidden_state_layer_ids=[0, 1, 1])
     ids = torch.arange(WORDS)
     given = model.config, model.embedding.weight, torch.float32, torch.device("cpu"), model.embedding.scale

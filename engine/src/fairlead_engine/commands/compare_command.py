@@ -2,11 +2,10 @@
 
 import argparse
 import json
+from dataclasses import replace
 from itertools import product
 
-import msgspec
-
-from fairlead_engine.config import DEVICES, DTYPES, KV_CACHE_DTYPES, QUANTIZATIONS
+from fairlead_engine.config import DEVICES, DTYPES, KV_CACHE_DTYPES, QUANTIZATIONS, EngineConfig
 from fairlead_engine.errors import ConfigError, StartError
 from fairlead_engine.server import termination
 
@@ -51,23 +50,22 @@ def run(args: argparse.Namespace) -> int:
     """Returns the exit status: 0 done, 1 a model cannot be loaded or the two do not belong together."""
     from fairlead_engine.demo import resolve_model
     from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
-    from fairlead_engine.runner.model_part import PartSettings
 
     settings = {"dtype": args.dtype, "device": args.device}
     as_stored = args.reference or args.kv_cache_dtype or args.head_quantization
     formats: list[str | None] = args.quantization or ([None] if as_stored else list(QUANTIZATIONS))
     results = {}
     try:
-        of_model = PartSettings(folder=str(resolve_model(args.model)), num_threads=args.num_threads, **settings)
-        folder = str(resolve_model(args.reference)) if args.reference else of_model.folder
-        reference = LogitModel(msgspec.structs.replace(of_model, folder=folder))
+        of_model = EngineConfig(model=str(resolve_model(args.model)), num_threads=args.num_threads, **settings)
+        folder = str(resolve_model(args.reference)) if args.reference else of_model.model
+        reference = LogitModel(replace(of_model, model=folder))
         vocab_size, longest = reference.config.vocab_size, reference.config.max_position_embeddings
         if args.prompt_tokens > longest:
             raise ConfigError("prompt_tokens", f"{args.prompt_tokens} is more than the model's context of {longest}")
         prompts = random_prompts(vocab_size, args.num_prompts, args.prompt_tokens, args.seed)
-        rounded = msgspec.structs.replace(of_model, head_quantization=args.head_quantization)
+        rounded = replace(of_model, head_quantization=args.head_quantization)
         for name, kv_cache in product(formats, args.kv_cache_dtype or ["auto"]):
-            model = LogitModel(msgspec.structs.replace(rounded, quantization=name, kv_cache_dtype=kv_cache))
+            model = LogitModel(replace(rounded, quantization=name, kv_cache_dtype=kv_cache))
             if model.config.vocab_size != vocab_size:
                 raise ConfigError(
                     "reference",

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -12,6 +13,7 @@ from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.sequences import SampledToken
 from fairlead_engine.speculative.same_tokens import check_same_tokens
 from fairlead_engine.types import ModelTask
+from fairlead_protocol.models.choices import SpeculativeMethod
 
 Launched = TypeVar("Launched")
 """A batch under way: a runner's own business, handed from its `launch` to its `collect`."""
@@ -146,36 +148,9 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
     folder = resolve_model(config.model)
     if is_encoder(folder):
         return EncoderRunner(folder, config)
-    draft_folder = medusa_folder = eagle_folder = None
-    if config.speculative_method == "draft" and config.speculative_model:
+    config = replace(config, model=str(folder))
+    if config.speculative_method == SpeculativeMethod.DRAFT and config.speculative_model:
         draft_folder = resolve_model(config.speculative_model)
         check_same_tokens(folder, draft_folder)
-    elif config.speculative_method == "medusa" and config.speculative_model:
-        medusa_folder = Path(config.speculative_model)
-    elif config.speculative_method == "eagle3" and config.speculative_model:
-        eagle_folder = Path(config.speculative_model)
-    return ModelRunner(
-        folder,
-        dtype=config.dtype,
-        device=config.device,
-        block_size=config.block_size,
-        num_threads=config.num_threads,
-        pin_threads=config.pin_threads,
-        seed=config.seed,
-        attention_backend=config.attention_backend,
-        kv_cache_dtype=config.kv_cache_dtype,
-        quantization=config.quantization,
-        head_quantization=config.head_quantization,
-        tensor_parallel_size=config.tensor_parallel_size,
-        max_model_len=config.max_model_len,
-        enforce_eager=config.enforce_eager,
-        compile_cache=config.compile_cache,
-        draft_folder=draft_folder,
-        max_loras=config.num_adapter_slots,
-        max_lora_rank=config.max_lora_rank,
-        most_drafts=config.most_drafts,
-        tree=config.tree,
-        medusa_folder=medusa_folder,
-        eagle_folder=eagle_folder,
-        max_image_pixels=config.max_image_pixels,
-    )
+        config = replace(config, speculative_model=str(draft_folder))
+    return ModelRunner(config)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.kernels.attention.backend import NewBlocks
 from fairlead_engine.model.shard import ALONE
-from fairlead_engine.runner.model_part import ModelPart, PartSettings, check_generates
+from fairlead_engine.runner.model_part import ModelPart, check_generates
 from fairlead_engine.runner.slot_tokens import NewTokens
 from fairlead_engine.runner.step_plan import StepPlan
 
@@ -42,7 +43,7 @@ class Comparison:
 class LogitModel:
     """A model that tells the logits of every position of a prompt. Raises ModelLoadError or ConfigError."""
 
-    def __init__(self, settings: PartSettings) -> None:
+    def __init__(self, settings: EngineConfig) -> None:
         self._part = ModelPart(settings, ALONE)
         check_generates(self._part.config, "model")
         self.config = self._part.config

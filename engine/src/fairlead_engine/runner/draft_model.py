@@ -6,13 +6,16 @@ and values are its own. A guess is drawn as the token will be, with the same ran
 nearly agree mostly draw the same.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from torch import Tensor
 
 from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.guesser import draft_places, fitted, next_tokens
-from fairlead_engine.runner.model_part import Computed, ModelPart, PartSettings, check_generates
+from fairlead_engine.runner.model_part import Computed, ModelPart, check_generates
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan, plan_of
@@ -52,9 +55,15 @@ class DraftModel:
     when others share their block, and then guesses worse for them.
     """
 
-    def __init__(self, settings: PartSettings, vocab_size: int) -> None:
-        """`vocab_size`: of the model that it guesses for. Raises ModelLoadError and ConfigError."""
-        self._part = ModelPart(settings, ALONE)
+    def __init__(self, config: EngineConfig, vocab_size: int) -> None:
+        """`config`, `vocab_size`: of the model that it guesses for. Raises ModelLoadError and ConfigError."""
+        assert config.speculative_model is not None
+        own = replace(
+            config, model=config.speculative_model, quantization=None, enforce_eager=True,
+            speculative_method=None, speculative_model=None, num_speculative_tokens=None,
+            lora_modules=None, adapter_folder=None, max_loras=None,
+        )  # fmt: skip
+        self._part = ModelPart(own, ALONE)
         check_generates(self._part.config, "speculative_model")
         self._vocab_size = vocab_size
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBackend, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
@@ -42,27 +43,6 @@ from fairlead_protocol.models.rope_config import RopeKind
 logger = logging.getLogger(__name__)
 
 
-class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to load the model; as in `EngineConfig`."""
-
-    folder: str
-    dtype: str = "auto"
-    device: str = "auto"
-    block_size: int = 16
-    num_threads: int | None = None
-    pin_threads: bool | None = None
-    attention_backend: str = "auto"
-    kv_cache_dtype: str = "auto"
-    quantization: str | None = None
-    head_quantization: str | None = None
-    max_model_len: int | None = None
-    enforce_eager: bool = False
-    compile_cache: str | None = None
-    max_loras: int = 0
-    max_lora_rank: int = 16
-    max_image_pixels: int | None = None
-
-
 class Computed(NamedTuple):
     """What a step computed, on the device; the same on every rank."""
 
@@ -84,12 +64,15 @@ class Computed(NamedTuple):
 
 
 class ModelPart:
-    """Raises ModelLoadError when the folder cannot be served, and ConfigError for a setting that does not fit it or
-    this machine."""
+    """A part of the model in the folder `EngineConfig.model`.
 
-    def __init__(self, settings: PartSettings, shard: Shard) -> None:
+    Raises ModelLoadError when the folder cannot be served, and ConfigError for a setting that does not fit it or this
+    machine.
+    """
+
+    def __init__(self, settings: EngineConfig, shard: Shard) -> None:
         set_num_threads(settings.num_threads, shard.size)
-        folder = Path(settings.folder)
+        folder = Path(settings.model)
         self.shard = shard
         found = read_any_config(folder)
         self.device = choose_device(settings.device, shard)
@@ -134,15 +117,15 @@ class ModelPart:
         self._caches: list[LayerCache] = []
         self._tables: Any = None
 
-    def _load(self, settings: PartSettings, found: ModelConfig | ForeignConfig) -> Decoder | ForeignDecoder:
-        folder = Path(settings.folder)
+    def _load(self, settings: EngineConfig, found: ModelConfig | ForeignConfig) -> Decoder | ForeignDecoder:
+        folder = Path(settings.model)
         if settings.max_image_pixels is not None and found.task.images is None:
             raise ConfigError("max_image_pixels", "is set, and this model sees no images", "leave it out")
         if isinstance(found, ForeignConfig):
             check_settings(
                 quantization=settings.quantization,
                 head_quantization=settings.head_quantization,
-                max_loras=settings.max_loras,
+                max_loras=settings.num_adapter_slots,
                 tensor_parallel_size=self.shard.size,
             )
             return load_foreign(folder, found, self.dtype, self.device)
@@ -152,10 +135,11 @@ class ModelPart:
         config = _for_images(found, settings.max_image_pixels).for_context(settings.max_model_len)
         _tell_of_positions(config)
         slots = None
-        if settings.max_loras:
+        if settings.num_adapter_slots:
             slots = AdapterSlots(
-                settings.max_loras, settings.max_lora_rank, self.dtype, self.device, hidden_size=config.hidden_size
-            )
+                settings.num_adapter_slots, settings.max_lora_rank, self.dtype, self.device,
+                hidden_size=config.hidden_size,
+            )  # fmt: skip
         return load_model(
             folder, config, self.dtype, self.device, settings.quantization, self.shard,
             slots=slots, head_quantization=settings.head_quantization,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairlead_engine.adapters import AdapterFacts
 from fairlead_engine.batch import Batch
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
@@ -35,7 +36,7 @@ from fairlead_engine.runner.dummy_steps import (
 from fairlead_engine.runner.eagle_drafts import EagleDrafts
 from fairlead_engine.runner.guesser import Guesser
 from fairlead_engine.runner.medusa_heads import MedusaHeads
-from fairlead_engine.runner.model_part import ModelPart, PartSettings
+from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.pooler import Pooler, write_vectors
 from fairlead_engine.runner.progress import Progress
 from fairlead_engine.runner.ranks import Ranks
@@ -44,8 +45,8 @@ from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_token
 from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
 from fairlead_engine.runner.tree_step import find_standing, planned_trees
 from fairlead_engine.sequences import UNKNOWN, SampledToken, ScheduledSequence
-from fairlead_engine.speculative.tree_shape import TreeShape
 from fairlead_engine.speculative.verification import verified
+from fairlead_protocol.models.choices import SpeculativeMethod
 
 _MAX_SCORED_LOGITS = 2**23
 """Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
@@ -78,57 +79,11 @@ class ModelRunner:
     machine.
     """
 
-    def __init__(
-        self,
-        model_folder: Path,
-        *,
-        dtype: str = "auto",
-        device: str = "auto",
-        block_size: int = 16,
-        num_threads: int | None = None,
-        pin_threads: bool | None = None,
-        seed: int = 0,
-        attention_backend: str = "auto",
-        kv_cache_dtype: str = "auto",
-        quantization: str | None = None,
-        head_quantization: str | None = None,
-        tensor_parallel_size: int = 1,
-        max_model_len: int | None = None,
-        enforce_eager: bool = False,
-        compile_cache: str | None = None,
-        draft_folder: Path | None = None,
-        max_loras: int = 0,
-        max_lora_rank: int = 16,
-        medusa_folder: Path | None = None,
-        eagle_folder: Path | None = None,
-        most_drafts: int = 0,
-        tree: TreeShape | None = None,
-        max_image_pixels: int | None = None,
-    ) -> None:
-        """Loads the model; settings as in `EngineConfig`. The cache comes separately. `draft_folder`: the model that
-        makes the drafts that are `UNKNOWN`; `medusa_folder`, `eagle_folder`: the heads that do.
-        `most_drafts`: of one sequence in one step, as heads guess them in a `tree`, or else in a chain."""
-        settings = PartSettings(
-            folder=str(model_folder),
-            dtype=dtype,
-            device=device,
-            block_size=block_size,
-            num_threads=num_threads,
-            pin_threads=pin_threads,
-            attention_backend=attention_backend,
-            kv_cache_dtype=kv_cache_dtype,
-            quantization=quantization,
-            head_quantization=head_quantization,
-            max_model_len=max_model_len,
-            enforce_eager=enforce_eager,
-            compile_cache=compile_cache,
-            max_loras=max_loras,
-            max_lora_rank=max_lora_rank,
-            max_image_pixels=max_image_pixels,
-        )
-        self._ranks = Ranks(settings, tensor_parallel_size) if tensor_parallel_size > 1 else None
+    def __init__(self, config: EngineConfig) -> None:
+        """Loads the model in the folder `config.model`, and what drafts for it. The cache comes separately."""
+        self._ranks = Ranks(config) if config.tensor_parallel_size > 1 else None
         try:  # the others load theirs meanwhile
-            self._part = part = ModelPart(settings, Shard(0, tensor_parallel_size))
+            self._part = part = ModelPart(config, Shard(0, config.tensor_parallel_size))
             if self._ranks is not None:
                 self._ranks.wait_ready()
                 part.agree_on_adapters(self._ranks.port)
@@ -136,46 +91,43 @@ class ModelRunner:
             self.close()
             raise
         self.model_config, self.device, self.dtype = part.config, part.device, part.dtype
-        self.attention_backend, self.kv_cache_dtype = part.attention_backend, kv_cache_dtype
+        self.attention_backend, self.kv_cache_dtype = part.attention_backend, config.kv_cache_dtype
         stored = self.model_config.quantization
-        self.quantization = quantization if stored is None else ", ".join(sorted(stored.names))
-        if head_quantization is not None:
-            self.quantization = f"{self.quantization or 'none'}, head {head_quantization}"
-        self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
+        self.quantization = config.quantization if stored is None else ", ".join(sorted(stored.names))
+        if config.head_quantization is not None:
+            self.quantization = f"{self.quantization or 'none'}, head {config.head_quantization}"
+        self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, config.seed)
         self._pooler = Pooler(part.model.classifier)
-        self._most_drafts = most_drafts if self.model_config.task.generates else 0
-        self._tree = tree
-        self._guesser: Guesser | None = None
-        if part.images is not None and (draft_folder or medusa_folder or eagle_folder):
-            problem = "is set, and what guesses with a model sees no images"
-            raise ConfigError("speculative_model", problem, "use ngram, or leave it out")
-        if draft_folder is not None:
-            draft_settings = msgspec.structs.replace(
-                settings, folder=str(draft_folder), quantization=None, enforce_eager=True, max_loras=0
-            )
-            self._guesser = DraftModel(draft_settings, self.model_config.vocab_size)
-        elif medusa_folder is not None:
-            config = self.model_config
-            self._guesser = MedusaHeads(
-                medusa_folder, hidden_size=config.hidden_size, vocab_size=config.vocab_size,
-                most_drafts=most_drafts, tree=tree, dtype=self.dtype, device=self.device,
-            )  # fmt: skip
-        elif eagle_folder is not None:
-            if not isinstance(part.model, Decoder):
-                raise ConfigError(
-                    "speculative_method",
-                    f"is eagle3, which sees what {self.model_config.architecture} holds in its layers; computed by "
-                    "transformers' code it does not tell",
-                    "use ngram, draft or medusa",
-                )
-            embedding = part.model.embedding
-            head = load_eagle_head(
-                eagle_folder, self.model_config, embedding.weight, self.dtype, self.device, embedding.scale
-            )
-            self._guesser = EagleDrafts(head, part, tree)
-        self._num_ahead = int(eagle_folder is not None)
+        self._most_drafts = config.most_drafts if self.model_config.task.generates else 0
+        self._tree = config.tree
+        self._guesser = None if config.speculative_model is None else self._load_guesser(config)
+        self._num_ahead = int(isinstance(self._guesser, EagleDrafts))
         """Tokens behind those that a step computes which the guesser sees with it."""
         self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
+
+    def _load_guesser(self, config: EngineConfig) -> Guesser:
+        """What makes the drafts that are `UNKNOWN`: the model, heads or head in `config.speculative_model`."""
+        part, model, folder = self._part, self.model_config, Path(config.speculative_model or "")
+        if part.images is not None:
+            problem = "is set, and what guesses with a model sees no images"
+            raise ConfigError("speculative_model", problem, "use ngram, or leave it out")
+        if config.speculative_method == SpeculativeMethod.DRAFT:
+            return DraftModel(config, model.vocab_size)
+        if config.speculative_method == SpeculativeMethod.MEDUSA:
+            return MedusaHeads(
+                folder, hidden_size=model.hidden_size, vocab_size=model.vocab_size, most_drafts=config.most_drafts,
+                tree=config.tree, dtype=self.dtype, device=self.device,
+            )  # fmt: skip
+        if not isinstance(part.model, Decoder):
+            raise ConfigError(
+                "speculative_method",
+                f"is eagle3, which sees what {model.architecture} holds in its layers; computed by transformers' code "
+                "it does not tell",
+                "use ngram, draft or medusa",
+            )
+        embedding = part.model.embedding
+        head = load_eagle_head(folder, model, embedding.weight, self.dtype, self.device, embedding.scale)
+        return EagleDrafts(head, part, config.tree)
 
     @property
     def num_parameters(self) -> int:

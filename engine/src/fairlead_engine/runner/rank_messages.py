@@ -6,8 +6,8 @@ from typing import IO
 import msgspec
 import numpy as np
 
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.runner.dummy_steps import StepLimits
-from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.step_plan import StepPlan
 
 HERE, READY = b"here\n", b"ready\n"
@@ -18,7 +18,7 @@ _LENGTH = struct.Struct("<I")
 class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The first message: load your part, and say that you have."""
 
-    settings: PartSettings
+    settings: EngineConfig
     rank: int
     size: int
     port: int

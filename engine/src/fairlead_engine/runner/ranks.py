@@ -14,13 +14,14 @@ import msgspec
 import torch
 
 from fairlead_engine.child_process import described_end
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import StartError, start_error
 from fairlead_engine.model import read_config
 from fairlead_engine.model.loading import is_foreign
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.foreign_settings import check_settings
-from fairlead_engine.runner.model_part import PartSettings, check_divisible
+from fairlead_engine.runner.model_part import check_divisible
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, open_store
 from fairlead_engine.runner.rank_messages import (
@@ -55,13 +56,14 @@ class RankLost(RuntimeError):
 class Ranks:
     """Ranks 1 to size - 1, each a process of its own, which end with this one."""
 
-    def __init__(self, settings: PartSettings, size: int) -> None:
+    def __init__(self, settings: EngineConfig) -> None:
         """Starts them and waits until all have found one another. Raises ModelLoadError and ConfigError where there
         is no such device or too few of them, and StartError for one that ends."""
+        size = settings.tensor_parallel_size
         self.lost: str | None = None
         """Why no step can be computed any more, in words."""
         device = choose_device(settings.device, Shard(0, size))  # nobody is started where it cannot be
-        if is_foreign(folder := Path(settings.folder)):
+        if is_foreign(folder := Path(settings.model)):
             check_settings(quantization=None, head_quantization=None, max_loras=0, tensor_parallel_size=size)
         check_divisible(read_config(folder), size)
         store = open_store()
