@@ -125,9 +125,10 @@ async def test_unknown_fields_are_dropped_warned_about_or_refused_by_name(http: 
     assert (await http("POST", CONFIG_MAPS, body, fieldValidation="Lax")).status == 400
 
 
-async def test_protobuf_is_refused_with_what_to_do(http: Any) -> None:
+async def test_protobuf_of_other_kinds_is_refused_with_what_to_do(http: Any) -> None:
     refused = await http("POST", CONFIG_MAPS, b"k8s\0", type="application/vnd.kubernetes.protobuf")
     assert refused.status == 415
+    assert "protobuf of Secret, ConfigMap, Namespace, ServiceAccount" in refused.message
     assert "kubectl apply -f -" in refused.message
 
 

@@ -1,6 +1,7 @@
 """kubectl, unmodified, against the local API. Skipped where there is none."""
 
 import asyncio
+import base64
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -237,3 +238,29 @@ async def test_what_is_not_supported_is_said(kubectl: Kubectl) -> None:
     rendered = await kubectl("create", "configmap", "x", "--from-literal=a=b", "--dry-run=client", "-o", "yaml")
     await kubectl("apply", "-f", "-", stdin=yaml.safe_load(rendered.out))
     assert (await kubectl("get", "cm", "x", "-o", "jsonpath={.data.a}")).out == "b"
+
+
+async def test_typed_commands_create_what_guides_tell_people_to_create(kubectl: Kubectl, tmp_path: Path) -> None:
+    """kubectl sends these in protobuf."""
+    certificate = tmp_path / "ca.crt"
+    certificate.write_bytes(b"-----BEGIN\xff")
+    literal = ("--from-literal", "HF_TOKEN=hf_1")
+    await kubectl("create", "secret", "generic", "hub", *literal, f"--from-file={certificate}")
+    hub = yaml.safe_load((await kubectl("get", "secret", "hub", "-o", "yaml")).out)
+    assert hub["type"] == "Opaque"
+    assert hub["data"] == {"HF_TOKEN": "aGZfMQ==", "ca.crt": base64.b64encode(certificate.read_bytes()).decode()}
+    login = ("--docker-server=r.example", "--docker-username=u", "--docker-password=p")
+    await kubectl("create", "secret", "docker-registry", "registry", *login)
+    registry = yaml.safe_load((await kubectl("get", "secret", "registry", "-o", "yaml")).out)
+    assert registry["type"] == "kubernetes.io/dockerconfigjson"
+    await kubectl("create", "configmap", "settings", *literal)
+    assert "hf_1" in (await kubectl("get", "configmap", "settings", "-o", "yaml")).out
+    await kubectl("create", "namespace", "harbour")
+    assert (await kubectl("get", "namespace", "harbour", "-o", "name")).out == "namespace/harbour\n"
+    again = await kubectl("create", "secret", "generic", "hub", *literal, succeeds=False)
+    assert 'secrets "hub" already exists' in again.err
+
+
+async def test_other_typed_commands_say_what_to_do(kubectl: Kubectl) -> None:
+    refused = await kubectl("create", "deployment", "a", "--image=a", succeeds=False)
+    assert "Deployment is not among them" in refused.err and "kubectl apply -f -" in refused.err

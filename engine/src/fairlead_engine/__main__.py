@@ -32,7 +32,8 @@ class _Parser(argparse.ArgumentParser):
         return parsed, rest
 
     def _meant(self, unknown: str) -> str:
-        flags = [flag for action in self._actions for flag in action.option_strings]
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        flags = [flag for action in shown for flag in action.option_strings]
         if not unknown.startswith("-"):
             return f" (did you mean --model {unknown}?)" if "--model" in flags else ""
         close = difflib.get_close_matches(unknown.partition("=")[0], flags, n=1, cutoff=_ALIKE)

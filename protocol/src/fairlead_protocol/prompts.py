@@ -32,6 +32,12 @@ class PromptError(ValueError):
         super().__init__(message)
 
 
+class NotSupported(PromptError):
+    """What OpenAI takes there and no model here can do."""
+
+    code = "unsupported_value"
+
+
 class TooLong(PromptError):
     """No engine with this context takes it."""
 
@@ -145,6 +151,7 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
         """Where its one prompt stands. Raises `PromptError` for messages or variables that no template is to see."""
         check_messages(self.messages)
+        check_tool_types(self.tools or (), self.messages)
         if reserved := RESERVED_VARIABLES.intersection(self.chat_template_kwargs or ()):
             raise PromptError("chat_template_kwargs", f"chat_template_kwargs must not set {min(reserved)!r}")
         if self.continue_final_message and self.add_generation_prompt:
@@ -468,6 +475,30 @@ def check_messages(messages: Sequence[Message]) -> None:
         check_json("".join(_written_arguments(messages)).encode(errors="replace"))  # they are decoded for the template
     except OverBudget as error:
         raise PromptError("messages", f"the arguments of tool calls in messages: {error}") from error
+
+
+def check_tool_types(tools: Sequence[Any], messages: Sequence[Message]) -> None:
+    """Raises `NotSupported` for OpenAI's custom tools, and for calls of such in a history."""
+    for place, tool in enumerate(tools):
+        if _is_custom(tool):
+            raise NotSupported(f"tools[{place}].type", f"tools[{place}].type {CUSTOM_TOOL}")
+    for position, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        for place, call in enumerate(calls if isinstance(calls, list) else ()):
+            if _is_custom(call):
+                field = f"messages[{position}].tool_calls[{place}].type"
+                raise NotSupported(field, f"{field} {CUSTOM_TOOL}")
+
+
+def _is_custom(tool: Any) -> bool:
+    return isinstance(tool, Mapping) and tool.get("type") == "custom"
+
+
+CUSTOM_TOOL = (
+    "'custom' is not supported: models write calls of functions here. Send a function with one text parameter instead, "
+    '{"type": "function", "function": {"name": …, "parameters": {"type": "object", "properties": {"input": {"type": '
+    '"string"}}, "required": ["input"]}}}; what a grammar says of the text, a "pattern" of that parameter may say'
+)
 
 
 def _written_arguments(messages: Sequence[Message]) -> Iterator[str]:

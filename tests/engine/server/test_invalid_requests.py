@@ -185,6 +185,51 @@ async def test_a_likely_typo_is_named(start_app: Any) -> None:
     assert error["message"] == "unknown field 'temprature'; did you mean 'temperature'?"
 
 
+@pytest.mark.parametrize("name", ["fairlead_prompt_token", "prompt_tokens", "fairlead_prompt_tokens_", "prompt_tokenz"])
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "embeddings"])
+async def test_a_field_between_gateway_and_engine_is_never_proposed(start_app: Any, path: str, name: str) -> None:
+    response = await start_app().http.post(f"/v1/{path}", json={"model": "tiny", name: 1})
+    error = error_of(response)
+    assert error["message"].startswith(f"unknown field '{name}'")
+    assert "fairlead_" not in error["message"].removeprefix(f"unknown field '{name}'")
+
+
+CUSTOM = {"type": "custom", "custom": {"name": "run", "format": {"type": "text"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [CUSTOM]}, "tools[0].type"),
+        ({"tools": [CUSTOM], "tool_choice": "none"}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}, CUSTOM]}, "tools[1].type"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "run"}}]},
+                ]
+            },
+            "messages[1].tool_calls[0].type",
+        ),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f"}}],
+                "tool_choice": {"type": "custom", "custom": {"name": "run"}},
+            },
+            "tool_choice",
+        ),
+    ],
+)
+async def test_custom_tools_are_refused_with_what_to_send_instead(
+    start_app: Any, fields: dict[str, Any], param: str
+) -> None:
+    response = await start_app(tool_call_parser="hermes").chat(**fields)
+    error = error_of(response)
+    assert (response.status_code, error["param"], error["code"]) == (400, param, "unsupported_value")
+    assert "'custom' is not supported" in error["message"] and '"properties": {"input"' in error["message"]
+
+
 @pytest.mark.parametrize("value", [b"NaN", b"1"])
 async def test_a_name_without_end_is_said_again_in_part(start_app: Any, value: bytes) -> None:
     """As the place of a number that is none, and as an unknown field."""

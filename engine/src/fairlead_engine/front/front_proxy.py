@@ -26,6 +26,7 @@ from fairlead_protocol.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_DISPATCH,
     HEADER_REQUEST_ID,
+    PRIVATE_FIELD_PREFIX,
     PromptTokens,
 )
 
@@ -37,7 +38,6 @@ IDLE_SECONDS = 4.0
 """So long: less than servers keep them, 5 s mostly, because a request that meets the end of one cannot be repeated."""
 BYTES_PER_TOKEN = 4
 """Of prompts whose tokens are not known."""
-_PRIVATE = "fairlead_"
 _CONNECT_SECONDS = 5.0
 _SILENT_SECONDS = 86400.0
 """Whoever asked decides how long to wait."""
@@ -80,7 +80,7 @@ class _Passing:
         except _UNREADABLE as error:
             raise RequestError(None, f"the request body is not a JSON object: {error}") from None
         tokens = fields.get(FIELD_TOKENS)
-        for name in [name for name in fields if name.startswith(_PRIVATE)]:
+        for name in [name for name in fields if name.startswith(PRIVATE_FIELD_PREFIX)]:
             del fields[name]
         self.body = msgspec.json.encode(fields)
         self.is_streamed = bytes(fields.get("stream", b"false")).strip() == b"true"

@@ -15,6 +15,7 @@ import msgspec
 
 from fairlead_engine.errors import RequestError
 from fairlead_protocol.budget import OverBudget, check_json
+from fairlead_protocol.messages import PRIVATE_FIELD_PREFIX
 
 Schema = TypeVar("Schema", bound=msgspec.Struct)
 
@@ -56,7 +57,8 @@ def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:
     if found := _UNKNOWN.match(text):
         name = f"{path}.{found['name']}" if path else found["name"]
         is_typo = not path and len(name) <= _LONGEST_TYPO
-        close = difflib.get_close_matches(name, schema.__struct_fields__, n=1) if is_typo else []
+        known = [field for field in schema.__struct_fields__ if not field.startswith(PRIVATE_FIELD_PREFIX)]
+        close = difflib.get_close_matches(name, known, n=1) if is_typo else []
         name = _shown(name)
         return RequestError(name, f"unknown field {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     if found := _MISSING.match(text):

@@ -21,6 +21,7 @@ from fairlead_engine.server.structured_output import (
     relaxed_schema,
 )
 from fairlead_engine.types import Grammar
+from fairlead_protocol.prompts import CUSTOM_TOOL, PromptError, check_tool_types
 
 if TYPE_CHECKING:
     from fairlead_engine.server.token_text import Vocabulary
@@ -106,6 +107,12 @@ class _Tool(NamedTuple):
 def tool_use(fields: ToolFields, formats: AnswerFormats) -> ToolUse | None:
     """What may be called; None where nothing may. Raises `RequestError`, naming the place."""
     choice, tools = fields.tool_choice, fields.tools or []
+    try:
+        check_tool_types(tools, ())
+    except PromptError as error:
+        raise RequestError(error.field, error.message, error.code) from error
+    if isinstance(choice, dict) and choice.get("type") == "custom":
+        raise RequestError("tool_choice", f"tool_choice: type {CUSTOM_TOOL}", "unsupported_value")
     if not tools and choice not in (None, *_MODES[:2]):
         raise RequestError("tool_choice", "tool_choice needs tools to choose from")
     if choice == "none":

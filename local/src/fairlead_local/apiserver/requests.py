@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from fairlead_local.apiserver import protobuf
 from fairlead_local.apiserver.admission import FieldValidation
 from fairlead_local.apiserver.operations import WriteOptions
 from fairlead_local.apiserver.resources import Registry, ResourceType
@@ -131,13 +132,18 @@ def is_true(query: Mapping[str, str], name: str) -> bool:
 
 
 def decode_body(content_type: str, body: bytes) -> Json:
-    """A JSON or YAML object. Raises 415 for anything else, with what to do where that is protobuf."""
+    """An object in JSON or YAML, or in protobuf where it is of a few kinds. Raises 415 for anything else, with what to
+    do where that is protobuf."""
     kind = content_type.partition(";")[0].strip()
     if kind == "application/vnd.kubernetes.protobuf":
-        raise unsupported_media_type(
-            "local mode reads JSON and YAML, not protobuf. kubectl sends protobuf for typed commands such as "
-            "`kubectl create configmap`: add `--dry-run=client -o yaml` to them and pipe that to `kubectl apply -f -`"
-        )
+        try:
+            return protobuf.decode(body)
+        except protobuf.NotRead as error:
+            known = ", ".join(each for _, each in protobuf.KINDS)
+            raise unsupported_media_type(
+                f"local mode reads JSON and YAML, and protobuf of {known} as `kubectl create` sends it: {error}. Add "
+                "`--dry-run=client -o yaml` to the command and pipe that to `kubectl apply -f -`"
+            ) from error
     if kind not in ("", "application/json", "application/yaml", "application/octet-stream"):
         raise unsupported_media_type(f"the body of the request is of type {kind}; local mode reads JSON and YAML")
     document = decode_yaml(body) if kind == "application/yaml" else decode_json(body)

@@ -24,10 +24,8 @@ from fairlead_protocol.budget import (
     Priority,
     check_json,
 )
-from fairlead_protocol.messages import FIELD_TOKENS
+from fairlead_protocol.messages import FIELD_TOKENS, PRIVATE_FIELD_PREFIX
 
-PRIVATE_FIELD_PREFIX = "fairlead_"
-"""Top-level fields that only gateways may send to engines."""
 FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent"})
 """Client headers that engines get; credentials and everything else end here."""
 MAX_REQUEST_ID_LENGTH = 128
