@@ -103,7 +103,8 @@ REFUSED = [
             "envFrom": [{"secretRef": {"name": "root"}}], "ports": [{"containerPort": 1, "hostPort": 80}],
             "volumeDevices": [{"name": "a", "devicePath": "/dev/sda"}], "lifecycle": {"preStop": {"exec": {}}},
             "livenessProbe": {"httpGet": {"host": "10.0.0.1", "port": 80}}, "imagePullPolicy": "Never",
-            "stdin": True, "resizePolicy": [], "restartPolicy": "Always", "terminationMessagePath": "/dev/sda",
+            "stdin": True, "image": "registry.example.com/models/a",
+            "resizePolicy": [], "restartPolicy": "Always", "terminationMessagePath": "/dev/sda",
         }.items()
         for case in _container("", f"'{name}'", **{name: value})
     ),
@@ -117,10 +118,6 @@ REFUSED = [
         for case in _container("", "'securityContext'", securityContext=value)
     ),
     *(_pod_of(f".{kind}[].name", "'debug'", {kind: [{"name": "debug"}]}) for kind in ("containers", "initContainers")),
-    *(case for image in (
-        "busybox", "registry.example.com/model/a", "registry.example.com.evil/models/a", "vllm/vllm-openai2:v1",
-        "vllm/vllm-openai:5000/evil", "vllm/vllm-openai/evil", "registry.example.com/models/../root",
-    ) for case in _container(".image", f"'{image}'", image=image)),
     *_container(".env[].name", "'LD_PRELOAD'", env=[{"name": "LD_PRELOAD", "value": "/a.so"}]),
     *_container(".env[].name", "'A', 'B'", env=[{"name": "A"}, {"name": "B"}]),
     *_container(".env[].valueFrom.secretKeyRef.name", "'root'", env=[{"name": _OMP, "valueFrom": _SECRET}]),
@@ -180,7 +177,13 @@ REFUSED = [
         template={"metadata": {"annotations": {"sidecar.istio.io/inject": "false", "example.com/a": "b"}}},
     ),
     # -- the engine --
-    *(_engine("image", f"'{image}'", image=image) for image in ("busybox", "vllm/vllm-openai:1/a", "vllm/vllm")),
+    *(
+        _engine("image", f"'{image}'", image=image)
+        for image in (
+            "busybox", "registry.example.com/model/a", "registry.example.com.evil/models/a", "vllm/vllm-openai2:v1",
+            "vllm/vllm-openai:5000/evil", "vllm/vllm-openai/evil", "registry.example.com/models/../root", "vllm/vllm",
+        )
+    ),
     *(
         _engine("extraArgs[]", f"'{argument}'", extraArgs=["--seed=1", argument])
         for argument in ("--trust-remote-code", "--seeds=1", "theirs/model", "-ngl2", "")
@@ -274,7 +277,6 @@ ALLOWED = [
                 "containers": [
                     {
                         "name": "engine",
-                        "image": "registry.example.com/models/a",
                         "env": [{"name": _OMP, "value": "1"}],
                         "resources": {"limits": {"cpu": "1"}, "requests": None},
                         "volumeMounts": [{"name": "mine", "mountPath": "/mnt/a", "readOnly": True, "subPath": "a"}],

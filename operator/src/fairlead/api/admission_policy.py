@@ -29,8 +29,8 @@ class AdmissionPolicy:
         tuple[Annotated[str, Constraints(min_length=1, max_length=512, pattern=_IMAGE_ENTRY)], ...],
         Constraints(max_items=64),
     ] = ()
-    """Images that engine.image and containers of the template may name: registry.example.com/team/ = all below it,
-    vllm/vllm-openai = that one, with any tag or digest. Default: none but the operator's own."""
+    """Images that engine.image may name: registry.example.com/team/ = all below it, vllm/vllm-openai = that one, with
+    any tag or digest. Default: none but the operator's own."""
     sources: Annotated[
         tuple[Annotated[str, Constraints(min_length=1, max_length=1024, pattern=_SOURCE_ENTRY)], ...],
         Constraints(max_items=64),

@@ -93,7 +93,8 @@ OUR_VOLUMES = ("config", "scratch", "model", "speculative", "downloads", "adapte
 _POD = ("containers", "initContainers", "volumes", "terminationGracePeriodSeconds", "enableServiceLinks",
         "priorityClassName")  # fmt: skip
 _PLACEMENT = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
-_CONTAINER = ("name", "image", "env", "resources", "volumeMounts")
+_CONTAINER = ("name", "env", "resources", "volumeMounts")
+"""No image: without one there is no new container, whose rights nobody would limit."""
 _VOLUME = ("name", "emptyDir", "configMap", "secret", "persistentVolumeClaim")
 _MOUNT = ("name", "mountPath", "readOnly", "subPath")
 _VALUE_FROM = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
@@ -131,9 +132,6 @@ def _containers(path: str) -> tuple[AuthorRule, ...]:
         AuthorRule(
             path=f"{path}[]", part=Part.KEYS, always=_CONTAINER,
             why=f"of a container the template may say {', '.join(_CONTAINER[1:])} only",
-        ),
-        AuthorRule(
-            path=f"{path}[].image", likeness=Likeness.IMAGE, setting="images", why=f"an image {_UNLISTED}"
         ),
         AuthorRule(
             path=f"{path}[].resources", part=Part.KEYS, always=("requests", "limits"),
