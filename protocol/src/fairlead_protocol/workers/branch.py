@@ -48,6 +48,8 @@ class Branch:
         self._loop = asyncio.get_running_loop()
         self._frames = FrameReader()
         self._unsent = bytearray()
+        self._num_sent = 0
+        """Bytes of those that are on their way already."""
         self._writes = False
         """Whether it goes on when the channel has room."""
         self._asked: deque[_Asked] = deque()
@@ -134,11 +136,15 @@ class Branch:
         if self.has_ended:
             return
         try:
-            del self._unsent[: self._channel.send(self._unsent)]
+            with memoryview(self._unsent) as unsent, unsent[self._num_sent :] as rest:
+                self._num_sent += self._channel.send(rest)
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()  # reading will find out
+            self._num_sent = len(self._unsent)  # reading will find out
+        if self._num_sent == len(self._unsent):
+            self._unsent.clear()
+            self._num_sent = 0
         if bool(self._unsent) != self._writes:
             self._writes = not self._writes
             if self._writes:

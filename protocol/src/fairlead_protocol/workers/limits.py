@@ -18,7 +18,7 @@ class Limits(msgspec.Struct, frozen=True):
     slice_seconds: float = 0.05
     """Of a processor, for a job that others wait behind; one that takes longer begins anew beside them."""
     slice_seconds_per_byte: float = 40e-9
-    job_seconds: float = 1.0
+    job_seconds: float = 0.5
     job_seconds_per_byte: float = 20e-6
     """Tokenising takes about one microsecond a byte."""
     load_seconds: float = 5.0

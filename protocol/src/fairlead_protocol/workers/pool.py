@@ -70,6 +70,7 @@ class Workers:
         stem = await self._root.fork(self._limits)
         try:
             told = await stem.ask(Kind.LOAD, self._load, self._limits.seconds_to_load(len(self._load)))
+            self._quick = await stem.fork(self._limits)  # before anybody waits for it
         except BaseException:
             stem.end()
             raise
