@@ -31,6 +31,7 @@ from fairlead_testing.operators import (
     READY,
     SCHEDULED,
     SETTINGS,
+    SHORT_LEASE,
     Fleet,
     bare_api_server,
     condition,
@@ -353,10 +354,10 @@ async def test_what_happened_while_no_operator_ran_is_made_up_for(api: Fleet) ->
 
 
 async def test_only_one_operator_is_active_and_the_other_takes_over_at_once(api: Fleet) -> None:
-    async with running_operator(api) as first:
+    async with running_operator(api, SHORT_LEASE) as first:
         await api.create()
         await api.until_reason("Reconciling")
-        async with running_operator(api) as second:
+        async with running_operator(api, SHORT_LEASE) as second:
             await asyncio.sleep(0.5)
             assert second.cluster.keys() == []
             assert (await api.get(LEASES, "fairlead-operator"))["spec"]["holderIdentity"] == first.lease.identity
@@ -367,7 +368,7 @@ async def test_only_one_operator_is_active_and_the_other_takes_over_at_once(api:
 
 
 async def test_an_operator_that_loses_its_lease_ends(api: Fleet) -> None:
-    operator = Operator(api.client, SETTINGS)
+    operator = Operator(api.client, SHORT_LEASE)
     running = asyncio.create_task(operator.run())
     await api.create()
     await api.until_reason("Reconciling")
