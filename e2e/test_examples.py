@@ -6,7 +6,7 @@ One document after another, so that they fit onto a machine of two cores. Kinds 
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,9 @@ def test_an_example_is_applied_and_its_models_answer(fleet, file: Path, say: Cal
     others = [each for each in documents if each not in deployments and each["metadata"]["name"] not in claims]
     for document in others:
         apply_or_tell(fleet, document, say)
-    with ExitStack() as stack:
-        for deployment in deployments:
-            stack.enter_context(downloadable(fleet, deployment))
-            stack.enter_context(started(fleet, deployment, claims))
-            assert_served(fleet, deployment)
-        fleet.kubectl("delete", "llm", *(each["metadata"]["name"] for each in deployments))
+    for deployment in deployments:
+        with downloadable(fleet, deployment):
+            assert_served(fleet, deployment, claims)
     for document in documents:
         if document not in deployments:
             fleet.kubectl("delete", document["kind"], document["metadata"]["name"], "--ignore-not-found", check=False)
@@ -60,9 +57,8 @@ def apply_or_tell(fleet, document: Json, say: Callable[[str], None]) -> None:
     fleet.kubectl("apply", "--validate=strict", "-f", "-", stdin=yaml.safe_dump(document))
 
 
-@contextmanager
-def started(fleet, deployment: Json, claims: dict[str, Json]) -> Iterator[None]:
-    """Applied, with what it finds on claims; gone after the block, and the claims with it."""
+def assert_served(fleet, deployment: Json, claims: dict[str, Json]) -> None:
+    """Applies it, asks it, deletes it."""
     name, source = deployment["metadata"]["name"], deployment["spec"]["model"]["source"]
     claim, _, folder = source.removeprefix("pvc://").partition("/")
     if source.startswith("pvc://"):
@@ -70,27 +66,21 @@ def started(fleet, deployment: Json, claims: dict[str, Json]) -> Iterator[None]:
     cache = (deployment["spec"]["model"].get("cache") or {}).get("claim")
     if cache is not None:
         fleet.write_claim(cache, MAKE_WRITABLE, [], claims.get(cache))
-    of_adapters = on_claims(deployment["spec"].get("adapters") or [])
-    for claim_of_adapters, folders in of_adapters.items():
+    adapters = deployment["spec"].get("adapters") or []
+    for claim_of_adapters, folders in on_claims(adapters).items():
         fleet.write_claim(claim_of_adapters, ADAPTERS, folders, claims.get(claim_of_adapters))
     fleet.apply(deployment)
     try:
-        yield
+        wait_ready(fleet, name)
+        reply = fleet.post("/v1/chat/completions", {"model": name, "max_tokens": 16, **QUESTION})
+        assert reply["choices"][0]["message"]["content"] == ANSWER
+        for adapter in adapters:
+            assert_adapter_served(fleet, name, adapter)
     finally:
-        fleet.kubectl("delete", "llm", name, "--ignore-not-found")
+        fleet.kubectl("delete", "llm", name)
         fleet.wait("its engines to go", lambda: not fleet.pods(name))
-        for used in filter(None, (claim if source.startswith("pvc://") else "", cache, *of_adapters)):
+        for used in filter(None, (claim if source.startswith("pvc://") else "", cache, *on_claims(adapters))):
             fleet.remove_claim(used)
-
-
-def assert_served(fleet, deployment: Json) -> None:
-    """It answers, under the names of its adapters, too."""
-    name = deployment["metadata"]["name"]
-    wait_ready(fleet, name)
-    reply = fleet.post("/v1/chat/completions", {"model": name, "max_tokens": 16, **QUESTION})
-    assert reply["choices"][0]["message"]["content"] == ANSWER
-    for adapter in deployment["spec"].get("adapters") or []:
-        assert_adapter_served(fleet, name, adapter)
 
 
 @contextmanager
