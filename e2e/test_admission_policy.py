@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from crd.author_cases import ALLOWED, ODD, POLICIES, REFUSED, AuthorCase
+from crd.author_cases import ALLOWED, ODD, POLICIES, REFUSED, AuthorCase, grafted
 from crd.cases import deployment
 from crd.verdicts import Collection, Verdict
 from homes.genuine import Genuine
@@ -22,6 +22,7 @@ from fairlead.api import names
 from fairlead.api.admission_policy import AdmissionPolicy
 from fairlead.api.author_rules import refusals
 from fairlead.api.decoding import decode
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.core, pytest.mark.timeout(300)]
 
@@ -129,6 +130,32 @@ def test_what_is_listed_is_taken(server: Server, body: Json) -> None:
 def test_what_is_no_pod_is_refused(server: Server, body: Json) -> None:
     verdict = server.judge(body)
     assert (verdict.accepted, verdict.code) == (False, 422), verdict.object
+
+
+def test_server_and_operator_agree_about_objects_of_any_shape(server: Server) -> None:
+    """Of those that the definition and the operator's other rules take."""
+    num_refused = num_taken = 0
+    for seed in range(600):
+        body = grafted(seed)
+        verdict = server.judge(body)
+        if not verdict.accepted and " denied request: " not in verdict.sentences[0]:
+            continue
+        metadata = {"namespace": namespace("POLICY"), "uid": "u", "creationTimestamp": "2030-01-01T00:00:00Z"}
+        stored = {
+            **body,
+            "metadata": {**metadata, **body["metadata"]},
+            "spec": verdict.object.get("spec", body["spec"]),
+        }
+        try:
+            LLMDeployment.from_body(stored)
+        except InvalidSpec:
+            continue
+        if broken_rules(stored):
+            continue
+        assert verdict.accepted == (operators_words(stored) == []), (seed, body["spec"], verdict.sentences)
+        num_taken += verdict.accepted
+        num_refused += not verdict.accepted
+    assert min(num_taken, num_refused) > 50
 
 
 def test_what_cannot_be_quoted_is_refused_by_the_field_alone(server: Server) -> None:

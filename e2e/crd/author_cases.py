@@ -1,5 +1,8 @@
 """What authors of LLMDeployments may ask for under an admission policy, and what they may not: for both who refuse."""
 
+import random
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +97,6 @@ REFUSED = [
     # What is taken away is the operator's own.
     _pod("", "'securityContext'", securityContext=None),
     _pod("", "'automountServiceAccountToken'", automountServiceAccountToken=None),
-    _pod("", "'hostPID', 'hostIPC'", hostPID=True, hostIPC=True),
     # -- containers --
     *(
         case
@@ -313,3 +315,29 @@ ODD = [
 ]  # fmt: skip
 """What is no pod: it is refused, in whatever words."""
 POLICIES: dict[str, Json] = {"POLICY": POLICY, "DEFAULTS": DEFAULTS}
+
+
+def grafted(seed: int) -> Json:
+    """One of the objects, in which up to three values are replaced by others of anywhere."""
+    choice = random.Random(seed)
+    every = [*ALLOWED, *(case.body for case in REFUSED), *ODD]
+    body = deepcopy(choice.choice(every))
+    for _ in range(choice.randint(1, 3)):
+        *above, last = choice.choice([path for path, _ in _values(body["spec"]) if path])
+        place = body["spec"]
+        for key in above:
+            place = place[key]
+        donor = choice.choice([value for _, value in _values(choice.choice(every)["spec"])])
+        place[last] = deepcopy(choice.choice([donor, donor, choice.choice(_ODD_VALUES)]))
+    return body
+
+
+_ODD_VALUES = ["", 0, 1.5, True, [], {}, {"": "x"}, ["x"], "a\nb", "..", "*"]
+
+
+def _values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """A value and all in it, with their places."""
+    yield path, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        yield from _values(each, (*path, key))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from crd.author_cases import ALLOWED, ODD, POLICIES, POLICY, REFUSED, AuthorCase
+from crd.cases import deployment
 
 from fairlead.api import author_cel
 from fairlead.api.admission_policy import EXEMPT, LIMITS, AdmissionPolicy
@@ -43,6 +44,11 @@ def test_what_is_listed_is_taken(body: dict[str, Any]) -> None:
 @pytest.mark.parametrize("body", ODD, ids=lambda body: str(body["spec"])[-60:])
 def test_what_is_no_pod_is_refused(body: dict[str, Any]) -> None:
     assert refused(body) != []
+
+
+def test_all_that_is_refused_at_a_place_is_named() -> None:
+    (sentence,) = refused(deployment(template={"spec": {"hostPID": True, "hostIPC": True}}))
+    assert sentence.startswith("spec.template.spec: 'hostPID', 'hostIPC': ")
 
 
 def test_every_rule_has_a_case() -> None:
