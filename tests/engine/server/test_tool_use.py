@@ -234,10 +234,9 @@ async def test_an_answer_that_is_too_long_ends_in_no_markup_and_no_call_that_was
     start_app: Any, tokenizer: PromptTokenizer, choice: Any
 ) -> None:
     ids = tokenizer.encode(f"I look.\n{CALL}\n{CALL}")
+    app = start_app(ScriptedEngine(info=scripted_info(max_model_len=4096)), tool_call_parser="hermes")
     for size in range(1, len(ids) + 1):
-        script = answer(ids[:size], finish_reason=FinishReason.LENGTH)
-        engine = ScriptedEngine(script, info=scripted_info(max_model_len=4096))
-        app = start_app(engine, tool_call_parser="hermes")
+        app.engine.script = answer(ids[:size], finish_reason=FinishReason.LENGTH)
         found = whole(await app.chat(tools=TOOLS, tool_choice=choice))
         assert found == streamed(await app.chat(tools=TOOLS, tool_choice=choice, stream=True))
         [each] = found
