@@ -24,6 +24,8 @@ VLLM_IMAGE = "vllm/vllm-openai"
 LLAMA_IMAGE = "ghcr.io/ggml-org/llama.cpp"
 SGLANG_IMAGE = "lmsysorg/sglang"
 """Fakes of them stand in."""
+HOSTILE_IMAGE = "example.com/hostile-engine"
+"""An engine that tells of blocks without end."""
 
 
 def fairlead(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -123,6 +125,7 @@ def local_fleet(folder: Path, program: str) -> Iterator[LocalFleet]:
     """Up until the end of the block, or of this process. `program`: kubectl."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     fakes = {VLLM_IMAGE: "fake_vllm", LLAMA_IMAGE: "fake_llama", SGLANG_IMAGE: "fake_sglang"}
+    fakes[HOSTILE_IMAGE] = "hostile_engine"
     stand_ins = [f"--stand-in={image}={sys.executable} -m fairlead_testing.{fake}" for image, fake in fakes.items()]
     with owned_fleet(folder, ["--gateways", "2", *stand_ins], write=lambda text: print(text, end="")) as fleet:
         yield LocalFleet(folder, fleet.gateway, program)

@@ -13,6 +13,8 @@ from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
+from fairlead_engine_testing import hostile_authors
+from soak import neighbours
 from soak.verdicts import Outcome, Verdicts
 
 PATIENCE_SECONDS = 45.0
@@ -229,7 +231,17 @@ def _smuggled(model: str, draw: Random) -> Attack:
     return Attack("length and chunks", _post(b"0\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n", headers=both))
 
 
+def _neighbour(model: str, draw: Random) -> Attack:
+    """A request that makes a hostile author's model do its worst. Its own engine may say that it is broken."""
+    name, streams = draw.choice(neighbours.NAMES), draw.random() < 0.5
+    chat = {"model": name, "stream": streams, **hostile_authors.CHAT}
+    allowed = REFUSED | {200, 429, 500, 503}
+    if draw.random() < 0.5:
+        return Attack(f"chat with {name}", _post(json.dumps(chat).encode(), "/v1/chat/completions"), allowed)
+    return Attack(f"prompt for {name}", _asking(name, prompt="a" * 40), allowed)
+
+
 ATTACKS: tuple[Callable[[str, Random], Attack], ...] = (
     _noise, _trailers, _extension, _header, _digits, _nested, _types, _salt, _impossible, _too_much, _unknown, _path,
-    _halting, _smuggled, _grammar, _function, _image, _adapter,
+    _halting, _smuggled, _grammar, _function, _image, _adapter, _neighbour,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from homes.fleet import ENGINE_PORT
 from homes.kubectl import Json
 from homes.local import LocalFleet
 
+from soak import neighbours
 from soak.asking import Requests
 from soak.attackers import Attackers
 from soak.books import Books
@@ -95,8 +96,11 @@ class Soak:
 
     def play(self) -> SoakReport:
         """Deploys, soaks, closes the books. Ctrl-C ends the traffic early."""
-        with tempfile.TemporaryDirectory(prefix="fairlead-adapters-") as folder:
-            return self._play(Path(folder))
+        with tempfile.TemporaryDirectory(prefix="fairlead-soak-files-") as folder:
+            try:
+                return self._play(Path(folder))
+            finally:
+                self._fleet.delete("llm", *neighbours.NAMES)
 
     def _play(self, adapters: Path) -> SoakReport:
         for adapter in ADAPTERS:
@@ -104,6 +108,7 @@ class Soak:
         self._fleet.apply(deployment(self._options.replicas, adapters))
         self._fleet.wait_ready(NAME, self._options.replicas)
         self._fleet.wait("all adapters to be loaded", self._adapters_loaded)
+        self._fleet.apply(*neighbours.deployments(adapters, self._draw))
         started = time.monotonic()
         self._say(f"seed {self._options.seed}: {self._options.seconds / 60:.0f} minutes of traffic")
         try:

@@ -25,10 +25,19 @@ from pathlib import Path
 import httpx
 
 from fairlead_engine.demo import resolve_model
+from fairlead_engine_testing import hostile_authors
 from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.hostile_authors import hostile_author
 from fairlead_engine_testing.hostile_models import hostile_model
-from fairlead_engine_testing.hostile_requests import Hostile, hostile_request, requests_for_each_grammar
+from fairlead_engine_testing.hostile_requests import (
+    CHAT,
+    COMPLETION,
+    TOKENIZE,
+    Hostile,
+    hostile_request,
+    requests_for_each_grammar,
+)
 
 _LIFE_SECONDS = 180.0
 _BURST_SECONDS = 12.0
@@ -37,7 +46,12 @@ _SILENCE_SECONDS = 60.0
 _ANSWER_SECONDS = 120.0
 _NUM_ATTACKERS = 16
 _MODELS_PER_LIFE = 3
-"""That are none, and loaded after it."""
+"""That are none, and loaded after it; and as many that mean harm."""
+_NUM_QUESTIONS = 12
+"""To each that means harm, at once."""
+_PROBE_SECONDS = 10.0
+"""In which an engine answers a probe, whatever its model is at."""
+_MOST_GROWTH_BY_HARM = 200 * 2**20
 _MOST_GROWTH = 64 * 2**20
 """Bytes by which a process may be larger at the end of a life than after its first half,"""
 _MOST_GROWTH_OF_CORE = 192 * 2**20
@@ -142,6 +156,7 @@ class Attack:
             self._live(min(left, _LIFE_SECONDS))
             for _ in range(_MODELS_PER_LIFE if left > _LIFE_SECONDS else 1):
                 self._load_hostile_model()
+                self._serve_hostile_author()
         return self.report
 
     def _live(self, seconds: float) -> None:
@@ -182,6 +197,50 @@ class Attack:
         finally:
             engine.close()
             engine.last_words.unlink(missing_ok=True)
+
+    def _serve_hostile_author(self) -> None:
+        """It may be refused when it loads; what it is asked later stops neither its server nor its end."""
+        target = self._folder / "harmful"
+        shutil.rmtree(target, ignore_errors=True)
+        what = hostile_author(self._draw, self._model, target)
+        self._say(f"  serving {what[:150]}")
+        flags = ["--model", str(target), "--served-name", "tiny", "--kv-cache-memory", "4Mi", "--max-model-len", "100"]
+        engine = Engine(self._folder, flags)
+        try:
+            engine.wait_ready()
+            first = dict(zip(engine.pids(), engine.sizes(), strict=False))
+            asyncio.run(self._ask_harmful(engine, what))
+            for pid, (size, *_) in zip(engine.pids(), engine.sizes(), strict=False):
+                if pid in first and size > first[pid][0] + _MOST_GROWTH_BY_HARM:
+                    self._problem(engine, f"a process grew from {first[pid][0]} to {size} bytes ({what})")
+            engine.process.terminate()
+            engine.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._problem(engine, f"SIGTERM did not end an engine ({what})")
+        except (RuntimeError, OSError, httpx.HTTPError) as error:
+            if engine.process.poll() not in (1, 2) or not engine.last_words.exists():
+                self._problem(engine, f"a harmful model ended its engine ({what}): {error!r}")
+        finally:
+            engine.close()
+            engine.last_words.unlink(missing_ok=True)
+
+    async def _ask_harmful(self, engine: Engine, what: str) -> None:
+        """Everything that renders, tokenises or decodes, at once, and probes meanwhile."""
+        text = {"model": "tiny", "prompt": "a" * 40, "max_tokens": 3}
+        bodies = [(CHAT, {"model": "tiny", **hostile_authors.CHAT}), (COMPLETION, text), (TOKENIZE, text)]
+        async with httpx.AsyncClient(base_url=engine.url, timeout=_ANSWER_SECONDS) as client:
+            questions = [
+                Hostile(path, json.dumps(body).encode(), self._draw.choice([None, 0.1]))
+                for path, body in bodies * (_NUM_QUESTIONS // len(bodies))
+            ]
+            asking = [asyncio.create_task(self._send(client, each)) for each in questions]
+            while not all(each.done() for each in asking):
+                try:
+                    (await client.get("/health", timeout=_PROBE_SECONDS)).raise_for_status()
+                except httpx.TimeoutException:
+                    self._problem(engine, f"no probe was answered within {_PROBE_SECONDS} s ({what})")
+                await asyncio.sleep(0.1)
+            await asyncio.gather(*asking)
 
     def _flags(self) -> list[str]:
         draw = self._draw
