@@ -44,10 +44,10 @@ def run(
     )  # fmt: skip
     with nullcontext() if upstream else running(*fake), running(*words) as pid:
         ports = {"straight": server, "through": front}
-        rows, sums = uvloop.run(measure(ports, pid, name, requests, streams, length, seconds))
+        rows, front_cpu = uvloop.run(measure(ports, pid, name, requests, streams, length, seconds))
     for what, each in rows.items():
         yield {"what": what, **each}
-    yield {"what": "front's CPU µs per token", "straight": 0.0, "through": sums}
+    yield {"what": "front's CPU µs per token", "straight": 0.0, "through": front_cpu}
 
 
 async def measure(
