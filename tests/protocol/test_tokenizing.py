@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fairlead_protocol.chat import ChatTemplateError
+from fairlead_protocol.prompts import Part, PromptError
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 TEMPLATE = "{% for m in messages %}{{ bos_token }}{{ m.content }}{{ eos_token }}{% endfor %}"
@@ -116,3 +117,14 @@ def test_a_chat_template_that_is_no_text_is_refused(folder: Path, tmp_path: Path
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [1, {"name": "x"}], "eos_token": 5}))
     tokenizer = PromptTokenizer.from_folder(tmp_path)
     assert (tokenizer.chat_template, tokenizer.special_tokens) == (None, {})
+
+
+def test_a_panic_in_rust_is_an_error_that_names_the_field(folder: Path) -> None:
+    parts = json.loads(PromptTokenizer.from_folder(folder).tokenizer_json)
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    tokenizer = PromptTokenizer(json.dumps({**parts, "pre_tokenizer": split}))
+    with pytest.raises(TokenizerError, match="its tokenizer fails"):
+        tokenizer.encode("a" * 25 + "!")
+    with pytest.raises(PromptError, match=r"prompt\[3\] cannot be tokenised by this model"):
+        Part("prompt[3]", "a" * 25 + "!").encoded(tokenizer, True)
+    assert tokenizer.encode("ahoy"), "and it goes on"

@@ -36,22 +36,22 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
         """The frames that are whole now."""
-        kept = bool(self._rest)
-        if kept:
+        known: bytes | bytearray = data
+        if self._rest:
             self._rest += data
-        come: bytes | bytearray = self._rest if kept else data
+            known = self._rest
         frames, start = [], 0
-        while len(come) - start >= _HEAD.size:
-            num_bytes, kind = _HEAD.unpack_from(come, start)
+        while len(known) - start >= _HEAD.size:
+            num_bytes, kind = _HEAD.unpack_from(known, start)
             end = start + _HEAD.size + num_bytes
-            if len(come) < end:
+            if len(known) < end:
                 break
-            frames.append((Kind(kind), bytes(come[start + _HEAD.size : end])))
+            frames.append((Kind(kind), bytes(known[start + _HEAD.size : end])))
             start = end
-        if kept:
-            del self._rest[:start]
-        else:
+        if known is data:
             self._rest += data[start:]
+        else:
+            del self._rest[:start]
         return frames
 
     @property

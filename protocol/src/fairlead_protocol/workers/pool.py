@@ -26,7 +26,7 @@ _NICENESS = 5
 """Of those: whoever is quick goes first."""
 _MOST_INTERRUPTIONS = 8
 MOST_EXCESSES = 3
-_EXCESS_SECONDS = 30.0
+_EXCESS_SECONDS = 300.0
 """After which one of those is forgiven."""
 PAUSE_SECONDS = 60.0
 """For which a program is given up; twice as long each time."""
