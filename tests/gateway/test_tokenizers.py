@@ -132,7 +132,7 @@ async def test_processes_go_with_their_tokenizers(tokenizers: Tokenizers) -> Non
         await tokenizers.add(info(text))
     tokenizers.keep([info("b").digest])
     async with asyncio.timeout(30):
-        while len(psutil.Process().children(recursive=True)) > 2:
+        while len(psutil.Process().children(recursive=True)) > 3:  # the root, a stem and its quick process
             await asyncio.sleep(0.01)
     tokenizers.close()
     assert psutil.Process().children(recursive=True) == []
