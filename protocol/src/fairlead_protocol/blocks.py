@@ -6,6 +6,8 @@ block has tokens of. A cryptographic hash is used because a collision would serv
 """
 
 import struct
+import sys
+from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
@@ -97,6 +99,8 @@ def _hash(parent: BlockHash, raw_ids: bytes | memoryview, extra: bytes) -> Block
 
 
 def _little_endian(token_ids: Sequence[int]) -> bytes:
+    if isinstance(token_ids, array) and token_ids.typecode == "I" and sys.byteorder == "little":
+        return token_ids.tobytes()
     try:
         return struct.pack(f"<{len(token_ids)}I", *token_ids)
     except struct.error as error:
