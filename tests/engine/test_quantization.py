@@ -14,6 +14,7 @@ from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model import load_model, read_config, weights
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.quantization.formats import FORMATS
+from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.shard import Shard
 from fairlead_engine_testing.checkpoints import FAMILIES, gpt_oss_fields, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
@@ -260,11 +261,11 @@ def test_blocks_of_8_bit_floats_give_the_weights_that_they_mean(family: str, blo
     assert serve(stored, PROMPTS, budget=7) == outputs
     meant = dequantized_blocks(stored, tmp_path / "meant", block)
     if family in WITH_EXPERTS:
-        config = read_config(stored)
+        source = choose_source(None, read_config(stored).quantization)
         with Checkpoint(stored, torch.float32, torch.device("cpu")) as checkpoint:
             for key, weight in load_file(meant / WEIGHTS).items():
                 if is_quantized(key):
-                    found = config.quantization.read(checkpoint, key.removesuffix(".weight"), *weight.shape, WHOLE)
+                    found = source.read(checkpoint, key.removesuffix(".weight"), *weight.shape, WHOLE)
                     assert torch.equal(found.dequantized(), weight)
         if family == "deepseek_v3":  # these are multiplied as floats
             attention, floats = (
@@ -429,12 +430,13 @@ def test_groups_of_different_sizes_are_computed_side_by_side(size: int, tmp_path
     others = {**group, "targets": ["re:.*q_proj"], "weights": {**group["weights"], "group_size": size}}
     change_config(stored, "config_groups", value={"others": others, "group_0": group})
     config = read_config(stored)
+    source = choose_source(None, config.quantization)
     model = load_model(stored, config, torch.float32, torch.device("cpu"))
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
     found = model.layers[1].attention.qkv(x)
     with Checkpoint(stored, torch.float32, torch.device("cpu")) as checkpoint:
         parts = [
-            config.quantization.read(checkpoint, f"model.layers.1.self_attn.{name}_proj", rows, 64, WHOLE)
+            source.read(checkpoint, f"model.layers.1.self_attn.{name}_proj", rows, 64, WHOLE)
             for name, rows in (("q", 64), ("k", 32), ("v", 32))
         ]
     assert parts[0].group_size == size != parts[1].group_size == 32
