@@ -128,6 +128,20 @@ async def test_large_jobs_may_take_more(workers: Workers) -> None:
     assert len(await workers.ask_beside(b"take 200000000 " + b" " * 2**20)) > 2**20
 
 
+async def test_long_jobs_of_all_programs_together_are_few_at_a_time(make: Callable[..., Workers]) -> None:
+    programs = [make(name.encode()) for name in "abcd"]
+    for each in programs:
+        await each.load()
+    before = len(descendants())
+    jobs = [asyncio.create_task(each.ask_beside(b"sleep 0.2")) for each in programs for _ in range(3)]
+    most = 0
+    while not all(job.done() for job in jobs):
+        most = max(most, len(descendants()) - before)
+        await asyncio.sleep(0.02)
+    assert 0 < most <= 4
+    assert [await job for job in jobs] == [b"sleep 0.2"] * len(jobs)
+
+
 async def test_whoever_leaves_ends_what_was_done_beside_others(workers: Workers) -> None:
     await workers.ask(b"echo")
     asked = asyncio.create_task(workers.ask_beside(b"burn 60"))

@@ -96,7 +96,7 @@ class Workers:
         """The answer to one that takes longer, from a process of its own. `num_bytes`: what it is made of, if that is
         more than it says itself. Raises the same."""
         num_bytes = max(num_bytes, len(job))
-        async with self._large if num_bytes >= LARGE_BYTES else self._beside:
+        async with self._large if num_bytes >= LARGE_BYTES else self._beside, self._root.beside:
             self._check()
             branch = await self._stem_now().fork(self._limits, _NICENESS)
             self._alone.add(branch)

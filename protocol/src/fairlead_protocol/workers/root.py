@@ -1,5 +1,6 @@
 """The first process of the tree, which runs nothing of any program: all others are forked from it, or from those."""
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from fairlead_protocol.workers.branch import Branch
 from fairlead_protocol.workers.limits import Limits
 
+_MOST_BESIDE = 4
+"""Of all programs together, jobs that take long at a time: each may take all the memory of its limits."""
 _COMMAND = (sys.executable, "-P", "-m", "fairlead_protocol.workers.process")
 
 
@@ -20,6 +23,7 @@ class WorkerRoot:
         self._modules = modules
         self._process: subprocess.Popen[bytes] | None = None
         self._branch: Branch | None = None
+        self.beside = asyncio.Semaphore(_MOST_BESIDE)
 
     async def fork(self, limits: Limits) -> Branch:
         """A process for one program. Raises WorkerInterrupted where that could not be had."""
