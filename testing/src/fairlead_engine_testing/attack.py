@@ -7,6 +7,7 @@ free, nobody waits, no check has failed, and nothing has grown. Exit status 1: s
 
 import argparse
 import asyncio
+import base64
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -29,6 +31,7 @@ from fairlead_engine_testing import hostile_authors
 from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.hostile_authors import hostile_author
+from fairlead_engine_testing.hostile_images import hostile_images
 from fairlead_engine_testing.hostile_models import hostile_model
 from fairlead_engine_testing.hostile_requests import (
     CHAT,
@@ -38,6 +41,7 @@ from fairlead_engine_testing.hostile_requests import (
     hostile_request,
     requests_for_each_grammar,
 )
+from fairlead_engine_testing.vision_checkpoints import write_vision_model
 
 _LIFE_SECONDS = 180.0
 _BURST_SECONDS = 12.0
@@ -146,6 +150,7 @@ class Attack:
         self._draw = random.Random(seed)
         self._say = say
         self._model = _write_model(folder / "tiny")
+        self._sees = folder / "sees"
         self._adapters = _write_adapters(folder / "adapters", self._model)
         self.report = Report()
 
@@ -157,6 +162,7 @@ class Attack:
             for _ in range(_MODELS_PER_LIFE if left > _LIFE_SECONDS else 1):
                 self._load_hostile_model()
                 self._serve_hostile_author()
+            self._serve_hostile_images()
         return self.report
 
     def _live(self, seconds: float) -> None:
@@ -199,17 +205,30 @@ class Attack:
             engine.last_words.unlink(missing_ok=True)
 
     def _serve_hostile_author(self) -> None:
-        """It may be refused when it loads; what it is asked later stops neither its server nor its end."""
+        """Its model may be refused when it is loaded; what is asked of it later stops neither server nor end."""
         target = self._folder / "harmful"
         shutil.rmtree(target, ignore_errors=True)
         what = hostile_author(self._draw, self._model, target)
+        text = {"prompt": "a" * 40, "max_tokens": 3}
+        self._serve_harm(target, what, [(CHAT, hostile_authors.CHAT), (COMPLETION, text), (TOKENIZE, text)])
+
+    def _serve_hostile_images(self) -> None:
+        """A model that sees images is shown such as nobody should unpack."""
+        if not self._sees.exists():
+            write_vision_model(self._sees)
+        images = hostile_images()
+        names = self._draw.sample(sorted(images), 4)
+        self._serve_harm(self._sees, ", ".join(names), [(CHAT, _showing(images[name])) for name in names])
+
+    def _serve_harm(self, model: Path, what: str, bodies: list[tuple[str, dict[str, Any]]]) -> None:
+        """Probes are answered meanwhile, nothing grows by much, and SIGTERM ends it."""
         self._say(f"  serving {what[:150]}")
-        flags = ["--model", str(target), "--served-name", "tiny", "--kv-cache-memory", "4Mi", "--max-model-len", "100"]
+        flags = ["--model", str(model), "--served-name", "tiny", "--kv-cache-memory", "4Mi", "--max-model-len", "100"]
         engine = Engine(self._folder, flags)
         try:
             engine.wait_ready()
             first = dict(zip(engine.pids(), engine.sizes(), strict=False))
-            asyncio.run(self._ask_harmful(engine, what))
+            asyncio.run(self._ask_for_harm(engine, what, bodies))
             for pid, (size, *_) in zip(engine.pids(), engine.sizes(), strict=False):
                 if pid in first and size > first[pid][0] + _MOST_GROWTH_BY_HARM:
                     self._problem(engine, f"a process grew from {first[pid][0]} to {size} bytes ({what})")
@@ -224,13 +243,11 @@ class Attack:
             engine.close()
             engine.last_words.unlink(missing_ok=True)
 
-    async def _ask_harmful(self, engine: Engine, what: str) -> None:
-        """Everything that renders, tokenises or decodes, at once, and probes meanwhile."""
-        text = {"model": "tiny", "prompt": "a" * 40, "max_tokens": 3}
-        bodies = [(CHAT, {"model": "tiny", **hostile_authors.CHAT}), (COMPLETION, text), (TOKENIZE, text)]
+    async def _ask_for_harm(self, engine: Engine, what: str, bodies: list[tuple[str, dict[str, Any]]]) -> None:
+        """All of these at once, some by clients who leave."""
         async with httpx.AsyncClient(base_url=engine.url, timeout=_ANSWER_SECONDS) as client:
             questions = [
-                Hostile(path, json.dumps(body).encode(), self._draw.choice([None, 0.1]))
+                Hostile(path, json.dumps({"model": "tiny", **body}).encode(), self._draw.choice([None, 0.1]))
                 for path, body in bodies * (_NUM_QUESTIONS // len(bodies))
             ]
             asking = [asyncio.create_task(self._send(client, each)) for each in questions]
@@ -336,6 +353,12 @@ class Attack:
         shutil.copyfile(engine.log, kept)
         self.report.problems.append(f"{text} (log: {kept})")
         self._say("  " + self.report.problems[-1])
+
+
+def _showing(image: bytes) -> dict[str, Any]:
+    url = f"data:image/any;base64,{base64.b64encode(image).decode()}"
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "a"}]
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 2}
 
 
 def _is_core(pid: int) -> bool:

@@ -68,3 +68,18 @@ def gif_film(num_pictures: int) -> bytes:
 def gif_with_comments(number: int) -> bytes:
     whole = gif_film(1)
     return whole[:19] + b"!\xfe\xffx" + b"a" * 254 + (b"\xff" + b"a" * 255) * number + b"\0" + whole[19:]
+
+
+def hostile_images() -> dict[str, bytes]:
+    """One of each kind, by name: small to send, large or endless to unpack."""
+    return {
+        "progressive JPEG": progressive_jpeg(8000, 8000, 2000),
+        "progressive JPEG, whole": progressive_jpeg(2000, 2000, 250, is_whole=True),
+        "PNG of a gigapixel": png_of(32_000, 32_000),
+        "interlaced PNG": png_of(8000, 8000, is_interlaced=True, depth=16, colours=6),
+        "PNG with notes": png_with(png_notes(b"iTXt", 2**24, 40)),
+        "PNG with profiles": png_with(png_notes(b"iCCP", 2**24, 40)),
+        "GIF film": gif_film(10_000),
+        "GIF with comments": gif_with_comments(100_000),
+        "WebP": encoded(Image.new("RGB", (8000, 8000)), "WEBP"),
+    }
