@@ -14,7 +14,6 @@ from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.prompt import Tokens
 from fairlead_engine.core.block_manager import BlockManager
-from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.sequences import Sequence
 from fairlead_engine.server.prompts import chat_prompts
@@ -26,6 +25,7 @@ from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_engine_testing.vision_checkpoints import PAD, VOCAB_SIZE, write_vision_tokenizer
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import ModelInfo
+from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 MAX_MODEL_LEN = 4096

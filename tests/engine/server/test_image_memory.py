@@ -14,12 +14,12 @@ from PIL import Image
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
-from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
 from fairlead_engine.server.image_workers import ImageWorkers, NotQuick
 from fairlead_engine_testing.scripted_engine import scripted_info
+from fairlead_protocol.models.image_settings import ImageSettings
 
 _SETTINGS = ImageSettings(
     image_token_id=5, patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=64 * 64,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import DecodedImage, ImageError
 from fairlead_engine.images.image_decoding import decode
 from fairlead_engine.images.image_header import read_header
 from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, is_quick
 from fairlead_engine_testing.hostile_images import encoded, gif_with_comments, picture, progressive_jpeg
+from fairlead_protocol.models.image_settings import ImageSettings
 
 SETTINGS = ImageSettings(
     image_token_id=1, patch_size=14, merge_size=2, temporal_patch_size=2, min_pixels=56 * 56, max_pixels=1280 * 784,

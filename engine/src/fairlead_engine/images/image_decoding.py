@@ -11,10 +11,10 @@ from hashlib import blake2b
 
 from PIL import Image, ImageOps
 
-from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import DecodedImage, ImageError
 from fairlead_engine.images.image_header import ImageHeader
 from fairlead_protocol.blocks import DIGEST_SIZE
+from fairlead_protocol.models.image_settings import ImageSettings
 
 _FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
 """As Pillow names them. It knows dozens; each that is offered to strangers has to be trusted."""

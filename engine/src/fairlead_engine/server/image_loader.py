@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
-from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError
 from fairlead_engine.images.image_header import ImageHeader, read_header
 from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, is_quick
@@ -22,6 +21,7 @@ from fairlead_engine.server.media_fetcher import MAX_BYTES, MediaFetcher
 from fairlead_engine.types import EngineInfo, PromptImage
 from fairlead_protocol.chat import Message
 from fairlead_protocol.image_parts import ImagePart, image_parts
+from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_protocol.prompts import PromptTooLong
 
 _NUM_THREADS = 2

@@ -8,10 +8,10 @@ import asyncio
 import os
 from typing import Any
 
-from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import DecodedImage, ImageError
 from fairlead_engine.images.image_header import ImageHeader
 from fairlead_engine.server.child_lane import ChildFailure, ChildLane, TookTooLong
+from fairlead_protocol.models.image_settings import ImageSettings
 
 _QUICK_WORK = 24 * 2**20
 """Of an image that is unpacked in some 50 milliseconds: a JPEG of four million pixels, or a progressive one of one."""
