@@ -11,6 +11,14 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+_LONGEST_ID = 60
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Files are named by their argument: some have the time in them, and all workers must see the same names."""
+    return argname if isinstance(val, bytes) and len(val) > _LONGEST_ID else None
+
+
 # A shell without job control starts its background jobs with SIGINT ignored, and processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
