@@ -14,6 +14,7 @@ from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.quantization.dequantized_linear import tell_decoding
 from fairlead_engine.model.quantization.packed_integers import pack, unpack
+from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized, write_awq, write_gptq
@@ -59,7 +60,8 @@ def test_rows_and_columns_of_a_rank_are_those_of_the_whole(write, options, dtype
     """Parts that begin and end within a word, and columns that keep the groups they had."""
     floats = write_random_checkpoint(tmp_path / "floats", llama_fields(intermediate_size=128))
     stored = write(floats, tmp_path / "stored", tmp_path / "meant", **options)
-    source, meant = read_config(stored).quantization, load_file(tmp_path / "meant" / WEIGHTS)
+    source = choose_source(None, read_config(stored).quantization)
+    meant = load_file(tmp_path / "meant" / WEIGHTS)
     assert source is not None
     with Checkpoint(stored, dtype, CPU) as checkpoint:
         for key, weight in meant.items():

@@ -231,7 +231,7 @@ async def test_logs_of_a_crashing_container_are_kept(kubectl: Kubectl, node_api:
 
 
 async def test_what_is_not_supported_is_said(kubectl: Kubectl) -> None:
-    refused = await kubectl("create", "configmap", "x", "--from-literal=a=b", succeeds=False)
+    refused = await kubectl("create", "deployment", "x", "--image=fairlead/engine:1", succeeds=False)
     assert "kubectl apply -f -" in refused.err
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {}}
     assert 'no matches for kind "Job"' in (await kubectl("apply", "-f", "-", stdin=job, succeeds=False)).err
