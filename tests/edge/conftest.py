@@ -17,6 +17,7 @@ from fairlead_engine.server.faults import engine_limits, engine_protocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.prompts_here import PromptsHere
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.http.connections import CutConnections
 from fairlead_testing.fake_engine import FakeEngine
@@ -96,7 +97,7 @@ async def serving_engine() -> AsyncIterator[tuple[int, uvicorn.Server, ScriptedE
     """An engine's HTTP on a port, in front of a scripted core."""
     engine = ScriptedEngine(info=scripted_info(vocab_size=100_000))
     engine.alive = True
-    service = Service("fake", engine, ServerConfig())
+    service = Service("fake", engine, ServerConfig(), make_asked=PromptsHere)
     service.ready(ModelFiles.read(resolve_model("demo://dinghy")), engine.info)
     options: Any = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
     limits = engine_limits(MAX_CONNECTIONS)

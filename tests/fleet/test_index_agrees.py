@@ -32,6 +32,7 @@ from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
+from fairlead_engine_testing.prompts_here import PromptsHere
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import HEADER_DISPATCH, PATH_KV_EVENTS
 from fairlead_testing.fake_engine.prompts import make_tokenizer
@@ -99,7 +100,7 @@ class KeepingClient(InProcessClient):
 @asynccontextmanager
 async def real_engine(history: History, *, ring_bytes: int, buffer_bytes: int) -> AsyncIterator[RealEngine]:
     client = KeepingClient()
-    service = Service(NAME, client, ServerConfig())
+    service = Service(NAME, client, ServerConfig(), make_asked=PromptsHere)
     service.stream.mirror = mirror = RecordingMirror(history, ring_bytes=ring_bytes)
     service.stream.followers = Followers(buffer_bytes=buffer_bytes)
     service.ready(ModelFiles(make_tokenizer(), {}), await client.start())

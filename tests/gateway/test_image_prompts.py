@@ -16,11 +16,12 @@ from fairlead.routing.prompt import Tokens
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.sequences import Sequence
-from fairlead_engine.server.prompts import chat_prompts
+from fairlead_engine.server.prompts import chat_fields
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ChatRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import ModelTask, SamplingParams
+from fairlead_engine_testing.prompts_here import prompts_here
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_engine_testing.vision_checkpoints import PAD, VOCAB_SIZE, write_vision_tokenizer
 from fairlead_protocol.lanes import Pacer
@@ -78,7 +79,7 @@ async def test_blocks_before_an_image_have_the_engines_names_and_no_ids_are_sent
     prompt = await reader.read(parse("/v1/chat/completions", body, [], request_id="1"), [model.tokenizer.digest])
     tokens = known(prompt, model)
     image = DecodedImage(5, 7, b"", b"d" * 16)
-    [(ids, _)] = chat_prompts(decode(body, ChatRequest), model, [image])
+    [(ids, _)] = prompts_here(decode(body, ChatRequest), model, chat_fields, [image])
     images = model.placed([image], ids)
     sequence = Sequence("1", ids, len(ids), SamplingParams(), images=images)
     BlockManager(64, BLOCK_SIZE).match(sequence)
@@ -128,6 +129,6 @@ async def test_of_a_model_that_sees_nothing_too(tmp_path):
 
 async def test_texts_for_a_model_that_sees_are_tokenised_as_ever(reader, model):
     prompt = await reader.read(request("no image"), [model.tokenizer.digest])
-    [(ids, _)] = chat_prompts(decode(body_of("no image"), ChatRequest), model)
+    [(ids, _)] = prompts_here(decode(body_of("no image"), ChatRequest), model, chat_fields)
     assert list(known(prompt, model).token_ids) == ids
     assert prompt.tokens_field(model.tokenizer.digest) is not None

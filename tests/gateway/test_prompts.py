@@ -22,12 +22,13 @@ from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.prompts import chat_prompts, completion_prompts
+from fairlead_engine.server.prompts import chat_fields, completion_fields
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.prompts_here import PromptsHere, prompts_here
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_protocol.lanes import Pacer
@@ -132,8 +133,9 @@ def engine_ids(path: str, body: dict[str, Any]) -> list[list[int]] | None:
     raw = json.dumps({"model": "dinghy", **body}).encode()
     try:
         if path == CHAT:
-            return [prompt.token_ids for prompt in chat_prompts(decode(raw, ChatRequest), ENGINE)]
-        return [prompt.token_ids for prompt in completion_prompts(decode(raw, CompletionRequest), ENGINE)]
+            return [prompt.token_ids for prompt in prompts_here(decode(raw, ChatRequest), ENGINE, chat_fields)]
+        request = decode(raw, CompletionRequest)
+        return [prompt.token_ids for prompt in prompts_here(request, ENGINE, completion_fields)]
     except RequestError:
         return None
 
@@ -186,7 +188,7 @@ def test_the_gateways_ids_are_those_the_engine_makes_itself(
 async def test_an_engine_over_http_tokenises_as_the_gateway_does(reader: PromptReader) -> None:
     engine = ScriptedEngine(info=INFO)
     engine.alive = True
-    service = Service("dinghy", engine, ServerConfig())
+    service = Service("dinghy", engine, ServerConfig(), make_asked=PromptsHere)
     service.ready(ModelFiles(TOKENIZER, {}), INFO)
     messages = [
         {"role": "system", "content": "Be brief."},

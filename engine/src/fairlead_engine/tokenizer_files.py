@@ -11,15 +11,16 @@ from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 
-def read_tokenizer(model: Path) -> PromptTokenizer:
-    """Tokenizer and chat template. Raises ModelLoadError (TokenizerInvalid, CheckpointInvalid)."""
+def read_tokenizer(model: Path, *, renders: bool = True) -> PromptTokenizer:
+    """Tokenizer and chat template; `renders`: as `PromptTokenizer` has it. Raises ModelLoadError (TokenizerInvalid,
+    CheckpointInvalid)."""
     if model.suffix == GGUF_SUFFIX:
         from fairlead_protocol.models.gguf_file import GgufFile
         from fairlead_protocol.models.gguf_tokenizer import read_gguf_tokenizer
 
-        return read_gguf_tokenizer(GgufFile(model))
+        return read_gguf_tokenizer(GgufFile(model), renders=renders)
     try:
-        return PromptTokenizer.from_folder(model)
+        return PromptTokenizer.from_folder(model, renders=renders)
     except (TokenizerError, ChatTemplateError) as error:
         raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, str(error)) from error
 

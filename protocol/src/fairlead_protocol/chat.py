@@ -1,9 +1,9 @@
 """Chat templates: messages → the prompt text a model was trained on.
 
-Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, in a process that can be ended
-(`workers`) or within limits of work (`template_limits.bounded_work`), with the few helpers that Hugging Face's
-templates expect (`raise_exception`, `tojson`, `strftime_now`, `dict`, the `generation` block), as transformers has
-them.
+Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, which keeps them from Python,
+not from looping for ever. So gateways and engines run them in processes that can be ended (`workers`). They have the
+few helpers that Hugging Face's templates expect (`raise_exception`, `tojson`, `strftime_now`, `dict`, the `generation`
+block), as transformers has them.
 """
 
 import json
@@ -16,9 +16,9 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from fairlead_protocol.budget import MAX_INDENTED_NESTING, MAX_RENDERED_CHARACTERS, MAX_RENDERED_PIECES, nesting
-from fairlead_protocol.template_limits import BoundedEnvironment
 
 Message = Mapping[str, Any]
 
@@ -114,7 +114,10 @@ def _strftime_now(pattern: str) -> str:
 
 @lru_cache(maxsize=64)
 def _compiled(source: str) -> jinja2.Template:
-    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    del environment.globals["lipsum"]
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
@@ -130,12 +133,20 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str] | None = None, *, sees_images: bool = False
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        *,
+        sees_images: bool = False,
+        renders: bool = True,
     ) -> None:
-        """`sees_images`: whether the model does, so that the template writes what stands for them."""
+        """`sees_images`: whether the model does, so that the template writes what stands for them. `renders`: whether
+        it is compiled, which runs parts of it."""
         self.source = source
         self.sees_images = sees_images
         self.special_tokens = dict(special_tokens or {})
+        if not renders:
+            return
         try:
             self._template = _compiled(source)
         except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError) as error:  # the latter of deep nesting

@@ -218,6 +218,12 @@ class TextPrompts(msgspec.Struct, kw_only=True, frozen=True):
         """How many prompts it has, before any of them is looked at."""
         return num_prompts(self.content)
 
+    @property
+    def is_of_ids(self) -> bool:
+        """Whether there is no text in it."""
+        content = self.content
+        return isinstance(content, list) and not any(isinstance(part, str) for part in content)
+
     def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
         """Where each of its prompts stands. Raises `PromptError` for any other shape."""
         content, name = self.content, self.FIELD

@@ -47,9 +47,11 @@ class PromptTokenizer:
         special_tokens: Mapping[str, str] | None = None,
         joins_pairs: bool = False,
         image_token: str | None = None,
+        renders: bool = True,
     ) -> None:
         """`joins_pairs`: whether its model reads two texts that are to be compared as one prompt. `image_token`: the
-        text of what stands for an image in a prompt; None = the model sees none."""
+        text of what stands for an image in a prompt; None = the model sees none. `renders`: whether the template is
+        compiled, which runs parts of it; it cannot be used otherwise."""
         try:
             with panics_as_errors():
                 self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
@@ -61,11 +63,13 @@ class PromptTokenizer:
         self.joins_pairs = joins_pairs
         self.special_tokens = dict(special_tokens or {})
         self.image_token = image_token
+        self._renders = renders
         self.chat_template = self._template(chat_template) if chat_template else None
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "PromptTokenizer":
-        """Reads `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` of a model's folder.
+    def from_folder(cls, folder: Path, *, renders: bool = True) -> "PromptTokenizer":
+        """Reads `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` of a model's folder. `renders`: as
+        the class has it.
 
         Raises `TokenizerError` when there is no usable `tokenizer.json`.
         """
@@ -82,14 +86,15 @@ class PromptTokenizer:
             tokenizer_json,
             chat_template=_chat_template(folder, config),
             special_tokens={name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name)))},
+            renders=renders,
         )
 
     def joining_pairs(self) -> "PromptTokenizer":
         """The same for a model that reads pairs."""
-        template = self.chat_template.source if self.chat_template else None
-        return PromptTokenizer(
-            self.tokenizer_json, chat_template=template, special_tokens=self.special_tokens, joins_pairs=True
-        )
+        tokenizer = copy(self)
+        tokenizer.__dict__.pop("digest", None)
+        tokenizer.joins_pairs = True
+        return tokenizer
 
     def seeing(self, image_token: str) -> "PromptTokenizer":
         """The same of a model that sees images, for each of which a template writes this token."""
@@ -101,7 +106,8 @@ class PromptTokenizer:
         return tokenizer
 
     def _template(self, source: str) -> ChatTemplate:
-        return ChatTemplate(source, self.special_tokens, sees_images=self.image_token is not None)
+        sees_images = self.image_token is not None
+        return ChatTemplate(source, self.special_tokens, sees_images=sees_images, renders=self._renders)
 
     @cached_property
     def digest(self) -> str:
@@ -117,6 +123,11 @@ class PromptTokenizer:
             digest.update(len(raw).to_bytes(8, "little"))
             digest.update(raw)
         return digest.hexdigest()
+
+    @property
+    def template_source(self) -> str | None:
+        """The chat template's."""
+        return None if self.chat_template is None else self.chat_template.source
 
     @property
     def vocab_size(self) -> int:

@@ -22,6 +22,7 @@ from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.fake_engine import fake_config
+from fairlead_engine_testing.prompts_here import PromptsHere
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 CHAT_TEMPLATE = (
@@ -115,7 +116,7 @@ async def start_app(tokenizer: PromptTokenizer) -> AsyncIterator[StartApp]:
     ) -> App:
         engine = engine or ScriptedEngine()
         engine.alive = True
-        service = Service("tiny", engine, ServerConfig(**settings))
+        service = Service("tiny", engine, ServerConfig(**settings), make_asked=PromptsHere)
         if ready:
             service.ready(ModelFiles(tokenizer, {}), engine.info)
         transport = httpx.ASGITransport(app=build_app(service), raise_app_exceptions=False)
@@ -166,7 +167,7 @@ class EngineProcess:
 
     def core_pid(self) -> int:
         """The process that runs the model."""
-        others = {*self.peer_pids(), *self.grammar_pids(), *self.image_pids()}
+        others = {*self.peer_pids(), *self.grammar_pids(), *self.image_pids(), *self._running(b"workers.process")}
         (core,) = (each for each in self.children() if each not in others)
         return core
 

@@ -1,12 +1,9 @@
 """Prompts that fit no model are refused before they are tokenised, and what takes long is tokenised in turn."""
 
-import asyncio
-import threading
 from typing import Any
 
 import pytest
 
-from fairlead_protocol.prompts import EncodedPrompt, Part
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 TIMES = 1_000_000
@@ -57,41 +54,3 @@ async def test_more_prompts_than_may_be_are_refused_untokenised(start_app: Any, 
     assert response.status_code == 400
     assert "10000 prompts with n = 1 are more than" in response.json()["error"]["message"]
     assert encoded == []
-
-
-async def test_very_long_prompts_are_tokenised_one_at_a_time_even_if_their_clients_leave(
-    start_app: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = start_app()
-    let_go = threading.Event()
-    num_at_once: list[int] = []
-    lock, running = threading.Lock(), 0
-
-    def slow(self: Part, tokenizer: PromptTokenizer, add_special_tokens: bool) -> EncodedPrompt:
-        nonlocal running
-        if len(self.content) < 1000:
-            return EncodedPrompt([1])
-        with lock:
-            running += 1
-            num_at_once.append(running)
-        assert let_go.wait(30)
-        with lock:
-            running -= 1
-        return EncodedPrompt([1])
-
-    monkeypatch.setattr(Part, "encoded", slow)
-    monkeypatch.setattr(Part, "check_length", lambda *_: None)
-    body = {"model": "tiny", "prompt": "x" * 400_000}
-    impatient = [asyncio.create_task(app.http.post("/tokenize", json=body)) for _ in range(3)]
-    await asyncio.sleep(0.2)
-    for task in impatient:
-        task.cancel()
-    await asyncio.gather(*impatient, return_exceptions=True)
-    patient = [asyncio.create_task(app.http.post("/tokenize", json=body)) for _ in range(3)]
-    await asyncio.sleep(0.2)
-    short = await app.http.post("/tokenize", json={"model": "tiny", "prompt": "x" * 999})
-    assert short.status_code == 200
-    assert num_at_once == [1]
-    let_go.set()
-    assert {response.status_code for response in await asyncio.gather(*patient)} == {200}
-    assert max(num_at_once) == 1

@@ -168,12 +168,14 @@ def test_an_answer_has_made_no_other_call_and_an_id_that_nobody_guesses(dinghy: 
 
 
 async def test_a_result_is_rendered_behind_the_answer_whatever_else_is_said(start_app: Any) -> None:
-    model = start_app().service.model()
+    service = start_app().service
+    prompts, max_model_len = service.prompts, service.model().info.max_model_len
     for said in ("ahoy", "ANSWERSOFAR", "TURN"):
         messages = [{"role": "user", "content": said}]
         request = decode(json.dumps({"model": "tiny", "messages": messages}).encode(), ChatRequest)
         prompt = EngineRequest(request_id="r", prompt_token_ids=[1], sampling=SamplingParams(), arrival_time=0.0)
         answer = InjectableAnswer(request, prompt, TurnsReader(lambda _: None, [1]), None)
-        assert answer.tokens("call_1", "9", model) == model.encode("<|end|><|tool|>9<|end|><|assistant|>")
+        [expected] = await prompts.encoded(["<|end|><|tool|>9<|end|><|assistant|>"])
+        assert await answer.tokens("call_1", "9", prompts, max_model_len) == expected
         with pytest.raises(Gone, match="has room for fewer"):
-            answer.tokens("call_1", "word " * 100_000, model)
+            await answer.tokens("call_1", "word " * 100_000, prompts, max_model_len)

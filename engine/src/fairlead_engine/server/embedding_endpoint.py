@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server.prompts import embedding_prompts
+from fairlead_engine.server.prompts import embedding_fields
 from fairlead_engine.server.reading_endpoint import ReadingEndpoint, vector_of
 from fairlead_engine.server.schemas import EmbeddingRequest
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.types import Kind, Pooling, Reading
-from fairlead_protocol.prompts import EncodedPrompt
+from fairlead_protocol.prompts import PromptFields
 
 
 class EmbeddingEndpoint(ReadingEndpoint[EmbeddingRequest]):
@@ -21,7 +21,7 @@ class EmbeddingEndpoint(ReadingEndpoint[EmbeddingRequest]):
     schema = EmbeddingRequest
     kind = Kind.EMBED
 
-    def check(self, request: EmbeddingRequest, model: ServedModel) -> None:
+    async def check(self, request: EmbeddingRequest, model: ServedModel) -> None:
         if request.pooling == Pooling.CLS and not model.info.task.sees_all:
             raise RequestError(
                 "pooling",
@@ -34,8 +34,8 @@ class EmbeddingEndpoint(ReadingEndpoint[EmbeddingRequest]):
     def reading(self, model: ServedModel) -> Reading:
         return model.info.task.reading
 
-    def prompts(self, request: EmbeddingRequest, model: ServedModel) -> list[EncodedPrompt]:
-        return embedding_prompts(request, model)
+    def fields(self, request: EmbeddingRequest, model: ServedModel) -> PromptFields:
+        return embedding_fields(request, model)
 
     def told(self, request: EmbeddingRequest, model: ServedModel, vectors: list[bytes]) -> dict[str, Any]:
         return {"object": "list", "data": written(vectors, request.encoding_format)}

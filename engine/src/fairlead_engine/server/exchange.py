@@ -10,7 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -22,6 +22,8 @@ from fairlead_protocol.messages import HEADER_REQUEST_ID
 
 log = logging.getLogger(__name__)
 request_log = logging.getLogger("fairlead_engine.request")
+
+Result = TypeVar("Result")
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -128,15 +130,15 @@ class Exchange:
             message = {**message, "headers": [request_id, *message["headers"]]}
         await self._send(message)
 
-    async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work` to its end, or cancels it at once when the client leaves. Call after the body was read."""
+    async def while_connected(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What `work` returns, which is cancelled at once when the client leaves. Call after the body was read."""
         worker = asyncio.ensure_future(work)
         watcher = asyncio.ensure_future(self._disconnected())
         try:
             await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
             if not worker.done() and not self._is_complete:
                 raise ClientDisconnected
-            await worker
+            return await worker
         finally:
             for task in (worker, watcher):
                 task.cancel()

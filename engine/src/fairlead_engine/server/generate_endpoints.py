@@ -23,7 +23,13 @@ from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Choice, Generation, OutputReader
 from fairlead_engine.server.grammar_job import GrammarJob
 from fairlead_engine.server.injectable_answer import InjectableAnswer, TurnsReader, check_injectable
-from fairlead_engine.server.prompts import chat_prompts, check_effort, completion_prompts
+from fairlead_engine.server.prompts import (
+    chat_fields,
+    check_effort,
+    checked_prompts,
+    completion_fields,
+    given_prompts,
+)
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.sampling import chat_sampling, completion_sampling, with_grammar
@@ -35,7 +41,7 @@ from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun, tool_u
 from fairlead_engine.types import Grammar, Injectable, Kind, Pooling, Reading, SamplingParams, ThinkingBudget
 from fairlead_protocol.image_parts import url_bytes
 from fairlead_protocol.messages import HEADER_DISPATCH
-from fairlead_protocol.prompts import EncodedPrompt
+from fairlead_protocol.prompts import EncodedPrompt, PromptFields
 
 Request = TypeVar("Request", bound=PromptRequest)
 Generating = TypeVar("Generating", ChatRequest, CompletionRequest)
@@ -66,8 +72,8 @@ class PromptEndpoint(ABC, Generic[Request]):
             model.adapter(request.model)  # 404 here
             model.check_kind(self.kind)
             check(request)
-            self.check(request, model)
-            sampling = self.sampling(request, model)
+            await self.check(request, model)
+            sampling = await self.sampling(request, model)
             if isinstance(request, GenerationRequest):
                 check_beams(request, sampling.max_tokens)
             self._service.check_choices(request, sampling)
@@ -76,12 +82,12 @@ class PromptEndpoint(ABC, Generic[Request]):
             seen = self.images(request, model)
             images = await (admission.unless_stopped(seen) if image_bytes else seen)
             exchange.held.release()  # not before: of a chat with images the body is nearly all there is to hold
-            encoded = await self._service.prepared(size, lambda: self.prompts_with(images, request, model))
+            encoded = await self._prompts(request, model, images, size)
             prompts = [prompt.token_ids for prompt in encoded]
             self._service.check_scores(request, prompts, sampling)
             if (kept_to := await self.grammar(request, prompts, model)) is not None:
                 sampling = with_grammar(sampling, kept_to)
-            if (budget := self.thinking(request, prompts, model)) is not None:
+            if (budget := await self.thinking(request, prompts, model)) is not None:
                 sampling = msgspec.structs.replace(sampling, thinking=budget)
             choices = self._service.choices(
                 request,
@@ -106,7 +112,15 @@ class PromptEndpoint(ABC, Generic[Request]):
                 finally:
                     exchange.facts.update(_facts(request, generation, arrival_time))
 
-    def check(self, request: Request, model: ServedModel) -> None:
+    async def _prompts(
+        self, request: Request, model: ServedModel, images: list[DecodedImage], size: int
+    ) -> list[EncodedPrompt]:
+        fields, prepared = self.fields(request, model), self._service.prepared
+        given = await prepared(size, lambda: given_prompts(fields, request, model, images))
+        prompts = await self._service.prompts.prompts(fields) if given is None else given
+        return await prepared(size, lambda: checked_prompts(prompts, fields, request, model, images))
+
+    async def check(self, request: Request, model: ServedModel) -> None:
         """Raises `RequestError` for what this model cannot be asked for, and can be told before a prompt is made."""
         return
 
@@ -118,15 +132,11 @@ class PromptEndpoint(ABC, Generic[Request]):
         """What it shows the model; raises `RequestError`."""
         return []
 
-    def prompts_with(self, images: list[DecodedImage], request: Request, model: ServedModel) -> list[EncodedPrompt]:
-        """`prompts`, with the tokens of these images; of requests that have none the same."""
-        return self.prompts(request, model)
-
     async def grammar(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
         """What the answer keeps to, if anything; raises `RequestError`."""
         return None
 
-    def thinking(self, request: Request, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
+    async def thinking(self, request: Request, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
         """How long answers may reason; None = as long as they want to."""
         return None
 
@@ -147,12 +157,12 @@ class PromptEndpoint(ABC, Generic[Request]):
         return Reading.UNIT
 
     @abstractmethod
-    def sampling(self, request: Request, model: ServedModel) -> SamplingParams:
+    async def sampling(self, request: Request, model: ServedModel) -> SamplingParams:
         """How to sample; raises `RequestError`."""
 
     @abstractmethod
-    def prompts(self, request: Request, model: ServedModel) -> list[EncodedPrompt]:
-        """Every prompt as a model reads it; raises `RequestError`. May run in a thread."""
+    def fields(self, request: Request, model: ServedModel) -> PromptFields:
+        """What decides its prompts; raises `RequestError`."""
 
     @abstractmethod
     def reader(self, request: Request, prompt: list[int], sampling: SamplingParams, model: ServedModel) -> OutputReader:
@@ -202,11 +212,11 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
 
     schema = ChatRequest
 
-    def sampling(self, request: ChatRequest, model: ServedModel) -> SamplingParams:
-        return chat_sampling(request, model.sampling_defaults, model.encode)
+    async def sampling(self, request: ChatRequest, model: ServedModel) -> SamplingParams:
+        return await self._service.prompts.sampling(partial(chat_sampling, request, model.sampling_defaults))
 
-    def prompts(self, request: ChatRequest, model: ServedModel) -> list[EncodedPrompt]:
-        return chat_prompts(request, model)
+    def fields(self, request: ChatRequest, model: ServedModel) -> PromptFields:
+        return chat_fields(request)
 
     def image_bytes(self, request: ChatRequest) -> int:
         return url_bytes(request.messages)
@@ -214,15 +224,12 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
     async def images(self, request: ChatRequest, model: ServedModel) -> list[DecodedImage]:
         return await self._service.images.load(request.messages, model.info, request.num_each)
 
-    def prompts_with(self, images: list[DecodedImage], request: ChatRequest, model: ServedModel) -> list[EncodedPrompt]:
-        return chat_prompts(request, model, images)
-
-    def check(self, request: ChatRequest, model: ServedModel) -> None:
+    async def check(self, request: ChatRequest, model: ServedModel) -> None:
         use = tool_use(request, model.formats)
         check_effort(request, model)
         if request.injectable:
             check_injectable(request, use, model, num_processes=self._service.num_processes)
-        if request.thinking_token_budget is not None and model.thinking_markers is None:
+        if request.thinking_token_budget is not None and await self._thinking_markers(model) is None:
             raise RequestError(
                 "thinking_token_budget",
                 "thinking_token_budget is not supported by this model as it is served: where its reasoning begins and "
@@ -249,11 +256,18 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         finally:
             del answers[answer_id]
 
-    def thinking(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
-        if request.thinking_token_budget is None or model.thinking_markers is None:
+    async def thinking(
+        self, request: ChatRequest, prompts: list[list[int]], model: ServedModel
+    ) -> ThinkingBudget | None:
+        if request.thinking_token_budget is None or (markers := await self._thinking_markers(model)) is None:
             return None
         has_begun = reasoning_has_begun(prompts[0], model.formats, model.vocabulary)
-        return ThinkingBudget(request.thinking_token_budget, *model.thinking_markers, has_begun)
+        return ThinkingBudget(request.thinking_token_budget, *markers, has_begun)
+
+    async def _thinking_markers(self, model: ServedModel) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        if (thought := model.formats.thought) is None:
+            return None
+        return model.thinking_markers(*await self._service.prompts.encoded([thought.begin, thought.end]))
 
     async def grammar(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
         wish, use = wish_of(request), tool_use(request, model.formats)
@@ -310,11 +324,11 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
 
     schema = CompletionRequest
 
-    def sampling(self, request: CompletionRequest, model: ServedModel) -> SamplingParams:
-        return completion_sampling(request, model.sampling_defaults, model.encode)
+    async def sampling(self, request: CompletionRequest, model: ServedModel) -> SamplingParams:
+        return await self._service.prompts.sampling(partial(completion_sampling, request, model.sampling_defaults))
 
-    def prompts(self, request: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
-        return completion_prompts(request, model)
+    def fields(self, request: CompletionRequest, model: ServedModel) -> PromptFields:
+        return completion_fields(request)
 
     async def grammar(self, request: CompletionRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
         wish = wish_of(request)

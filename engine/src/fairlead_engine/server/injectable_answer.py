@@ -5,8 +5,7 @@ of the turn so far to the beginning of the next. `core/injections.py` finds the 
 """
 
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
@@ -14,17 +13,15 @@ from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import InjectionError, RequestError
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.detokenizer import CallDelta, TextDelta
+from fairlead_engine.server.prompt_program import ResultJob
+from fairlead_engine.server.prompt_workers import PromptWorkers
+from fairlead_engine.server.prompts import chat_fields
 from fairlead_engine.server.refusals import Gone
 from fairlead_engine.server.schemas import ChatRequest
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.structured_output import wish_of
 from fairlead_engine.server.tool_use import ToolUse
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
-from fairlead_protocol.chat import ChatTemplateError
-from fairlead_protocol.template_limits import bounded_work
-
-_BYTES_PER_TOKEN = 4
-"""Of a chat that is rendered again, about."""
 
 
 def check_injectable(request: ChatRequest, use: ToolUse | None, model: ServedModel, *, num_processes: int) -> None:
@@ -106,11 +103,6 @@ class InjectableAnswer:
         self._client = client
         self._sent: set[str] = set()
 
-    @property
-    def num_bytes(self) -> int:
-        """Of the chat that is rendered for each result, about."""
-        return _BYTES_PER_TOKEN * len(self._engine_request.prompt_token_ids)
-
     def check_call(self, tool_call_id: str) -> None:
         """Raises `RequestError` for a call that the answer has not made, or whose result was sent."""
         calls = self._reader.call_ids
@@ -120,34 +112,15 @@ class InjectableAnswer:
         if tool_call_id in self._sent:
             raise RequestError("tool_call_id", f"the result of {tool_call_id} was sent already", "result_was_sent")
 
-    def tokens(self, tool_call_id: str, content: str, model: ServedModel) -> list[int]:
+    async def tokens(self, tool_call_id: str, content: str, prompts: PromptWorkers, max_model_len: int) -> list[int]:
         """What a result is in the model's eyes, behind its turn so far. Raises `RequestError`, also for one that is
-        sure to have no room in the context. May take long."""
-        mark = f"TURN{secrets.token_hex(16)}"  # what the model has written, in no text of a client
-        turn: list[Mapping[str, Any]] = [
-            {"role": "assistant", "content": mark},
-            {"role": "tool", "tool_call_id": tool_call_id, "content": content},
-        ]
-        request = self._request
-        effort = {} if request.reasoning_effort is None else {"reasoning_effort": request.reasoning_effort}
-        try:
-            with bounded_work():
-                text = model.tokenizer.render_chat(
-                    [*request.messages, *turn], tools=request.tools, add_generation_prompt=True,
-                    continue_final_message=False, **{**effort, **(request.chat_template_kwargs or {})},
-                )  # fmt: skip
-        except ChatTemplateError as error:
-            raise RequestError("content", f"the result cannot be rendered: {error}") from error
-        _, found, behind = text.partition(mark)
-        if not found or mark in behind:
-            problem = (
-                "this model's chat template does not show where its answers end; send the result with a new request"
-            )
-            raise RequestError("content", problem, "unsupported_value")
-        max_model_len = model.info.max_model_len
-        if (num_tokens := model.least_tokens.of(behind, max_model_len)) >= max_model_len:
+        sure to have no room in the context."""
+        mark = f"TURN{secrets.token_hex(16)}"
+        chat = chat_fields(self._request)
+        ids, num_tokens = await prompts.result(lambda shape: ResultJob(chat, tool_call_id, content, mark, shape))
+        if num_tokens:
             raise Gone(f"it has at least {num_tokens} tokens, and the context of {max_model_len} has room for fewer")
-        return model.encode(behind)
+        return ids
 
     async def inject(self, tool_call_id: str, token_ids: list[int]) -> None:
         """Returns when it is in the answer. Raises `Gone`, or what a client of the core does."""

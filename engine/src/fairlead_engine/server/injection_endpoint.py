@@ -53,8 +53,8 @@ class InjectionEndpoint:
             problem = f"no injectable answer {answer_id!r} is being generated here: it has ended, or there was none"
             raise NotFound("id", problem, "answer_not_found")
         answer.check_call(request.tool_call_id)
-        token_ids = await self._service.prepared(
-            len(body) + answer.num_bytes, lambda: answer.tokens(request.tool_call_id, request.content, model)
+        token_ids = await exchange.while_connected(
+            answer.tokens(request.tool_call_id, request.content, self._service.prompts, model.info.max_model_len)
         )
         await exchange.while_connected(answer.inject(request.tool_call_id, token_ids))
         reply = InjectReply(answer_id, request.tool_call_id, len(token_ids))

@@ -5,14 +5,13 @@ from starlette.responses import Response
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.exchange import Exchange
-from fairlead_engine.server.prompts import tokenize_prompt
+from fairlead_engine.server.prompts import tokenize_fields
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import DetokenizeRequest, TokenizeRequest
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.struct_response import StructResponse
 from fairlead_protocol.adapters import with_adapter
-from fairlead_protocol.image_parts import url_bytes
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,9 +83,9 @@ class ModelEndpoints:
         await self._service.pacer.pace(len(body))
         request = decode(body, TokenizeRequest)
         model.adapter(request.model or model.name)
-        size = (len(body) - url_bytes(request.messages or ())) * request.rendered_factor
         images = await self._service.images.load(request.messages or (), model.info)
-        token_ids = await self._service.prepared(size, lambda: tokenize_prompt(request, model, images))
+        [(_, (token_ids, _))] = await self._service.prompts.prompts(tokenize_fields(request, model))
+        token_ids = model.seen(token_ids, images)
         texts = None
         if request.return_token_strs:
             texts = [model.tokenizer.backend.id_to_token(token_id) for token_id in token_ids]
@@ -104,9 +103,7 @@ class ModelEndpoints:
             message = f"tokens has {len(request.tokens)} ids, and this model's texts at most {longest}; send fewer"
             raise RequestError("tokens", message, "context_length_exceeded")
         model.check_token_ids(request.tokens, "tokens")
-        text = await self._service.prepared(
-            len(body), lambda: model.tokenizer.decode(request.tokens, skip_special_tokens=False)
-        )
+        text = await exchange.while_connected(self._service.prompts.text(request.tokens))
         await exchange.send_json(msgspec.json.encode(TextReply(text)))
 
 

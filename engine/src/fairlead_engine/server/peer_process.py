@@ -92,7 +92,7 @@ class PeerProcess:
             await self._client.close()
 
     async def _load(self, line: Line[ToPeer]) -> None:
-        reading = asyncio.to_thread(ModelFiles.read, Path(self._orders.folder))
+        reading = self._service.load(Path(self._orders.folder))
         try:
             info, files = await asyncio.gather(self._client.start(), reading)
         except EngineError as error:

@@ -1,10 +1,11 @@
-"""What clients send as a prompt → token ids, checked against the model. Errors name the place in the request.
+"""What clients send as a prompt, and its token ids, checked against the model. Errors name the place in the request.
 
 How a request becomes tokens is `fairlead_protocol.prompts`, which gateways use as well. A gateway that has done so
 already sends the ids along (`fairlead_prompt_tokens`); everything is checked all the same.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.decoded_image import DecodedImage
@@ -28,56 +29,51 @@ from fairlead_protocol.prompts import (
     EncodedPrompt,
     PromptError,
     PromptFields,
+    RerankPrompt,
+    ScorePrompt,
+    TextPrompts,
 )
 
 _OF_CHATS = ("tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "continue_final_message")
 
 
-def chat_prompts(request: ChatRequest, model: ServedModel, images: Sequence[DecodedImage] = ()) -> list[EncodedPrompt]:
-    """The ids of a chat, a single prompt. Raises `RequestError`."""
-    return _checked(_chat(request), request, model, images)
+Prompts = list[tuple[str, EncodedPrompt]]
+"""Each one's place in the request, and it."""
 
 
-def completion_prompts(request: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
-    """The ids of each prompt of a completion. Raises `RequestError`."""
-    fields = CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
-    return _checked(fields, request, model)
+def completion_fields(request: CompletionRequest) -> CompletionPrompt:
+    return CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
 
 
-def embedding_prompts(request: EmbeddingRequest, model: ServedModel) -> list[EncodedPrompt]:
-    """The ids of each text whose vector is asked for. Raises `RequestError`."""
+def embedding_fields(request: EmbeddingRequest, model: ServedModel) -> EmbeddingPrompt:
+    """Raises `RequestError`."""
     _check_without_soft_prompt(request, model)
-    fields = EmbeddingPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
-    return _checked(fields, request, model)
+    return EmbeddingPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
 
 
-def classify_prompts(request: ClassifyRequest, model: ServedModel) -> list[EncodedPrompt]:
-    """The ids of each text to classify. Raises `RequestError`."""
+def classify_fields(request: ClassifyRequest, model: ServedModel) -> ClassifyPrompt:
+    """Raises `RequestError`."""
     _check_without_soft_prompt(request, model)
-    fields = ClassifyPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
-    return _checked(fields, request, model)
+    return ClassifyPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
 
 
-def pair_prompts(request: RerankRequest | ScoreRequest, model: ServedModel) -> list[EncodedPrompt]:
-    """The ids of each pair to score, or of each text of them. Raises `RequestError`."""
+def pair_fields(request: RerankRequest | ScoreRequest, model: ServedModel) -> RerankPrompt | ScorePrompt:
+    """Raises `RequestError`."""
     _check_without_soft_prompt(request, model)
-    return _checked(request.compared, request, model)
+    return request.compared
 
 
-def tokenize_prompt(request: TokenizeRequest, model: ServedModel, images: Sequence[DecodedImage] = ()) -> list[int]:
-    """The ids `/tokenize` answers with. Raises `RequestError`."""
+def tokenize_fields(request: TokenizeRequest, model: ServedModel) -> PromptFields:
+    """What `/tokenize` is asked for. Raises `RequestError`."""
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("prompt", "send either prompt or messages")
     if request.prompt is not None:
         for name in _OF_CHATS:
             if getattr(request, name) is not None:
                 raise RequestError(name, f"{name} is about how a chat is rendered; send messages, or leave it out")
-        fields: PromptFields = CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
-    else:
-        check_effort(request, model)
-        fields = _chat(request)
-    [(_, (token_ids, _))] = model.prompts(fields)
-    return token_ids if request.messages is None else model.seen(token_ids, images)
+        return CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
+    check_effort(request, model)
+    return chat_fields(request)
 
 
 def check_effort(request: ChatRequest | TokenizeRequest, model: ServedModel) -> None:
@@ -99,9 +95,10 @@ def _check_without_soft_prompt(request: PromptRequest, model: ServedModel) -> No
         raise RequestError("model", problem, "unsupported_operation")
 
 
-def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
+def chat_fields(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
+    """Without the images themselves, which no template gets."""
     return ChatPrompt(
-        messages=request.messages or [],
+        messages=[_without_images(message) for message in request.messages or ()],
         tools=request.tools,
         chat_template_kwargs=request.chat_template_kwargs,
         reasoning_effort=request.reasoning_effort,
@@ -111,28 +108,58 @@ def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
     )
 
 
-def _checked(
+def _without_images(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list) or not any(map(_is_image, content)):
+        return message
+    return {**message, "content": [{"type": part["type"]} if _is_image(part) else part for part in content]}
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image_url"
+
+
+def given_prompts(
     fields: PromptFields, request: PromptRequest, model: ServedModel, images: Sequence[DecodedImage] = ()
-) -> list[EncodedPrompt]:
-    """A gateway may have sent the ids along; those of another tokenizer are of no use, nor those of a chat with images,
-    of which they do not tell how large they are."""
+) -> Prompts | None:
+    """Those of which the ids came; None where texts are to be tokenised. Raises `RequestError`.
+
+    A gateway may have sent the ids along; those of another tokenizer are of no use, nor those of a chat with images, of
+    which they do not tell how large they are.
+    """
     given = None if images else request.fairlead_prompt_tokens
-    prompts: Iterable[tuple[str, EncodedPrompt]]
     if given is None or given.digest != model.tokenizer.digest:
-        prompts = model.prompts(fields)
-    else:
-        try:
-            places = fields.places(model.tokenizer)
-        except PromptError as error:
-            raise request_error(error) from error
-        num_given = len(given.prompts)
-        if num_given != len(places):
-            raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {num_given} prompts, the request {len(places)}")
-        # Errors name the client's own field: the ids may be its own, too.
-        starts = given.second_starts or [None] * num_given
-        if len(starts) != num_given:
-            raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {num_given} prompts and {len(starts)} second_starts")
-        prompts = zip(places, map(EncodedPrompt, given.prompts, starts), strict=True)
+        return _own_ids(fields) if isinstance(fields, TextPrompts) and fields.is_of_ids else None
+    try:
+        places = fields.places(model.tokenizer)
+    except PromptError as error:
+        raise request_error(error) from error
+    num_given = len(given.prompts)
+    if num_given != len(places):
+        raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {num_given} prompts, the request {len(places)}")
+    # Errors name the client's own field: the ids may be its own, too.
+    starts = given.second_starts or [None] * num_given
+    if len(starts) != num_given:
+        raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {num_given} prompts and {len(starts)} second_starts")
+    return [*zip(places, map(EncodedPrompt, given.prompts, starts), strict=True)]
+
+
+def _own_ids(fields: TextPrompts) -> Prompts:
+    """Those that a client sends instead of texts."""
+    try:
+        return [*zip(fields.places(), map(EncodedPrompt, fields.contents), strict=True)]
+    except PromptError as error:
+        raise request_error(error) from error
+
+
+def checked_prompts(
+    prompts: Prompts,
+    fields: PromptFields,
+    request: PromptRequest,
+    model: ServedModel,
+    images: Sequence[DecodedImage] = (),
+) -> list[EncodedPrompt]:
+    """Each prompt as the model reads it, with the tokens of these images. Raises `RequestError`."""
     checked = []
     for place, prompt in prompts:
         if isinstance(fields, ChatPrompt):

@@ -34,7 +34,7 @@ class VectorReader:
 class ReadingEndpoint(PromptEndpoint[Request]):
     """Waits for the vectors of all prompts, and tells what is made of them."""
 
-    def sampling(self, request: Request, model: ServedModel) -> SamplingParams:
+    async def sampling(self, request: Request, model: ServedModel) -> SamplingParams:
         return SamplingParams(max_tokens=0)
 
     def reader(self, request: Request, prompt: list[int], sampling: SamplingParams, model: ServedModel) -> VectorReader:

@@ -7,12 +7,12 @@ and has one label, which is the score; a model that makes vectors reads each tex
 from operator import mul
 from typing import Any, TypeVar
 
-from fairlead_engine.server.prompts import classify_prompts, pair_prompts
+from fairlead_engine.server.prompts import classify_fields, pair_fields
 from fairlead_engine.server.reading_endpoint import ReadingEndpoint, vector_of
 from fairlead_engine.server.schemas import ClassifyRequest, RerankRequest, ScoreRequest
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.types import Kind, Pooling, Reading
-from fairlead_protocol.prompts import EncodedPrompt, PairPrompts
+from fairlead_protocol.prompts import PairPrompts, PromptFields
 
 Comparing = TypeVar("Comparing", RerankRequest, ScoreRequest)
 
@@ -28,8 +28,8 @@ class ComparingEndpoint(ReadingEndpoint[Comparing]):
     def reading(self, model: ServedModel) -> Reading:
         return Reading.LABELS if model.info.task.joins_pairs else Reading.UNIT
 
-    def prompts(self, request: Comparing, model: ServedModel) -> list[EncodedPrompt]:
-        return pair_prompts(request, model)
+    def fields(self, request: Comparing, model: ServedModel) -> PromptFields:
+        return pair_fields(request, model)
 
 
 class RerankEndpoint(ComparingEndpoint[RerankRequest]):
@@ -72,8 +72,8 @@ class ClassifyEndpoint(ReadingEndpoint[ClassifyRequest]):
     def reading(self, model: ServedModel) -> Reading:
         return Reading.LABELS
 
-    def prompts(self, request: ClassifyRequest, model: ServedModel) -> list[EncodedPrompt]:
-        return classify_prompts(request, model)
+    def fields(self, request: ClassifyRequest, model: ServedModel) -> PromptFields:
+        return classify_fields(request, model)
 
     def told(self, request: ClassifyRequest, model: ServedModel, vectors: list[bytes]) -> dict[str, Any]:
         labels, data = model.info.task.labels, []

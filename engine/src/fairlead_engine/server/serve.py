@@ -21,6 +21,7 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine.download.models_folder import hold_model
 from fairlead_engine.errors import AddressUnavailable, EngineError
 from fairlead_engine.server import termination
+from fairlead_engine.server.prompt_root import prompt_root
 from fairlead_protocol.http.connections import allow_descriptors, listening_socket
 from fairlead_protocol.logs import configure_logging
 
@@ -88,6 +89,8 @@ async def _serve(
     )
     starting = asyncio.create_task(client.start())
     await asyncio.sleep(0)  # the core's process exists from here on
+    root = prompt_root()
+    root.start()  # and so does this one
     from fairlead_engine.server.server_process import ServerProcess
 
-    await ServerProcess(engine, server, folder, listener, client, starting, began).serve()
+    await ServerProcess(engine, server, folder, listener, client, starting, root, began).serve()

@@ -4,18 +4,19 @@ Exists once the core has started. Pure but for reading the model's folder.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fairlead_engine.errors import RequestError
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY, AnswerFormats
 from fairlead_engine.server.grammar_job import GrammarJob
 from fairlead_engine.server.image_loader import placed, with_image_tokens
+from fairlead_engine.server.prompt_program import ModelShape, encoded_prompts
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.structured_output import Wish
@@ -28,8 +29,7 @@ from fairlead_protocol.adapters import UnknownAdapter, split_adapter
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.messages import ModelInfo
 from fairlead_protocol.prompts import AnswerLimit, EncodedPrompt, PromptError, PromptFields, PromptTooLong
-from fairlead_protocol.template_limits import bounded_work
-from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 _ABILITIES = {
     Kind.GENERATE: "generate text (/v1/chat/completions, /v1/completions)",
@@ -44,14 +44,20 @@ class ModelFiles:
 
     def __init__(self, tokenizer: PromptTokenizer, sampling_defaults: Mapping[str, Any]) -> None:
         self.tokenizer = tokenizer
-        self.least_tokens = LeastTokens(tokenizer)
         self.vocabulary = Vocabulary(tokenizer)
+        self.formats: AnswerFormats | None = None
+        """What answers have besides text, where that has been found out."""
         self.sampling_defaults = sampling_defaults
 
     @classmethod
-    def read(cls, folder: Path) -> "ModelFiles":
-        """Raises `ModelLoadError` (TokenizerInvalid, ModelConfigInvalid)."""
-        return cls(read_tokenizer(folder), model_defaults(folder))
+    def read(cls, folder: Path, *, renders: bool = True) -> "ModelFiles":
+        """`renders`: whether chats are rendered in this process. Raises `ModelLoadError` (TokenizerInvalid,
+        ModelConfigInvalid)."""
+        try:
+            return cls(read_tokenizer(folder, renders=renders), model_defaults(folder))
+        except TokenizerError as error:
+            text = f"{folder}: this tokenizer cannot be served: {error}"
+            raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, text) from error
 
 
 class ServedModel:
@@ -73,11 +79,11 @@ class ServedModel:
         self.name = name
         self.info = info
         task = info.task
-        self.tokenizer = files.tokenizer.joining_pairs() if task.joins_pairs else files.tokenizer
+        image_token = None
         if task.images is not None:
-            image_token = files.tokenizer.backend.id_to_token(task.images.image_token_id)
-            self.tokenizer = self.tokenizer.seeing(image_token or "")
-        self.least_tokens = files.least_tokens
+            image_token = files.tokenizer.backend.id_to_token(task.images.image_token_id) or ""
+        self.shape = ModelShape(info.max_model_len, task.joins_pairs, image_token)
+        self.tokenizer = self.shape.seen_by(files.tokenizer)
         self.vocabulary = files.vocabulary
         self.sampling_defaults = files.sampling_defaults
         self.formats = formats
@@ -94,10 +100,6 @@ class ServedModel:
     def adapters(self) -> list[str]:
         """Names of the adapters that requests may ask for now."""
         return list(self._adapters())
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text without special tokens."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def adapter(self, name: str) -> str | None:
         """The adapter that the `model` of a request asks for. Raises `NotFound` for a model, or an adapter of it, that
@@ -120,18 +122,17 @@ class ServedModel:
             sentence = f"the model {self.name!r} does not {_ABILITIES[kind]}; what it does is to {able}"
             raise RequestError("model", sentence, "unsupported_operation")
 
-    def prompts(self, fields: PromptFields) -> Iterator[tuple[str, EncodedPrompt]]:
-        """Each prompt of a request: its place there, and it. Raises `RequestError`; none is tokenised where
-        one of them is sure to be too long."""
+    def prompts(self, fields: PromptFields) -> list[tuple[str, EncodedPrompt]]:
+        """Each prompt of a request: its place there, and it; in this process, where nobody else waits. Raises
+        `RequestError`."""
         try:
-            with bounded_work():
-                parts = fields.parts(self.tokenizer)
-            for part in parts:
-                part.check_length(self.least_tokens, self.info.max_model_len)
-            for part in parts:
-                yield part.place, part.encoded(self.tokenizer, fields.adds_special_tokens)
+            return encoded_prompts(fields, self.tokenizer, self._least_tokens, self.info.max_model_len)
         except PromptError as error:
             raise request_error(error) from error
+
+    @cached_property
+    def _least_tokens(self) -> LeastTokens:
+        return LeastTokens(self.tokenizer)
 
     def seen(self, token_ids: list[int], images: Sequence[DecodedImage]) -> list[int]:
         """A rendered chat with as many tokens for each image as it has patches. Raises `RequestError`."""
@@ -194,14 +195,10 @@ class ServedModel:
         found = ((marker, self.vocabulary.named_id(marker)) for marker in self.formats.markers)
         return tuple((marker, token_id) for marker, token_id in found if token_id is not None)
 
-    @cached_property
-    def thinking_markers(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    def thinking_markers(self, begin: list[int], end: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Ids of what stands before and behind its reasoning, where each begins with a token that is nothing else."""
-        if (thought := self.formats.thought) is None:
-            return None
-        begin, end = tuple(self.encode(thought.begin)), tuple(self.encode(thought.end))
         added = self.tokenizer.backend.get_added_tokens_decoder()
-        return (begin, end) if begin and end and begin[0] in added and end[0] in added else None
+        return (tuple(begin), tuple(end)) if begin and end and begin[0] in added and end[0] in added else None
 
     @cached_property
     def injectable(self) -> Injectable | None:

@@ -16,10 +16,10 @@ from fairlead_engine.server.acceptor import Acceptor, Here, Place
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.http_server import make_http_server, settle_garbage
 from fairlead_engine.server.peers import Peers, share
-from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
 from fairlead_protocol.http.addresses import authority
+from fairlead_protocol.workers.root import WorkerRoot
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +43,10 @@ class ServerProcess:
         listener: socket.socket,
         client: ProcessClient,
         starting: "asyncio.Task[EngineInfo]",
+        root: WorkerRoot,
         began: float,
     ) -> None:
-        """`began`: when this program did, in seconds of `time.perf_counter`."""
+        """`root`: of the processes that tokenise. `began`: when this program did, in seconds of `time.perf_counter`."""
         self._engine = engine
         self._server = server
         self._folder = folder
@@ -54,7 +55,7 @@ class ServerProcess:
         self._starting = starting
         self._began = began
         own = share(server, 0)
-        self._service = Service(engine.name, client, own, num_places=server.api_servers)
+        self._service = Service(engine.name, client, own, num_places=server.api_servers, root=root)
         app, metrics = build_app(self._service), self._service.metrics
         self._here = Here(own.max_connections, lambda connection: self._http.adopt(connection))
         on_closed = self._here.closed if self._has_peers else None
@@ -143,7 +144,7 @@ class ServerProcess:
         log.info("loading", extra={"folder": str(self._folder), "url": url})
         info, files, _ = await asyncio.gather(
             self._starting,
-            asyncio.to_thread(ModelFiles.read, self._folder),
+            self._service.load(self._folder),
             self._peers.start(self._engine, self._server, self._folder),
         )
         settle_garbage()

@@ -3,15 +3,17 @@
 Wired once per process, by `ServerProcess` or a test. Knows neither JSON nor HTTP.
 """
 
+import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import Draining, NotReady, RequestError
 from fairlead_engine.images.decoded_image import DecodedImage
-from fairlead_engine.server.answers.answer_formats import choose_formats
+from fairlead_engine.server.answers.answer_formats import choose_formats, choose_names, formats_named
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.generation import Choice, OutputReader
 from fairlead_engine.server.grammar_compiler import GrammarCompiler
@@ -19,6 +21,8 @@ from fairlead_engine.server.image_loader import ImageLoader
 from fairlead_engine.server.injectable_answer import InjectableAnswer
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
+from fairlead_engine.server.prompt_program import Files
+from fairlead_engine.server.prompt_workers import MakeAsked, PromptWorkers
 from fairlead_engine.server.sampling import for_choice
 from fairlead_engine.server.schemas import EmbeddingRequest, PromptRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
@@ -35,12 +39,12 @@ from fairlead_protocol import messages
 from fairlead_protocol.http.bodies import BodyReader
 from fairlead_protocol.lanes import Lanes, Pacer
 from fairlead_protocol.prompts import EncodedPrompt
+from fairlead_protocol.workers.root import WorkerRoot
 
 Result = TypeVar("Result")
 
 _OFF_LOOP_BYTES = 8 * 1024
-"""Requests larger than this are tokenised in a thread: smaller ones take three milliseconds at most (32 KiB: sixteen),
-which the tokens of all streams wait for."""
+"""Requests larger than this are prepared in a thread, as the tokens of all streams would wait for them."""
 
 
 class Siblings(Protocol):
@@ -83,9 +87,18 @@ class Service:
     """One engine and everything a request needs of it."""
 
     def __init__(
-        self, name: str, client: EngineClient, config: ServerConfig, *, place: int = 0, num_places: int = 1
+        self,
+        name: str,
+        client: EngineClient,
+        config: ServerConfig,
+        *,
+        place: int = 0,
+        num_places: int = 1,
+        root: WorkerRoot | None = None,
+        make_asked: MakeAsked | None = None,
     ) -> None:
-        """`place`: of this process among the `num_places` that answer for the engine."""
+        """`place`: of this process among the `num_places` that answer for the engine. `root`: of the
+        processes that tokenise, if it has been started. `make_asked`: what does so in their place."""
         self.client = client
         self.config = config
         self.lifecycle = Lifecycle()
@@ -93,6 +106,7 @@ class Service:
         self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
         self.lanes = Lanes()
+        self.prompts = PromptWorkers(name, root, make_asked)
         self.grammars = GrammarCompiler(config.grammar_timeout)
         self.images = ImageLoader(config)
         self.pacer = Pacer()
@@ -107,14 +121,22 @@ class Service:
         self._ids = itertools.count(place, num_places)
         client.listen(self.stream)
 
+    async def load(self, path: Path) -> ModelFiles:
+        """What this process itself reads of a model's folder or file, once another has shown that it does no harm.
+        Raises `ModelLoadError`."""
+        await self.prompts.load(path)
+        files = await asyncio.to_thread(ModelFiles.read, path, renders=False)
+        config, source = self.config, files.tokenizer.template_source
+        names = await self.prompts.formats(config.tool_call_parser, config.reasoning_parser)
+        names = names or choose_names(source, config.tool_call_parser, config.reasoning_parser, renders=False)
+        files.formats = formats_named(*names, source)
+        return files
+
     def ready(self, files: ModelFiles, info: EngineInfo, created: int | None = None) -> None:
         """The core has started: from now on requests are taken. `created`: see `ServedModel`."""
-        template = files.tokenizer.chat_template
-        formats = choose_formats(
-            None if template is None else template.source,
-            self.config.tool_call_parser,
-            self.config.reasoning_parser,
-            files.tokenizer.special_tokens,
+        tokenizer, source = files.tokenizer, files.tokenizer.template_source
+        formats = files.formats or choose_formats(
+            source, self.config.tool_call_parser, self.config.reasoning_parser, tokenizer.special_tokens
         )
         self._model = ServedModel(
             self._name,
@@ -125,6 +147,7 @@ class Service:
             lambda: self.client.load.adapters,
             lambda: self.client.load.virtual_tokens,
         )
+        self.prompts.serve(Files(None, tokenizer.tokenizer_json, source, tokenizer.special_tokens), self._model.shape)
         self.stream.mirror.block_size = info.block_size
         self.metrics.watch(self.client, self.stream, info)
         if info.task.images is not None:
@@ -140,6 +163,7 @@ class Service:
     def close(self) -> None:
         """Ends threads and processes; nothing is answered any more."""
         self.grammars.close()
+        self.prompts.close()
         self.lanes.close()
         self.images.close()
 

@@ -9,12 +9,12 @@ stands before it, as SentencePiece's decoders drop the space that begins a text.
 import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice, takewhile
-from typing import Protocol
+from typing import Any, Protocol
 
-from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_PENDING = 16
@@ -23,6 +23,13 @@ _MOST_BEGUN = 3
 """Bytes that a character may have without being whole."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 """How vocabularies with byte fallback, as Llama 2's, write the token of a single byte."""
+
+
+_MOST_GROWTH = 8.0
+"""Times that a decoder may make a text longer, by what it replaces."""
+_LONGEST_TOKEN = 4096
+"""Characters."""
+_REPEATS = re.compile(r"(?<!\\)[*+?{]")
 
 
 class TokenStream(Protocol):
@@ -36,11 +43,13 @@ class TokenStream(Protocol):
 
 
 class Vocabulary:
-    """A tokenizer's way back from ids to text and bytes. One per model; its streams hold the state of one sequence."""
+    """A tokenizer's way back from ids to text and bytes. One per model; its streams hold the state of one sequence.
+    Raises `TokenizerError` for one that may make much more of ids than they stand for: it is asked for each token."""
 
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         self.tokenizer = tokenizer
         decoder = json.loads(tokenizer.tokenizer_json).get("decoder") or {}
+        _check_bounded(tokenizer, decoder)
         self._is_byte_level = decoder.get("type") == "ByteLevel"
         self._has_byte_tokens = any(
             part.get("type") == "ByteFallback" for part in [decoder, *decoder.get("decoders", [])]
@@ -179,6 +188,28 @@ class Vocabulary:
         """Some token of letters alone: what another one's text is behind it, it is within any text."""
         ids = range(self.tokenizer.vocab_size)
         return next(([each] for each in ids if self.tokenizer.decode([each], skip_special_tokens=False).isalnum()), [])
+
+
+def _check_bounded(tokenizer: PromptTokenizer, decoder: Mapping[str, Any]) -> None:
+    factor = 1.0
+    for step in _steps(decoder):
+        pattern = step.get("pattern") or {}
+        replaced = pattern.get("String") if step.get("type") == "Replace" else " "
+        if replaced is None and (regex := pattern.get("Regex") or "") and len(_REPEATS.findall(regex)) > 1:
+            raise TokenizerError(f"its decoder replaces {regex!r}, which may take for ever; replace a text instead")
+        factor *= max(1.0, len(step.get("content") or "") / max(1, len(replaced or "")))
+    if factor > _MOST_GROWTH:
+        text = f"its decoder makes a text up to {factor:g} times as long"
+        raise TokenizerError(f"{text}; at most {_MOST_GROWTH:g} are served")
+    longest = max(map(len, tokenizer.backend.get_vocab(with_added_tokens=True)), default=0)
+    if longest > _LONGEST_TOKEN:
+        raise TokenizerError(f"it has a token of {longest:,} characters; at most {_LONGEST_TOKEN:,} are served")
+
+
+def _steps(decoder: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield decoder
+    for each in decoder.get("decoders") or ():
+        yield from _steps(each)
 
 
 class _MarkedStream:

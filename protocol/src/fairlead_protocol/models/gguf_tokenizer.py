@@ -29,8 +29,8 @@ _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad
 _SPACE = "\u2581"
 
 
-def read_gguf_tokenizer(file: GgufFile) -> PromptTokenizer:
-    """Raises ModelLoadError, naming the field, for one that cannot be built."""
+def read_gguf_tokenizer(file: GgufFile, *, renders: bool = True) -> PromptTokenizer:
+    """`renders`: as `PromptTokenizer` has it. Raises ModelLoadError, naming the field, for one that cannot be built."""
     tokens, kind = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.model")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise _invalid(file, "tokens", "is no list of texts")
@@ -48,7 +48,7 @@ def read_gguf_tokenizer(file: GgufFile) -> PromptTokenizer:
             tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokens.index(bos))]
             )
-        return PromptTokenizer(tokenizer.to_str(), chat_template=template, special_tokens=special)
+        return PromptTokenizer(tokenizer.to_str(), chat_template=template, special_tokens=special, renders=renders)
     except (TokenizerError, ChatTemplateError, ValueError) as error:
         raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, f"{file.path}: {error}") from error
 

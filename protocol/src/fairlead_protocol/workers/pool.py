@@ -40,12 +40,26 @@ class GivenUp(Exception):
 class Workers:
     """Those of one program. Close them when done."""
 
-    def __init__(self, root: WorkerRoot, name: str, program: str, payload: bytes, limits: Limits | None = None) -> None:
-        """`name`: for people. `program`: what makes it of `payload`, as `module:name` (`process.Program`)."""
+    def __init__(
+        self,
+        root: WorkerRoot,
+        name: str,
+        program: str,
+        payload: bytes,
+        limits: Limits | None = None,
+        *,
+        num_bytes: int = 0,
+        gives_up: bool = True,
+    ) -> None:
+        """`name`: for people. `program`: what makes it of `payload`, as `module:name` (`process.Program`). `num_bytes`:
+        of the files that it reads when it is loaded. `gives_up`: whether it is given up when it exceeds again and
+        again."""
         self.name = name
         self._root = root
         self._load = msgspec.msgpack.encode(Load(program, payload))
         self._limits = limits or Limits()
+        self._num_bytes = num_bytes
+        self._gives_up = gives_up
         self._loop = asyncio.get_running_loop()
         self._stem: Branch | None = None
         self._quick: Branch | None = None
@@ -67,15 +81,21 @@ class Workers:
 
     async def load(self) -> bytes:
         """What the program tells of itself. Raises WorkerError, WorkerExceeded, or WorkerInterrupted."""
-        stem = await self._root.fork(self._limits)
+        limits, num_bytes = self._limits, self._num_bytes + len(self._load)
+        stem = await self._root.fork(msgspec.structs.replace(limits, memory_bytes=limits.memory(self._num_bytes)))
         try:
-            told = await stem.ask(Kind.LOAD, self._load, self._limits.seconds_to_load(len(self._load)))
+            told = await stem.ask(Kind.LOAD, self._load, limits.seconds_to_load(num_bytes))
             self._quick = await stem.fork(self._limits)  # before anybody waits for it
         except BaseException:
             stem.end()
             raise
         self._stem = stem
         return told
+
+    async def loaded(self) -> None:
+        """Returns when it can be asked: it is loaded where it is not, or not any more. Raises the same."""
+        if self._stem is None or self._stem.has_ended:
+            await asyncio.shield(self._loaded_soon())
 
     async def ask(self, job: bytes) -> bytes:
         """The answer to a job that is hoped to take a moment. Raises GivenUp, WorkerError, WorkerExceeded, or, where no
@@ -123,6 +143,8 @@ class Workers:
             raise GivenUp(problem)
 
     def _note(self, error: WorkerExceeded) -> None:
+        if not self._gives_up:
+            return
         now = self._loop.time()
         self._excesses = [*(when for when in self._excesses if now - when < _EXCESS_SECONDS), now]
         if len(self._excesses) >= MOST_EXCESSES and self.problem is None:
@@ -135,11 +157,15 @@ class Workers:
     def _stem_now(self) -> Branch:
         """Where it is gone, another is loaded, for which nobody waits."""
         if self._stem is None or self._stem.has_ended:
-            if self._loading is None or self._loading.done():
-                self._loading = self._loop.create_task(self.load())
-                self._loading.add_done_callback(_seen)
+            self._loaded_soon()
             raise WorkerInterrupted
         return self._stem
+
+    def _loaded_soon(self) -> "asyncio.Task[bytes]":
+        if self._loading is None or self._loading.done():
+            self._loading = self._loop.create_task(self.load())
+            self._loading.add_done_callback(_seen)
+        return self._loading
 
     async def _started(self) -> Branch:
         if self._starting is None:

@@ -27,9 +27,10 @@ class WorkerRoot:
 
     async def fork(self, limits: Limits) -> Branch:
         """A process for one program. Raises WorkerInterrupted where that could not be had."""
-        return await self._started().fork(limits)
+        return await self.start().fork(limits)
 
-    def _started(self) -> Branch:
+    def start(self) -> Branch:
+        """Before a process is wanted, as it takes some tenths of a second to import what programs need."""
         if self._branch is None or self._branch.has_ended:
             self.close()
             ours, theirs = socket.socketpair()

@@ -51,10 +51,28 @@ def choose_formats(
     reasoning_parser: str,
     special_tokens: Mapping[str, str] | None = None,
 ) -> AnswerFormats:
-    """The formats by name; `auto` = what the template shows, `none` = nothing is told apart. May take seconds, of a
+    """The formats by name; `auto` = what the template shows, `none` = nothing is told apart. May take for ever, of a
     template that means harm."""
-    tools = _tools(template, special_tokens) if tool_call_parser == AUTO else tool_call_parser
-    reasoning = _chosen(reasoning_parser, template, _REASONING_SHOWS)
+    return formats_named(*choose_names(template, tool_call_parser, reasoning_parser, special_tokens), template)
+
+
+def choose_names(
+    template: str | None,
+    tool_call_parser: str,
+    reasoning_parser: str,
+    special_tokens: Mapping[str, str] | None = None,
+    *,
+    renders: bool = True,
+) -> tuple[str, str]:
+    """Of the format of calls, and of reasoning. `renders`: whether the template may be run to find out."""
+    tools = tool_call_parser
+    if tool_call_parser == AUTO:
+        tools = _tools(template, special_tokens) if renders else _shown(template)
+    return tools, _chosen(reasoning_parser, template, _REASONING_SHOWS)
+
+
+def formats_named(tools: str, reasoning: str, template: str | None) -> AnswerFormats:
+    """Those of these names, of which `none` is none."""
     is_told = tools != "harmony"  # which has reasoning of its own
     return AnswerFormats(
         TOOL_FORMATS[tools](template) if tools in TOOL_FORMATS else None,
@@ -67,11 +85,14 @@ def _tools(template: str | None, special_tokens: Mapping[str, str] | None) -> st
     if not template:
         return NONE
     found, does_write = written_format(template, special_tokens)
-    if found is None and not does_write:
-        found = _chosen(AUTO, template, _TOOLS_SHOW)
-        if found == NONE and "<|start_header_id|>" in template and '"parameters": ' in template:
-            return "llama3_json"  # as bare objects
-    return found or NONE
+    return _shown(template) if found is None and not does_write else found or NONE
+
+
+def _shown(template: str | None) -> str:
+    found = _chosen(AUTO, template, _TOOLS_SHOW)
+    if found == NONE and template and "<|start_header_id|>" in template and '"parameters": ' in template:
+        return "llama3_json"  # as bare objects
+    return found
 
 
 def _chosen(name: str, template: str | None, shows: tuple[tuple[str, str], ...]) -> str:

@@ -1,7 +1,7 @@
 """Which format a model writes its calls in, told by how its chat template writes an earlier one.
 
-A call that is known is rendered, and read back with each format. Templates come with models and are not trusted: all
-that is rendered here has the limits of one request, and less time.
+A call that is known is rendered, and read back with each format. Templates come with models and are not trusted: a
+server does this in a process that can be ended (`prompt_program.py`).
 """
 
 import json
@@ -12,10 +12,7 @@ from fairlead_engine.server.answers.answer_text import Source
 from fairlead_engine.server.answers.parts import CallArguments, CallBegun, CallCut, CallEnded
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS, ToolFormat
 from fairlead_protocol.chat import ChatTemplate, ChatTemplateError
-from fairlead_protocol.template_limits import bounded_work
 
-_MAX_SECONDS = 2.0
-"""Of a processor's time, for all that is rendered of one template."""
 _MOST_CHARACTERS = 10_000
 """That are looked at behind the question: a call takes a few hundred."""
 _QUESTION = "How is the tide at 59.9 N 10.7 E?"
@@ -42,12 +39,11 @@ _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 def written_format(template: str, special_tokens: Mapping[str, str] | None = None) -> tuple[str | None, bool]:
     """The name of the format that reads the call which the template writes, and whether it writes one at all."""
     does_write = False
-    with bounded_work(_MAX_SECONDS):
-        for answer in _answers(template, {**dict.fromkeys(_TOKENS, ""), **(special_tokens or {})}):
-            does_write = True
-            found = next((name for name, kind in TOOL_FORMATS.items() if _reads(kind(template), answer)), None)
-            if found is not None:
-                return found, True
+    for answer in _answers(template, {**dict.fromkeys(_TOKENS, ""), **(special_tokens or {})}):
+        does_write = True
+        found = next((name for name, kind in TOOL_FORMATS.items() if _reads(kind(template), answer)), None)
+        if found is not None:
+            return found, True
     return None, does_write
 
 

@@ -1,0 +1,188 @@
+"""Tokenising, as the HTTP process asks for it: a model's tokenizer and chat template are in processes of their own.
+
+They come with models and are programs: each of those processes is ended when it takes more than it may, and then the
+request that made it do so is refused, and nobody else's. Unlike a gateway an engine never gives its tokenizer up: there
+is nobody else who could do the work, and what takes a moment waits for nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason, NotReady, RequestError, start_error
+from fairlead_engine.server.prompt_program import (
+    DecodeJob,
+    Files,
+    FormatsJob,
+    Ids,
+    Job,
+    ModelShape,
+    PromptsJob,
+    Refusal,
+    ResultJob,
+    TextsJob,
+    packed,
+    unpacked,
+    written,
+)
+from fairlead_engine.server.prompt_root import PROMPT_PROGRAM, prompt_root
+from fairlead_engine.types import SamplingParams
+from fairlead_protocol.prompts import EncodedPrompt, PromptFields
+from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
+from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.pool import GivenUp, Workers
+from fairlead_protocol.workers.root import WorkerRoot
+
+QUICK_BYTES = 24 * 1024
+"""Jobs of this size go through the process that others wait for, in some ten milliseconds."""
+_LIMITS = Limits(load_seconds=20.0, most_bytes=8 * 2**20)
+_TRIES = 50
+"""For a job whose process is ended again and again: by those that stand before it, or by the system."""
+_PAUSE_SECONDS = 0.01
+"""Between those."""
+
+Result = TypeVar("Result")
+Encode = Callable[[str], list[int]]
+
+
+class Asked(Protocol):
+    """What does the jobs: `Workers`, or a stand-in."""
+
+    async def load(self) -> bytes: ...
+    async def loaded(self) -> None: ...
+    async def ask(self, job: bytes) -> bytes: ...
+    async def ask_beside(self, job: bytes) -> bytes: ...
+    def close(self) -> None: ...
+
+
+MakeAsked = Callable[[bytes, int], Asked]
+"""Of the program's payload and the bytes of the files that it reads."""
+
+
+class PromptWorkers:
+    """Those of one HTTP process. Close them when done."""
+
+    def __init__(self, name: str, root: WorkerRoot | None = None, make: MakeAsked | None = None) -> None:
+        """`name`: of the model. `root`: of the processes, if it has been started. `make`: what does the jobs; None =
+        processes."""
+        self._name = name
+        self._root = root or prompt_root()
+        self._make = make or self._processes
+        self._asked: Asked | None = None
+        self._shape = ModelShape(0)
+
+    def _processes(self, payload: bytes, num_bytes: int) -> Asked:
+        name = f"the tokenizer or chat template of {self._name}"
+        return Workers(
+            self._root, name, f"{PROMPT_PROGRAM}:make", payload, _LIMITS, num_bytes=num_bytes, gives_up=False
+        )
+
+    async def load(self, path: Path) -> None:
+        """Of a model's folder or file, before anything else in this process looks at it. Raises ModelLoadError."""
+        tokenizer = path / "tokenizer.json" if path.is_dir() else path
+        num_bytes = tokenizer.stat().st_size if tokenizer.is_file() and path.is_dir() else 64 * 2**20
+        self._asked = self._make(msgspec.msgpack.encode(Files(str(path))), num_bytes)
+        for _ in range(_TRIES):
+            try:
+                problem = msgspec.msgpack.decode(await self._asked.load(), type=dict[str, str] | None)
+            except WorkerInterrupted:
+                continue
+            except (WorkerError, WorkerExceeded) as error:
+                text = f"{tokenizer}: this tokenizer or its chat template cannot be loaded: {error}"
+                raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, text) from error
+            if problem is not None:
+                raise start_error(**problem)
+            return
+        text = f"{tokenizer}: the process that loads this tokenizer is ended again and again"
+        raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, text)
+
+    def serve(self, files: Files, shape: ModelShape) -> None:
+        """`files`: what is loaded when it is first needed, where nothing has been. `shape`: of the model."""
+        self._shape = shape
+        if self._asked is None:
+            self._asked = self._make(msgspec.msgpack.encode(files), 0)
+
+    async def formats(self, tool_call_parser: str, reasoning_parser: str) -> tuple[str, str] | None:
+        """Which formats the model writes, by name; None where finding out takes too much."""
+        try:
+            return await self._do(FormatsJob(tool_call_parser, reasoning_parser), "", tuple[str, str])
+        except RequestError:
+            return None
+
+    async def prompts(self, fields: PromptFields) -> list[tuple[str, EncodedPrompt]]:
+        """Each prompt of a request: its place there, and it. Raises `RequestError`."""
+        found = await self._do(PromptsJob(fields, self._shape), fields.FIELD, list[tuple[str, Ids, int | None]])
+        return [(place, EncodedPrompt(unpacked(ids), start)) for place, ids, start in found]
+
+    async def result(self, make_job: Callable[[ModelShape], ResultJob]) -> tuple[list[int], int]:
+        """As `ResultJob` has it."""
+        ids, num_tokens = await self._do(make_job(self._shape), "content", tuple[Ids, int])
+        return unpacked(ids), num_tokens
+
+    async def text(self, token_ids: Sequence[int]) -> str:
+        """With special tokens. Raises `RequestError`."""
+        return await self._do(DecodeJob(packed(token_ids)), "tokens", str)
+
+    async def encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts of the model's own, without special tokens; none of those that have none."""
+        return [unpacked(ids) for ids, _ in await self._do(TextsJob(texts), "model", list[tuple[Ids, str]])]
+
+    async def sampling(self, make: Callable[[Encode], SamplingParams]) -> SamplingParams:
+        """What `make` returns, which encodes texts: it is asked again once those are known. Raises what it does."""
+        known: dict[str, list[int] | str] = {}
+        missing: list[str] = []
+
+        def encode(text: str) -> list[int]:
+            found = known.get(text)
+            if found is None:
+                missing.append(text)
+                return [0]
+            if isinstance(found, str):
+                raise RuntimeError(found)
+            return found
+
+        while True:
+            missing.clear()
+            try:
+                sampling = make(encode)
+            except RequestError:
+                if not missing:
+                    raise
+            if not missing:
+                return sampling
+            try:
+                found = await self._do(TextsJob(missing), "", list[tuple[Ids, str]])
+            except RequestError as error:
+                found = [(b"", error.message)] * len(missing)
+            known |= {text: problem or unpacked(ids) for text, (ids, problem) in zip(missing, found, strict=True)}
+
+    async def _do(self, job: Job, field: str, kind: type[Result]) -> Result:
+        """Raises `RequestError`, about `field` where the program says of none."""
+        message = written(job)
+        if self._asked is None:
+            raise NotReady
+        ask = self._asked.ask if len(message) <= QUICK_BYTES else self._asked.ask_beside
+        for _ in range(_TRIES):
+            try:
+                await self._asked.loaded()
+                answer = await ask(message)
+            except WorkerInterrupted:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            except (WorkerError, WorkerExceeded, GivenUp) as error:
+                which = "the tokenizer or chat template of this model cannot be used"
+                raise RequestError(field, f"{field}: {which} for this: {error}".removeprefix(": ")) from error
+            refusal, found = msgspec.msgpack.decode(answer, type=tuple[Refusal | None, kind | None])  # type: ignore[valid-type]
+            if refusal is not None:
+                raise RequestError(*refusal)
+            return found  # type: ignore[return-value]
+        raise NotReady("the processes that tokenise are being started again; send the request again")
+
+    def close(self) -> None:
+        """Ends all processes."""
+        if self._asked is not None:
+            self._asked.close()
+        self._root.close()
