@@ -14,8 +14,8 @@ import fairlead_local.demo.loopback_hub
 HUB = Path(fairlead_local.demo.loopback_hub.__file__).read_text()
 MODEL = "fairlead/skiff"
 TOKEN, STRANGER = "hf_theaccountthataccepted", "hf_theaccountthatdidnot"
-BYTES_PER_SECOND = 500_000
-"""The dinghy has 7 MB: a quarter of a minute, in which progress is told and a download can be killed."""
+BYTES_PER_SECOND = 250_000
+"""The dinghy has 7 MB: half a minute, in which progress is told and a download can be killed."""
 WHOLE, RANGE = (rf'"GET /{MODEL}/resolve/\w+/model\.safetensors HTTP/1\.1" {status}' for status in (200, 206))
 """Lines of the hub's log: the weights from their first byte, and from a later one."""
 

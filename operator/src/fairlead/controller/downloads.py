@@ -22,7 +22,8 @@ LOOK_SECONDS = 2.0
 """Between two questions to a pod: each new answer is a new status."""
 MAX_AT_ONCE = 64
 """Pods that are asked in one look; others keep what was last heard of them."""
-_LIMITS = TimeLimits(connect=1.0, first_byte=1.0, silence=1.0, whole=2.0)
+_LIMITS = TimeLimits(connect=2.0, first_byte=5.0, silence=5.0, whole=5.0)
+"""Long for a process that answers between two chunks: on a busy node each of them may take a second."""
 _MAX_BYTES = 64 * 2**10
 
 
