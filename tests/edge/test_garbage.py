@@ -14,6 +14,7 @@ from fairlead.gateway.access.check import OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.demo import resolve_model
+from fairlead_engine.server.prompt_root import prompt_root
 from fairlead_engine.server.server_process import ServerProcess
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import scripted_info
@@ -74,8 +75,10 @@ async def test_an_engine_leaves_its_model_and_modules() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         starting: asyncio.Task[Any] = asyncio.create_task(start())
         engine, folder = EngineConfig(model="demo://dinghy"), resolve_model("demo://dinghy")
-        process = ServerProcess(engine, ServerConfig(), folder, listener, ScriptedEngine(), starting, 0.0)
+        root = prompt_root()
+        process = ServerProcess(engine, ServerConfig(), folder, listener, ScriptedEngine(), starting, root, 0.0)
         await process._load()
+        root.close()
     assert gc.get_freeze_count() > NUM_IMPORTED
     assert gc.get_threshold()[0] > 5_000, "what a step brings for a thousand streams is no growth"
 

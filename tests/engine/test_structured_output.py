@@ -210,7 +210,7 @@ def test_a_grammar_that_explodes_ends_its_request_alone(load: Callable[..., LLM]
 def test_who_rules_every_token_out_takes_no_prefix_from_others(load: Callable[..., LLM]) -> None:
     """It shows in the middle of an answer, whose prompt others share."""
     llm, prompt = load(), list(range(2, 40))
-    a, b = llm.model.encode("a")[0], llm.model.encode("b")[0]
+    a, b = llm.model.tokenizer.encode("a")[0], llm.model.tokenizer.encode("b")[0]
     [before] = llm.generate([prompt], SamplingParams(temperature=0.0, max_tokens=2))
     stuck = SamplingParams(
         temperature=0.0, max_tokens=9, allowed_token_ids=(a, b), grammar=Grammar('start: "a" "c"', "guided_grammar")

@@ -49,7 +49,7 @@ MEGABYTE = 2**20
 
 def tokenizer(changes: dict[str, Any], template: str = CHAT_TEMPLATE) -> PromptTokenizer:
     parts = {**json.loads(make_tokenizer().tokenizer_json), **changes}
-    return PromptTokenizer(json.dumps(parts), chat_template=template)
+    return PromptTokenizer(json.dumps(parts), chat_template=template, renders=False)
 
 
 def chat(model: str, text: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from fairlead_engine.server.app import build_app
 from fairlead_engine.server.faults import engine_limits, engine_protocol
 from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer
+from fairlead_engine_testing.prompts_here import PromptsHere
 from fairlead_protocol.http.server import HttpServer
 from fairlead_protocol.prompts import EncodedPrompt, Part
 from fairlead_protocol.tokenizing import PromptTokenizer
@@ -214,22 +214,26 @@ async def test_an_engine_that_dies_behind_its_last_step_ends_what_runs(start_app
 async def test_streams_go_on_while_a_prompt_of_some_length_is_tokenised(
     start_app: Any, tokenizer: PromptTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    let_go, began = threading.Event(), threading.Event()
-    encoded = Part.encoded
+    let_go, began = asyncio.Event(), asyncio.Event()
+    ask, encoded = PromptsHere.ask, Part.encoded
 
-    def slow(self: Part, tokenizer: PromptTokenizer, add_special_tokens: bool) -> EncodedPrompt:
-        if len(self.content) > 9_000:
+    async def slow(self: PromptsHere, job: bytes) -> bytes:
+        if len(job) > 9_000:
             began.set()
-            assert let_go.wait(30)
-            return EncodedPrompt([1])
-        return encoded(self, tokenizer, add_special_tokens)
+            await let_go.wait()
+        return await ask(self, job)
 
-    monkeypatch.setattr(Part, "encoded", slow)
+    def short(self: Part, tokenizer: PromptTokenizer, add_special_tokens: bool) -> EncodedPrompt:
+        return EncodedPrompt([1]) if len(self.content) > 9_000 else encoded(self, tokenizer, add_special_tokens)
+
+    monkeypatch.setattr(PromptsHere, "ask", slow)
+    monkeypatch.setattr(PromptsHere, "ask_beside", slow)
+    monkeypatch.setattr(Part, "encoded", short)
     monkeypatch.setattr(Part, "check_length", lambda *_: None)
     app = start_app(ScriptedEngine(answer([70] * 500)))
     async with served(app) as port:
         long = asyncio.create_task(streamed(port, "/v1/completions", {"prompt": "x" * 10_000}))
-        await asyncio.to_thread(began.wait, 30)
+        await began.wait()
         others = await asyncio.gather(*(streamed(port, "/v1/completions", {"prompt": "ahoy"}) for _ in range(4)))
         assert [len(events(chunks)) for chunks in others] == [500] * 4
         assert not long.done()
