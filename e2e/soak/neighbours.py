@@ -35,6 +35,6 @@ def _deployment(name: str, source: str, engine: dict[str, Any]) -> Json:
             "model": {"source": source},
             "engine": engine,
             "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
-            "routing": {"maxQueueTime": "5s"},
+            "routing": {"maxQueueTime": "5s", "coldStartTimeout": "15s"},  # of one that is refused when it is loaded
         },
     }
