@@ -383,7 +383,14 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
     ),
     "environment variable": (
         rules.ENVIRONMENT_VARIABLE,
-        st.fixed_dictionaries({}, optional={"value": st.none() | st.text(max_size=1), "valueFrom": st.just({})}),
+        st.fixed_dictionaries(
+            {
+                "name": st.sampled_from(
+                    ["FAIRLEAD_", "FAIRLEAD_X", "A_FAIRLEAD_X", "POD_IP", "POD_IPS", "POD_IP\n", "A"]
+                )
+            },
+            optional={"value": st.none() | st.text(max_size=1), "valueFrom": st.just({})},
+        ),
     ),
 }
 
