@@ -1,10 +1,13 @@
 """Cutting and caching never change ids: against the plain tokenizer, for tokenizers of every kind."""
 
 import itertools
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
+import fastokens
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -136,6 +139,43 @@ def test_pieces_have_the_ids_of_the_whole(kind: str, text: str, min_piece: int) 
         plain = tokenizer.encode(text * 9, add_special_tokens=add_special_tokens)
         assert encode(encoder, text * 9, add_special_tokens=add_special_tokens).tolist() == plain
     encoder.cache.check()
+
+
+@cache
+def quickened(kind: str) -> tuple[PromptTokenizer, bool]:
+    """A twin that encodes with fastokens where that may be, and whether it does."""
+    twin = PromptTokenizer(tokenizer_of(kind).tokenizer_json)
+    return twin, twin.quicken()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=TEXTS | st.text(), add_special_tokens=st.booleans())
+def test_fastokens_gives_the_ids_of_tokenizers(kind: str, text: str, add_special_tokens: bool) -> None:
+    plain = tokenizer_of(kind).encode(text, add_special_tokens=add_special_tokens)
+    assert quickened(kind)[0].encode(text, add_special_tokens=add_special_tokens) == plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_quick"),
+    [
+        ("dinghy", True),
+        ("byte-level | plain | own", True),
+        ("BPE with prepending normalizer | plain | own", True),
+        ("unigram, first word prepended | plain | own", False),
+        ("lowercasing WordPiece | plain | own", False),
+    ],
+)
+def test_fastokens_encodes_what_it_knows(kind: str, is_quick: bool) -> None:
+    assert quickened(kind)[1] == is_quick
+
+
+def test_an_encoder_that_differs_in_one_sample_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = json.loads(tokenizer_of("dinghy").tokenizer_json)
+    del other["model"]["merges"][:20]
+    made = fastokens.Tokenizer.from_json_str(json.dumps(other))
+    monkeypatch.setattr("fastokens.Tokenizer", SimpleNamespace(from_json_str=lambda text: made))
+    assert not PromptTokenizer(tokenizer_of("dinghy").tokenizer_json).quicken()
 
 
 MESSAGES = st.lists(

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -65,6 +66,24 @@ async def test_what_a_program_raises_is_told_and_it_goes_on(workers: Workers) ->
     with pytest.raises(WorkerError, match="called `unwrap`"):
         await workers.ask(b"panic called `unwrap`")
     assert await workers.ask(b"count") == b"4", "by the same process, that of the first job"
+
+
+async def test_loading_gets_memory_by_the_size_of_what_is_loaded(make: Callable[..., Workers]) -> None:
+    """Public tokenizers take 24 times the bytes of their files; there is an end to it."""
+    limits = msgspec.structs.replace(LIMITS, load_seconds=60.0, most_load_memory=256 * 2**20)
+    size = 5 * 2**20
+    assert await make(b"take %d " % (20 * size) + b" " * size, limits).load()
+    with pytest.raises(WorkerExceeded, match="memory"):
+        await make(b"take %d " % (100 * size) + b" " * size, limits).load()
+
+
+async def test_large_programs_are_loaded_one_by_one(root: WorkerRoot, make: Callable[..., Workers]) -> None:
+    payload = b"sleep 0.01" + b" " * (5 * 2**20)
+    async with root.large_load:
+        waiting = asyncio.create_task(make(payload).load())
+        assert await make().load() == b"hello"
+        assert not waiting.done()
+    await waiting
 
 
 async def test_nobody_waits_behind_what_takes_long(workers: Workers) -> None:

@@ -125,7 +125,10 @@ def make(payload: bytes) -> tuple[bytes, Handler]:
             tokenizer = PromptTokenizer(
                 files.tokenizer_json, chat_template=files.chat_template, special_tokens=files.special_tokens
             )
-        return _encode(None), PromptProgram(tokenizer)
+        tokenizer.quicken()
+        program = PromptProgram(tokenizer)
+        tokenizer.forget_json()
+        return _encode(None), program
     except EngineError as error:
         return _encode(error.to_dict()), _nothing
 

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -28,6 +29,12 @@ def bury_descendants() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if sys.platform == "linux":
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def give_memory_back() -> None:
+    """Returns what is free within the C library's heap to the system, where the library can."""
+    with suppress(AttributeError):  # of musl and macOS
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _prctl(option: int, argument: int) -> None:

@@ -23,6 +23,10 @@ class Limits(msgspec.Struct, frozen=True):
     """Tokenising takes about one microsecond a byte."""
     load_seconds: float = 5.0
     load_seconds_per_byte: float = 5e-6
+    load_memory_per_byte: int = 24
+    """Public tokenizers take up to 24: a text of 33 MiB, as Gemma 3 has it, some 800 MiB while it is read."""
+    most_load_memory: int = 2**30
+    """Bytes that loading may take at most: a container has to hold one load beside all else."""
     memory_bytes: int = 96 * 2**20
     """Beyond what the process has when it begins."""
     memory_per_byte: int = 256
@@ -42,7 +46,12 @@ class Limits(msgspec.Struct, frozen=True):
         """Bytes for a job of this size."""
         return self.memory_bytes + min(num_bytes, self.most_bytes) * self.memory_per_byte + 4 * num_bytes
 
+    def memory_to_load(self, num_bytes: int) -> int:
+        """Bytes for loading what is made of this many."""
+        return self.memory_bytes + min(num_bytes * self.load_memory_per_byte, self.most_load_memory)
+
     def seconds_to_load(self, num_bytes: int) -> float:
+        """For loading what is made of this many bytes."""
         return self.load_seconds + num_bytes * self.load_seconds_per_byte
 
 

@@ -7,6 +7,7 @@ program that takes more than it may again and again is given up for a while.
 
 import asyncio
 import logging
+from contextlib import nullcontext
 
 import msgspec
 
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 LARGE_BYTES = 256 * 1024
 """Jobs of this size are done one by one: they take about a second."""
+_LARGE_LOAD_BYTES = 4 * 2**20
+"""Programs made of so much are loaded one by one: each takes hundreds of megabytes for a while."""
 _NUM_BESIDE = 2
 """Processes for jobs that take longer than a slice and are smaller."""
 _NICENESS = 5
@@ -81,8 +84,13 @@ class Workers:
 
     async def load(self) -> bytes:
         """What the program tells of itself. Raises WorkerError, WorkerExceeded, or WorkerInterrupted."""
-        limits, num_bytes = self._limits, self._num_bytes + len(self._load)
-        stem = await self._root.fork(msgspec.structs.replace(limits, memory_bytes=limits.memory(self._num_bytes)))
+        num_bytes = self._num_bytes + len(self._load)
+        async with self._root.large_load if num_bytes >= _LARGE_LOAD_BYTES else nullcontext():
+            return await self._load_now(num_bytes)
+
+    async def _load_now(self, num_bytes: int) -> bytes:
+        limits = self._limits
+        stem = await self._root.fork(msgspec.structs.replace(limits, memory_bytes=limits.memory_to_load(num_bytes)))
         try:
             told = await stem.ask(Kind.LOAD, self._load, limits.seconds_to_load(num_bytes))
             self._quick = await stem.fork(self._limits)  # before anybody waits for it

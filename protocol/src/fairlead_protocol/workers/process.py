@@ -15,7 +15,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from fairlead_protocol.workers.child import be_killed_with, bury_descendants, leave_signals_to_parent
+from fairlead_protocol.workers.child import (
+    be_killed_with,
+    bury_descendants,
+    give_memory_back,
+    leave_signals_to_parent,
+)
 from fairlead_protocol.workers.frames import FrameReader, Kind, framed
 from fairlead_protocol.workers.limits import Limits, MemoryLimit
 
@@ -108,6 +113,7 @@ def _loaded(load: Load) -> tuple[bytes, Handler]:
     program: Program = getattr(importlib.import_module(module), name)
     answer, handler = program(load.payload)
     gc.collect()
+    give_memory_back()
     gc.freeze()  # or the first collection of each process below would copy all of it
     return answer, handler
 

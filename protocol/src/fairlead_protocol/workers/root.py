@@ -12,6 +12,8 @@ from fairlead_protocol.workers.limits import Limits
 
 _MOST_BESIDE = 4
 """Of all programs together, jobs that take long at a time: each may take all the memory of its limits."""
+_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
+"""Environment variables that libraries of programs read: threads do not survive a fork."""
 _COMMAND = (sys.executable, "-P", "-m", "fairlead_protocol.workers.process")
 
 
@@ -24,6 +26,7 @@ class WorkerRoot:
         self._process: subprocess.Popen[bytes] | None = None
         self._branch: Branch | None = None
         self.beside = asyncio.Semaphore(_MOST_BESIDE)
+        self.large_load = asyncio.Lock()
 
     async def fork(self, limits: Limits) -> Branch:
         """A process for one program. Raises WorkerInterrupted where that could not be had."""
@@ -38,7 +41,7 @@ class WorkerRoot:
                 self._process = subprocess.Popen(
                     [*_COMMAND, str(os.getpid()), *self._modules],
                     stdin=theirs.fileno(),
-                    env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
+                    env={**os.environ, **_ONE_THREAD},
                 )
             self._branch = Branch(ours)
         return self._branch

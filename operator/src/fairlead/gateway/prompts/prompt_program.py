@@ -40,7 +40,9 @@ class PromptProgram:
         )
         if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
             raise TokenizerError("its engine understands the same files differently")
+        tokenizer.quicken()
         self._tokenizer = CachingTokenizer(tokenizer, PrefixCache(CACHE_BYTES))
+        tokenizer.forget_json()
         self._chains = HashChains()
 
     def __call__(self, message: bytes, takes_long: bool) -> bytes:
