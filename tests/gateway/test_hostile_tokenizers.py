@@ -47,6 +47,12 @@ TEMPLATES = [
 MEGABYTE = 2**20
 
 
+@pytest.fixture(autouse=True)
+def little_time_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a processor: an honest tokenizer takes a twentieth, and what exceeds it is waited for twice."""
+    monkeypatch.setattr(tokenizers, "LIMITS", msgspec.structs.replace(tokenizers.LIMITS, load_seconds=1.0))
+
+
 def tokenizer(changes: dict[str, Any], template: str = CHAT_TEMPLATE) -> PromptTokenizer:
     parts = {**json.loads(make_tokenizer().tokenizer_json), **changes}
     return PromptTokenizer(json.dumps(parts), chat_template=template, renders=False)

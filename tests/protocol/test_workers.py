@@ -77,6 +77,14 @@ async def test_loading_gets_memory_by_the_size_of_what_is_loaded(make: Callable[
         await make(b"take %d " % (100 * size) + b" " * size, limits).load()
 
 
+@pytest.mark.parametrize("payload", [b"die", b"burn 60", b"take 999999999"])
+async def test_where_a_program_takes_too_much_to_load_its_plain_one_is_loaded(root: WorkerRoot, payload: bytes) -> None:
+    workers = Workers(root, "a stranger", PROGRAM, payload, LIMITS, plain_program=f"{PROGRAM}_plain")
+    assert await workers.load() == b"plain"
+    assert await workers.ask(b"echo") == b"echo"
+    workers.close()
+
+
 async def test_large_programs_are_loaded_one_by_one(root: WorkerRoot, make: Callable[..., Workers]) -> None:
     payload = b"sleep 0.01" + b" " * (5 * 2**20)
     async with root.large_load:

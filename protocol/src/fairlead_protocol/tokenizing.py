@@ -72,7 +72,7 @@ class PromptTokenizer:
     def quicken(self) -> bool:
         """Encodes with fastokens from now on, if that gives the same ids; says whether. Loading again and
         comparing take three times as long as loading once, so this is for processes that encode many texts."""
-        with panics_as_errors():
+        with suppress(TokenizerError), panics_as_errors():
             self._quick = quick_encoder(self.tokenizer_json, self.backend)
         return self._quick is not None
 
@@ -156,10 +156,10 @@ class PromptTokenizer:
     def encode_each(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[list[int]]:
         """Token ids of each text. Other threads go on meanwhile: unlike `backend.encode`, which takes about a second
         per megabyte, this does not hold the interpreter's lock, and it takes half as long."""
+        if self._quick is not None:
+            with suppress(Exception), panics_as_errors():  # what it refuses, the reference may take
+                return [self._quick(text, add_special_tokens) for text in texts]
         with panics_as_errors():
-            if self._quick is not None:
-                with suppress(Exception):  # such as its own limits: the reference may have others
-                    return [self._quick(text, add_special_tokens) for text in texts]
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
 

@@ -117,6 +117,15 @@ def _read(message: bytes) -> Job:
 
 def make(payload: bytes) -> tuple[bytes, Handler]:
     """Of `Files`. It tells why they cannot be used, as `EngineError.to_dict` has it, or nothing."""
+    return _made(payload, may_quicken=True)
+
+
+def make_plain(payload: bytes) -> tuple[bytes, Handler]:
+    """The same without fastokens."""
+    return _made(payload, may_quicken=False)
+
+
+def _made(payload: bytes, *, may_quicken: bool) -> tuple[bytes, Handler]:
     files = msgspec.msgpack.decode(payload, type=Files)
     try:
         if files.path is not None:
@@ -125,7 +134,8 @@ def make(payload: bytes) -> tuple[bytes, Handler]:
             tokenizer = PromptTokenizer(
                 files.tokenizer_json, chat_template=files.chat_template, special_tokens=files.special_tokens
             )
-        tokenizer.quicken()
+        if may_quicken:
+            tokenizer.quicken()
         program = PromptProgram(tokenizer)
         tokenizer.forget_json()
         return _encode(None), program

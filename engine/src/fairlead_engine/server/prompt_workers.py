@@ -76,8 +76,9 @@ class PromptWorkers:
 
     def _processes(self, payload: bytes, num_bytes: int) -> Asked:
         name = f"the tokenizer or chat template of {self._name}"
+        program, plain = f"{PROMPT_PROGRAM}:make", f"{PROMPT_PROGRAM}:make_plain"
         return Workers(
-            self._root, name, f"{PROMPT_PROGRAM}:make", payload, _LIMITS, num_bytes=num_bytes, gives_up=False
+            self._root, name, program, payload, _LIMITS, plain_program=plain, num_bytes=num_bytes, gives_up=False
         )
 
     async def load(self, path: Path) -> None:

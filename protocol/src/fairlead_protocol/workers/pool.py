@@ -51,15 +51,19 @@ class Workers:
         payload: bytes,
         limits: Limits | None = None,
         *,
+        plain_program: str | None = None,
         num_bytes: int = 0,
         gives_up: bool = True,
     ) -> None:
-        """`name`: for people. `program`: what makes it of `payload`, as `module:name` (`process.Program`). `num_bytes`:
+        """`name`: for people. `program`: what makes it of `payload`, as `module:name` (`process.Program`).
+        `plain_program`: another for the same jobs, which is loaded where that one takes more than it may. `num_bytes`:
         of the files that it reads when it is loaded. `gives_up`: whether it is given up when it exceeds again and
         again."""
         self.name = name
         self._root = root
         self._load = msgspec.msgpack.encode(Load(program, payload))
+        plain = None if plain_program is None else msgspec.msgpack.encode(Load(plain_program, payload))
+        self._plain_load = plain
         self._limits = limits or Limits()
         self._num_bytes = num_bytes
         self._gives_up = gives_up
@@ -86,6 +90,12 @@ class Workers:
         """What the program tells of itself. Raises WorkerError, WorkerExceeded, or WorkerInterrupted."""
         num_bytes = self._num_bytes + len(self._load)
         async with self._root.large_load if num_bytes >= _LARGE_LOAD_BYTES else nullcontext():
+            try:
+                return await self._load_now(num_bytes)
+            except WorkerExceeded:
+                if self._plain_load is None:
+                    raise
+            self._load, self._plain_load = self._plain_load, None
             return await self._load_now(num_bytes)
 
     async def _load_now(self, num_bytes: int) -> bytes:

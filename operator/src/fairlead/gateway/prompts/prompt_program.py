@@ -24,13 +24,18 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def make(payload: bytes) -> tuple[bytes, Handler]:
     """Of a `ModelInfo`. Raises TokenizerError and ChatTemplateError."""
-    return b"", PromptProgram(msgspec.msgpack.decode(payload, type=ModelInfo))
+    return b"", PromptProgram(msgspec.msgpack.decode(payload, type=ModelInfo), may_quicken=True)
+
+
+def make_plain(payload: bytes) -> tuple[bytes, Handler]:
+    """The same without fastokens."""
+    return b"", PromptProgram(msgspec.msgpack.decode(payload, type=ModelInfo), may_quicken=False)
 
 
 class PromptProgram:
     """Reads prompts. Remembers texts and hashes for the next ones."""
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, info: ModelInfo, *, may_quicken: bool) -> None:
         tokenizer = PromptTokenizer(
             info.tokenizer_json,
             chat_template=info.chat_template,
@@ -40,7 +45,8 @@ class PromptProgram:
         )
         if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
             raise TokenizerError("its engine understands the same files differently")
-        tokenizer.quicken()
+        if may_quicken:
+            tokenizer.quicken()
         self._tokenizer = CachingTokenizer(tokenizer, PrefixCache(CACHE_BYTES))
         tokenizer.forget_json()
         self._chains = HashChains()

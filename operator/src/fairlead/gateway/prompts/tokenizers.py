@@ -118,7 +118,8 @@ class Tokenizers:
 
     async def _load(self, info: ModelInfo) -> None:
         name = f"the tokenizer or chat template of {info.served_name}"
-        workers = Workers(self._root, name, f"{_PROGRAM}:make", msgspec.msgpack.encode(info), LIMITS)
+        made_of, plain = msgspec.msgpack.encode(info), f"{_PROGRAM}:make_plain"
+        workers = Workers(self._root, name, f"{_PROGRAM}:make", made_of, LIMITS, plain_program=plain)
         try:
             for _ in range(_MAX_TRIES):
                 try:
