@@ -23,8 +23,9 @@ CUT = 0
 """The status of a connection that was closed without an answer."""
 REFUSED = frozenset({CUT, *range(400, 500)}) - {429}
 """What is wrong with these requests will not go away: 429 and 5xx would say so."""
-LOADING = "x-fairlead-reason: loading"
-"""In the head of a 503: the engine has just been started again, and cannot judge a request yet."""
+LOADING, DRAINING = "x-fairlead-reason: loading", "x-fairlead-reason: draining"
+"""In the head of a 503: the engine has just been started again and cannot judge a request yet, or is being taken away
+and takes none, which a gateway tells no client."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Attackers:
         else:
             if status in attack.allowed:
                 self._verdicts.enter(attack.name, Outcome.ANSWERED)
-            elif status == 503 and LOADING in text:
+            elif status == 503 and (LOADING in text or (self._may_go and DRAINING in text)):
                 self._verdicts.enter(attack.name, Outcome.EXCUSED)
             else:
                 self._verdicts.failed(attack.name, f"{status}: {text[-300:]}", started)
