@@ -34,6 +34,12 @@ ANSWERS = {
     "hermes-without-arguments": Written(
         "hermes", '<tool_call>\n{"name": "get_time"}\n</tool_call>', calls=[("get_time", "{}")]
     ),
+    "hermes-ends-forgotten": Written(
+        "hermes",
+        f'Let me see.\n<tool_call>\n{{"name": "get_weather", "arguments": {OSLO}}}\n<tool_call>\n'
+        '{"name": "get_time", "arguments": {}}',
+        "Let me see.",
+    ),
     "hermes-name-last": Written(
         "hermes",
         f'<tool_call>\n{{"arguments": {OSLO}, "name": "get_weather"}}\n</tool_call>',
@@ -78,6 +84,12 @@ ANSWERS = {
         "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         "Yes.",
     ),
+    "deepseek-begin-forgotten": Written(
+        "deepseek_v3",
+        f"Yes.<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{OSLO}<｜tool▁call▁end｜>"
+        "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "Yes.",
+    ),
     "harmony": Written(
         "harmony",
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
@@ -88,6 +100,11 @@ ANSWERS = {
         "harmony",
         f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{OSLO}<|call|><|start|>assistant"
         "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}<|call|>",
+    ),
+    "harmony-recipient-first": Written(
+        "harmony",
+        f" to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{OSLO}<|call|><|start|>assistant"
+        " to=functions.get_time<|channel|>commentary json<|message|>{}<|call|>",
     ),
     "glm": Written(
         "glm45",
@@ -100,12 +117,22 @@ ANSWERS = {
         "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value><arg_key>days</arg_key>"
         '<arg_value>[1, {"a": "}"}]</arg_value></tool_call><tool_call>get_time</tool_call>',
     ),
+    "glm-value-end-forgotten": Written(
+        "glm45",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo\n<arg_key>days</arg_key>\n"
+        '<arg_value>[1, {"a": "}"}]</arg_value>\n</tool_call>\n<tool_call>get_time\n</tool_call>',
+    ),
     "qwen3-coder": Written(
         "qwen3_coder",
         "Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n"
         '[1, {"a": "}"}]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n'
         "</tool_call>",
         "Yes.",
+    ),
+    "qwen3-coder-value-end-forgotten": Written(
+        "qwen3_coder",
+        '<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n<parameter=days>\n[1, {"a": "}"}]\n</parameter>\n'
+        "</function>\n</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n</tool_call>",
     ),
     "minimax": Written(
         "minimax_m2",
@@ -205,6 +232,8 @@ BEGUN: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = [
     ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁beg", []),
     ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{", [("get_time", "{")]),
     ("harmony", "<|channel|>commentary to=functions.get_ti", []),
+    ("harmony", " t", []),
+    ("harmony", " to=functions.get_ti", []),
     ("glm45", "<tool_call>get_ti", []),
     ("glm45", "<tool_call>get_weather\n<arg_ke", []),
     ("glm45", "<tool_call>get_weather\n<arg_key>ci", [("get_weather", "")]),

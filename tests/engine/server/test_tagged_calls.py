@@ -93,6 +93,28 @@ def test_schemas_of_any_shape_are_taken(parameters: Any) -> None:
         assert json.loads(called(name, text, parameters)[1]) == {"x": "VALUE"}
 
 
+FORGOTTEN = {
+    "glm45": "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>VALUE\n<arg_key>y</arg_key>\n<arg_value>2</arg_value>\n"
+    "</tool_call>",
+    "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=x>\nVALUE\n<parameter=y>\n2\n</parameter>\n</function>\n"
+    "</tool_call>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="x">VALUE\n<parameter name="y">2</parameter>'
+    "\n</invoke>\n</minimax:tool_call>",
+}
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
+@pytest.mark.parametrize(("kind", "written", "value"), [("string", "a\n b", "a\n b"), ("array", "[1]", [1])])
+def test_the_next_argument_ends_a_value_whose_end_the_model_forgot(
+    name: str, kind: str, written: str, value: Any
+) -> None:
+    text, kinds = FORGOTTEN[name].replace("VALUE", written), {"x": {"type": kind}, "y": {"type": "integer"}}
+    assert json.loads(called(name, text, {"properties": kinds})[1]) == {"x": value, "y": 2}
+    for properties in ({"x": {"type": "string"}}, {"x": {"type": "string"}, "yy": {}}):  # y is no argument
+        [told] = json.loads(called(name, text, {"properties": properties})[1]).values()
+        assert told.startswith(written + "\n<")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "names", "content"),
     [

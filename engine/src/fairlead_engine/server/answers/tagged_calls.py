@@ -4,7 +4,7 @@ Their reader makes JSON of them while they come. Texts have no quotes in such ta
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairlead_engine.server.answers.answer_text import (
@@ -81,7 +81,7 @@ def tagged_call(
 
 
 def _arguments(source: Source, tags: Tags, schema: Mapping[str, Any], block_end: str) -> Reading[None]:
-    before = "{"
+    before, given = "{", set[str]()
     while True:
         yield from space(source)
         tag = yield from starts_with(source, tags.key, tags.end, block_end)
@@ -105,12 +105,14 @@ def _arguments(source: Source, tags: Tags, schema: Mapping[str, Any], block_end:
         key = key.strip()
         yield CallArguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
         before = ", "
-        if not (yield from _value(source, tags, kinds_of(_property(schema, key), schema))):
+        given.add(key)
+        others = _names(schema) - given
+        if not (yield from _value(source, tags, kinds_of(_property(schema, key), schema), others)):
             return
 
 
-def _value(source: Source, tags: Tags, kinds: Collection[str]) -> Reading[bool]:
-    """Hands on a value as JSON; whether it is whole."""
+def _value(source: Source, tags: Tags, kinds: Collection[str], others: Collection[str]) -> Reading[bool]:
+    """Hands on a value as JSON; whether it is whole. `others`: arguments that may follow."""
     if set(kinds) != {"string"}:
         held: list[str] = []
 
@@ -118,17 +120,38 @@ def _value(source: Source, tags: Tags, kinds: Collection[str]) -> Reading[bool]:
             held.append(text)
             return CallArguments("")
 
-        end = yield from until(source, (tags.value_end,), hold, is_text=False)
-        if end is not None:
+        is_whole = yield from _until_value_end(source, tags, others, hold)
+        if is_whole:
             yield CallArguments(as_json(_Text(tags.padding).stripped("".join(held)), kinds))
-        return end is not None
+        return is_whole
     text = _Text(tags.padding)
     yield CallArguments('"')
-    end = yield from until(source, (tags.value_end,), text.more, is_text=False)
-    if end is None:
+    if not (yield from _until_value_end(source, tags, others, text.more)):
         return False
     yield CallArguments('"')
     return True
+
+
+def _until_value_end(
+    source: Source, tags: Tags, others: Collection[str], make: Callable[[str], CallArguments]
+) -> Reading[bool]:
+    """Hands on a value up to its end, or to where the next argument begins on a new line: models forget the end."""
+    while (marker := (yield from until(source, (tags.value_end, "\n" + tags.key), make, is_text=False))) is not None:
+        if marker == tags.value_end:
+            return True
+        source.unread(len(tags.key))
+        source.mark()
+        source.take(len(tags.key))
+        key, end = yield from text_until(source, tags.key_end)
+        if end is None and source.is_spent:
+            source.settle()
+            return False
+        source.back()
+        if end is not None and key.strip() in others:
+            yield make(tags.padding)
+            return True
+        yield make("\n" + source.take(len(tags.key)))
+    return False
 
 
 class _Text:
@@ -171,6 +194,11 @@ def as_json(text: str, kinds: Collection[str]) -> str:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(name)
+
+
+def _names(schema: Mapping[str, Any]) -> set[str]:
+    properties = schema.get("properties")
+    return {str(name) for name in properties} if isinstance(properties, Mapping) else set()
 
 
 def _property(schema: Mapping[str, Any], name: str) -> Any:

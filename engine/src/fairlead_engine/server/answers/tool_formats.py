@@ -95,8 +95,9 @@ class Hermes(ToolFormat):
         """Reads what stands behind a call."""
         yield from space(source)
         if (yield from starts_with(source, self.end)) is None:
-            yield from left_out(source, self.end)
-            yield from until(source, (self.end,), Content)
+            yield from left_out(source, self.end, self.begin)
+            if (yield from until(source, (self.end, self.begin), Content)) == self.begin:  # models forget the end
+                source.unread(len(self.begin))
         yield from space(source)
 
 
@@ -191,7 +192,9 @@ class DeepSeek(ToolFormat):
             self.shape = CallShape(self.begin, before, self.call_end, "", "", self.end)
 
     def read(self, source: Source, names: Collection[str]) -> Reading[None]:
-        while (yield from until(source, (self.begin,), Content)) is not None:
+        while (marker := (yield from until(source, (self.begin, self.call_begin), Content))) is not None:
+            if marker == self.call_begin:  # models forget the first
+                source.unread(len(marker))
             while True:
                 yield from space(source)
                 if (yield from starts_with(source, self.call_begin)) is None:
@@ -255,6 +258,8 @@ class Harmony(ToolFormat):
     message, channel, ends = "<|message|>", "<|channel|>", ("<|end|>", "<|call|>", "<|return|>")
     begins = ("<|start|>", channel)
     markers = (message, *begins, *ends, "<|constrain|>")
+    to = " to="
+    """Before who is called, in the header of a message."""
     answer = f"{channel}final{message}"
     thought = ReasoningFormat(f"{channel}analysis{message}", "<|end|><|start|>assistant")
     shape = CallShape(channel, f"commentary to=functions.{{name}} <|constrain|>json{message}", "", None)
@@ -264,9 +269,7 @@ class Harmony(ToolFormat):
         while True:
             header, marker = yield from text_until(source, self.message)
             if marker is None:
-                yield from self._without_message(
-                    header if not source.is_spent else without_begun(header, *self.markers)
-                )
+                yield from self._without_message(source, header)
                 return
             if (name := self._called(header, names)) is not None:
                 yield from self._call(source, name)
@@ -299,11 +302,14 @@ class Harmony(ToolFormat):
         # <|call|> ends the sequence, so it need not be seen
         yield from ended("".join(written), is_over=end is not None or not source.is_cut)
 
-    def _without_message(self, header: str) -> Reading[None]:
-        """The answer ends in a header, which is nobody's text; or it never had one."""
-        if not any(marker in header for marker in self.markers):
+    def _without_message(self, source: Source, header: str) -> Reading[None]:
+        """The answer ends in a header, which is nobody's text and may begin with who is called; or it never had one."""
+        if source.is_spent:
+            header = without_begun(header, *self.markers)
+        is_begun = source.is_cut and self.to.startswith(header)
+        if not (is_begun or header.startswith(self.to) or any(marker in header for marker in self.markers)):
             yield Content(header)
-        elif "to=" in header:
+        elif self.to.strip() in header:
             yield CallCut()
 
 
