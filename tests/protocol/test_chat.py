@@ -116,7 +116,7 @@ def test_tool_call_arguments_that_are_encoded_twice_are_the_object_that_they_sta
     assert ChatTemplate(CALLS).render([twice]) == ChatTemplate(CALLS).render([call(ARGUMENTS)])
 
 
-@pytest.mark.parametrize("calls", ["x", ["x"], [{}], [{"function": "x"}], [{"function": None}]])
+@pytest.mark.parametrize("calls", ["x", ["x"], [{}], [{"function": "x"}], [{"function": 5}]])
 def test_tool_calls_of_another_shape_are_left_to_the_template(calls: Any) -> None:
     message = {"role": "assistant", "content": "", "tool_calls": calls}
     assert json.loads(ChatTemplate("{{ messages[0].tool_calls | tojson }}").render([message])) == calls
@@ -145,6 +145,72 @@ def test_nulls_and_reasoning_are_to_a_template_what_transformers_makes_of_them(
     assert ours == as_transformers(messages, chat_template=NULLS)
     assert "None" not in ours
     assert "null" not in ours
+
+
+TAKEN_FOR_GRANTED = [
+    "{% for m in messages %}{{ m.role + ': ' + m['content'] }}\n{% endfor %}",
+    "{% for m in messages %}{% if '</think>' in m.content %}!{% endif %}{{ m.content | tojson }}{% endfor %}",
+    "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}",
+    "{% for m in messages %}{% if 'tool_calls' in m %}{% set c = m.tool_calls[0] %}{{ c.id + c.type }}"
+    "{{ c.function.name + '' }}{% endif %}{% if m.role == 'tool' %}{{ m.tool_call_id + m.content }}{% endif %}"
+    "{% endfor %}",
+    "{% for t in tools %}{{ t.type + t.function.name + t.function.description }}"
+    "{{ t.function.parameters.properties.items() | list }}{% endfor %}{{ messages[0].content }}",
+]
+"""What public templates do, among them those of Qwen3, QwQ, gpt-oss, OLMo 2, Devstral and the distilled DeepSeek-R1."""
+LEFT_OUT: list[list[dict[str, Any]]] = [
+    [{"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "tide"}}]}],
+    [{"role": "assistant", "tool_calls": [{"function": {"name": "tide", "arguments": None}}]}, {"role": "tool"}],
+    [{"role": "assistant", "tool_calls": [{"id": None, "type": None, "function": {"name": "tide"}}]}],
+    [{"role": "assistant", "content": "aye", "tool_calls": []}],
+    [{"role": "assistant", "content": "aye", "reasoning": {"text": "hm"}, "thinking": ["hm"]}],
+    [{"role": "assistant"}],
+]
+
+
+@pytest.mark.parametrize("template", TAKEN_FOR_GRANTED)
+@pytest.mark.parametrize("messages", LEFT_OUT)
+@pytest.mark.parametrize("function", [{}, {"description": None, "parameters": None}, {"parameters": {}}])
+def test_what_a_request_may_leave_out_is_there_for_templates_that_take_it_for_granted(
+    template: str, messages: list[dict[str, Any]], function: dict[str, Any]
+) -> None:
+    before = copy.deepcopy(messages)
+    tool = {"type": "function", "function": {"name": "tide", **function}}
+    for tools in (None, [tool]):
+        assert "None" not in ChatTemplate(template).render([MESSAGES[0], *messages], tools=tools)
+    assert messages == before
+
+
+def test_what_is_left_out_stays_so_for_templates_that_tell_by_it() -> None:
+    template = "{% for m in messages %}{{ 'content' in m }}{% endfor %}{{ tools is none }}"
+    assert ChatTemplate(template).render([{"role": "assistant", "content": None}]) == "FalseTrue"
+
+
+def test_an_answer_that_was_refused_is_what_it_said() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    parts = [{"type": "refusal", "refusal": "No."}, {"type": "output_text", "text": " Sorry."}]
+    refused = {"role": "assistant", "content": None, "refusal": "No. Sorry."}
+    for message in (refused, {"role": "assistant", "content": parts}):
+        assert ChatTemplate(template).render([message]) == "No. Sorry."
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("{{ messages[0].mood + 1 }}", "it needs the field 'mood'"),
+        ("{{ messages[7].role + 1 }}", "it needs the field '7'"),
+        ("{{ harbour + 1 }}", "it needs the variable 'harbour', which chat_template_kwargs can set"),
+        ("{{ 1 + messages[0].content }}", "something in them is of another kind than it expects"),
+        ("{{ messages | tojson + 5 }}{{ [messages, messages | length] | sum }}", "another kind"),
+        ("{{ 1 / 0 }}", "another kind"),
+        ("{{ messages[0].content.foo() }}", "it needs the field 'foo'"),
+    ],
+)
+def test_what_a_template_failed_at_is_told_in_no_words_of_python(template: str, told: str) -> None:
+    with pytest.raises(ChatTemplateError) as caught:
+        ChatTemplate(template).render(MESSAGES)
+    assert told in str(caught.value)
+    assert not any(word in str(caught.value) for word in ("object", "str", "NoneType", "operand", "undefined"))
 
 
 TRIMMING = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}"

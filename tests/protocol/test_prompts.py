@@ -55,6 +55,29 @@ def test_custom_tools_are_refused_before_a_template_sees_them(tokenizer: PromptT
         assert (refusal.value.field, refusal.value.code) == (place, "unsupported_value")
 
 
+@pytest.mark.parametrize("role", ["assistant", "user"])
+@pytest.mark.parametrize(
+    ("calls", "field"),
+    [
+        ("x", "messages[1].tool_calls"),
+        ({"a": 1}, "messages[1].tool_calls"),
+        (["x"], "messages[1].tool_calls[0]"),
+        ([None], "messages[1].tool_calls[0]"),
+        ([{"id": "1", "type": "function"}], "messages[1].tool_calls[0]"),
+        ([{"function": None}], "messages[1].tool_calls[0]"),
+        ([{"function": {"name": "f"}}, {"function": {"name": None}}], "messages[1].tool_calls[1]"),
+        ([{"function": {"arguments": "{}"}}], "messages[1].tool_calls[0]"),
+    ],
+)
+def test_earlier_calls_that_name_no_function_are_refused_by_their_place(
+    tokenizer: PromptTokenizer, role: str, calls: Any, field: str
+) -> None:
+    messages = [{"role": "user", "content": "Ahoy"}, {"role": role, "content": "aye", "tool_calls": calls}]
+    with pytest.raises(PromptError, match="must be") as refused:
+        ChatPrompt(messages=messages).parts(tokenizer)
+    assert refused.value.field == field
+
+
 def test_the_bundled_models_template_takes_parameters_of_any_type(tokenizer: PromptTokenizer) -> None:
     for schema, shown in (
         ({"type": "string"}, "string"), ({"type": ["string", "null"]}, "string or null"), ({}, "any"), (True, "any"),

@@ -15,7 +15,7 @@ HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
         ("{% for i in range(10 ** 12) %}x{% endfor %}", "Range too big"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
         ("{{ messages | tojson(indent=10 ** 9) }}", "indents"),
-        ("{{ lipsum(n=10 ** 7) }}", "undefined"),
+        ("{{ lipsum(n=10 ** 7) }}", "needs the variable 'lipsum'"),
     ],
 )
 def test_what_cannot_be_rendered_is_refused(template: str, says: str) -> None:

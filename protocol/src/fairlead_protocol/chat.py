@@ -7,6 +7,7 @@ block), as transformers has them.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -24,6 +25,8 @@ Message = Mapping[str, Any]
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """What clients call an earlier answer's reasoning; the first is what templates read, gpt-oss's read the second."""
+_TEXT_PARTS = {None: "text", "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Where the text stands in each type of part that has one."""
 _CUT_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Stands behind the last message while it is rendered, to find where it ends; its space tells whether the template
 trims. Source: transformers' `render_jinja_template`."""
@@ -167,6 +170,7 @@ class ChatTemplate:
         Raises `ChatTemplateError`, also where the text gets longer than a request may make it.
         """
         shown = [_as_templates_expect(message, self.sees_images) for message in messages]
+        tools = [_without_nulls(tool) for tool in tools or ()]
         if not continue_final_message:
             return self._render(shown, tools, add_generation_prompt, variables)
         final = shown[-1].get("content") if shown else None
@@ -178,22 +182,50 @@ class ChatTemplate:
     def _render(
         self,
         messages: list[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: list[Mapping[str, Any]],
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
     ) -> str:
+        """What a request may leave out is left out to the template first, which may tell by that; where the template
+        fails, it is there without saying anything."""
+        given: dict[str, Any] = {"documents": None, "add_generation_prompt": add_generation_prompt}
+        given |= {**self.special_tokens, **variables}
         try:
-            pieces = self._template.generate(
-                messages=messages,
-                tools=list(tools) if tools else None,
-                add_generation_prompt=add_generation_prompt,
-                **{"documents": None, **self.special_tokens, **variables},
-            )
-            return "".join(_within_budget(pieces))
+            return self._filled(messages, tools or None, given)
+        except _TEMPLATE_FAULTS as error:
+            if isinstance(error, ChatTemplateError):
+                raise
+        try:
+            return self._filled([_with_all(each) for each in messages], [_described(tool) for tool in tools], given)
         except ChatTemplateError:
             raise
         except _TEMPLATE_FAULTS as error:
-            raise ChatTemplateError(f"the chat template could not render these messages: {error}") from error
+            raise ChatTemplateError(f"the chat template could not render these messages: {_problem(error)}") from error
+
+    def _filled(
+        self, messages: list[Message], tools: list[Mapping[str, Any]] | None, variables: Mapping[str, Any]
+    ) -> str:
+        pieces = self._template.generate(messages=messages, tools=tools, **variables)
+        return "".join(_within_budget(pieces))
+
+
+_UNDEFINED = re.compile(r"'(?P<variable>\w+)' is undefined$|has no (attribute|element) '?(?P<field>\w+)'?$")
+
+
+def _problem(error: Exception) -> str:
+    """What a template failed at, as far as its fault tells, in no words of Python's."""
+    match error:
+        case jinja2.UndefinedError():
+            found = _UNDEFINED.search(str(error))
+            if found and found["variable"]:
+                return f"it needs the variable {found['variable']!r}, which chat_template_kwargs can set"
+            if found:
+                return f"it needs the field {found['field']!r}, which something in them lacks"
+        case jinja2.TemplateError() | OverflowError():  # the latter is the sandbox's
+            return str(error)
+        case RecursionError() | MemoryError():
+            return "its recursion is too deep, or it needs too much memory"
+    return "something in them is of another kind than it expects"
 
 
 def _until_mark(text: str, final: str) -> str:
@@ -209,12 +241,51 @@ def _until_mark(text: str, final: str) -> str:
 
 def _as_templates_expect(message: Message, sees_images: bool) -> Message:
     """A message as transformers' `apply_chat_template` hands it to a template: what is null is not there, as many
-    templates tell a missing key but would print "None"; and reasoning has the name that templates read."""
-    message = {name: value for name, value in message.items() if value is not None}
+    templates tell a missing key but would print "None"; and reasoning has the name that templates read. No calls are
+    none, and an answer that was refused is what it said."""
+    message = {
+        name: value
+        for name, value in message.items()
+        if value is not None
+        and not (name == "tool_calls" and value == [])
+        and not (name in _REASONING_NAMES and not isinstance(value, str))
+    }
+    if isinstance(refusal := message.get("refusal"), str):
+        message = {"content": refusal, **message}
     reasoning = next((message[name] for name in _REASONING_NAMES if name in message), None)
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
     return _with_parsed_arguments(_with_plain_content(message, sees_images))
+
+
+def _with_all(message: Message) -> Message:
+    """A message with what templates may take for granted in it."""
+    message = {"content": "", **message}
+    if message.get("role") == "tool":
+        return {"tool_call_id": "", **message}
+    if not isinstance(calls := message.get("tool_calls"), list):
+        return message
+    return {**message, "tool_calls": [{"type": "function", "id": "", **_mapping(call)} for call in calls]}
+
+
+def _without_nulls(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool, or a call of one, without what is null in it or in its function."""
+    found = {name: value for name, value in tool.items() if value is not None}
+    if isinstance(function := found.get("function"), Mapping):
+        found["function"] = {name: value for name, value in function.items() if value is not None}
+    return found
+
+
+def _described(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool with what templates may take for granted in it."""
+    if not isinstance(function := tool.get("function"), Mapping):
+        return tool
+    parameters = {"type": "object", "properties": {}, **_mapping(function.get("parameters"))}
+    return {"type": "function", **tool, "function": {"description": "", **function, "parameters": parameters}}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _within_budget(pieces: Iterable[str]) -> Iterator[str]:
@@ -257,7 +328,10 @@ def _with_parsed_arguments(message: Message) -> Message:
 
 
 def _parsed_call(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping):
+        return call
+    call = _without_nulls(call)
+    function = call.get("function")
     if not isinstance(function, Mapping) or isinstance(function.get("arguments"), Mapping):
         return call
     return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
@@ -278,12 +352,8 @@ def _arguments(written: Any) -> dict[str, Any]:
 def _part_text(part: Any, sees_images: bool) -> str:
     if isinstance(part, str):
         return part
-    if (
-        isinstance(part, Mapping)
-        and part.get("type") in (None, "text", "input_text")
-        and isinstance(part.get("text"), str)
-    ):
-        return str(part["text"])
+    if isinstance(part, Mapping) and (name := _TEXT_PARTS.get(part.get("type"))) and isinstance(part.get(name), str):
+        return str(part[name])
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     wanted = "parts of type text and image_url" if sees_images else "text parts"
     raise ChatTemplateError(f"message content of type {kind!r} is not supported by this model; send {wanted}")

@@ -152,6 +152,7 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
         """Where its one prompt stands. Raises `PromptError` for messages or variables that no template is to see."""
         check_messages(self.messages)
         check_tool_types(self.tools or (), self.messages)
+        _check_calls(self.messages)
         if reserved := RESERVED_VARIABLES.intersection(self.chat_template_kwargs or ()):
             raise PromptError("chat_template_kwargs", f"chat_template_kwargs must not set {min(reserved)!r}")
         if self.continue_final_message and self.add_generation_prompt:
@@ -494,6 +495,20 @@ def check_tool_types(tools: Sequence[Any], messages: Sequence[Message]) -> None:
             if _is_custom(call):
                 field = f"messages[{position}].tool_calls[{place}].type"
                 raise NotSupported(field, f"{field} {CUSTOM_TOOL}")
+
+
+def _check_calls(messages: Sequence[Message]) -> None:
+    """Raises `PromptError` for earlier calls that name no function."""
+    for position, message in enumerate(messages):
+        field, calls = f"messages[{position}].tool_calls", message.get("tool_calls")
+        if not isinstance(calls, list | None):
+            raise PromptError(field, f"{field} must be a list")
+        for place, call in enumerate(calls or ()):
+            function = call.get("function") if isinstance(call, Mapping) else None
+            name = function.get("name") if isinstance(function, Mapping) else None
+            if not isinstance(name, str):
+                shape = '{"id": …, "type": "function", "function": {"name": …, "arguments": …}}'
+                raise PromptError(f"{field}[{place}]", f"{field}[{place}] must be {shape}")
 
 
 def _is_custom(tool: Any) -> bool:
