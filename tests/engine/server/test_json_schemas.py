@@ -102,6 +102,8 @@ def drawn(text: str, seed: int, most: int = 250) -> str | None:
 NOTHING_ASKED: list[dict[str, Any]] = [
     {"type": "array", "uniqueItems": False},
     {"type": "array", "uniqueItems": True, "maxItems": 1},
+    {"type": "string", "minLength": 1.0, "maxLength": 3.0},
+    {"type": "array", "minItems": 1.0, "maxItems": 2.0, "items": {"const": 1}},
     {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "number"}},
     {"propertyNames": True},
     {"type": "string", "not": False},
@@ -290,6 +292,8 @@ HOSTILE: list[dict[str, Any]] = [
     {"$id": "(", "$schema": 7, "$ref": "(", "$anchor": []},
     {"type": "array", "minItems": 2**70, "items": False},
     {"properties": {"%": {"$ref": "#/properties/%25"}}, "type": "object"},
+    {"type": "object", "propertyNames": {"$ref": "#"}},
+    {"$defs": {"a": {"properties": {"a": {"propertyNames": {"$ref": "#/$defs/a"}}}}}, "$ref": "#/$defs/a"},
     nested(50),
     nested(400),
 ]
@@ -424,6 +428,11 @@ def test_many_tools_that_are_not_strict_are_taken_together(monkeypatch: pytest.M
     found = AnswerGrammars(formats, lambda marker: None).grammar(None, tool_use(request, formats), False)
     assert found is not None
     assert json.loads(found.text)["grammars"][0]["lark_grammar"].count('"const"') == 1
+
+
+def test_a_strict_schema_that_is_too_deep_is_refused_as_that() -> None:
+    with pytest.raises(RequestError, match="stand in one another deeper than a grammar can be; leave it out, or send"):
+        kept_to(nested(100), strict=True)
 
 
 async def test_what_of_a_strict_schema_cannot_be_kept_to_is_named_with_what_to_do(app: Any) -> None:

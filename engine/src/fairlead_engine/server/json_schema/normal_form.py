@@ -51,6 +51,8 @@ _UUIDS = {
 """Pydantic's formats for one kind of UUID, by the pattern that they mean."""
 _LEAST_INTEGER, _MOST_INTEGER = -(2**63) + 1024, 2**63 - 1
 """The integers that grammars reach: from the least that a double holds above the 64-bit one."""
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minContains")
+"""Keywords whose values are whole numbers, which 3.0 is, too."""
 _MOST_FLOAT = 3.4028234e38
 """A number's bound from here on is that of its type, so it is none."""
 
@@ -136,7 +138,8 @@ class _Normal:
         names = node.get("propertyNames")
         if isinstance(names, dict) and names.keys() == {"$ref"}:
             named = parts.target(self._root, names["$ref"])
-            node["propertyNames"] = self.form(named) if isinstance(named, dict) and "$ref" not in named else names
+            holds_none = isinstance(named, dict) and "$ref" not in named and parts.within(named) == [named]
+            node["propertyNames"] = self.form(named) if holds_none else names
         for rule in self._rules:
             rule(node)
         for name in node.keys() & ANNOTATIONS - self._pointed:
@@ -192,6 +195,9 @@ def _asks_nothing(schema: Any) -> bool:
 
 def _empty(node: dict[str, Any]) -> None:
     """Leaves out keywords with a value that everything meets."""
+    for name in _COUNTS:
+        if isinstance(value := node.get(name), float) and value.is_integer():
+            node[name] = int(value)
     for name in ("minItems", "minLength", "minProperties"):
         if node.get(name) == 0 and node[name] is not False:
             del node[name]

@@ -1,6 +1,6 @@
 """The schemas within a schema, by the keywords that hold them, and what references point at."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -41,14 +41,14 @@ def _changed_value(name: str, value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def within(schema: Any) -> Iterator[dict[str, Any]]:
+def within(schema: Any) -> list[dict[str, Any]]:
     """It and all schemas within it, what is deeper first."""
     found, left = [], [schema]
     while left:
         if isinstance(schema := left.pop(), dict):
             found.append(schema)
             changed(schema, left.append)
-    return reversed(found)
+    return found[::-1]
 
 
 def depth(value: Any) -> int:

@@ -38,6 +38,8 @@ def _culprit(problem: str) -> tuple[str | None, str, str]:
     if found := _RANGE.search(problem):
         bounds = f"from {found[1] or 'any'} to {found[2] or 'any'}"
         return None, "", f"numbers {bounds} are beyond what a grammar can hold, which is about 10^18"
+    if problem.startswith("recursion limit exceeded"):
+        return None, "", "its schemas stand in one another deeper than a grammar can be"
     for keyword, pattern in _OF_KEYWORD:
         if found := pattern.match(problem):
             if keyword == "oneOf":

@@ -39,7 +39,7 @@ def _attempts(schema: dict[str, Any], fits: Fits) -> Iterator[parts.Schema]:
         yield normal_form(schema)
     whole: Any = schema if parts.depth(schema) <= DEEPEST else _cut(schema, _DEPTHS[0])
     whole = normal_form(whole, without_end=True)
-    if isinstance(whole, dict) and sum(1 for _ in parts.within(whole)) <= _MOST_PARTS:
+    if isinstance(whole, dict) and len(parts.within(whole)) <= _MOST_PARTS:
         whole = normal_form(_by_parts(whole, fits), without_end=True)
         yield whole
     for depth in _DEPTHS:
