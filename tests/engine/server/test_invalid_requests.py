@@ -65,8 +65,8 @@ async def test_numbers_that_are_not_finite_are_refused_by_name(start_app: Any, f
     ("field", "value", "advice"),
     [
         ("tools", [{"type": "function", "function": {"name": "tide"}}], 'tool_choice = "none"'),
-        ("function_call", "auto", 'only "none"'),
-        ("functions", [{"name": "f"}], "in the prompt"),
+        ("function_call", "auto", "send `tool_choice`"),
+        ("functions", [{"name": "f"}], "send `tools`"),
         ("audio", {"voice": "x"}, "text only"),
         ("modalities", ["audio"], "text only"),
         ("reasoning_effort", "high", "chat_template_kwargs"),
@@ -183,6 +183,23 @@ async def test_a_body_that_is_no_json_object_is_refused(start_app: Any, body: by
 async def test_a_likely_typo_is_named(start_app: Any) -> None:
     error = error_of(await start_app().chat(temprature=1))
     assert error["message"] == "unknown field 'temprature'; did you mean 'temperature'?"
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("enable_thinking", "chat_template_kwargs"), ("regex", "structured_outputs"), ("format", "response_format"),
+        ("stop_sequences", "stop"), ("repeat_penalty", "repetition_penalty"), ("n_predict", "max_tokens"),
+    ],
+)  # fmt: skip
+async def test_a_field_of_another_server_is_told_where_it_is_here(start_app: Any, name: str, field: str) -> None:
+    error = error_of(await start_app().chat(**{name: 1}))
+    assert error["message"] == f"unknown field {name!r}; did you mean {field!r}?"
+
+
+@pytest.mark.parametrize("name", ["input", "system", "intent", "features", "conversation_id"])
+async def test_what_is_like_no_field_is_no_typo(start_app: Any, name: str) -> None:
+    assert error_of(await start_app().chat(**{name: 1}))["message"] == f"unknown field {name!r}"
 
 
 @pytest.mark.parametrize("name", ["fairlead_prompt_token", "prompt_tokens", "fairlead_prompt_tokens_", "prompt_tokenz"])

@@ -21,6 +21,8 @@ Schema = TypeVar("Schema", bound=msgspec.Struct)
 
 _LONGEST_TYPO = 64
 """Characters of an unknown field that is compared with those there are, which takes the square of its length."""
+_LIKE = 0.7
+"""Of 1: how alike names are of which one may be a typo of the other."""
 _LONGEST_NAME = 128
 """Characters of a client's own names that are said again, in answers and in the log."""
 _SEARCHED_BYTES = 256 * 1024
@@ -58,7 +60,10 @@ def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:
         name = f"{path}.{found['name']}" if path else found["name"]
         is_typo = not path and len(name) <= _LONGEST_TYPO
         known = [field for field in schema.__struct_fields__ if not field.startswith(PRIVATE_FIELD_PREFIX)]
-        close = difflib.get_close_matches(name, known, n=1) if is_typo else []
+        meant = getattr(schema, "OTHER_NAMES", {}).get(name)
+        close = (
+            [meant] if meant in known else difflib.get_close_matches(name, known, n=1, cutoff=_LIKE) if is_typo else []
+        )
         name = _shown(name)
         return RequestError(name, f"unknown field {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     if found := _MISSING.match(text):

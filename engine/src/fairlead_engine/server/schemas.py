@@ -5,7 +5,8 @@ Every field is declared with what it does and who acts on it (`types/parameters.
 with advice rather than as unknown. Everything optional may be null.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
@@ -18,6 +19,16 @@ from fairlead_protocol.messages import PromptTokens
 from fairlead_protocol.prompts import AnswerLimit, RerankPrompt, ScorePrompt, num_prompts, rendered_factor
 
 _IGNORED = Parameter("", By.NOBODY)
+_OTHER_NAMES = {
+    **dict.fromkeys(("enable_thinking", "thinking", "think", "chat_template_args"), "chat_template_kwargs"),
+    **dict.fromkeys(("regex", "ebnf", "grammar"), "structured_outputs"),
+    **dict.fromkeys(("json_schema", "format"), "response_format"),
+    **dict.fromkeys(("stop_sequences", "stopSequences"), "stop"),
+    **dict.fromkeys(("n_predict", "num_predict", "max_new_tokens"), "max_tokens"),
+    "repeat_penalty": "repetition_penalty",
+    "random_seed": "seed",
+}
+"""Where other servers' fields are, by their names there."""
 _TEXT_ONLY = "This model writes text only."
 
 AddSpecialTokens = Annotated[
@@ -272,6 +283,8 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
     ] = None
     moderation: Annotated[Metadata | None, Parameter("Nothing here is moderated.", By.NOBODY)] = None
 
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = _OTHER_NAMES
+
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -360,8 +373,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     ] = None
     prediction: Annotated[Any, _IGNORED] = None
 
-    functions: Annotated[Any, Parameter("Describe functions in the prompt.", By.REFUSED, only="[]")] = None
-    function_call: Annotated[Any, Parameter('Only "none" can be chosen.', By.REFUSED, only='"none"')] = None
+    functions: Annotated[Any, Parameter("Send `tools`, which followed them.", By.REFUSED, only="[]")] = None
+    function_call: Annotated[Any, Parameter("Send `tool_choice`, which followed it.", By.REFUSED, only='"none"')] = None
     modalities: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED, only='["text"]')] = None
     audio: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED)] = None
     verbosity: Annotated[Any, Parameter("Ask for it in the prompt.", By.REFUSED, only='"medium"')] = None
