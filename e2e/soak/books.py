@@ -55,7 +55,7 @@ class Process:
 
 def _may_be_ended(process: psutil.Process) -> bool:
     try:
-        return any(name in part for part in process.cmdline() for name in ("grammar_worker", "image_worker"))
+        return any("workers.process" in part for part in process.cmdline())
     except psutil.Error:
         return False
 
@@ -79,7 +79,7 @@ class Books:
         return self._fleet.system_pods("gateway")
 
     def lasting(self, pod: Json) -> list[psutil.Process]:
-        """The processes of a pod that run as long as it does, as those that make grammars or unpack images do not."""
+        """The processes of a pod that run as long as it does, as those that run strangers' programs do not."""
         return [process for process in self._fleet.processes(pod) if not _may_be_ended(process)]
 
     def look(self) -> list[str]:

@@ -45,6 +45,13 @@ def png_of(width: int, height: int, *, is_interlaced: bool = False, depth: int =
     return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + pixels + png_chunk(b"IEND", b"")
 
 
+def png_of_empty_pieces(number: int) -> bytes:
+    """A small PNG whose pixels come after so many chunks that hold none of them."""
+    whole = encoded(picture(60, 40))
+    place = whole.index(b"IDAT") - 4
+    return whole[:place] + png_chunk(b"IDAT", b"") * number + whole[place:]
+
+
 def png_with(chunks: bytes, *, is_behind: bool = False, image: Image.Image | None = None) -> bytes:
     """A small PNG with these chunks before its pixels, or behind them."""
     whole = encoded(image or picture(60, 40))
@@ -79,6 +86,7 @@ def hostile_images() -> dict[str, bytes]:
         "interlaced PNG": png_of(8000, 8000, is_interlaced=True, depth=16, colours=6),
         "PNG with notes": png_with(png_notes(b"iTXt", 2**24, 40)),
         "PNG with profiles": png_with(png_notes(b"iCCP", 2**24, 40)),
+        "PNG of empty pieces": png_of_empty_pieces(200_000),
         "GIF film": gif_film(10_000),
         "GIF with comments": gif_with_comments(100_000),
         "WebP": encoded(Image.new("RGB", (8000, 8000)), "WEBP"),

@@ -167,7 +167,7 @@ class EngineProcess:
 
     def core_pid(self) -> int:
         """The process that runs the model."""
-        others = {*self.peer_pids(), *self.grammar_pids(), *self.image_pids(), *self._running(b"workers.process")}
+        others = {*self.peer_pids(), *self._running(b"workers.process")}
         (core,) = (each for each in self.children() if each not in others)
         return core
 
@@ -175,22 +175,30 @@ class EngineProcess:
         """The HTTP processes beside the first."""
         return self._running(b"peer_process")
 
-    def grammar_pids(self) -> list[int]:
-        """The processes that make grammars."""
-        return self._running(b"grammar_worker")
-
-    def image_pids(self) -> list[int]:
-        """The processes that unpack images."""
-        return self._running(b"image_worker")
+    def worker_pids(self) -> set[int]:
+        """The processes that run strangers' programs, whichever of them has started which."""
+        found, new = set[int](), self._running(b"workers.process")
+        while new:
+            found.update(new)
+            new = [child for pid in new for child in _children(pid)]
+        return found
 
     def _running(self, module: bytes) -> list[int]:
         """Those of the program, whichever thread has started them."""
-        lists = [each.read_text() for each in Path(f"/proc/{self.process.pid}/task").glob("*/children")]
-        return [pid for pid in map(int, " ".join(lists).split()) if module in _command_line(pid)]
+        return [pid for pid in _children(self.process.pid) if module in _command_line(pid)]
 
     def children(self) -> list[int]:
         """The processes that the server's first thread has started, the oldest first."""
         return [*map(int, Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split())]
+
+
+def _children(pid: int) -> list[int]:
+    """Of any of its threads; none of one that is gone."""
+    try:
+        lists = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return []
+    return [*map(int, " ".join(lists).split())]
 
 
 def _command_line(pid: int) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -12,11 +12,15 @@ from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY
 from fairlead_engine.server.grammar_compiler import GrammarCompiler, KeptGrammars
 from fairlead_engine.server.grammar_job import GrammarJob
+from fairlead_engine.server.prompt_root import prompt_root
 from fairlead_engine.server.structured_output import JsonSchemaFormat, ResponseFormat, StructuredOutputs, wish_of
 from fairlead_engine.types import Grammar
 
 LONG = {"type": "object", "required": [f"n{index}" for index in range(200_000)]}
 """Takes a minute."""
+
+HUGE = {"type": "object", "properties": {f"n{a}": {"enum": [f"{a}{b}" for b in range(50)]} for a in range(20_000)}}
+"""Takes half a gigabyte."""
 
 
 def endless(times: int = 90) -> str:
@@ -40,10 +44,22 @@ def job(schema: dict[str, Any] | None = None, **more: Any) -> GrammarJob:
 
 
 @pytest.fixture
-async def compiler() -> AsyncIterator[GrammarCompiler]:
-    found = GrammarCompiler(1.0)
-    yield found
-    found.close()
+async def make() -> AsyncIterator[Callable[[float], GrammarCompiler]]:
+    root, made = prompt_root(), list[GrammarCompiler]()
+
+    def make(timeout_seconds: float) -> GrammarCompiler:
+        made.append(GrammarCompiler(root, timeout_seconds))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    root.close()
+
+
+@pytest.fixture
+async def compiler(make: Callable[[float], GrammarCompiler]) -> GrammarCompiler:
+    return make(1.0)
 
 
 async def test_what_schemas_say_to_people_tells_no_grammars_apart(compiler: GrammarCompiler) -> None:
@@ -86,8 +102,8 @@ async def test_what_is_not_strict_and_takes_too_long_is_relaxed(compiler: Gramma
     assert '"type":"object"' in found.text.replace(" ", "")
 
 
-async def test_short_grammars_go_before_long_ones() -> None:
-    compiler = GrammarCompiler(60.0)
+async def test_short_grammars_go_before_long_ones(make: Callable[[float], GrammarCompiler]) -> None:
+    compiler = make(60.0)
     long = [asyncio.create_task(compiler.grammar(job(regex=endless(90 + index)))) for index in range(3)]
     await asyncio.sleep(0.05)
     for index in range(5):
@@ -97,29 +113,47 @@ async def test_short_grammars_go_before_long_ones() -> None:
         each.cancel()
     await asyncio.wait(long)
     assert await compiler.grammar(job({"enum": ["x" * 200 + str(index) for index in range(2_000)]})) is not None
-    compiler.close()
 
 
 async def test_a_process_that_dies_is_followed_by_another(compiler: GrammarCompiler) -> None:
     assert await compiler.grammar(job(regex="a")) is not None
-    process = compiler._quick._process
-    assert process is not None
-    process.kill()
-    process.wait()
+    assert compiler._workers is not None
+    os.kill(compiler._workers._quick.pid, signal.SIGKILL)  # type: ignore[union-attr]
     assert await compiler.grammar(job(regex="b")) is not None
 
 
-async def test_a_process_that_crashes_is_not_told_as_slow() -> None:
-    compiler = GrammarCompiler(600.0)
+async def test_a_process_that_crashes_is_not_told_as_slow(make: Callable[[float], GrammarCompiler]) -> None:
+    compiler = make(600.0)
     asked = asyncio.create_task(compiler.grammar(job(LONG)))
-    while (process := compiler._long._process) is None:
+    while compiler._workers is None or not compiler._workers._alone:
         await asyncio.sleep(0.01)
-    os.kill(process.pid, signal.SIGSEGV)
-    with pytest.raises(RequestError, match=r"did not survive it .*Segmentation fault") as refused:
+    os.kill(next(iter(compiler._workers._alone)).pid, signal.SIGSEGV)
+    with pytest.raises(RequestError, match=r"did not survive it .*died") as refused:
         await asked
     assert "grammar-timeout" not in str(refused.value)
     assert await compiler.grammar(job(regex="a")) is not None
-    compiler.close()
+
+
+async def test_one_clients_slow_grammars_take_little_more_than_a_slice_each_of_anothers_time(
+    make: Callable[[float], GrammarCompiler],
+) -> None:
+    """However many come at once, and however short their text is."""
+    compiler = make(60.0)
+    assert await compiler.grammar(job(regex="x")) is not None
+    slow = [asyncio.create_task(compiler.grammar(job(regex=endless(90 + index)))) for index in range(10)]
+    asked = asyncio.create_task(compiler.grammar(job(regex="[a-c]{3}")))
+    await asyncio.wait([*slow, asked], return_when=asyncio.FIRST_COMPLETED)
+    assert asked.done() and not any(each.done() for each in slow)
+    for each in slow:
+        each.cancel()
+    await asyncio.wait(slow)
+
+
+async def test_a_grammar_gets_no_more_memory_than_it_may_take(make: Callable[[float], GrammarCompiler]) -> None:
+    compiler = make(600.0)
+    with pytest.raises(RequestError, match=r"did not survive it \(.*(memory|died)"):
+        await compiler.grammar(job(HUGE))
+    assert await compiler.grammar(job(regex="a")) is not None
 
 
 async def test_over_http_a_grammar_that_takes_too_long_is_the_requests_fault(start_app: Any) -> None:

@@ -17,9 +17,10 @@ from fairlead_engine.errors import RequestError
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
-from fairlead_engine.server.image_workers import ImageWorkers, NotQuick
+from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, Place
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.models.image_settings import ImageSettings
+from fairlead_protocol.workers.root import WorkerRoot
 
 _SETTINGS = ImageSettings(
     image_token_id=5, patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=64 * 64,
@@ -47,7 +48,7 @@ async def test_images_too_large_for_the_context_are_refused_before_any_is_unpack
         unpacked.append(len(content))
 
     monkeypatch.setattr(ImageWorkers, "decoded", decoded)
-    loader = ImageLoader(ServerConfig())
+    loader = ImageLoader(WorkerRoot([]), ServerConfig())
     try:
         for each, num_tokens in ((picture(64, 64), 192), (picture(4000, 3000, keep=60), 162)):
             with pytest.raises(RequestError, match=f"at least {num_tokens};") as error:
@@ -103,7 +104,7 @@ async def test_few_requests_have_their_images_unpacked_at_once(sides: tuple[int,
         return DecodedImage(1, 1, b"pixels", b"")
 
     monkeypatch.setattr(ImageWorkers, "decoded", decoded)
-    loader = ImageLoader(ServerConfig())
+    loader = ImageLoader(WorkerRoot([]), ServerConfig())
     image = picture(*sides, keep=60)
     chats = [[{"role": "user", "content": [copy.deepcopy(image) for _ in range(2)]}] for _ in range(3 * MOST_AT_ONCE)]
     found = await asyncio.gather(*(loader.load(chat, INFO) for chat in chats))
@@ -117,16 +118,16 @@ async def test_what_takes_long_keeps_no_small_image_waiting(sides: tuple[int, in
     """Neither what is large nor what takes longer than its size tells, however many of them there are."""
     began, never = asyncio.Semaphore(0), asyncio.Event()
 
-    async def decoded(self: Any, content: bytes, header: Any, settings: Any, *, among_small: bool) -> DecodedImage:
-        if among_small and (header.width, header.height) == sides:
+    async def decoded(self: Any, content: bytes, header: Any, settings: Any, place: Place) -> DecodedImage:
+        if place.is_quick and (header.width, header.height) == sides:
             raise NotQuick
-        if not among_small:
+        if not place.is_quick:
             began.release()
             await never.wait()
         return DecodedImage(1, 1, b"pixels", b"")
 
     monkeypatch.setattr(ImageWorkers, "decoded", decoded)
-    loader = ImageLoader(ServerConfig())
+    loader = ImageLoader(WorkerRoot([]), ServerConfig())
 
     def chat(part: dict[str, Any]) -> Any:
         return loader.load([{"role": "user", "content": [copy.deepcopy(part)]}], INFO)
@@ -155,7 +156,7 @@ async def test_what_is_fetched_for_one_chat_is_bounded_together(monkeypatch: Any
 
     monkeypatch.setattr("fairlead_engine.server.media_fetcher.MediaFetcher.fetch", fetch)
     monkeypatch.setattr(ImageWorkers, "decoded", decoded)
-    loader = ImageLoader(ServerConfig())
+    loader = ImageLoader(WorkerRoot([]), ServerConfig())
     parts = [{"type": "image_url", "image_url": {"url": "http://a/b.png"}} for _ in range(3)]
     await loader.load([{"role": "user", "content": [parts[0], picture(8, 8), *parts[1:]]}], INFO)
     loader.close()

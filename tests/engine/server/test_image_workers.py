@@ -4,45 +4,75 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead_engine.images.decoded_image import DecodedImage, ImageError
 from fairlead_engine.images.image_decoding import decode
 from fairlead_engine.images.image_header import read_header
-from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, is_quick
-from fairlead_engine_testing.hostile_images import encoded, gif_with_comments, picture, progressive_jpeg
+from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, Place, place_of, work_of
+from fairlead_engine.server.prompt_root import prompt_root
+from fairlead_engine_testing.hostile_images import (
+    encoded,
+    gif_with_comments,
+    picture,
+    png_of_empty_pieces,
+    progressive_jpeg,
+)
 from fairlead_protocol.models.image_settings import ImageSettings
+from fairlead_protocol.workers.branch import Branch
+from fairlead_protocol.workers.root import WorkerRoot
 
 SETTINGS = ImageSettings(
     image_token_id=1, patch_size=14, merge_size=2, temporal_patch_size=2, min_pixels=56 * 56, max_pixels=1280 * 784,
     mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0),
 )  # fmt: skip
 SMALL = encoded(picture(300, 200), "JPEG")
+MEDIUM = encoded(picture(1200, 900), "JPEG")
 LARGE = progressive_jpeg(4000, 4000, 60, is_whole=True)
 """Takes more processor time than any limit here."""
 
 
 @pytest.fixture
-async def workers() -> AsyncIterator[ImageWorkers]:
-    found = ImageWorkers(60.0, 512 * 2**20, num_servers=1000)
+async def root() -> AsyncIterator[WorkerRoot]:
+    found = prompt_root()
     yield found
     found.close()
 
 
-async def decoded(workers: ImageWorkers, content: bytes) -> DecodedImage:
+@pytest.fixture
+async def make(root: WorkerRoot) -> AsyncIterator[Callable[..., ImageWorkers]]:
+    made: list[ImageWorkers] = []
+
+    def make(timeout_seconds: float = 60.0, most_bytes: int = 512 * 2**20) -> ImageWorkers:
+        made.append(ImageWorkers(root, timeout_seconds, most_bytes, num_servers=1000))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+async def workers(make: Callable[..., ImageWorkers]) -> ImageWorkers:
+    return make()
+
+
+async def decoded(workers: ImageWorkers, content: bytes, place: Place | None = None) -> DecodedImage:
     header = read_header(content, None)
-    return await workers.decoded(content, header, SETTINGS, among_small=is_quick(content, header))
+    return await workers.decoded(content, header, SETTINGS, place or place_of(work_of(content, header)))
 
 
-async def started(lanes: Any, other_than: int = 0) -> int:
-    """The process of the first of them, once it has one."""
-    while (process := lanes.all[0]._process) is None or process.pid == other_than:
-        await asyncio.sleep(0.01)
-    return int(process.pid)
+async def at_work(workers: ImageWorkers, *, is_quick: bool = False) -> Branch:
+    """The process that unpacks something, once there is one."""
+    while True:
+        pool = workers.all[0]
+        for branch in [pool._quick] if is_quick else pool._alone:
+            if branch is not None and branch.num_asked and not branch.has_ended:
+                return branch
+        await asyncio.sleep(0.001)
 
 
 async def test_pixels_are_the_same_as_here(workers: ImageWorkers) -> None:
@@ -51,24 +81,38 @@ async def test_pixels_are_the_same_as_here(workers: ImageWorkers) -> None:
         assert await decoded(workers, content) == expected
     with pytest.raises(ImageError, match="truncated or broken"):
         await decoded(workers, SMALL[:-500])
-    assert workers.long.all[0]._process is None, "nobody needed it"
 
 
-async def test_what_takes_too_long_is_refused_by_the_limits_name() -> None:
-    workers = ImageWorkers(0.02, 512 * 2**20)
+async def test_what_takes_too_long_is_refused_by_the_limits_name(make: Callable[..., ImageWorkers]) -> None:
     with pytest.raises(ImageError, match=r"more than 0.02 s of processor time, which is this server's image-timeout"):
-        await decoded(workers, LARGE)
-    workers.close()
+        await decoded(make(0.02), LARGE)
 
 
-async def test_what_takes_longer_than_its_size_tells_is_told(
-    workers: ImageWorkers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairlead_engine.server.image_workers._SLICE_SECONDS", 0.02)
-    header = read_header(LARGE, None)
+async def test_what_takes_longer_than_its_size_tells_is_told(workers: ImageWorkers) -> None:
+    """And keeps no other waiting for longer than its size tells."""
+    content = png_of_empty_pieces(1_000_000)
     with pytest.raises(NotQuick):
-        await workers.decoded(LARGE, header, SETTINGS, among_small=True)
-    assert (await workers.decoded(LARGE, header, SETTINGS, among_small=False)).rows > 0
+        await decoded(workers, content, Place(True, 0.0))
+    assert (await decoded(workers, content, Place(False, 0.0))).rows > 0
+
+
+async def test_who_has_less_to_unpack_goes_first(workers: ImageWorkers) -> None:
+    """However many came before it with more, among the small ones and among the large ones."""
+    done: list[str] = []
+
+    async def ask(name: str, content: bytes, place: Place) -> None:
+        await decoded(workers, content, place)
+        done.append(name)
+
+    for is_quick in (True, False):
+        done.clear()
+        asking = [
+            asyncio.create_task(ask("more", MEDIUM, place_of(2**20)._replace(is_quick=is_quick))) for _ in "abcde"
+        ]
+        await at_work(workers, is_quick=is_quick)
+        asking.append(asyncio.create_task(ask("less", SMALL, place_of(0)._replace(is_quick=is_quick))))
+        await asyncio.gather(*asking)
+        assert done == ["more", "less", "more", "more", "more", "more"]
 
 
 @pytest.mark.parametrize(
@@ -80,48 +124,56 @@ async def test_what_takes_longer_than_its_size_tells_is_told(
         (encoded(picture(60, 40)) + bytes(8 * 2**20), False), (gif_with_comments(30_000), False),
     ],
 )  # fmt: skip
-def test_which_images_are_small(content: bytes, is_small: bool) -> None:
+async def test_which_images_are_small(content: bytes, is_small: bool) -> None:
     """Neither many pixels, nor many passes over them, nor many bytes that are none."""
-    assert is_quick(content, read_header(content, None)) is is_small
+    assert place_of(work_of(content, read_header(content, None))).is_quick is is_small
 
 
-async def test_what_would_take_too_much_memory_is_refused_by_the_limits_name() -> None:
-    workers = ImageWorkers(60.0, 16 * 2**20)
+async def test_what_would_take_too_much_memory_is_refused_by_the_limits_name(make: Callable[..., ImageWorkers]) -> None:
+    workers = make(60.0, 16 * 2**20)
     with pytest.raises(ImageError, match="16 MiB of this server's image-memory"):
         await decoded(workers, encoded(picture(3000, 2000), "WEBP"))
     assert (await decoded(workers, SMALL)).rows > 0
-    workers.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process has")
-async def test_a_process_gets_no_more_memory_than_an_image_may_take() -> None:
+async def test_a_process_gets_no_more_memory_than_an_image_may_take(make: Callable[..., ImageWorkers]) -> None:
     """Whatever a decoder was made to want."""
-    workers = ImageWorkers(60.0, 64 * 2**20, num_servers=1000)
-    assert (await decoded(workers, SMALL)).rows > 0
-    limits = Path(f"/proc/{await started(workers.quick)}/limits").read_text()
+    workers = make(60.0, 256 * 2**20)
+    asked = asyncio.create_task(decoded(workers, LARGE))
+    limits = Path(f"/proc/{(await at_work(workers)).pid}/limits").read_text()
     most = next(int(line.split()[3]) for line in limits.splitlines() if line.startswith("Max address space"))
-    assert 0 < most < (64 + 200 + 200) * 2**20, "of which it has less than 200 MiB of addresses to begin with"
-    workers.close()
+    assert 0 < most < (256 + 200 + 400) * 2**20, "of which it has less than 400 MiB of addresses to begin with"
+    assert (await asked).rows > 0
 
 
 async def test_who_leaves_frees_the_process(workers: ImageWorkers) -> None:
-    for content, lanes in ((SMALL, workers.quick), (LARGE, workers.long)):
-        asked = asyncio.create_task(decoded(workers, content))
-        stopped = await started(lanes)
-        os.kill(stopped, signal.SIGSTOP)  # it takes for ever
-        waiting = asyncio.create_task(decoded(workers, content))
-        await asyncio.sleep(0.05)
-        waiting.cancel()  # it had not begun
+    asked = asyncio.create_task(decoded(workers, LARGE))
+    stopped = (await at_work(workers)).pid
+    os.kill(stopped, signal.SIGSTOP)  # it takes for ever
+    waiting = asyncio.create_task(decoded(workers, LARGE))
+    await asyncio.sleep(0.05)
+    waiting.cancel()  # it had not begun
+    asked.cancel()
+    await asyncio.wait([asked, waiting])
+    assert (await decoded(workers, LARGE)).rows > 0
+    await gone(stopped)
+
+
+async def test_who_leaves_has_a_small_one_unpacked_by_the_same_process(workers: ImageWorkers) -> None:
+    """Clients that leave again and again make nobody wait for others' processes to start."""
+    for _ in range(5):
+        asked = asyncio.create_task(decoded(workers, MEDIUM, Place(True, 0.0)))
+        process = await at_work(workers, is_quick=True)
         asked.cancel()
-        await asyncio.wait([asked, waiting])
-        assert (await decoded(workers, content)).rows > 0
-        assert await started(lanes, stopped) != stopped
-        assert not Path(f"/proc/{stopped}").exists()
+        await asyncio.wait([asked])
+        assert (await decoded(workers, SMALL)).rows > 0
+        assert workers.all[0]._quick is process
 
 
 async def test_large_ones_keep_no_small_one_waiting(workers: ImageWorkers) -> None:
     asked = asyncio.create_task(decoded(workers, LARGE))
-    os.kill(await started(workers.long), signal.SIGSTOP)
+    os.kill((await at_work(workers)).pid, signal.SIGSTOP)
     for _ in range(5):
         assert (await decoded(workers, SMALL)).rows > 0
     assert not asked.done()
@@ -131,21 +183,29 @@ async def test_large_ones_keep_no_small_one_waiting(workers: ImageWorkers) -> No
 
 async def test_a_process_that_crashes_is_told_and_followed_by_another(workers: ImageWorkers) -> None:
     asked = asyncio.create_task(decoded(workers, LARGE))
-    os.kill(await started(workers.long), signal.SIGSEGV)
-    with pytest.raises(ImageError, match=r"did not survive it .*Segmentation fault"):
+    os.kill((await at_work(workers)).pid, signal.SIGSEGV)
+    with pytest.raises(ImageError, match=r"did not survive it .*died"):
         await asked
     assert (await decoded(workers, LARGE)).rows > 0
-    os.kill(idle := await started(workers.long), signal.SIGKILL)
-    await asyncio.to_thread(os.waitid, os.P_PID, idle, os.WEXITED | os.WNOWAIT)
-    assert (await decoded(workers, LARGE)).rows > 0, "nobody's image was to blame"
+    assert (await decoded(workers, SMALL)).rows > 0
+    idle = workers.all[0]._quick
+    assert idle is not None
+    os.kill(idle.pid, signal.SIGKILL)
+    while not idle.has_ended:
+        await asyncio.sleep(0.001)
+    assert (await decoded(workers, SMALL)).rows > 0, "nobody's image was to blame"
 
 
-async def test_the_end_of_the_server_ends_what_is_unpacked() -> None:
-    workers = ImageWorkers(600.0, 512 * 2**20)
+async def test_the_end_of_the_server_ends_what_is_unpacked(workers: ImageWorkers) -> None:
     asked = asyncio.create_task(decoded(workers, LARGE))
-    stopped = await started(workers.long)
+    stopped = (await at_work(workers)).pid
     os.kill(stopped, signal.SIGSTOP)
     workers.close()
-    assert not Path(f"/proc/{stopped}").exists()
+    await gone(stopped)
     with pytest.raises(ImageError, match="did not survive"):
         await asked
+
+
+async def gone(pid: int) -> None:
+    while Path(f"/proc/{pid}").exists():
+        await asyncio.sleep(0.001)

@@ -310,11 +310,11 @@ def unpacked_for_ever(seeing) -> Iterator[tuple[int, socket.socket]]:
     body = {"model": "vision", "messages": [{"role": "user", "content": [BOMB]}]}
     content = json.dumps(body).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n\r\n"
-    before = seeing.image_pids()
+    before = seeing.worker_pids()
     new: list[int] = []
 
     def has_begun() -> bool:
-        new[:] = [pid for pid in seeing.image_pids() if pid not in before]
+        new[:] = seeing.worker_pids() - before
         return bool(new)
 
     with socket.create_connection(("127.0.0.1", int(seeing.url.rpartition(":")[2]))) as connection:
@@ -330,7 +330,7 @@ def fresh(folder, start_engine) -> Any:
     flags = ["--served-name", "vision", "--kv-cache-memory", "4Mi", "--dtype", "float32", "--image-timeout", "1h"]
     engine = start_engine("--model", str(folder), *flags, "--drain-grace", "0", "--drain-timeout", "100ms")
     engine.wait_ready()
-    engine.wait_until(engine.image_pids, "the start of a process for images")
+    assert ask(engine, parts(["a first one starts all processes ", noise(60, 60)])).status_code == 200
     return engine
 
 
@@ -338,7 +338,7 @@ def test_who_leaves_while_a_bomb_is_unpacked_frees_the_process(fresh):
     with unpacked_for_ever(fresh) as (pid, connection):
         assert ask(fresh, parts(["small ones do not wait ", noise(60, 60)])).status_code == 200
         connection.close()
-        fresh.wait_until(lambda: pid not in fresh.image_pids(), "the end of what nobody waits for")
+        fresh.wait_until(lambda: pid not in fresh.worker_pids(), "the end of what nobody waits for")
     assert ask(fresh, [BOMB]).status_code == 200
 
 

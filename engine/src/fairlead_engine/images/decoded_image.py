@@ -28,3 +28,7 @@ class DecodedImage:
     def placed(self, start: int) -> PromptImage:
         """With its first token at that position of a prompt."""
         return PromptImage(start, self.rows, self.columns, self.digest, self.pixels)
+
+
+Unpacked = tuple[str, DecodedImage | None]
+"""What is wrong with an image, or the image."""

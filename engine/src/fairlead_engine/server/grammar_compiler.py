@@ -1,39 +1,55 @@
 """Makes the grammars of requests in processes that can be ended, within a time, and keeps those that were made.
 
-What is made at once never waits for what takes long: a job that is not done within a slice of time begins anew in the
-lane of those that take long, where there is one at a time. Called from the event loop.
+What is made at once never waits for what takes long: a job that is not done within a slice of time begins anew among
+those that take longer, and is given more there. Called from the event loop.
 """
 
+import asyncio
+import pickle
 import sys
 from collections import OrderedDict
 from contextlib import suppress
-from typing import cast
+
+import msgspec
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server.child_lane import ChildFailure, ChildLane, TookTooLong
-from fairlead_engine.server.grammar_job import GrammarJob
+from fairlead_engine.server.grammar_job import GrammarJob, Made
+from fairlead_engine.server.turns import Turns
+from fairlead_engine.server.worker_tries import tried
 from fairlead_engine.types import Grammar
+from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
+from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.pool import GivenUp, Workers
+from fairlead_protocol.workers.root import WorkerRoot
 
-_SLICE_SECONDS = 0.3
-"""For which a job may stand before others that may take less."""
+_SLICES = (0.02, 0.1, 0.5)
+"""Seconds of a processor that a job is given, one after the other, while others may take less. A schema of ten
+kilobytes takes half of the first."""
 _LONG_BYTES = 256 * 1024
 """From this size on, a job is sure to take longer."""
+_BYTE_SECONDS = 1e-3
+"""By which a job that came earlier goes before one that is a byte shorter."""
+_MEMORY_BYTES = 160 * 2**20
+"""That making one may take."""
 _MOST_KEPT_BYTES = 32 * 2**20
 """Of grammars, for the next request."""
 _ENTRY_BYTES = 400
 """Of one, besides its text."""
 _MOST_KNOWN_SLOW = 1000
-
-_WORKER = "fairlead_engine.server.grammar_worker"
+_PROGRAM = "fairlead_engine.server.grammar_program:make"
 
 
 class GrammarCompiler:
-    """Close it when done."""
+    """Of one model. Close it when done."""
 
-    def __init__(self, timeout_seconds: float) -> None:
-        self._timeout = timeout_seconds
-        self._quick, self._long = ChildLane(_WORKER), ChildLane(_WORKER)
-        self._slow: OrderedDict[bytes, None] = OrderedDict()
+    def __init__(self, root: WorkerRoot, timeout_seconds: float) -> None:
+        """`timeout_seconds`: of a processor, for one grammar."""
+        self._root = root
+        self._slices = (*(each for each in _SLICES if each < timeout_seconds), timeout_seconds)
+        self._turns = [Turns([0]) for _ in ("the first slice", "the others", "all of the time")]
+        self._workers: Workers | None = None
+        self._slow: OrderedDict[bytes, int] = OrderedDict()
+        """Slices that were too short for a job, by its key."""
         self.kept = KeptGrammars(_MOST_KEPT_BYTES)
 
     async def grammar(self, job: GrammarJob) -> Grammar | None:
@@ -48,31 +64,59 @@ class GrammarCompiler:
     async def _made(self, job: GrammarJob, key: bytes) -> Grammar | None:
         try:
             return await self._within_time(job, key)
-        except ChildFailure as error:
+        except (WorkerError, WorkerExceeded, GivenUp) as error:
             failure = error
         if (wider := job.widest()) is not None:
-            with suppress(ChildFailure):
+            with suppress(WorkerError, WorkerExceeded, GivenUp):
                 return await self._within_time(wider, wider.key)
-        if isinstance(failure, TookTooLong):
-            told = f"no grammar could be made of it within {self._timeout:g} s, which is this server's grammar-timeout"
+        if isinstance(failure, WorkerTooSlow):
+            most = self._slices[-1]
+            told = f"no grammar could be made of it within {most:g} s, which is this server's grammar-timeout"
         else:
             told = f"the process that makes grammars did not survive it ({failure})"
         advice = "ask for fewer properties, alternatives or repetitions"
         raise RequestError(job.field, f"{job.field} cannot be kept to: {told}; {advice}", "unsupported_value")
 
     async def _within_time(self, job: GrammarJob, key: bytes) -> Grammar | None:
-        """Raises RequestError, or ChildFailure."""
-        if job.size < _LONG_BYTES and key not in self._slow:
-            with suppress(ChildFailure):
-                return await _done(self._quick, job, min(_SLICE_SECONDS, self._timeout))
-            self._slow[key] = None
+        """Raises RequestError, WorkerError, WorkerExceeded, or GivenUp."""
+        last = len(self._slices) - 1
+        first = last if job.size >= _LONG_BYTES else min(self._slow.get(key, 0), last)
+        rank = asyncio.get_running_loop().time() + job.size * _BYTE_SECONDS
+        message = pickle.dumps(job)
+        for index in range(first, last):
+            with suppress(WorkerExceeded):
+                return await self._asked(job, message, index, rank)
+            self._slow[key] = index + 1
             if len(self._slow) > _MOST_KNOWN_SLOW:
                 self._slow.popitem(last=False)
-        return await _done(self._long, job, self._timeout)
+        return await self._asked(job, message, last, rank)
+
+    async def _asked(self, job: GrammarJob, message: bytes, index: int, rank: float) -> Grammar | None:
+        """With that slice. Raises the same."""
+        workers = self._workers_for(job.vocab_size)
+        is_last = index == len(self._slices) - 1
+        seconds = self._slices[index]
+        async with self._turns[2 if is_last else min(index, 1)].turn(rank):
+            if index == 0:
+                answer = await tried(workers, lambda: workers.ask_briefly(message, seconds))
+            else:
+                answer = await tried(workers, lambda: workers.ask_beside(message, seconds=seconds))
+        found: Made = msgspec.msgpack.decode(answer, type=Made)
+        refusal, made = found
+        if refusal is not None:
+            raise RequestError(*refusal)
+        return made
+
+    def _workers_for(self, vocab_size: int) -> Workers:
+        if self._workers is None:
+            limits = Limits(memory_bytes=_MEMORY_BYTES)
+            payload = b"%d" % vocab_size
+            self._workers = Workers(self._root, "grammars", _PROGRAM, payload, limits, gives_up=False)
+        return self._workers
 
     def close(self) -> None:
-        for lane in (self._quick, self._long):
-            lane.close()
+        if self._workers is not None:
+            self._workers.close()
 
 
 class KeptGrammars:
@@ -102,11 +146,3 @@ class KeptGrammars:
 
 def _size(grammar: Grammar) -> int:
     return sys.getsizeof(grammar.text) + _ENTRY_BYTES
-
-
-async def _done(lane: ChildLane, job: GrammarJob, timeout_seconds: float) -> Grammar | None:
-    """Raises RequestError, or ChildFailure."""
-    made, _ = await lane.done(job, timeout_seconds=timeout_seconds)
-    if isinstance(made, tuple):
-        raise RequestError(*made)
-    return cast("Grammar | None", made)

@@ -14,8 +14,12 @@ from fairlead_engine.types import Grammar
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-_SLOW_SECONDS = 0.1
-"""From here on others go before it."""
+_SLOW_SECONDS = 0.02
+"""Of a processor. From here on others go before it in the core, too."""
+
+
+Made = tuple[tuple[str | None, str, str | None] | None, Grammar | None]
+"""What a RequestError is made of, or the grammar: none where nothing is to be kept to."""
 
 
 class GrammarJob(NamedTuple):
@@ -61,21 +65,21 @@ class GrammarJob(NamedTuple):
 
     def made(self) -> Grammar | None:
         """Raises RequestError. Takes as long as the engine's core will take, as all of it is tried."""
-        began = time.monotonic()
+        began = time.process_time()
         found = AnswerGrammars(self.formats, dict(self.marker_ids).get).grammar(
             self.wish, self.use, self.has_begun_reasoning
         )
         if found is None:
             return None
         _try(found.text, self.vocab_size)
-        return Grammar(found.text, found.field, time.monotonic() - began >= _SLOW_SECONDS)
+        return Grammar(found.text, found.field, time.process_time() - began >= _SLOW_SECONDS)
 
 
 def _try(text: str, vocab_size: int) -> None:
     """Compiles it as the core does, for a vocabulary of bytes. What is wrong with it the core will say."""
     from llguidance import LLMatcher
 
-    matcher = LLMatcher(_bytes(vocab_size), text, log_level=0, limits=parser_limits())
+    matcher = LLMatcher(bytes_as_tokens(vocab_size), text, log_level=0, limits=parser_limits())
     if not matcher.is_error():
         matcher.compute_bitmask()
 
@@ -94,7 +98,8 @@ class _Bytes:
 
 
 @lru_cache(maxsize=1)
-def _bytes(vocab_size: int) -> "LLTokenizer":
+def bytes_as_tokens(vocab_size: int) -> "LLTokenizer":
+    """What grammars are tried with."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
     return LLTokenizer(TokenizerWrapper(_Bytes(vocab_size)))

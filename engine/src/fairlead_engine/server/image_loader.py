@@ -16,21 +16,23 @@ from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.decoded_image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError
 from fairlead_engine.images.image_header import ImageHeader, read_header
-from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, is_quick
+from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, Place, place_of, work_of
 from fairlead_engine.server.media_fetcher import MAX_BYTES, MediaFetcher
+from fairlead_engine.server.turns import Turns
 from fairlead_engine.types import EngineInfo, PromptImage
 from fairlead_protocol.chat import Message
 from fairlead_protocol.image_parts import ImagePart, image_parts
 from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_protocol.prompts import PromptTooLong
+from fairlead_protocol.workers.root import WorkerRoot
 
 _NUM_THREADS = 2
 _MAX_SENT_BYTES = 512 * 2**20
 """Of pixels that one request sends the core, which has its own for each answer."""
 _CHANNELS = 3
 MOST_AT_ONCE = 8
-"""Requests whose images are unpacked: few bytes may be many pixels. Others wait, and count as bodies. Those with a
-large one have as many turns of their own."""
+"""Requests with several images of which some are unpacked: few bytes may be many pixels. Others wait, and count as
+bodies. Those that have more to unpack have as many turns of their own."""
 _FETCHING_AT_ONCE = 4
 """Requests that have images fetched, which do not count as bodies,"""
 _MAX_FETCHED_BYTES = 24 * 2**20
@@ -44,17 +46,19 @@ _OTHER_NAMES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x
 class ImageLoader:
     """Of one server; close it when done."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, root: WorkerRoot, config: ServerConfig) -> None:
+        """`root`: of the processes in which images are unpacked."""
         self._most = config.max_images
         self._fetcher = MediaFetcher(config.media_hosts)
         self._fetching = asyncio.Semaphore(_FETCHING_AT_ONCE)
-        self._quick_turns, self._long_turns = asyncio.Semaphore(MOST_AT_ONCE), asyncio.Semaphore(MOST_AT_ONCE)
-        self._workers = ImageWorkers(config.image_timeout, config.image_memory, config.api_servers)
+        self._quick_turns, self._long_turns = Turns(range(MOST_AT_ONCE)), Turns(range(MOST_AT_ONCE))
+        self._workers = ImageWorkers(root, config.image_timeout, config.image_memory, config.api_servers)
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="images")
 
     def start(self) -> None:
         """Called where the model sees."""
-        self._workers.start()
+        self._starting = asyncio.get_running_loop().create_task(self._workers.start())
+        self._starting.add_done_callback(_seen)
 
     async def load(self, messages: Sequence[Message], info: EngineInfo, num_each: int = 1) -> list[DecodedImage]:
         """All images of these messages, in order; none where the model sees none, which its template says. `num_each`:
@@ -71,13 +75,12 @@ class ImageLoader:
         async with self._fetching if is_fetched else nullcontext():
             sent = await self._all_taken(parts, settings, info, num_each)
             found = list[DecodedImage]()
-            if all(is_quick(each.content, each.header) for each in sent):
-                async with self._quick_turns:
-                    with suppress(NotQuick):
-                        await self._unpack(sent, found, settings, among_small=True)
+            place = place_of(sum(each.work for each in sent))
+            if place.is_quick:
+                with suppress(NotQuick):
+                    await self._unpack(sent, found, settings, place)
             if sent:
-                async with self._long_turns:
-                    await self._unpack(sent, found, settings, among_small=False)
+                await self._unpack(sent, found, settings, place._replace(is_quick=False))
             return found
 
     def close(self) -> None:
@@ -118,16 +121,18 @@ class ImageLoader:
             raise _refusal(part.place, error) from error
 
     async def _unpack(
-        self, sent: "list[_Sent]", found: list[DecodedImage], settings: ImageSettings, *, among_small: bool
+        self, sent: "list[_Sent]", found: list[DecodedImage], settings: ImageSettings, place: Place
     ) -> None:
         """Of all that were sent, one after the other, into those that are found. Raises RequestError, or NotQuick."""
-        while sent:
-            place, content, header, _ = sent[0]
-            try:
-                found.append(await self._workers.decoded(content, header, settings, among_small=among_small))
-            except ImageError as error:
-                raise _refusal(place, error) from error
-            del sent[0]
+        turns = self._quick_turns if place.is_quick else self._long_turns
+        async with turns.turn(place.rank) if len(sent) + len(found) > 1 else nullcontext():
+            while sent:
+                name, content, header, _ = sent[0]
+                try:
+                    found.append(await self._workers.decoded(content, header, settings, place))
+                except ImageError as error:
+                    raise _refusal(name, error) from error
+                del sent[0]
 
 
 class _Sent(NamedTuple):
@@ -137,6 +142,16 @@ class _Sent(NamedTuple):
     content: bytes
     header: ImageHeader
     num_tokens: int
+
+    @property
+    def work(self) -> int:
+        return work_of(self.content, self.header)
+
+
+def _seen(task: "asyncio.Task[None]") -> None:
+    """Where it failed, the first image is told why."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _is_fetched(part: ImagePart) -> bool:

@@ -1,97 +1,138 @@
-"""Unpacks images in processes that are ended when one takes too long or nobody waits for it.
+"""Unpacks images in processes that are ended when one takes too long or, where it takes long, nobody waits for it.
 
-Small ones never wait for large ones, nor for those that take longer than their size tells, which are told to begin anew
+Whoever has little to unpack goes first, and never waits for what takes longer than its size tells: that begins anew
 among the large ones. What an image may take of memory the processes see to.
 """
 
 import asyncio
 import os
-from typing import Any
+import pickle
+from functools import cached_property
+from typing import NamedTuple
 
-from fairlead_engine.images.decoded_image import DecodedImage, ImageError
+import msgspec
+
+from fairlead_engine.images.decoded_image import DecodedImage, ImageError, Unpacked
 from fairlead_engine.images.image_header import ImageHeader
-from fairlead_engine.server.child_lane import ChildFailure, ChildLane, TookTooLong
+from fairlead_engine.server.turns import Turns
+from fairlead_engine.server.worker_tries import tried
 from fairlead_protocol.models.image_settings import ImageSettings
+from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
+from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.pool import GivenUp, Workers
+from fairlead_protocol.workers.root import WorkerRoot
 
-_QUICK_WORK = 24 * 2**20
-"""Of an image that is unpacked in some 50 milliseconds: a JPEG of four million pixels, or a progressive one of one."""
+_QUICK_WORK = 14 * 2**20
+"""Of a request whose images are unpacked in some 50 milliseconds: a JPEG of four million pixels, or a progressive one
+of one."""
 _BYTE_WORK = 4
-"""Of a byte of it, which may be one of a million parts."""
-_SLICE_SECONDS = 0.3
-"""Of processor time that a small one is given before it counts as a large one."""
-_PATIENCE = 20
-"""So many times as long as its processor time an image may take on a machine that has other things to do."""
+"""Of a byte of an image, which may be one of a million parts."""
+_WORK_SECONDS = 10e-9
+"""Of processor time that a small one is given for its work: twice what most take. And as many"""
+_SLICE_SECONDS = 0.02
+"""besides, before it counts as a large one."""
+_RANK_SECONDS = 1000 * _WORK_SECONDS
+"""By which a request that came earlier goes before one of less work: so much later than it, more work waits at most."""
 _CORES_EACH = 2
 _MOST_LANES = 4
+_SLACK_BYTES = 128 * 2**20
+"""For an image as it came, as the model sees it, and the rows between the two."""
+_PROGRAM = "fairlead_engine.server.image_program:make"
 
 
 class NotQuick(Exception):
     """An image took longer than its size tells."""
 
 
-def is_quick(content: bytes, header: ImageHeader) -> bool:
-    """Whether it is a small one."""
-    return header.work + _BYTE_WORK * len(content) <= _QUICK_WORK
+def work_of(content: bytes, header: ImageHeader) -> int:
+    """What unpacking it takes."""
+    return header.work + _BYTE_WORK * len(content)
+
+
+class Place(NamedTuple):
+    """Where a request's images are unpacked."""
+
+    is_quick: bool
+    """Whether among those that take a moment."""
+    rank: float
+    """Lower ones go first."""
+
+
+def place_of(work: int) -> Place:
+    """Of a request that comes now and has so much work."""
+    return Place(work <= _QUICK_WORK, asyncio.get_running_loop().time() + work * _RANK_SECONDS)
 
 
 class ImageWorkers:
     """Of one HTTP process, of so many of an engine. Close it when done."""
 
-    def __init__(self, timeout_seconds: float, most_bytes: int, num_servers: int = 1) -> None:
+    def __init__(self, root: WorkerRoot, timeout_seconds: float, most_bytes: int, num_servers: int = 1) -> None:
         """`timeout_seconds`: of processor time, and `most_bytes`: of memory, of one image."""
+        self._root = root
         self._timeout = timeout_seconds
         self._most_bytes = most_bytes
         num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        num_lanes = max(1, min(_MOST_LANES, num_cores // num_servers // _CORES_EACH))
-        self.quick, self.long = _Lanes(num_lanes), _Lanes(num_lanes)
+        self._num_lanes = max(1, min(_MOST_LANES, num_cores // num_servers // _CORES_EACH))
 
-    def start(self) -> None:
+    @cached_property
+    def all(self) -> list[Workers]:
+        """Each unpacks a small image and a large one at a time."""
+        limits = Limits(job_seconds=self._timeout, memory_bytes=self._most_bytes + _SLACK_BYTES, memory_per_byte=0)
+        payload = b"%d" % self._most_bytes
+        return [
+            Workers(self._root, "image decoding", _PROGRAM, payload, limits, gives_up=False)
+            for _ in range(self._num_lanes)
+        ]
+
+    @cached_property
+    def _quick(self) -> Turns[Workers]:
+        return Turns(reversed(self.all))
+
+    @cached_property
+    def _long(self) -> Turns[Workers]:
+        return Turns(reversed(self.all))
+
+    async def start(self) -> None:
         """Before the first small image comes, which would wait for it."""
-        self.quick.all[0].start()
+        await self.all[0].loaded()
 
-    async def decoded(
-        self, content: bytes, header: ImageHeader, settings: ImageSettings, *, among_small: bool
-    ) -> DecodedImage:
+    async def decoded(self, content: bytes, header: ImageHeader, settings: ImageSettings, place: Place) -> DecodedImage:
         """Raises ImageError, or NotQuick."""
-        lanes, cpu_seconds = self.long, self._timeout
-        if among_small:
-            lanes, cpu_seconds = self.quick, min(_SLICE_SECONDS, self._timeout)
+        job = pickle.dumps((content, header, settings))
         try:
-            answer, pixels = await lanes.done((header, settings, self._most_bytes), content, cpu_seconds)
-        except TookTooLong:
-            if among_small:
-                raise NotQuick from None
+            if place.is_quick:
+                answer = await self._unpacked_soon(job, work_of(content, header), place.rank)
+            else:
+                async with self._long.turn(place.rank) as workers:
+                    answer = await tried(workers, lambda: workers.ask_beside(job, seconds=self._timeout))
+        except WorkerTooSlow:
             told = f"takes more than {self._timeout:g} s of processor time, which is this server's image-timeout"
             raise ImageError(f"cannot be unpacked: it {told}; send it smaller, or as a plain JPEG") from None
-        except ChildFailure as error:
+        except (WorkerError, WorkerExceeded, GivenUp) as error:
             raise ImageError(f"cannot be unpacked: its process did not survive it ({error}); send it smaller") from None
-        if isinstance(answer, str):
-            raise ImageError(answer)
-        rows, columns, digest = answer
-        return DecodedImage(rows, columns, pixels, digest)
+        found: Unpacked = msgspec.msgpack.decode(answer, type=Unpacked)
+        problem, image = found
+        if image is None:
+            raise ImageError(problem)
+        return image
 
-    def close(self) -> None:
-        self.quick.close()
-        self.long.close()
+    async def _unpacked_soon(self, job: bytes, work: int, rank: float) -> bytes:
+        """Whoever leaves has it unpacked all the same: that takes a moment, for which the process is not ended."""
+        workers = await self._quick.take(rank)
+        seconds = min(_SLICE_SECONDS + work * _WORK_SECONDS, self._timeout)
+        asked = asyncio.ensure_future(tried(workers, lambda: workers.ask_briefly(job, seconds)))
 
+        def give_back(asked: "asyncio.Future[bytes]") -> None:
+            self._quick.give_back(workers)
+            if not asked.cancelled():
+                asked.exception()  # for which perhaps nobody waits
 
-class _Lanes:
-    """Some that do the same."""
-
-    def __init__(self, number: int) -> None:
-        self.all = [ChildLane("fairlead_engine.server.image_worker") for _ in range(number)]
-        self._idle: asyncio.LifoQueue[ChildLane] = asyncio.LifoQueue()
-        for lane in reversed(self.all):
-            self._idle.put_nowait(lane)
-
-    async def done(self, job: Any, content: bytes, cpu_seconds: float) -> tuple[Any, bytes]:
-        """Raises ChildFailure."""
-        lane = await self._idle.get()
+        asked.add_done_callback(give_back)
         try:
-            return await lane.done(job, content, timeout_seconds=_PATIENCE * cpu_seconds, cpu_seconds=cpu_seconds)
-        finally:
-            self._idle.put_nowait(lane)
+            return await asyncio.shield(asked)
+        except WorkerExceeded:
+            raise NotQuick from None
 
     def close(self) -> None:
-        for lane in self.all:
-            lane.close()
+        for workers in self.__dict__.get("all", ()):
+            workers.close()

@@ -5,7 +5,6 @@ request that made it do so is refused, and nobody else's. Unlike a gateway an en
 is nobody else who could do the work, and what takes a moment waits for nothing.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -28,7 +27,8 @@ from fairlead_engine.server.prompt_program import (
     unpacked,
     written,
 )
-from fairlead_engine.server.prompt_root import PROMPT_PROGRAM, prompt_root
+from fairlead_engine.server.prompt_root import PROMPT_PROGRAM
+from fairlead_engine.server.worker_tries import tried
 from fairlead_engine.types import SamplingParams
 from fairlead_protocol.prompts import EncodedPrompt, PromptFields
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
@@ -40,9 +40,7 @@ QUICK_BYTES = 24 * 1024
 """Jobs of this size go through the process that others wait for, in some ten milliseconds."""
 _LIMITS = Limits(load_seconds=20.0, most_bytes=8 * 2**20)
 _TRIES = 50
-"""For a job whose process is ended again and again: by those that stand before it, or by the system."""
-_PAUSE_SECONDS = 0.01
-"""Between those."""
+"""To load what is ended again and again by the system."""
 
 Result = TypeVar("Result")
 Encode = Callable[[str], list[int]]
@@ -65,11 +63,10 @@ MakeAsked = Callable[[bytes, int], Asked]
 class PromptWorkers:
     """Those of one HTTP process. Close them when done."""
 
-    def __init__(self, name: str, root: WorkerRoot | None = None, make: MakeAsked | None = None) -> None:
-        """`name`: of the model. `root`: of the processes, if it has been started. `make`: what does the jobs; None =
-        processes."""
+    def __init__(self, name: str, root: WorkerRoot, make: MakeAsked | None = None) -> None:
+        """`name`: of the model. `root`: of the processes. `make`: what does the jobs; None = processes."""
         self._name = name
-        self._root = root or prompt_root()
+        self._root = root
         self._make = make or self._processes
         self._asked: Asked | None = None
         self._shape = ModelShape(0)
@@ -165,25 +162,19 @@ class PromptWorkers:
         message = written(job)
         if self._asked is None:
             raise NotReady
-        ask = self._asked.ask if len(message) <= QUICK_BYTES else self._asked.ask_beside
-        for _ in range(_TRIES):
-            try:
-                await self._asked.loaded()
-                answer = await ask(message)
-            except WorkerInterrupted:
-                await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            except (WorkerError, WorkerExceeded, GivenUp) as error:
-                which = "the tokenizer or chat template of this model cannot be used"
-                raise RequestError(field, f"{field}: {which} for this: {error}".removeprefix(": ")) from error
-            refusal, found = msgspec.msgpack.decode(answer, type=tuple[Refusal | None, kind | None])  # type: ignore[valid-type]
-            if refusal is not None:
-                raise RequestError(*refusal)
-            return found  # type: ignore[return-value]
-        raise NotReady("the processes that tokenise are being started again; send the request again")
+        asked = self._asked
+        ask = asked.ask if len(message) <= QUICK_BYTES else asked.ask_beside
+        try:
+            answer = await tried(asked, lambda: ask(message))
+        except (WorkerError, WorkerExceeded, GivenUp) as error:
+            which = "the tokenizer or chat template of this model cannot be used"
+            raise RequestError(field, f"{field}: {which} for this: {error}".removeprefix(": ")) from error
+        refusal, found = msgspec.msgpack.decode(answer, type=tuple[Refusal | None, kind | None])  # type: ignore[valid-type]
+        if refusal is not None:
+            raise RequestError(*refusal)
+        return found  # type: ignore[return-value]
 
     def close(self) -> None:
         """Ends all processes."""
         if self._asked is not None:
             self._asked.close()
-        self._root.close()

@@ -22,6 +22,7 @@ from fairlead_engine.server.injectable_answer import InjectableAnswer
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.prompt_program import Files
+from fairlead_engine.server.prompt_root import prompt_root
 from fairlead_engine.server.prompt_workers import MakeAsked, PromptWorkers
 from fairlead_engine.server.sampling import for_choice
 from fairlead_engine.server.schemas import EmbeddingRequest, PromptRequest
@@ -98,7 +99,7 @@ class Service:
         make_asked: MakeAsked | None = None,
     ) -> None:
         """`place`: of this process among the `num_places` that answer for the engine. `root`: of the
-        processes that tokenise, if it has been started. `make_asked`: what does so in their place."""
+        processes that run strangers' programs, if it has been started. `make_asked`: what tokenises in their place."""
         self.client = client
         self.config = config
         self.lifecycle = Lifecycle()
@@ -106,9 +107,10 @@ class Service:
         self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
         self.lanes = Lanes()
-        self.prompts = PromptWorkers(name, root, make_asked)
-        self.grammars = GrammarCompiler(config.grammar_timeout)
-        self.images = ImageLoader(config)
+        self._root = root or prompt_root()
+        self.prompts = PromptWorkers(name, self._root, make_asked)
+        self.grammars = GrammarCompiler(self._root, config.grammar_timeout)
+        self.images = ImageLoader(self._root, config)
         self.pacer = Pacer()
         self.bodies = BodyReader(
             limit=config.max_body_bytes, timeout=config.body_timeout, total_limit=config.max_partial_body_bytes
@@ -166,6 +168,7 @@ class Service:
         self.prompts.close()
         self.lanes.close()
         self.images.close()
+        self._root.close()
 
     def drain(self, *, quickly_within: float | None = None) -> None:
         """Begins to drain as configured, or without grace and within so many seconds; returns at once."""

@@ -19,6 +19,8 @@ _LOOK_SECONDS = 0.02
 _PATIENCE_SECONDS = 120.0
 """By the clock on the wall; for a process that does nothing any more."""
 _READ_BYTES = 256 * 1024
+_MOST_READ_BYTES = 2**20
+"""At a time, where so much is known to come; and of a channel, where the system lets it grow."""
 
 
 class WorkerError(Exception):
@@ -27,6 +29,10 @@ class WorkerError(Exception):
 
 class WorkerExceeded(Exception):
     """The program takes more than it may; the text says of what. Its process is gone, or will be."""
+
+
+class WorkerTooSlow(WorkerExceeded):
+    """Of a processor's time."""
 
 
 class WorkerInterrupted(Exception):
@@ -84,6 +90,8 @@ class Branch:
     async def fork(self, limits: Limits, niceness: int = 0) -> "Branch":
         """Another process, which has loaded what this one has. Raises WorkerInterrupted where this one is gone."""
         ours, theirs = socket.socketpair()
+        for channel in (ours, theirs):
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_READ_BYTES)
         frame = framed(Kind.FORK, msgspec.msgpack.encode(Fork(limits, niceness)))
         child = Branch(ours)
         with theirs:
@@ -154,7 +162,7 @@ class Branch:
 
     def _read(self) -> None:
         try:
-            data = self._channel.recv(_READ_BYTES)
+            data = self._channel.recv(max(_READ_BYTES, min(self._frames.num_missing, _MOST_READ_BYTES)))
         except BlockingIOError:
             return
         except OSError:
@@ -185,7 +193,7 @@ class Branch:
 
     def _watch(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
+            self._timer = self._loop.call_later(min(_LOOK_SECONDS, self._asked[0].seconds), self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -199,7 +207,7 @@ class Branch:
             self._since = now
         most = self._asked[0].seconds
         if now[0] - self._since[0] > most:
-            self.end(WorkerExceeded(f"it takes more than {most:.3g} s of a processor"))
+            self.end(WorkerTooSlow(f"it takes more than {most:.3g} s of a processor"))
         elif now[1] - self._since[1] > _PATIENCE_SECONDS + most:
             self.end(WorkerInterrupted())
         else:

@@ -29,32 +29,40 @@ def framed(kind: Kind, body: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Takes bytes as they come."""
+    """Takes bytes as they come, and copies those of a large frame once."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._head = b""
+        """Of a frame, and not whole."""
+        self._kind = Kind.DONE
+        self._pieces: list[bytes] = []
+        """Of the body of a frame of that kind."""
+        self.num_missing = 0
+        """Bytes of it; 0 = none has begun."""
+        self.num_awaited = 0
+        """Bytes of it when it is whole."""
 
     def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
         """The frames that are whole now."""
-        known: bytes | bytearray = data
-        if self._rest:
-            self._rest += data
-            known = self._rest
-        frames, start = [], 0
-        while len(known) - start >= _HEAD.size:
-            num_bytes, kind = _HEAD.unpack_from(known, start)
-            end = start + _HEAD.size + num_bytes
-            if len(known) < end:
+        if len(data) < self.num_missing:
+            self._pieces.append(data)
+            self.num_missing -= len(data)
+            return []
+        frames, start = [], self.num_missing
+        if start:
+            frames.append((self._kind, b"".join([*self._pieces, data[:start]])))
+            self._pieces, self.num_missing, self.num_awaited = [], 0, 0
+        elif self._head:
+            data = self._head + data
+        while len(data) - start >= _HEAD.size:
+            num_bytes, kind = _HEAD.unpack_from(data, start)
+            start += _HEAD.size
+            body = data[start : start + num_bytes]
+            start += num_bytes
+            if start > len(data):
+                self._kind, self._pieces = Kind(kind), [body]
+                self.num_missing, self.num_awaited = start - len(data), num_bytes
                 break
-            frames.append((Kind(kind), bytes(known[start + _HEAD.size : end])))
-            start = end
-        if known is data:
-            self._rest += data[start:]
-        else:
-            del self._rest[:start]
+            frames.append((Kind(kind), body))
+        self._head = data[start:]
         return frames
-
-    @property
-    def num_awaited(self) -> int:
-        """Bytes of the frame that has begun and is not whole."""
-        return _HEAD.unpack_from(self._rest)[0] if len(self._rest) >= _HEAD.size else 0

@@ -7,6 +7,7 @@ program that takes more than it may again and again is given up for a while.
 
 import asyncio
 import logging
+import math
 from contextlib import nullcontext
 
 import msgspec
@@ -111,35 +112,47 @@ class Workers:
         return told
 
     async def loaded(self) -> None:
-        """Returns when it can be asked: it is loaded where it is not, or not any more. Raises the same."""
+        """Returns when it can be asked: it is loaded where it is not, or not any more. Raises GivenUp, and the same."""
+        self._check()
         if self._stem is None or self._stem.has_ended:
             await asyncio.shield(self._loaded_soon())
 
     async def ask(self, job: bytes) -> bytes:
-        """The answer to a job that is hoped to take a moment. Raises GivenUp, WorkerError, WorkerExceeded, or, where no
-        process is up, WorkerInterrupted."""
+        """The answer to a job that is hoped to take a moment, from a process of its own where it takes longer. Raises
+        GivenUp, WorkerError, WorkerExceeded, or, where no process is up, WorkerInterrupted."""
+        try:
+            return await self.ask_briefly(job)
+        except WorkerExceeded:
+            return await self.ask_beside(job)
+
+    async def ask_briefly(self, job: bytes, seconds: float | None = None) -> bytes:
+        """The answer to a job that others wait behind. Raises the same: WorkerExceeded where it takes more than so many
+        seconds of a processor. None = a slice."""
         self._check()
+        seconds = self._limits.slice(len(job)) if seconds is None else seconds
         for _ in range(_MOST_INTERRUPTIONS):
             quick = self._quick if self._quick and not self._quick.has_ended else await self._started()
             try:
-                return await quick.ask(Kind.JOB, job, self._limits.slice(len(job)))
+                return await quick.ask(Kind.JOB, job, seconds)
             except WorkerInterrupted:
                 continue
             except WorkerExceeded:
                 quick.end()
-                return await self.ask_beside(job)
+                raise
         raise WorkerInterrupted
 
-    async def ask_beside(self, job: bytes, num_bytes: int = 0) -> bytes:
+    async def ask_beside(self, job: bytes, num_bytes: int = 0, seconds: float | None = None) -> bytes:
         """The answer to one that takes longer, from a process of its own. `num_bytes`: what it is made of, if that is
-        more than it says itself. Raises the same."""
+        more than it says itself. `seconds`: of a processor, that it may take; None = as its limits have it. Raises the
+        same."""
         num_bytes = max(num_bytes, len(job))
+        seconds = self._limits.seconds(num_bytes) if seconds is None else seconds
         async with self._large if num_bytes >= LARGE_BYTES else self._beside, self._root.beside:
             self._check()
             branch = await self._stem_now().fork(self._limits, _NICENESS)
             self._alone.add(branch)
             try:
-                return await branch.ask(Kind.LONG_JOB, job, self._limits.seconds(num_bytes))
+                return await branch.ask(Kind.LONG_JOB, job, seconds)
             except WorkerExceeded as error:
                 self._note(error)
                 raise
@@ -148,7 +161,8 @@ class Workers:
                 branch.end()
 
     def close(self) -> None:
-        """Ends all of its processes."""
+        """Ends all of its processes; it is asked no more."""
+        self._problem, self._paused_until = "its processes were ended", math.inf
         for task in (self._starting, self._loading):
             if task is not None:
                 task.cancel()

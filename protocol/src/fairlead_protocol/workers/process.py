@@ -25,6 +25,8 @@ from fairlead_protocol.workers.frames import FrameReader, Kind, framed
 from fairlead_protocol.workers.limits import Limits, MemoryLimit
 
 _READ_BYTES = 64 * 1024
+_MOST_READ_BYTES = 2**20
+"""At a time, where so much is known to come."""
 _SOON_SECONDS = 0.001
 """For which an answer may wait for the next."""
 
@@ -71,7 +73,7 @@ def _serve(channel: socket.socket, order: Fork, handler: Handler | None) -> None
     memory = None if order.limits is None else MemoryLimit(order.limits)
     frames, unsent, since = FrameReader(), bytearray(), 0.0
     while True:
-        data, fds, _, _ = socket.recv_fds(channel, _READ_BYTES, 1)
+        data, fds, _, _ = socket.recv_fds(channel, max(_READ_BYTES, min(frames.num_missing, _MOST_READ_BYTES)), 1)
         if not data:
             return
         if memory is not None and frames.num_awaited:

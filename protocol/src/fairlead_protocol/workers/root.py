@@ -11,7 +11,6 @@ from fairlead_protocol.workers.branch import Branch
 from fairlead_protocol.workers.limits import Limits
 
 _MOST_BESIDE = 4
-"""Of all programs together, jobs that take long at a time: each may take all the memory of its limits."""
 _ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
 """Environment variables that libraries of programs read: threads do not survive a fork."""
 _COMMAND = (sys.executable, "-P", "-m", "fairlead_protocol.workers.process")
@@ -20,12 +19,13 @@ _COMMAND = (sys.executable, "-P", "-m", "fairlead_protocol.workers.process")
 class WorkerRoot:
     """Starts when it is first needed. Its thread must live as long as it does, or Linux ends it. Close it when done."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        """`modules`: those that programs are in; they are imported once, for all of them."""
+    def __init__(self, modules: Sequence[str], most_beside: int = _MOST_BESIDE) -> None:
+        """`modules`: those that programs are in; they are imported once, for all of them. `most_beside`: jobs of all
+        programs together that take long at a time: each may take all the memory of its limits."""
         self._modules = modules
         self._process: subprocess.Popen[bytes] | None = None
         self._branch: Branch | None = None
-        self.beside = asyncio.Semaphore(_MOST_BESIDE)
+        self.beside = asyncio.Semaphore(most_beside)
         self.large_load = asyncio.Lock()
 
     async def fork(self, limits: Limits) -> Branch:
