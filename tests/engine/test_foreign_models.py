@@ -214,6 +214,7 @@ REFUSED = {
         {"model_type": "gpt2", "quantization_config": {"quant_method": "gptq", "bits": 4}},
         "has a quantization_config",
     ),
+    "mlx": ({"model_type": "gpt2", "quantization": {"group_size": 64, "bits": 4}}, "has a quantization;"),
     "llama4": ({"model_type": "llama4_text", "attention_chunk_size": 64}, "scaled by their rows in a step, not by"),
     "cross": ({"model_type": "gpt2", "add_cross_attention": True}, "asks for add_cross_attention"),
     "remote": (

@@ -295,6 +295,24 @@ def test_scales_of_a_weight_are_read_beside_measured_ones_of_activations(by_outp
     assert serve(stored, PROMPTS) == wanted
 
 
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_what_was_measured_of_activations_and_of_a_cache_is_left_over(name: str, tmp_path: Path) -> None:
+    """As LLM Compressor stores them of static activations, of a cache of 8 bits and of attention."""
+    stored = write_compressed_tensors(
+        write_random_checkpoint(tmp_path / "floats", llama_fields()), tmp_path / "stored", name
+    )
+    wanted = serve(stored, PROMPTS)
+    weights = load_file(stored / WEIGHTS)
+    for key in [key for key in weights if key.endswith(".weight_scale")]:
+        layer = key.removesuffix(".weight_scale")
+        weights |= {f"{layer}.input_{kind}": torch.tensor([3.0]) for kind in ("scale", "zero_point")}
+        if layer.endswith(("k_proj", "v_proj")):
+            weights[f"{layer}.{layer[-6]}_scale"] = torch.tensor(2.0)
+            weights |= {f"{layer[:-7]}.{kind}_scale": torch.tensor(2.0) for kind in ("q", "k", "v", "kv")}
+    save_file(weights, stored / WEIGHTS, metadata={"format": "pt"})
+    assert serve(stored, PROMPTS) == wanted
+
+
 def test_4_bit_floats_of_experts_mean_what_transformers_makes_of_them(reference, tmp_path: Path, caplog) -> None:
     fields = gpt_oss_fields(intermediate_size=128, max_position_embeddings=256)
     stored = write_mxfp4(write_random_checkpoint(tmp_path / "floats", fields), tmp_path / "stored")

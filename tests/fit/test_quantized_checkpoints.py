@@ -38,6 +38,7 @@ READ = {
     "gptq": GPTQ,
     "gptq-8": GPTQ | {"bits": 8, "group_size": -1},
     "gptq-v2": GPTQ | {"checkpoint_format": "gptq_v2", "sym": False},
+    "gptq-packed": GPTQ | {"pack_dtype": "int32"},
     "gptq-left-out": GPTQ | {"dynamic": {"-:.*visual.*": {}}},
     "fp8": FP8,
     "fp8-whole": {"quant_method": "fp8", "modules_to_not_convert": None},
@@ -83,6 +84,10 @@ REFUSED = {
     "strategy": compressed(group(strategy="block", block_structure=[1, 1])),
     "no-groups": compressed(),
     "no-weights": compressed({"targets": ["Linear"]}),
+    "class": compressed(group() | {"targets": ["Qwen2Attention"]}),
+    "embedding": compressed(group() | {"targets": ["Linear", "Embedding"]}),
+    "no-targets": compressed(group() | {"targets": []}),
+    "gptq-packed-long": GPTQ | {"pack_dtype": "int64"},
     "expression": compressed(group(), ignore=["re:("]),
     "gguf": {"quant_method": "gguf"},
     "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True},
@@ -105,6 +110,18 @@ def test_what_is_read_has_a_layout_and_a_reader(name: str) -> None:
 def test_what_is_refused_names_the_field(name: str) -> None:
     with pytest.raises(ModelLoadError, match=r"^config.json: quantization_config\."):
         parsed(REFUSED[name])
+
+
+@pytest.mark.parametrize("name", READ)
+def test_an_older_name_of_the_section_means_the_same(name: str) -> None:
+    section = READ[name]
+    assert parse_quantization(JsonFields(Path("config.json"), {"compression_config": section})) == parsed(section)
+
+
+@pytest.mark.parametrize("section", [{"group_size": 64, "bits": 4}, {"group_size": 32, "bits": 4, "mode": "mxfp4"}])
+def test_weights_as_mlx_stores_them_are_refused(section: Json) -> None:
+    with pytest.raises(ModelLoadError, match=r"^config.json: quantization is .* MLX"):
+        parse_quantization(JsonFields(Path("config.json"), {"quantization": section}))
 
 
 VALUES = st.sampled_from([

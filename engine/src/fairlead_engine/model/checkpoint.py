@@ -23,9 +23,9 @@ WHOLE = slice(None)
 """All of a dimension."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What weights that are not quantised are stored in."""
-_UNNEEDED = ("rotary_emb.inv_freq", "self_attn.k_scale", "self_attn.v_scale")
+_UNNEEDED = ("rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 """Older checkpoints store the rotary frequencies, which follow from the configuration; quantised ones may have scales
-for a cache of 8 bits, which ours is not."""
+for a cache of 8 bits, or for queries, whose own are ours."""
 
 
 class _Part(NamedTuple):

@@ -107,6 +107,8 @@ def _gptq(fields: JsonFields) -> GptqFormat:
     layout = "checkpoint_format" if fields.has("checkpoint_format") else "format"
     if (version := fields.text(layout) or "gptq") not in _ZEROS_LACK or fields.boolean("is_marlin_format", False):
         raise fields.unsupported(layout, f"supported are {' and '.join(_ZEROS_LACK)}")
+    if (fields.text("pack_dtype") or "int32") != "int32":
+        raise fields.unsupported("pack_dtype", "int32 is supported")
     for section in fields.sections("dynamic"):
         for name in ("bits", "group_size"):
             if section.has(name):
@@ -190,6 +192,8 @@ _STRATEGIES = {
     "fp8": ("channel", "tensor", "block"),
 }
 """What may share a scale in each format."""
+_ALL = "Linear"
+"""The class of all layers that may be quantised, where `targets` and `ignore` name one."""
 _ANY_ORDER = ("group", "dynamic")
 """What `actorder` says where columns that share a scale need not lie side by side."""
 
@@ -282,7 +286,16 @@ def _compressed_group(group: JsonFields, layout: str) -> CompressedGroup:
     if has_zeros and block[0] != 1:
         raise weights.unsupported("symmetric", "weights with zero points must be scaled by channel or group")
     packed_bits = num_bits if is_packed else None
-    return CompressedGroup(_patterns(group, "targets"), name, num_bits, block, packed_bits, has_zeros, has_order)
+    return CompressedGroup(_targets(group), name, num_bits, block, packed_bits, has_zeros, has_order)
+
+
+def _targets(group: JsonFields) -> tuple[str, ...]:
+    targets = _patterns(group, "targets")
+    if not targets:
+        raise group.invalid("targets", "must name the layers that are quantised so")
+    if any(each != _ALL and each[:1].isupper() for each in targets):
+        raise group.unsupported("targets", f"of classes of layers {_ALL} is supported, and layers by their names")
+    return targets
 
 
 def _patterns(fields: JsonFields, name: str) -> tuple[str, ...]:
@@ -311,9 +324,11 @@ def _block(weights: JsonFields, name: str) -> tuple[int | None, int | None]:
 def _matches(pattern: str, name: str) -> bool:
     if pattern.startswith("re:"):
         return re.match(pattern[3:], name) is not None
-    return pattern in ("Linear", name)
+    return pattern in (_ALL, name)
 
 
+QUANTIZATION_SECTIONS = ("quantization_config", "compression_config", "quantization")
+"""Of `config.json`: as transformers names what says so, as compressed-tensors did at first, and as MLX does."""
 METHODS: Mapping[str, Callable[[JsonFields], StoredFormat]] = {
     "awq": _awq,
     "compressed-tensors": _compressed,
@@ -331,8 +346,11 @@ def parse_quantization(fields: JsonFields) -> StoredFormat | None:
 
     Raises ModelLoadError, naming the field, for a method that no layer computes.
     """
-    quantization = fields.section("quantization_config")
+    *named, of_mlx = QUANTIZATION_SECTIONS
+    quantization = next((found for name in named if (found := fields.section(name)) is not None), None)
     if quantization is None:
+        if fields.section(of_mlx) is not None:
+            raise fields.unsupported(of_mlx, "weights as MLX stores them are not read; use another checkpoint")
         return None
     method = quantization.text("quant_method") or ""
     if method not in METHODS:

@@ -15,6 +15,7 @@ from fairlead_engine.model.task import read_task
 from fairlead_engine.types import ModelTask
 from fairlead_protocol.models.families.registry import ARCHITECTURES, named_architecture
 from fairlead_protocol.models.json_fields import JsonFields
+from fairlead_protocol.models.quantized_checkpoints import QUANTIZATION_SECTIONS
 
 EXTRA = "pip install 'fairlead-engine[transformers]'"
 
@@ -122,10 +123,8 @@ def _check_kind(settings: Any, fields: JsonFields) -> None:
     if found := [name for name in _OTHER_INPUTS if getattr(settings, name, None) is not None]:
         seeing = ", ".join(name for name in ARCHITECTURES if not name.endswith("ForCausalLM"))
         raise _refused(f"{kind} with {' and '.join(found)}", f"models that read text alone can be served, and {seeing}")
-    if fields.has("quantization_config"):
-        raise _refused(
-            "has a quantization_config", "weights that are stored quantised are read for this engine's own families"
-        )
+    if section := next((name for name in QUANTIZATION_SECTIONS if fields.has(name)), None):
+        raise _refused(f"has a {section}", "weights that are stored quantised are read for this engine's own families")
     if settings.model_type in _BIASES_SCORES or getattr(settings, "alibi", False):
         raise _refused(
             f"{kind}, whose positions are a bias of attention's scores (ALiBi)",

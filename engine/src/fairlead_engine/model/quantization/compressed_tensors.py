@@ -37,7 +37,8 @@ class CompressedTensors:
         assert group is not None
         block = (group.block[0] or out_features, group.block[1] or in_features)
         scales = read_scales(checkpoint, f"{name}.weight_scale", out_features, in_features, block, rows)
-        checkpoint.skip(f"{name}.input_scale")
+        for measured in ("input_scale", "input_zero_point"):  # once for all; ours are each token's own
+            checkpoint.skip(f"{name}.{measured}")
         shape = (out_features, in_features)
         if group.packed_bits is None:
             dtype = torch.float8_e4m3fn if group.name == Fp8.name else torch.int8
