@@ -113,7 +113,7 @@ lint: setup-dev ## ruff, mypy, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-shape: setup-dev ## Figures of the source per distribution: lengths, functions used once, equal names, circles
+shape: setup-dev ## Figures of the source: lengths, functions used once, equal names, circles; fails where one is over its bound
 	$(BIN)/python testing/shape.py
 
 fmt: setup-dev ## Format, and mend what can be mended
