@@ -19,6 +19,9 @@ from fairlead_protocol.messages import StepCost
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "ahoy"}]}
 
 
+OF = {"grammars.grammar": "GrammarCompiler", "prompts.prompts": "PromptWorkers", "images.load": "ImageLoader"}
+
+
 class Connection:
     """A client's connection at ASGI level: its answer arrives part by part, and it can leave at any time."""
 
@@ -241,6 +244,34 @@ async def test_what_outlasts_the_drain_is_aborted_with_an_error(start_app: Any, 
     assert connection.status == (200 if stream else 503)
     assert len(app.engine.aborted) == 1
     assert 'finished_reason="abort",model_name="tiny"} 1.0' in app.service.metrics.render().decode()
+
+
+@pytest.mark.parametrize("step", ["grammars.grammar", "prompts.prompts", "images.load"])
+async def test_what_outlasts_the_drain_before_it_is_computed_is_to_be_sent_again(
+    start_app: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    began = asyncio.Event()
+
+    async def never(*_: Any) -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    app = start_app(drain_grace=0.0, drain_timeout=0.01)
+    monkeypatch.setattr(f"fairlead_engine.server.service.{OF[step]}.{step.partition('.')[2]}", never)
+    asked = asyncio.ensure_future(app.chat(guided_regex="a"))
+    await began.wait()
+    app.service.drain()
+    refused = await asyncio.wait_for(asked, 30)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+
+
+async def test_processes_that_have_ended_with_the_server_are_no_fault_of_a_request(start_app: Any) -> None:
+    """Whatever their answer was awaited for."""
+    app = start_app()
+    assert (await app.chat(guided_regex="b")).status_code == 200
+    app.service.close()
+    refused = await app.chat(guided_regex="a")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
 
 
 async def test_a_drain_can_be_hurried() -> None:

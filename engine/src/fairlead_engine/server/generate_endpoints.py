@@ -66,43 +66,43 @@ class PromptEndpoint(ABC, Generic[Request]):
     async def _answer(self, exchange: Exchange, body: bytes, arrival_time: float, dispatch: Dispatch) -> None:
         with self._service.lifecycle.admitted() as admission:
             model = self._service.model()
-            await self._service.pacer.pace(len(body))
-            request = decode(body, self.schema)
-            num_bytes, body = len(body), b""  # an answer may take long, and a body be large
-            model.adapter(request.model)  # 404 here
-            model.check_kind(self.kind)
-            check(request)
-            await self.check(request, model)
-            sampling = await self.sampling(request, model)
-            if isinstance(request, GenerationRequest):
-                check_beams(request, sampling.max_tokens)
-            self._service.check_choices(request, sampling)
-            image_bytes = self.image_bytes(request)
-            size = (num_bytes - image_bytes) * request.rendered_factor
-            seen = self.images(request, model)
-            images = await (admission.unless_stopped(seen) if image_bytes else seen)
-            exchange.held.release()  # not before: of a chat with images the body is nearly all there is to hold
-            encoded = await self._prompts(request, model, images, size)
-            prompts = [prompt.token_ids for prompt in encoded]
-            self._service.check_scores(request, prompts, sampling)
-            if (kept_to := await self.grammar(request, prompts, model)) is not None:
-                sampling = with_grammar(sampling, kept_to)
-            if (budget := await self.thinking(request, prompts, model)) is not None:
-                sampling = msgspec.structs.replace(sampling, thinking=budget)
-            choices = self._service.choices(
-                request,
-                encoded,
-                sampling,
-                pooling=self.pooling(request, model),
-                reading=self.reading(model),
-                make_reader=lambda prompt: self.reader(request, prompt, sampling, model),
-                request_id=exchange.request_id,
-                arrival_time=arrival_time,
-                comes_from_gateway=dispatch.gateway is not None,
-                injectable=self.injectable(request, prompts, model),
-                images=images,
-            )
-            images = []  # they are large, too
+            with admission.stoppable():
+                await self._service.pacer.pace(len(body))
+                request = decode(body, self.schema)
+                num_bytes, body = len(body), b""  # an answer may take long, and a body be large
+                model.adapter(request.model)  # 404 here
+                model.check_kind(self.kind)
+                check(request)
+                await self.check(request, model)
+                sampling = await self.sampling(request, model)
+                if isinstance(request, GenerationRequest):
+                    check_beams(request, sampling.max_tokens)
+                self._service.check_choices(request, sampling)
+                image_bytes = self.image_bytes(request)
+                size = (num_bytes - image_bytes) * request.rendered_factor
+                images = await self.images(request, model)
+                exchange.held.release()  # not before: of a chat with images the body is nearly all there is to hold
+                encoded = await self._prompts(request, model, images, size)
+                prompts = [prompt.token_ids for prompt in encoded]
+                self._service.check_scores(request, prompts, sampling)
+                if (kept_to := await self.grammar(request, prompts, model)) is not None:
+                    sampling = with_grammar(sampling, kept_to)
+                if (budget := await self.thinking(request, prompts, model)) is not None:
+                    sampling = msgspec.structs.replace(sampling, thinking=budget)
+                choices = self._service.choices(
+                    request,
+                    encoded,
+                    sampling,
+                    pooling=self.pooling(request, model),
+                    reading=self.reading(model),
+                    make_reader=lambda prompt: self.reader(request, prompt, sampling, model),
+                    request_id=exchange.request_id,
+                    arrival_time=arrival_time,
+                    comes_from_gateway=dispatch.gateway is not None,
+                    injectable=self.injectable(request, prompts, model),
+                    images=images,
+                )
+                images = []  # they are large, too
             on_sent = partial(self._service.stream.sent, dispatch=dispatch)
             async with self.generation(request, choices, on_sent) as generation:
                 admission.attach(generation.stop)

@@ -6,16 +6,13 @@ The drain contract of the fleet lives here. Knows neither signals nor HTTP. Call
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
-from typing import Any, TypeVar
 
 from fairlead_engine.errors import Draining, EngineError, NotReady
 
 log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 
 class Phase(StrEnum):
@@ -37,10 +34,10 @@ class Admission:
     """A request that was taken. When a drain's time is over it is stopped, by whatever was attached to do so."""
 
     def __init__(self) -> None:
-        self._stop: Callable[[EngineError], None] | None = None
+        self._stop: Callable[[EngineError], object] | None = None
         self._error: EngineError | None = None
 
-    def attach(self, stop: Callable[[EngineError], None]) -> None:
+    def attach(self, stop: Callable[[EngineError], object]) -> None:
         """From now on `stop` ends the request with an error for its client."""
         self._stop = stop
         if self._error is not None:
@@ -52,22 +49,25 @@ class Admission:
         if self._stop is not None:
             self._stop(error)
 
-    async def unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What `work` returns, which ends where the request does. Raises the error that it is stopped with."""
-        task = asyncio.ensure_future(work)
-
-        def stop(error: EngineError) -> None:
-            task.cancel()
-
-        self.attach(stop)
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """The block, in a task of the request's own, ends where the request is stopped. Raises the error that it is
+        stopped with."""
+        self._check()
+        task = asyncio.current_task()
+        assert task is not None
+        self._stop = lambda error: task.cancel()
         try:
-            return await task
+            yield
         except asyncio.CancelledError:
-            if self._error is not None:
-                raise self._error from None
+            self._check()
             raise
         finally:
             self._stop = None
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error from None
 
 
 class Lifecycle:

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from fairlead_engine.errors import NotReady
+from fairlead_engine.errors import Draining, NotReady
 from fairlead_protocol.workers.branch import WorkerInterrupted
+from fairlead_protocol.workers.pool import Closed
 
 _TRIES = 50
 """For a job whose process is ended again and again: by those that stand before it, or by the system."""
@@ -20,11 +21,14 @@ class Loadable(Protocol):
 
 
 async def tried(workers: Loadable, ask: Callable[[], Awaitable[bytes]]) -> bytes:
-    """What `ask` returns. Raises what that does, but NotReady in place of WorkerInterrupted."""
+    """What `ask` returns. Raises what that does, but NotReady in place of WorkerInterrupted, and Draining in place of
+    Closed."""
     for _ in range(_TRIES):
         try:
             await workers.loaded()
             return await ask()
         except WorkerInterrupted:
             await asyncio.sleep(_PAUSE_SECONDS)
+        except Closed:
+            raise Draining from None
     raise NotReady("the processes that do this engine's work are being started again; send the request again")

@@ -7,7 +7,6 @@ program that takes more than it may again and again is given up for a while.
 
 import asyncio
 import logging
-import math
 from contextlib import nullcontext
 
 import msgspec
@@ -39,6 +38,10 @@ _MOST_PAUSE_SECONDS = 3600.0
 
 class GivenUp(Exception):
     """The program is not run; the text says why."""
+
+
+class Closed(GivenUp):
+    """Nor any more: its owner ends."""
 
 
 class Workers:
@@ -81,6 +84,7 @@ class Workers:
         self._pause_seconds = PAUSE_SECONDS
         self._paused_until = 0.0
         self._problem = ""
+        self._is_closed = False
 
     @property
     def problem(self) -> str | None:
@@ -162,7 +166,7 @@ class Workers:
 
     def close(self) -> None:
         """Ends all of its processes; it is asked no more."""
-        self._problem, self._paused_until = "its processes were ended", math.inf
+        self._is_closed = True
         for task in (self._starting, self._loading):
             if task is not None:
                 task.cancel()
@@ -171,6 +175,8 @@ class Workers:
                 branch.end()
 
     def _check(self) -> None:
+        if self._is_closed:
+            raise Closed("its owner ends")
         if (problem := self.problem) is not None:
             raise GivenUp(problem)
 
