@@ -17,7 +17,7 @@ from fairlead_engine.errors import RequestError
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
-from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, Place
+from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, ImageLane
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_protocol.workers.root import WorkerRoot
@@ -118,7 +118,7 @@ async def test_what_takes_long_keeps_no_small_image_waiting(sides: tuple[int, in
     """Neither what is large nor what takes longer than its size tells, however many of them there are."""
     began, never = asyncio.Semaphore(0), asyncio.Event()
 
-    async def decoded(self: Any, content: bytes, header: Any, settings: Any, place: Place) -> DecodedImage:
+    async def decoded(self: Any, content: bytes, header: Any, settings: Any, place: ImageLane) -> DecodedImage:
         if place.is_quick and (header.width, header.height) == sides:
             raise NotQuick
         if not place.is_quick:

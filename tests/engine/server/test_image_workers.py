@@ -13,7 +13,7 @@ from fairlead_engine.errors import Draining
 from fairlead_engine.images.decoded_image import DecodedImage, ImageError
 from fairlead_engine.images.image_decoding import decode
 from fairlead_engine.images.image_header import read_header
-from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, Place, place_of, work_of
+from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, ImageLane, place_of, work_of
 from fairlead_engine.server.prompt_root import prompt_root
 from fairlead_engine_testing.hostile_images import (
     encoded,
@@ -61,7 +61,7 @@ async def workers(make: Callable[..., ImageWorkers]) -> ImageWorkers:
     return make()
 
 
-async def decoded(workers: ImageWorkers, content: bytes, place: Place | None = None) -> DecodedImage:
+async def decoded(workers: ImageWorkers, content: bytes, place: ImageLane | None = None) -> DecodedImage:
     header = read_header(content, None)
     return await workers.decoded(content, header, SETTINGS, place or place_of(work_of(content, header)))
 
@@ -93,15 +93,15 @@ async def test_what_takes_longer_than_its_size_tells_is_told(workers: ImageWorke
     """And keeps no other waiting for longer than its size tells."""
     content = png_of_empty_pieces(1_000_000)
     with pytest.raises(NotQuick):
-        await decoded(workers, content, Place(True, 0.0))
-    assert (await decoded(workers, content, Place(False, 0.0))).rows > 0
+        await decoded(workers, content, ImageLane(True, 0.0))
+    assert (await decoded(workers, content, ImageLane(False, 0.0))).rows > 0
 
 
 async def test_who_has_less_to_unpack_goes_first(workers: ImageWorkers) -> None:
     """However many came before it with more, among the small ones and among the large ones."""
     done: list[str] = []
 
-    async def ask(name: str, content: bytes, place: Place) -> None:
+    async def ask(name: str, content: bytes, place: ImageLane) -> None:
         await decoded(workers, content, place)
         done.append(name)
 
@@ -164,7 +164,7 @@ async def test_who_leaves_frees_the_process(workers: ImageWorkers) -> None:
 async def test_who_leaves_has_a_small_one_unpacked_by_the_same_process(workers: ImageWorkers) -> None:
     """Clients that leave again and again make nobody wait for others' processes to start."""
     for _ in range(5):
-        asked = asyncio.create_task(decoded(workers, MEDIUM, Place(True, 0.0)))
+        asked = asyncio.create_task(decoded(workers, MEDIUM, ImageLane(True, 0.0)))
         process = await at_work(workers, is_quick=True)
         asked.cancel()
         await asyncio.wait([asked])

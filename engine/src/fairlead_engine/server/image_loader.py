@@ -16,7 +16,7 @@ from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.decoded_image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError
 from fairlead_engine.images.image_header import ImageHeader, read_header
-from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, Place, place_of, work_of
+from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, ImageLane, place_of, work_of
 from fairlead_engine.server.media_fetcher import MAX_BYTES, MediaFetcher
 from fairlead_engine.server.turns import Turns
 from fairlead_engine.types import EngineInfo, PromptImage
@@ -121,7 +121,7 @@ class ImageLoader:
             raise _refusal(part.place, error) from error
 
     async def _unpack(
-        self, sent: "list[_Sent]", found: list[DecodedImage], settings: ImageSettings, place: Place
+        self, sent: "list[_Sent]", found: list[DecodedImage], settings: ImageSettings, place: ImageLane
     ) -> None:
         """Of all that were sent, one after the other, into those that are found. Raises RequestError, or NotQuick."""
         turns = self._quick_turns if place.is_quick else self._long_turns

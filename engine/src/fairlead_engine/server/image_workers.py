@@ -49,7 +49,7 @@ def work_of(content: bytes, header: ImageHeader) -> int:
     return header.work + _BYTE_WORK * len(content)
 
 
-class Place(NamedTuple):
+class ImageLane(NamedTuple):
     """Where a request's images are unpacked."""
 
     is_quick: bool
@@ -58,9 +58,9 @@ class Place(NamedTuple):
     """Lower ones go first."""
 
 
-def place_of(work: int) -> Place:
+def place_of(work: int) -> ImageLane:
     """Of a request that comes now and has so much work."""
-    return Place(work <= _QUICK_WORK, asyncio.get_running_loop().time() + work * _RANK_SECONDS)
+    return ImageLane(work <= _QUICK_WORK, asyncio.get_running_loop().time() + work * _RANK_SECONDS)
 
 
 class ImageWorkers:
@@ -96,7 +96,9 @@ class ImageWorkers:
         """Before the first small image comes, which would wait for it."""
         await self.all[0].loaded()
 
-    async def decoded(self, content: bytes, header: ImageHeader, settings: ImageSettings, place: Place) -> DecodedImage:
+    async def decoded(
+        self, content: bytes, header: ImageHeader, settings: ImageSettings, place: ImageLane
+    ) -> DecodedImage:
         """Raises ImageError, or NotQuick."""
         job = pickle.dumps((content, header, settings))
         try:
