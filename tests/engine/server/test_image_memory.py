@@ -17,7 +17,7 @@ from fairlead_engine.errors import RequestError
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
-from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, ImageLane
+from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_protocol.workers.root import WorkerRoot

@@ -13,7 +13,7 @@ from fairlead_engine.errors import Draining
 from fairlead_engine.images.decoded_image import DecodedImage, ImageError
 from fairlead_engine.images.image_decoding import decode
 from fairlead_engine.images.image_header import read_header
-from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, ImageLane, place_of, work_of
+from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick, place_of, work_of
 from fairlead_engine.server.prompt_root import prompt_root
 from fairlead_engine_testing.hostile_images import (
     encoded,

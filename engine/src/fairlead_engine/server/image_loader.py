@@ -16,7 +16,7 @@ from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.decoded_image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError
 from fairlead_engine.images.image_header import ImageHeader, read_header
-from fairlead_engine.server.image_workers import ImageWorkers, NotQuick, ImageLane, place_of, work_of
+from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick, place_of, work_of
 from fairlead_engine.server.media_fetcher import MAX_BYTES, MediaFetcher
 from fairlead_engine.server.turns import Turns
 from fairlead_engine.types import EngineInfo, PromptImage

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fairlead_engine.errors import Draining, NotReady
 from fairlead_protocol.workers.branch import WorkerInterrupted
-from fairlead_protocol.workers.pool import Closed
+from fairlead_protocol.workers.pool import WorkersClosed
 
 _TRIES = 50
 """For a job whose process is ended again and again: by those that stand before it, or by the system."""
@@ -22,13 +22,13 @@ class Loadable(Protocol):
 
 async def tried(workers: Loadable, ask: Callable[[], Awaitable[bytes]]) -> bytes:
     """What `ask` returns. Raises what that does, but NotReady in place of WorkerInterrupted, and Draining in place of
-    Closed."""
+    WorkersClosed."""
     for _ in range(_TRIES):
         try:
             await workers.loaded()
             return await ask()
         except WorkerInterrupted:
             await asyncio.sleep(_PAUSE_SECONDS)
-        except Closed:
+        except WorkersClosed:
             raise Draining from None
     raise NotReady("the processes that do this engine's work are being started again; send the request again")

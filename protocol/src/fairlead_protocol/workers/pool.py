@@ -40,7 +40,7 @@ class GivenUp(Exception):
     """The program is not run; the text says why."""
 
 
-class Closed(GivenUp):
+class WorkersClosed(GivenUp):
     """Nor any more: its owner ends."""
 
 
@@ -176,7 +176,7 @@ class Workers:
 
     def _check(self) -> None:
         if self._is_closed:
-            raise Closed("its owner ends")
+            raise WorkersClosed("its owner ends")
         if (problem := self.problem) is not None:
             raise GivenUp(problem)
 
