@@ -1,5 +1,7 @@
 """The scheduler's policy: who gets which tokens of a step, who waits, who gives way, and why each sequence ends."""
 
+from typing import Any
+
 import pytest
 
 from fairlead_engine.batch import Batch
@@ -21,6 +23,7 @@ def make_scheduler(
     max_num_seqs: int = 4,
     budget: int = 16,
     queue: int = 1000,
+    **more: Any,
 ) -> Scheduler:
     limits = Limits(
         max_model_len=max_model_len,
@@ -28,7 +31,7 @@ def make_scheduler(
         max_num_batched_tokens=budget,
         max_num_queued_tokens=queue,
     )
-    return Scheduler(BlockManager(num_blocks, block_size), limits, eos_token_ids=(EOS,), now=lambda: 7.0)
+    return Scheduler(BlockManager(num_blocks, block_size), limits, eos_token_ids=(EOS,), now=lambda: 7.0, **more)
 
 
 def make_sequence(
@@ -185,7 +188,30 @@ def test_an_empty_queue_takes_all_prompts_of_one_request() -> None:
     assert names(scheduler.waiting) == ["c"]
     assert scheduler.add(make_sequence("d", 4, part_of="other")) is not None, "8 of 10 tokens wait still"
     assert scheduler.add(make_sequence("d", 2, part_of="other")) is None
-    assert scheduler.add(make_sequence("f", 1, part_of="r")) is not None, "somebody else waits as well"
+    assert scheduler.add(make_sequence("f", 1, part_of="r")) is None, "the request was taken with its first part"
+
+
+def test_all_that_wait_are_looked_at_once_for_a_request_of_many_parts_and_not_when_they_leave() -> None:
+    """Ten clients with two thousand inputs each stopped all others for half a minute."""
+    num_asked = 0
+
+    def predict_wait() -> float:
+        nonlocal num_asked
+        num_asked += 1
+        return 0.0
+
+    scheduler = make_scheduler(predict_wait=predict_wait)
+    for client in "abc":
+        for index in range(200):
+            part = make_sequence(f"{client}{index}", 4, part_of=client)
+            part.max_queue_seconds = 60.0
+            assert scheduler.add(part) is None
+    assert num_asked == 2, "nobody waited when the first came"
+    waiting = scheduler.waiting
+    for client in "bca":
+        for index in range(200):
+            assert scheduler.abort(f"{client}{index}") is not None
+    assert scheduler.waiting is waiting == []
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def no_choice(sequence: Sequence) -> Refusal:
 
 
 class QueueBound:
-    """A queue in which nobody else waits takes any one request, however many parts it has: it could never be served
-    otherwise. What is held back of other requests is not in its way."""
+    """A request is taken or refused by its first part: looking at all that wait for each of two thousand would take
+    seconds. What is held back of other requests is not in its way."""
 
     def __init__(self, most_tokens: int, max_num_parts: int, predict_wait: Callable[[], float]) -> None:
         """`most_tokens` may wait to be computed, and of one request so many parts run at once; `predict_wait`: seconds
@@ -48,12 +48,13 @@ class QueueBound:
 
     def refusal(self, sequence: Sequence, waiting: List[Sequence]) -> Refusal | None:
         """Why it cannot wait as well."""
-        is_alone = sequence.part_of is not None and all(each.part_of == sequence.part_of for each in waiting)
-        if not waiting or is_alone:
+        if not waiting or sequence.num_parts_before:
             return None
         longest = sequence.max_queue_seconds
         if longest is None:
-            num_queued = sum(num_awaited_tokens(each) for each in waiting if self._is_in_the_way(each, sequence))
+            num_queued = sum(
+                num_awaited_tokens(each) for each in waiting if each.num_parts_before < self._max_num_parts
+            )
             problem = f"{num_queued} of {self._most_tokens} prompt tokens wait already"
             is_full = num_queued + num_awaited_tokens(sequence) > self._most_tokens
         else:  # who asks this engine itself: nobody else holds the request while others are served
@@ -61,9 +62,6 @@ class QueueBound:
             problem = f"a request would wait about {seconds:.1f} s, and at most {longest:g} s are allowed"
             is_full = seconds > longest
         return Refusal(FinishReason.REJECTED, f"the queue is full: {problem}") if is_full else None
-
-    def _is_in_the_way(self, other: Sequence, sequence: Sequence) -> bool:
-        return other.num_parts_before < self._max_num_parts or other.part_of == sequence.part_of
 
 
 def num_awaited_tokens(sequence: Sequence) -> int:

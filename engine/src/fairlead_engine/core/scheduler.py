@@ -5,7 +5,7 @@ the block manager for blocks and never touches tensors, text or sockets.
 """
 
 import math
-from bisect import insort_left, insort_right
+from bisect import bisect_left, insort_left, insort_right
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -594,6 +594,8 @@ class Scheduler:
             if sequence.num_output_tokens:
                 self.mean_output_tokens += (sequence.num_output_tokens - self.mean_output_tokens) / 32
             self.coming.gone(sequence)
+            if sequence.slot == NO_SLOT:
+                self._leave_queue(sequence)
             self._leave(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]
@@ -605,7 +607,13 @@ class Scheduler:
         if self._injections:
             self._injections.forget(ended)
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
-        self.waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        """Of one that waits; without a look at all of the others, as thousands may leave one by one."""
+        place = bisect_left(self.waiting, _rank(sequence), key=_rank)
+        while self.waiting[place] is not sequence:
+            place += 1
+        del self.waiting[place]
 
     def _leave(self, sequence: Sequence) -> None:
         """Gives up the slot, of one that has it."""
