@@ -155,6 +155,26 @@ def test_a_full_queue_is_answered_with_rejected() -> None:
     assert output.finish_reason is FinishReason.REJECTED
 
 
+def test_later_parts_of_anothers_request_are_no_reason_to_refuse_one() -> None:
+    """They are passed: of each only as many count as its client would have sent by now."""
+    clock = FakeClock()
+    engine = Engine(fake_config(max_num_seqs=8), TickingRunner(clock), clock)
+    for client in "abcd":
+        for index in range(500):
+            part = make_request(f"{client}{index}", [ord(client) // 50, index // 50, index % 50, 1], max_tokens=10)
+            part = msgspec.structs.replace(part, part_of=client, arrival_time=clock.now(), max_queue_seconds=1.0)
+            assert engine.add(part) is None
+    assert engine.predicted_wait < 0.1
+    other = make_request("other", [7, 8], max_tokens=1)
+    other = msgspec.structs.replace(other, arrival_time=clock.now(), max_queue_seconds=1.0)
+    assert engine.add(other) is None
+    assert engine.predicted_wait < 0.1
+    for _ in range(60):
+        if any(output.request_id == "other" for output in engine.step()):
+            return
+    raise AssertionError("it was not computed before most parts of others")
+
+
 def test_who_asks_the_engine_itself_waits_as_long_as_it_may() -> None:
     """One slot, steps of 1 ms per token, answers of 10 tokens: each that waits costs its prompt and 10 ms."""
     clock = FakeClock()

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.grammars import Grammars
+from fairlead_engine.core.request_refusal import num_awaited_tokens
 from fairlead_engine.core.scheduler import Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.types import EngineLoad
@@ -70,13 +71,16 @@ class LoadGauge:
         num_slots = scheduler.num_slots
         num_busy = min(num_slots, len(sequences))
         num_kv_tokens = num_busy * sum(sequence.num_tokens for sequence in sequences) / len(sequences)
-        num_slots_awaited = max(0, len(sequences) - scheduler.num_held_back + 1 - num_slots)
+        before = scheduler.first_in_line
+        num_before = min(len(sequences) - scheduler.num_held_back, len(scheduler.running) + len(before))
+        num_slots_awaited = max(0, num_before + 1 - num_slots)
         num_decode_steps = scheduler.mean_output_tokens * num_slots_awaited / num_slots
-        num_rows, num_tokens = float(num_busy), scheduler.num_prefill_tokens
+        num_tokens = scheduler.num_prefill_tokens - scheduler.num_queued_tokens + sum(map(num_awaited_tokens, before))
+        num_rows = float(num_busy)
         if (drafting := scheduler.drafting) is not None:
             num_decode_steps /= drafting.tokens_per_decode
             num_rows, num_kv_tokens = num_rows * drafting.rows_per_decode, num_kv_tokens * drafting.rows_per_decode
-        context = sum(sequence.num_tokens * sequence.num_uncomputed_tokens / 2 for sequence in scheduler.waiting)
+        context = sum(sequence.num_tokens * sequence.num_uncomputed_tokens / 2 for sequence in before)
         num_prefill_steps = -(-num_tokens // max(1, limits.max_num_batched_tokens - num_busy))
         return (
             num_decode_steps * self._step_cost.predict(StepWork(1, 0, 0, 0, num_rows, num_kv_tokens))

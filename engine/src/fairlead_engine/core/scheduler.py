@@ -219,6 +219,12 @@ class Scheduler:
         return sum(map(num_awaited_tokens, self.waiting))
 
     @property
+    def first_in_line(self) -> list[Sequence]:
+        """Those that wait and go before a request that came now, which goes ahead of later parts of others."""
+        now = self._now()
+        return [sequence for sequence in self.waiting if _rank(sequence)[1] <= now]
+
+    @property
     def num_slots(self) -> int:
         """How many sequences like those there are may run at once."""
         limits, sequences = self.limits, self.sequences()
