@@ -469,6 +469,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "missing": (break_tensors(lambda each: each.pop(NAME)), "has no tensor .*q_proj.lora_A.weight"),
     "nan": (break_tensors(lambda each: each[NAME].fill_(float("nan"))), "q_proj hold what is no finite number"),
     "integers": (break_tensors(lambda each: each.update({NAME: torch.ones(8, 64, dtype=torch.int32)})), "holds int32"),
+    "thousands": (break_tensors(lambda each: each.update({f"w{index}": torch.ones(0) for index in range(20_000)})),
+                  r"its header is said to have .* bytes, and at most 1,048,576 are read"),
     "strange": (break_tensors(lambda each: each.update({"w": torch.ones(1)})), "tensor w is no low-rank part"),
     "experts": (
         break_tensors(lambda each: each.update({NAME.replace("self_attn", "mlp.experts.0"): torch.ones(8, 64)})),
