@@ -19,8 +19,8 @@ from fairlead_engine.model.checkpoint import check_readable
 _PICKLE = "adapter_model.bin"
 _MOST_CONFIG_BYTES = 2**20
 _MOST_HEADER_BYTES = 2**20
-"""Of weights: four times what two thousand tensors take. To read of a million that hold no numbers took 20 s, in which no
-step was computed, and 600 MiB."""
+"""Of weights: four times what two thousand tensors take. A million that hold no numbers took 20 s, in which no step was
+computed, and 600 MiB."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Formats that numbers of adapters may have."""
 
