@@ -94,6 +94,16 @@ async def test_large_programs_are_loaded_one_by_one(root: WorkerRoot, make: Call
     await waiting
 
 
+async def test_no_backtrace_is_made_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rust would wait for ever for the lock of the backtrace that it is making."""
+    monkeypatch.setenv("RUST_BACKTRACE", "1")
+    root = WorkerRoot(["fairlead_testing.stranger_program"])
+    branch = await root.fork(LIMITS)
+    assert psutil.Process(branch.pid).environ()["RUST_BACKTRACE"] == "0"
+    branch.end()
+    root.close()
+
+
 async def test_nobody_waits_behind_what_takes_long(workers: Workers) -> None:
     done: list[str] = []
 

@@ -23,6 +23,9 @@ class Limits(msgspec.Struct, frozen=True):
     """Tokenising takes about one microsecond a byte."""
     load_seconds: float = 5.0
     load_seconds_per_byte: float = 5e-6
+    trial_seconds: float = 2.0
+    trial_seconds_per_byte: float = 0.2e-6
+    """For loading a program that has a plain one, which is loaded instead where this is exceeded."""
     load_memory_per_byte: int = 24
     """Public tokenizers take up to 24: a text of 33 MiB, as Gemma 3 has it, some 800 MiB while it is read."""
     most_load_memory: int = 2**30
@@ -50,9 +53,10 @@ class Limits(msgspec.Struct, frozen=True):
         """Bytes for loading what is made of this many."""
         return self.memory_bytes + min(num_bytes * self.load_memory_per_byte, self.most_load_memory)
 
-    def seconds_to_load(self, num_bytes: int) -> float:
+    def seconds_to_load(self, num_bytes: int, *, is_trial: bool = False) -> float:
         """For loading what is made of this many bytes."""
-        return self.load_seconds + num_bytes * self.load_seconds_per_byte
+        most = self.load_seconds + num_bytes * self.load_seconds_per_byte
+        return min(most, self.trial_seconds + num_bytes * self.trial_seconds_per_byte) if is_trial else most
 
 
 def cpu_seconds(pid: int) -> float:

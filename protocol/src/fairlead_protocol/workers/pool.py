@@ -107,7 +107,8 @@ class Workers:
         limits = self._limits
         stem = await self._root.fork(msgspec.structs.replace(limits, memory_bytes=limits.memory_to_load(num_bytes)))
         try:
-            told = await stem.ask(Kind.LOAD, self._load, limits.seconds_to_load(num_bytes))
+            seconds = limits.seconds_to_load(num_bytes, is_trial=self._plain_load is not None)
+            told = await stem.ask(Kind.LOAD, self._load, seconds)
             self._quick = await stem.fork(self._limits)  # before anybody waits for it
         except BaseException:
             stem.end()

@@ -11,8 +11,14 @@ from fairlead_protocol.workers.branch import Branch
 from fairlead_protocol.workers.limits import Limits
 
 _MOST_BESIDE = 4
-_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
-"""Environment variables that libraries of programs read: threads do not survive a fork."""
+_ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAYON_NUM_THREADS": "1",
+    "FASTOKENS_BPE_THREADS": "1",
+    "RUST_BACKTRACE": "0",
+}
+"""What libraries of programs read. Threads do not survive a fork. Rust locks itself up where there is no memory for the
+backtrace of that very error."""
 _COMMAND = (sys.executable, "-P", "-m", "fairlead_protocol.workers.process")
 
 
@@ -41,7 +47,7 @@ class WorkerRoot:
                 self._process = subprocess.Popen(
                     [*_COMMAND, str(os.getpid()), *self._modules],
                     stdin=theirs.fileno(),
-                    env={**os.environ, **_ONE_THREAD},
+                    env={**os.environ, **_ENVIRONMENT},
                 )
             self._branch = Branch(ours)
         return self._branch
