@@ -13,7 +13,7 @@ from fairlead_engine_testing.certificates import Certificate
 _PIECE = 64 << 10
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
     """One request for a file's content."""
 
@@ -67,24 +67,24 @@ class FileServer:
             answer.headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         answer.content_length = len(content) - start
         await answer.prepare(request)
-        sent = 0
+        asked = Asked(path, start, 0)
+        self.asked.append(asked)  # before the client has the last of it, and looks
         self.active += 1
         try:
             for begin in range(start, len(content), _PIECE):
                 piece = content[begin : begin + _PIECE]
                 if self.pause_seconds:
                     await asyncio.sleep(self.pause_seconds)
-                if self.cut_after is not None and sent + len(piece) > self.cut_after:
+                if self.cut_after is not None and asked.sent + len(piece) > self.cut_after:
                     await asyncio.sleep(0.02)  # what was sent arrives before the end does
                     if request.transport is not None:
                         request.transport.close()
                     break
                 await answer.write(piece)
-                sent += len(piece)
+                asked.sent += len(piece)
         except ConnectionError:
             pass
         finally:
-            self.asked.append(Asked(path, start, sent))
             self.active -= 1
         return answer
 
