@@ -28,7 +28,7 @@ CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PROBES = 8081
 """The port at which operator and gateways tell whether they are ready."""
 URGENT = "fairlead-e2e-urgent"
-"""A pod, and its PriorityClass."""
+"""A PriorityClass, and how its pods' names begin."""
 
 
 @pytest.fixture(scope="module")
@@ -155,41 +155,55 @@ def watched(pods: dict[str, Json]) -> Iterator[list[int]]:
 
 
 def test_a_spot_replica_that_is_preempted_drops_nothing_says_why_and_comes_back(fleet, model: str, judged) -> None:
-    before = fleet.pods(model)
+    before = staying(fleet, model)
     with judged():
-        with urgent_pod(fleet, model):
-            fleet.wait("the urgent pod to run", lambda: fleet.get("pod", URGENT)["status"]["phase"] == "Running")
-            [left] = set(before) & set(fleet.pods(model))
-            [gone] = set(before) - {left}
+        with preempted(fleet, model) as gone:
+            [left] = before - {gone}
             [told] = [message for reason, message in events(fleet, model) if reason == "Disrupted"]
             assert told.startswith(f"{gone}: is taken away (PreemptionByScheduler). ")
             degraded = fleet.wait_condition(model, "Degraded", "True", "Unschedulable")
             assert "Insufficient cpu" in degraded["message"]
             assert fleet.get("llm", model)["status"]["readyReplicas"] == 1
         fleet.wait_ready(model, 2)
-        assert left in fleet.pods(model)
+        assert left in staying(fleet, model)
     fleet.wait_condition(model, "Degraded", "False")
 
 
+def staying(fleet, model: str) -> set[str]:
+    """The replicas' pods that are not being deleted."""
+    return {name for name, pod in fleet.pods(model).items() if "deletionTimestamp" not in pod["metadata"]}
+
+
 @contextmanager
-def urgent_pod(fleet, model: str) -> Iterator[None]:
-    """A pod of a higher priority, for which there is room on the replicas' node once one of them is gone."""
+def preempted(fleet, model: str) -> Iterator[str]:
+    """Fills the replicas' node with pods of a higher priority until the scheduler takes away a replica for one of them,
+    whose pod is named. Room that other tests' pods give up meanwhile is filled too."""
+    before = staying(fleet, model)
     [node] = {pod["spec"]["nodeName"] for pod in fleet.pods(model).values()}
-    request = free_cpu(fleet, node) + 50
+    urgent: list[str] = []
+    try:
+        while not (gone := before - staying(fleet, model)):
+            urgent.append(f"{URGENT}-{len(urgent)}")
+            fleet.apply(urgent_pod(fleet, urgent[-1], node, free_cpu(fleet, node) + 50))
+            fleet.wait(f"{urgent[-1]} to run", lambda: fleet.get("pod", urgent[-1])["status"]["phase"] == "Running")
+        [name] = gone
+        yield name
+    finally:
+        fleet.delete("pod", *urgent)
+
+
+def urgent_pod(fleet, name: str, node: str, cpu: int) -> Json:
+    """A pod of the higher priority for a node. `cpu`: thousandths of a core."""
     container = {
         "name": "sleep", "image": fleet.shell_image, "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", "infinity"],
-        "resources": {"requests": {"cpu": f"{request}m"}},
+        "resources": {"requests": {"cpu": f"{cpu}m"}},
     }  # fmt: skip
     spec = {
         "priorityClassName": URGENT, "nodeSelector": {"kubernetes.io/hostname": node}, "containers": [container],
         "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False,
     }  # fmt: skip
-    fleet.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": URGENT, "labels": OURS}, "spec": spec})
-    try:
-        yield
-    finally:
-        fleet.delete("pod", URGENT)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": OURS}, "spec": spec}
 
 
 def free_cpu(fleet, node: str) -> int:
