@@ -19,7 +19,7 @@ from fairlead.fleet.engine_stream import (
     _Gone,
     _TooMany,
 )
-from fairlead.routing.replica import Limits, Replica
+from fairlead.routing.replica import Limits, Load, Replica
 from fairlead_protocol.messages import PATH_KV_BLOCKS
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 from fairlead_testing.listeners import MirrorListener
@@ -122,8 +122,6 @@ LISTINGS = {
     "blocks": NO_BLOCKS | {"blocks": [chain(number) for number in range(11)]},
     "one-chain": NO_BLOCKS | {"blocks": [chain(*range(11))]},
     "bytes": NO_BLOCKS | {"more": "x" * LONG},
-    "entries": NO_BLOCKS | {"blocks": [0] * 100_000},
-    "unknown-entries": NO_BLOCKS | {"more": [0] * 100_000},
 }
 
 
@@ -135,14 +133,51 @@ async def test_a_list_of_more_than_it_may_have_ends_it_too(name: str) -> None:
         assert not listener.blocks
 
 
+async def test_a_list_of_what_are_no_blocks_is_not_kept() -> None:
+    body = json.dumps(NO_BLOCKS | {"blocks": [0] * 100_000}).encode()
+    async with following(lines(), listing(body)) as (listener, paths):
+        async with asyncio.timeout(30):
+            while len(paths) < 3:
+                await asyncio.sleep(0.01)
+        assert not listener.blocks and not listener.distrusted_uids
+
+
+async def test_an_engine_that_tells_without_end_leaves_others_their_turns() -> None:
+    """However many lines come, others go on between few of them."""
+    told, most = 0, 0
+
+    async def flood(responder: Responder) -> None:
+        await responder.start(200, {})
+        line = json.dumps({"load": LOAD}).encode() + b"\n"
+        while True:
+            await responder.chunk((line + b"\n" * 100) * 500)
+
+    async with following(flood) as (listener, _):
+        await listener.until(lambda: listener.loads)
+        hear = listener.load_changed
+
+        def count(uid: str, load: Load) -> None:
+            nonlocal told
+            told += 1
+            hear(uid, load)
+
+        listener.load_changed = count  # type: ignore[method-assign]
+        while told < 3000:
+            before = told
+            await asyncio.sleep(0)
+            most = max(most, told - before)
+        assert most < 400
+
+
 async def test_a_list_without_an_end_is_not_read_to_it() -> None:
     num_sent = 0
 
     async def endless_list(responder: Responder) -> None:
         nonlocal num_sent
         await responder.start(200, {})
+        await responder.chunk(json.dumps(NO_BLOCKS | {"blocks": [chain(1)]}).encode()[:-2])
         while True:
-            await responder.chunk(b"x" * 2**20)
+            await responder.chunk(b" " * 2**20)
             num_sent += 2**20
 
     async with following(lines(), endless_list) as (listener, _):

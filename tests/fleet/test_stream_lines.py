@@ -1,12 +1,12 @@
-"""Lines of a stream → listings in slices, and loads."""
+"""An engine's list of blocks as it comes → blocks in slices."""
 
 import os
 
 import msgspec
 import pytest
 
-from fairlead.fleet import engine_stream
-from fairlead.fleet.engine_stream import Listing
+from fairlead.fleet import listing as listings
+from fairlead.fleet.listing import Listing
 from fairlead_protocol.messages import KVBlocks, StoredBlocks
 
 
@@ -18,28 +18,63 @@ def listing(*lengths: int) -> tuple[bytes, list[bytes]]:
     return body, [each for chain in chains for each in chain]
 
 
-def test_a_listing_is_told_in_slices_whose_numbers_end_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_stream, "SLICE_BYTES", 200)
+def read(body: bytes, size: int = 2**20) -> Listing:
+    """As it comes in pieces of this many bytes."""
+    listing = Listing()
+    for start in range(0, len(body), size):
+        list(listing.feed(body[start : start + size]))
+    listing.end()
+    return listing
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_listing_is_told_in_slices_whose_numbers_end_with_its_own(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(listings, "SLICE_BYTES", 200)
+    monkeypatch.setattr(listings, "BLOCKS_TOLD", 16)
     body, hashes = listing(3, 3, 30, 1, 1)
-    slices = list(Listing(body).slices())
+    slices = list(read(body, size).slices())
     assert [number for number, _ in slices] == [5, 6, 7]
-    assert [len(part) for _, part in slices] == [6, 30, 2]
+    assert [len(part) for _, part in slices] == [16, 16, 6]
     assert [each for _, part in slices for each in part] == hashes
 
 
 def test_a_listing_of_nothing_is_told_as_well() -> None:
-    body, _ = listing()
-    read = Listing(body)
-    assert (read.epoch, read.seq, list(read.slices())) == ("e", 7, [(7, [])])
+    told = read(listing()[0])
+    assert (told.epoch, told.seq, list(told.slices())) == ("e", 7, [(7, [])])
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"epoch": "e"}', b'{"epoch": 1, "seq": 1, "blocks": []}'])
+def test_fields_that_are_not_known_and_white_space_are_passed_over() -> None:
+    body = b'{"more": [1], "epoch": "e", "seq": 2, "blocks" : [ {"hashes": []} , {"hashes": []} ] , "x": {}}'
+    assert read(body).seq == 2
+
+
+def test_no_part_of_a_listing_is_decoded_at_once_that_would_stop_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    decode = listings._decode_chains
+    monkeypatch.setattr(listings, "_decode_chains", lambda text: (decoded.append(len(text)), decode(text))[1])
+    body, hashes = listing(*[1] * 20_000)
+    told = read(body)
+    assert told.num_blocks == len(hashes) and max(decoded) < listings.SLICE_BYTES + 2**20
+    with pytest.raises(ValueError, match="a chain of blocks has more"):
+        read(listing(listings.MAX_CHAIN_BYTES // 35)[0])
+
+
+WHOLE = b'{"epoch": "e", "seq": 1, "blocks": [%b]}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b'{"epoch": "e"}', b'{"epoch": 1, "seq": 1, "blocks": []}', WHOLE[:-1] % b"", b"x" * 100_000,
+     WHOLE % b'{"hashes": []} {"hashes": []}', WHOLE % b"0,0"],
+)  # fmt: skip
 def test_what_is_no_listing_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):
-        Listing(body)
+        read(body)
 
 
-@pytest.mark.parametrize("chain", [b'{"hashes": ["zz"]}', b'{"hashes": [1]}', b"{}"])
-def test_chains_that_make_no_sense_are_refused_as_they_are_told(chain: bytes) -> None:
+@pytest.mark.parametrize(
+    "chain", [b'{"hashes": ["zz"]}', b'{"hashes": [1]}', b"{}", b'{"hashes": ["%b"]}' % (b" " * 32)]
+)
+def test_chains_that_make_no_sense_are_refused(chain: bytes) -> None:
     with pytest.raises(ValueError):
-        list(Listing(b'{"epoch": "e", "seq": 1, "blocks": [' + chain + b"]}").slices())
+        read(WHOLE % chain)

@@ -8,39 +8,39 @@ listing again; what was known stays until then. A stream that breaks or falls si
 more. An engine without these endpoints is followed by nobody, and is as good a replica as before.
 
 No engine makes a gateway grow by what it tells: lists, lines, loads and names have limits. One that tells of more
-blocks than it says that it has, or than the listener keeps of any, is not followed any more until it restarts.
+blocks than it says that it has, or than the listener keeps of any, is not followed any more until it restarts. One that
+tells more than a gateway can hear beside its work is heard at the pace that is left (`loop_shares.py`).
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import msgspec
 
+from fairlead.fleet.listing import Chain, Digits, Listing, packed, unpacked
 from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Load, Replica
-from fairlead_protocol.blocks import DIGEST_SIZE, BlockHash
+from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
-from fairlead_protocol.http.lines import lines
+from fairlead_protocol.http.lines import batches
 from fairlead_protocol.http.origin import Origin
+from fairlead_protocol.loop_shares import LoopShares
 from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, Count, LoadLine
 
 logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 192
 """A block of a listing or a change takes less, even one that is a chain by itself (107 bytes)."""
-BLOCK_COMMAS = 4
-"""The same in commas (3): whatever is decoded of a listing, it is no more objects than the text has commas."""
 MAX_LOAD_BYTES = 1024 * 1024
 """A longer load is not read; what an engine says besides its blocks takes less, with thousands of adapters."""
-MAX_LINE_BYTES = 16 * 1024 * 1024
-"""One step's change: some hundred thousand blocks. Of a replica with few blocks less is read."""
-SLICE_BYTES = 256 * 1024
-"""Of a listing that is told at once: some 7,000 blocks, one or two milliseconds for whoever listens."""
+MAX_LINE_BYTES = 2 * 1024 * 1024
+"""One step's change: some 60,000 blocks, which take some 30 ms. After a larger change everything is listed again. Of a
+replica with few blocks less is read."""
 
 
 class EngineListener(Protocol):
@@ -118,13 +118,16 @@ class EngineStream:
         *,
         times: StreamTimes = StreamTimes(),
         on_load: Callable[[Load], None] = lambda load: None,
+        shares: LoopShares | None = None,
     ) -> None:
-        """The listener is told everything but that the replica has left. `on_load` hears of loads before it does."""
+        """The listener is told everything but that the replica has left. `on_load` hears of loads before it does.
+        `shares`: of the loop, which all streams have in common; None = it is the only one."""
         self._replica = replica
         self._listener = listener
         self._times = times
         self._on_load = on_load
         self._loop = asyncio.get_running_loop()
+        self._share = (shares or LoopShares()).stream()
         self._http = HttpClient(max_idle=0)  # one connection at a time, for as long as the replica is there
         self._decode = msgspec.json.Decoder(_Line).decode
         self._decode_load = msgspec.json.Decoder(LoadLine).decode
@@ -171,16 +174,20 @@ class EngineStream:
         whole = self._times.list
         limits = TimeLimits(connect=self._times.connect, first_byte=whole, silence=whole, whole=whole)
         async with self._get(PATH_KV_BLOCKS, limits) as response:
-            body, max_bytes = bytearray(), MAX_LOAD_BYTES + BLOCK_BYTES * self._max_blocks
+            listing, num_bytes, max_bytes = Listing(), 0, MAX_LOAD_BYTES + BLOCK_BYTES * self._max_blocks
             while data := await response.chunk():
-                body += data
-                if len(body) > max_bytes:
+                num_bytes += len(data)
+                if num_bytes > max_bytes:
                     raise _TooMany(f"its list of blocks has more than {max_bytes} bytes")
-        if body.count(b",") > MAX_LOAD_BYTES // BLOCK_BYTES + BLOCK_COMMAS * self._max_blocks:
-            raise _TooMany("its list of blocks has too many entries")
-        listing = Listing(body)
+                self._share.begin()
+                for _ in listing.feed(data):
+                    if listing.num_blocks > self._max_blocks:
+                        raise _TooMany(f"its list has {listing.num_blocks} blocks")
+                    await self._share.rest()
+            listing.end()
         self._epoch, self._seq = listing.epoch, listing.seq
         is_first, self._is_known = True, True
+        self._share.begin()
         for number, hashes in listing.slices():
             if is_first:
                 self._listener.blocks_listed(self._replica.uid, number, hashes)
@@ -188,7 +195,7 @@ class EngineStream:
                 self._listener.blocks_changed(self._replica.uid, number, hashes, ())
             is_first = False
             self._count_blocks()
-            await asyncio.sleep(0)
+            await self._share.rest()
 
     async def _watch(self) -> None:
         """Hears lines until there are no more. Always raises."""
@@ -198,8 +205,14 @@ class EngineStream:
         limits = TimeLimits(connect=connect, first_byte=connect, silence=self._times.silence)
         async with self._get(PATH_KV_EVENTS, limits, place) as response:
             max_bytes = min(MAX_LINE_BYTES, MAX_LOAD_BYTES + BLOCK_BYTES * self._max_blocks)
-            async for line in lines(response, limit=max_bytes):
-                self._hear(line)
+            async for batch in batches(response, limit=max_bytes):
+                self._share.begin()
+                for line in batch:
+                    if line.strip():
+                        self._hear(line)
+                    if self._share.is_long:
+                        await self._share.rest()
+                await self._share.rest()
         raise _Broken("the engine ended it")
 
     def _hear(self, raw: bytes) -> None:
@@ -223,8 +236,8 @@ class EngineStream:
             if line.seq != self._seq + 1:
                 raise _Gone(f"change {line.seq} came after {self._seq}")
             self._seq = line.seq
-            stored = _hashes(each for blocks in line.stored for each in blocks.hashes)
-            removed = _hashes(line.removed)
+            stored = unpacked(packed(each for chain in line.stored for each in chain.hashes))
+            removed = unpacked(packed(line.removed))
             self._listener.blocks_changed(uid, line.seq, stored, removed)
             self._count_blocks()
 
@@ -278,67 +291,10 @@ class EngineStream:
             self._listener.lost(self._replica.uid)
 
 
-Digits = Annotated[str, msgspec.Meta(min_length=2 * DIGEST_SIZE, max_length=2 * DIGEST_SIZE)]
-"""A block's hash on the wire."""
-
-
-class _Chain(msgspec.Struct):
-    """The part of `StoredBlocks` that is used here."""
-
-    hashes: list[Digits]
-
-
 class _Line(msgspec.Struct):
     """The part of `StreamLine` that is used here, with its load still encoded."""
 
     seq: Count = 0
-    stored: list[_Chain] = []
+    stored: list[Chain] = []
     removed: list[Digits] = []
     load: msgspec.Raw = msgspec.Raw()
-
-
-class _Blocks(msgspec.Struct):
-    """`KVBlocks` with its chains still encoded."""
-
-    epoch: Annotated[str, msgspec.Meta(max_length=128)]
-    seq: Count
-    blocks: list[msgspec.Raw]
-
-
-class Listing:
-    """An engine's blocks. There may be a million, so they are decoded and told a slice at a time.
-
-    Finding the slices takes 10 to 80 ms for a million blocks (35 to 108 MB), each slice one or two.
-    """
-
-    def __init__(self, body: bytes | bytearray) -> None:
-        """`body`: a `KVBlocks` as it came. Raises ValueError where it is none."""
-        blocks = msgspec.json.decode(body, type=_Blocks)
-        self.epoch = blocks.epoch
-        self.seq = blocks.seq
-        self._slices: list[list[msgspec.Raw]] = [[]]  # one is told even where there is no block
-        num_bytes = 0
-        for chain in blocks.blocks:
-            if num_bytes >= SLICE_BYTES:
-                self._slices.append([])
-                num_bytes = 0
-            self._slices[-1].append(chain)
-            num_bytes += memoryview(chain).nbytes
-
-    def slices(self) -> Iterator[tuple[int, list[BlockHash]]]:
-        """Blocks to tell, each time with a number: the first ones as a listing, the others as changes that complete it.
-
-        The numbers are counted back from the listing's own, which the last slice has: each follows the one before, as
-        those of changes do.
-        """
-        decode = msgspec.json.Decoder(_Chain).decode
-        for number, chains in enumerate(self._slices, self.seq - len(self._slices) + 1):
-            yield number, _hashes(each for chain in chains for each in decode(chain).hashes)
-
-
-def _hashes(digits: Iterable[str]) -> list[BlockHash]:
-    """Blocks as they are kept. Raises ValueError where one is no hash: spaces are not counted as digits."""
-    hashes = [bytes.fromhex(each) for each in digits]
-    if sum(map(len, hashes)) != DIGEST_SIZE * len(hashes):
-        raise ValueError(f"a block's hash has not {2 * DIGEST_SIZE} digits")
-    return hashes

@@ -17,6 +17,7 @@ from fairlead.routing.replica import Limits, Load, Replica
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import TransportError, cause_of
 from fairlead_protocol.http.origin import Origin
+from fairlead_protocol.loop_shares import LoopShares
 from fairlead_protocol.messages import PATH_MODEL, ModelBrief, ModelInfo
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 10.0
 MAX_REQUESTS = 32
 """At once: answers are as large as a tokenizer."""
+ADAPTERS_GAP_SECONDS = 0.5
 MAX_INFO_BYTES = 256 * 2**20
 
 OnKnown = Callable[[Replica], None]
@@ -92,6 +94,7 @@ class ReplicaTasks:
         """`listener`: None = streams are not followed."""
         self._model_info = model_info
         self._listener = listener
+        self._shares = LoopShares()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         """Cancelled, and not over yet; kept from the garbage collector."""
@@ -129,18 +132,23 @@ class ReplicaTasks:
             await backoff.pause()
         on_known(known)
         if self._listener is not None:
-            await EngineStream(known, self._listener, on_load=_AdaptersServed(known, on_known)).run()
+            on_load = _AdaptersServed(known, on_known)
+            await EngineStream(known, self._listener, on_load=on_load, shares=self._shares).run()
 
 
 class _AdaptersServed:
     """Keeps a replica's adapters at those that its loads name. When which of them is loaded changes, which it does all
-    the time, the replica stays the same."""
+    the time, the replica stays the same. Each change makes a directory of all models, so there is at most one in
+    ADAPTERS_GAP_SECONDS; later loads tell the rest."""
 
     def __init__(self, replica: Replica, on_known: OnKnown) -> None:
         self._replica = replica
         self._on_known = on_known
+        self._changed_at = float("-inf")
 
     def __call__(self, load: Load) -> None:
-        if load.adapters.keys() != self._replica.adapters:
+        is_time = load.time - self._changed_at >= ADAPTERS_GAP_SECONDS
+        if is_time and load.adapters.keys() != self._replica.adapters:
+            self._changed_at = load.time
             self._replica = replace(self._replica, adapters=frozenset(load.adapters))
             self._on_known(self._replica)

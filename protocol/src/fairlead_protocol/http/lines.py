@@ -10,11 +10,19 @@ class LineTooLong(ValueError):
 
 
 async def lines(response: Connection, *, limit: int | None = None) -> AsyncIterator[bytes]:
-    """Whole lines without their end, as they come; those with nothing but space are left out. A long line is not copied
-    with every piece that comes.
+    """Whole lines without their end, as they come; those with nothing but space are left out.
 
     `limit`: bytes of the longest line that is taken, None = any. Raises LineTooLong, and TransportError.
     """
+    async for batch in batches(response, limit=limit):
+        for line in batch:
+            if stripped := line.strip():
+                yield stripped
+
+
+async def batches(response: Connection, *, limit: int | None = None) -> AsyncIterator[list[bytes]]:
+    """The lines that came together, empty ones too. A long line is not copied with every piece that comes. Raises as
+    `lines` does."""
     begun: list[bytes] = []  # pieces of a line whose end has not come
     num_begun = 0
     while chunk := await response.chunk():
@@ -27,6 +35,5 @@ async def lines(response: Connection, *, limit: int | None = None) -> AsyncItera
         if rest:
             begun.append(rest)
             num_begun += len(rest)
-        for line in whole:
-            if stripped := line.strip():
-                yield stripped
+        if whole:
+            yield whole

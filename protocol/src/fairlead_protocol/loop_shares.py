@@ -1,0 +1,60 @@
+"""How much of the event loop streams from outside may take: an engine may send lines or events without end.
+
+A stream that takes little of the loop goes on at once, so honest streams never wait here. One that takes more goes on
+in turn with the others of its kind that do: between two pieces of their work the loop is everybody else's for at least
+as long as the last piece took. A stream that waits reads nothing, so its sender has to wait as well.
+"""
+
+import asyncio
+import time
+
+PIECE_SECONDS = 0.002
+"""Of a processor: so much work of one stream is done at once."""
+FREE_RATIO = 0.01
+"""Of one processor, what every stream may take without waiting; an engine's loads and changes take a tenth of it."""
+BURST_SECONDS = 0.02
+"""What a stream that took nothing for a while may take on top."""
+PAUSE_RATIO = 2.0
+"""How long the loop is left to others after a piece, as a multiple of the seconds that the piece took."""
+
+
+class LoopShares:
+    """One for all streams of a kind in a process."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    def stream(self) -> "LoopShare":
+        """For one more stream."""
+        return LoopShare(self._turn)
+
+
+class LoopShare:
+    """What one stream takes. Between `begin` and `rest` nothing is awaited."""
+
+    def __init__(self, turn: asyncio.Lock) -> None:
+        self._turn = turn
+        self._loop = asyncio.get_running_loop()
+        self._as_of = self._loop.time()
+        self._debt = 0.0
+        """Seconds of a processor that it took beyond its ratio, at `_as_of`."""
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """A piece of work begins."""
+        self._began = time.thread_time()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the piece has taken so much that others should go on now."""
+        return time.thread_time() - self._began > PIECE_SECONDS
+
+    async def rest(self) -> None:
+        """The piece is done: returns when the next one may begin, and begins it."""
+        took, now = time.thread_time() - self._began, self._loop.time()
+        left = max(0.0, self._debt - FREE_RATIO * (now - self._as_of))
+        self._as_of, self._debt = now, min(left + took, 2 * BURST_SECONDS)
+        if left + took > BURST_SECONDS or took > PIECE_SECONDS:
+            async with self._turn:
+                await asyncio.sleep(PAUSE_RATIO * took if left + took > BURST_SECONDS else 0)
+        self.begin()
