@@ -88,7 +88,7 @@ def gateway_scrape() -> str:
     request.ended(200)
     seen.connections.labels("clients")
     datastore.distrusted(replica.uid, 0)
-    tokenizers.failed[replica.digest] = "it takes too long"
+    tokenizers.fail(replica.digest, b"", "it takes too long")
     seen.attempt_failed(request, "engine_full")
     seen.injected(200)
     return seen.exposition().decode()

@@ -10,7 +10,7 @@ import pytest
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.fleet.replica_tasks import ModelInfoClient
 from fairlead.routing.replica import Replica
-from fairlead_protocol.messages import ModelInfo
+from fairlead_protocol.messages import ModelBrief
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 from fairlead_testing.listeners import MirrorListener
@@ -115,12 +115,12 @@ class FakeBook:
     """Counts the tokenizers it was given."""
 
     def __init__(self) -> None:
-        self.added: list[ModelInfo] = []
+        self.added: list[ModelBrief] = []
 
     def get(self, digest: str) -> object | None:
         return None
 
-    async def add(self, info: ModelInfo) -> None:
+    async def add(self, info: ModelBrief, told: bytes | None) -> None:
         self.added.append(info)
 
 

@@ -1,14 +1,17 @@
 """Limits over HTTP, from engines that answer, fail and keep silent."""
 
 import asyncio
+import tracemalloc
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
-from fairlead.fleet.replica_tasks import ModelInfoClient, ModelInfoError
+from fairlead.fleet.replica_tasks import MAX_INFO_BYTES, ModelInfoClient, ModelInfoError
 from fairlead.routing.replica import Limits, Replica
-from fairlead_protocol.messages import ModelInfo
+from fairlead_protocol.messages import ModelBrief, ModelInfo
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
@@ -33,13 +36,13 @@ class FakeBook:
     """Knows the digests of what it was given."""
 
     def __init__(self) -> None:
-        self.added: list[ModelInfo] = []
+        self.added: list[tuple[ModelBrief, bytes | None]] = []
 
     def get(self, digest: str) -> object | None:
-        return next((info for info in self.added if info.digest == digest), None)
+        return next((info for info, _ in self.added if info.digest == digest), None)
 
-    async def add(self, info: ModelInfo) -> None:
-        self.added.append(info)
+    async def add(self, info: ModelBrief, told: bytes | None) -> None:
+        self.added.append((info, told))
 
 
 async def test_a_tokenizer_is_handed_over_once_and_every_engines_limits() -> None:
@@ -49,10 +52,9 @@ async def test_a_tokenizer_is_handed_over_once_and_every_engines_limits() -> Non
         limits = Limits(max_num_seqs=3, max_num_queued_tokens=500, block_size=block_size)
         async with FakeEngine(limits=limits) as engine:
             await made.fetch(engine.replica())
-    first, second = book.added
-    assert isinstance(first, ModelInfo)
-    assert first.tokenizer_json == make_tokenizer().tokenizer_json
-    assert not isinstance(second, ModelInfo)
+    (first, told), (second, nothing) = book.added
+    assert told is not None and nothing is None
+    assert msgspec.json.decode(told, type=ModelInfo).tokenizer_json == make_tokenizer().tokenizer_json
     assert (second.digest, second.block_size) == (first.digest, 32)
 
 
@@ -81,6 +83,44 @@ async def test_a_reply_without_limits_is_an_error(client: ModelInfoClient) -> No
 
     with pytest.raises(ModelInfoError, match="max_num_seqs"):
         await fetch_from(client, fail)
+
+
+MANY = 2_000_000
+HOSTILE = {
+    "a tokenizer of lists": lambda info: info.replace(
+        b'"tokenizer_json":', b'"tokenizer_json":[%b0],"x":' % (b"[]," * MANY)
+    ),
+    "special tokens": lambda info: info.replace(
+        b'"special_tokens":{', b'"special_tokens":{' + b'"":"",' * MANY + b'"":""'
+    ),
+    "adapters": lambda info: info.replace(b'"adapters":[', b'"adapters":[' + b'"",' * MANY + b'""'),
+    "names": lambda info: info.replace(b'"dtype":"', b'"dtype":"' + b"x" * MANY),
+    "more than is read": lambda info: info.replace(b'"dtype":"', b'"dtype":"' + b"x" * MAX_INFO_BYTES),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_of_what_an_engine_says_of_itself_no_more_is_decoded_than_is_needed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hostile(request: RecordedRequest, responder: Responder) -> None:
+        async with FakeEngine() as engine:
+            await responder.whole(200, HOSTILE[name](msgspec.json.encode(engine._model_info())))
+
+    decode, made = msgspec.json.decode, list[int]()
+
+    def counting(*args: Any, **named: Any) -> Any:
+        tracemalloc.start()
+        try:
+            return decode(*args, **named)
+        finally:
+            made.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+
+    monkeypatch.setattr(msgspec.json, "decode", counting)
+    with suppress(ModelInfoError):
+        await fetch_from(ModelInfoClient(timeout=30.0, tokenizers=FakeBook()), hostile)
+    assert max(made, default=0) < 2**24
 
 
 async def test_a_silent_engine_is_given_up(client: ModelInfoClient) -> None:

@@ -28,6 +28,7 @@ from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import ModelInfo
 from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_testing.fake_engine.prompts import told
 
 MAX_MODEL_LEN = 4096
 BLOCK_SIZE = 16
@@ -54,7 +55,7 @@ def model(tmp_path) -> ServedModel:
 @pytest.fixture
 async def reader(model) -> AsyncIterator[PromptReader]:
     tokenizers = Tokenizers()
-    await tokenizers.add(msgspec.json.decode(model.protocol_json, type=ModelInfo))
+    await tokenizers.add(*told(msgspec.json.decode(model.protocol_json, type=ModelInfo)))
     reader = PromptReader(tokenizers, Pacer())
     yield reader
     tokenizers.close()
@@ -120,7 +121,7 @@ async def test_places_that_are_no_images_are_left_to_the_engine_to_refuse(reader
 
 async def test_of_a_model_that_sees_nothing_too(tmp_path):
     model, tokenizers = served(tmp_path, None), Tokenizers()
-    await tokenizers.add(msgspec.json.decode(model.protocol_json, type=ModelInfo))
+    await tokenizers.add(*told(msgspec.json.decode(model.protocol_json, type=ModelInfo)))
     reader = PromptReader(tokenizers, Pacer())
     prompt = await reader.read(request("look: ", IMAGE), [model.tokenizer.digest])
     assert (prompt.by_digest, prompt.num_tokens) == ({}, 0)

@@ -36,6 +36,7 @@ from fairlead_protocol.messages import FIELD_TOKENS, ModelInfo, PromptTokens
 from fairlead_protocol.prompts import TextPrompts
 from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_protocol.workers.pool import Workers
+from fairlead_testing.fake_engine.prompts import told
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MAX_MODEL_LEN = 16_384
@@ -61,7 +62,7 @@ def ids_of(prompt: ReadPrompt, digest: str = DIGEST) -> list[list[int]]:
 @pytest.fixture
 async def tokenizers() -> AsyncIterator[Tokenizers]:
     tokenizers = Tokenizers()
-    await tokenizers.add(MODEL_INFO)
+    await tokenizers.add(*told(MODEL_INFO))
     yield tokenizers
     tokenizers.close()
 
@@ -151,7 +152,7 @@ def old_reader() -> Iterator[tuple[asyncio.Runner, PromptReader]]:
 
 async def loaded() -> Tokenizers:
     tokenizers = Tokenizers()
-    await tokenizers.add(MODEL_INFO)
+    await tokenizers.add(*told(MODEL_INFO))
     return tokenizers
 
 
@@ -226,7 +227,7 @@ async def test_a_prompt_is_read_for_each_digest_and_completed_later(
     prompt = await reader.read(chat(), ["unknown", other.digest])
     assert prompt.by_digest == {}
     assert prompt.num_tokens == len('[{"role": "user", "content": "ahoy"}]') // 4
-    await tokenizers.add(other)
+    await tokenizers.add(*told(other))
     assert await reader.read(chat(), [other.digest, DIGEST], prompt) is prompt
     assert ids_of(prompt) == [TOKENIZER.encode_chat([{"role": "user", "content": "ahoy"}])]
     assert ids_of(prompt, other.digest) == [TOKENIZER.encode("ahoy", add_special_tokens=False)]

@@ -22,7 +22,7 @@ from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import ModelInfo, PromptTokens, StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.engine import Refusal
-from fairlead_testing.fake_engine.prompts import make_tokenizer
+from fairlead_testing.fake_engine.prompts import make_tokenizer, told
 
 PATH = "/v1/rerank"
 BODY = {
@@ -51,7 +51,7 @@ async def test_gateway_and_engine_make_the_same_prompts(tmp_path: Path, joins_pa
     task = ModelTask(generates=False, labels=("LABEL_0",) if joins_pairs else ())
     model = ServedModel("m", ModelFiles.read(tmp_path), scripted_info(task=task, max_model_len=512))
     tokenizers = Tokenizers()
-    await tokenizers.add(msgspec.json.decode(model.protocol_json, type=ModelInfo))
+    await tokenizers.add(*told(msgspec.json.decode(model.protocol_json, type=ModelInfo)))
     reader = PromptReader(tokenizers, Pacer())
     digest = model.tokenizer.digest
     for path, fields in BODIES:

@@ -85,15 +85,6 @@ async def test_where_a_program_takes_too_much_to_load_its_plain_one_is_loaded(ro
     workers.close()
 
 
-async def test_large_programs_are_loaded_one_by_one(root: WorkerRoot, make: Callable[..., Workers]) -> None:
-    payload = b"sleep 0.01" + b" " * (5 * 2**20)
-    async with root.large_load:
-        waiting = asyncio.create_task(make(payload).load())
-        assert await make().load() == b"hello"
-        assert not waiting.done()
-    await waiting
-
-
 async def test_no_backtrace_is_made_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rust would wait for ever for the lock of the backtrace that it is making."""
     monkeypatch.setenv("RUST_BACKTRACE", "1")

@@ -57,20 +57,18 @@ MAX_ADAPTERS = 4096
 
 
 class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
-    """`ModelInfo` without the tokenizer, which has megabytes and is skipped unread."""
+    """`ModelInfo` without tokenizer and chat template, which have megabytes and are skipped unread."""
 
-    protocol_version: int = PROTOCOL_VERSION
+    protocol_version: Count = PROTOCOL_VERSION
     engine_version: ShortText
     served_name: ShortText
     digest: ShortText
     """Names tokenizer and chat template; equal digests tokenise equally."""
-    chat_template: str | None
-    special_tokens: dict[str, str]
     block_size: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     """Tokens per KV-cache block."""
     max_model_len: Count
     """Longest prompt plus completion, in tokens."""
-    max_position_embeddings: int | None = None
+    max_position_embeddings: Count | None = None
     """Longest context the model was made for, in tokens; None = not told."""
     max_num_seqs: Count
     """Sequences that one step may run."""
@@ -79,9 +77,9 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     max_num_batched_tokens: Count
     """Token budget of one step."""
     num_kv_blocks: Count
-    dtype: str
-    device: str
-    architecture: str
+    dtype: ShortText
+    device: ShortText
+    architecture: ShortText
     adapters: Annotated[list[ShortText], msgspec.Meta(max_length=MAX_ADAPTERS)] = []
     """What may stand behind the name and a colon in `model` now; a load tells of what has come or gone since."""
     shares_prefixes: bool = True
@@ -96,6 +94,8 @@ class ModelInfo(ModelBrief, kw_only=True, frozen=True):
     """Reply of `GET /fairlead/v1/model`: what a gateway needs to prepare prompts for this engine."""
 
     tokenizer_json: str
+    chat_template: str | None
+    special_tokens: dict[str, str]
 
 
 class PromptTokens(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

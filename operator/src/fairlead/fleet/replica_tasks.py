@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -18,17 +18,20 @@ from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import TransportError, cause_of
 from fairlead_protocol.http.origin import Origin
 from fairlead_protocol.loop_shares import LoopShares
-from fairlead_protocol.messages import PATH_MODEL, ModelBrief, ModelInfo
+from fairlead_protocol.messages import MAX_ADAPTERS, PATH_MODEL, ModelBrief, ShortText
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 5.0
 FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 10.0
-MAX_REQUESTS = 32
-"""At once: answers are as large as a tokenizer."""
+MAX_REQUESTS = 2
+"""At once, until their tokenizers are loaded, as answers are as large as those. Engines serve before they are asked."""
 ADAPTERS_GAP_SECONDS = 0.5
-MAX_INFO_BYTES = 256 * 2**20
+MAX_INFO_BYTES = 48 * 2**20
+"""The largest tokenizers of public models have some 35 MiB, 40 as a text in JSON. Of more than that, finding the few
+fields that a gateway reads itself would take long: here it takes 20 to 80 ms, whatever is in the others."""
+MAX_ADAPTERS_BYTES = 2**20
 
 OnKnown = Callable[[Replica], None]
 """Called with the replica, completed by what its engine says of itself, and again when it serves other adapters."""
@@ -40,8 +43,9 @@ class TokenizerBook(Protocol):
     def get(self, digest: str) -> object | None:
         """The tokenizer of this digest, where it is known."""
 
-    async def add(self, info: ModelBrief) -> None:
-        """An engine says this of itself. Only a `ModelInfo` has a tokenizer, for digests that are not known."""
+    async def add(self, info: ModelBrief, told: bytes | None) -> None:
+        """An engine says this of itself. `told`: all of its answer, which is a `ModelInfo` if it is sound; None where
+        its digest is known."""
 
 
 class ModelInfoError(Exception):
@@ -55,21 +59,15 @@ class ModelInfoClient:
         """`timeout`: seconds for one whole attempt. `tokenizers`: told of every engine that answers."""
         self._tokenizers = tokenizers
         self._limits = TimeLimits(connect=timeout, first_byte=timeout, silence=timeout, whole=timeout)
-        self._http = HttpClient(max_idle=0, max_requests=MAX_REQUESTS)
+        self._http = HttpClient(max_idle=0)
+        self._turns = asyncio.Semaphore(MAX_REQUESTS)
 
     async def fetch(self, replica: Replica) -> Replica:
         """The same replica with what its engine says of itself. One attempt; raises ModelInfoError."""
-        origin = Origin(replica.host, replica.port)
         try:
-            async with self._http.request(origin, "GET", PATH_MODEL, self._limits) as response:
-                if response.status != 200:
-                    raise ModelInfoError(f"HTTP {response.status}")
-                body = await response.read(MAX_INFO_BYTES)
-            brief = msgspec.json.decode(body, type=ModelBrief)
-            if self._tokenizers is not None:
-                is_known = self._tokenizers.get(brief.digest) is not None
-                await self._tokenizers.add(brief if is_known else msgspec.json.decode(body, type=ModelInfo))
-        except (TransportError, TimeoutError, msgspec.DecodeError) as error:
+            async with self._turns:
+                brief = await self._ask(replica)
+        except (TransportError, TimeoutError, ValueError) as error:
             raise ModelInfoError(cause_of(error)) from error
         limits = Limits(
             max_num_seqs=brief.max_num_seqs,
@@ -85,6 +83,35 @@ class ModelInfoClient:
             digest=brief.digest,
             adapters=frozenset(brief.adapters),
         )
+
+    async def _ask(self, replica: Replica) -> ModelBrief:
+        async with self._http.request(Origin(replica.host, replica.port), "GET", PATH_MODEL, self._limits) as response:
+            if response.status != 200:
+                raise ModelInfoError(f"HTTP {response.status}")
+            body = await response.read(MAX_INFO_BYTES)
+        brief = msgspec.json.decode(body, type=_Told).whole
+        if self._tokenizers is not None:
+            is_known = self._tokenizers.get(brief.digest) is not None
+            adding = self._tokenizers.add(brief, None if is_known else body)
+            del body  # which is large, and loading takes seconds
+            await adding
+        return brief
+
+
+class _Told(ModelBrief, kw_only=True, frozen=True):
+    """With its adapters still encoded: there may be millions."""
+
+    adapters: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+
+    @property
+    def whole(self) -> ModelBrief:
+        """With its adapters. Raises ValueError where they are none, or more than are taken."""
+        if memoryview(self.adapters).nbytes > MAX_ADAPTERS_BYTES:
+            raise ValueError(f"its adapters have more than {MAX_ADAPTERS_BYTES} bytes")
+        return msgspec.structs.replace(self, adapters=_decode_adapters(self.adapters))
+
+
+_decode_adapters = msgspec.json.Decoder(Annotated[list[ShortText], msgspec.Meta(max_length=MAX_ADAPTERS)]).decode
 
 
 class ReplicaTasks:

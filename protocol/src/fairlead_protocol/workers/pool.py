@@ -7,7 +7,6 @@ program that takes more than it may again and again is given up for a while.
 
 import asyncio
 import logging
-from contextlib import nullcontext
 
 import msgspec
 
@@ -21,8 +20,6 @@ logger = logging.getLogger(__name__)
 
 LARGE_BYTES = 256 * 1024
 """Jobs of this size are done one by one: they take about a second."""
-_LARGE_LOAD_BYTES = 4 * 2**20
-"""Programs made of so much are loaded one by one: each takes hundreds of megabytes for a while."""
 _NUM_BESIDE = 2
 """Processes for jobs that take longer than a slice and are smaller."""
 _NICENESS = 5
@@ -94,7 +91,7 @@ class Workers:
     async def load(self) -> bytes:
         """What the program tells of itself. Raises WorkerError, WorkerExceeded, or WorkerInterrupted."""
         num_bytes = self._num_bytes + len(self._load)
-        async with self._root.large_load if num_bytes >= _LARGE_LOAD_BYTES else nullcontext():
+        async with self._root.loading:
             try:
                 return await self._load_now(num_bytes)
             except WorkerExceeded:

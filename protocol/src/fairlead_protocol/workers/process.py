@@ -27,6 +27,9 @@ from fairlead_protocol.workers.limits import Limits, MemoryLimit
 _READ_BYTES = 64 * 1024
 _MOST_READ_BYTES = 2**20
 """At a time, where so much is known to come."""
+_MOST_SAID = 1000
+"""Characters of an error that are told: it may quote all that the program is made of, and goes into logs, into every
+line of a gateway's signals and into a condition."""
 _SOON_SECONDS = 0.001
 """For which an answer may wait for the next."""
 
@@ -107,7 +110,12 @@ def _answered(kind: Kind, body: bytes, handler: Handler | None) -> tuple[bytes, 
     except MemoryError:
         return framed(Kind.OUT_OF_MEMORY), handler
     except BaseException as error:  # a panic in Rust is no Exception
-        return framed(Kind.FAILED, (str(error) or type(error).__name__).encode(errors="replace")), handler
+        return framed(Kind.FAILED, _said(error).encode(errors="replace")), handler
+
+
+def _said(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]}…"
 
 
 def _loaded(load: Load) -> tuple[bytes, Handler]:

@@ -19,6 +19,9 @@ _ENVIRONMENT = {
 }
 """What libraries of programs read. Threads do not survive a fork. Rust locks itself up where there is no memory for the
 backtrace of that very error."""
+_MOST_LOADING = 1
+"""Of all programs together, at a time: each takes a processor for some seconds and several times the memory of what it
+is made of, if it is made so."""
 _COMMAND = (sys.executable, "-P", "-m", "fairlead_protocol.workers.process")
 
 
@@ -32,7 +35,7 @@ class WorkerRoot:
         self._process: subprocess.Popen[bytes] | None = None
         self._branch: Branch | None = None
         self.beside = asyncio.Semaphore(most_beside)
-        self.large_load = asyncio.Lock()
+        self.loading = asyncio.Semaphore(_MOST_LOADING)
 
     async def fork(self, limits: Limits) -> Branch:
         """A process for one program. Raises WorkerInterrupted where that could not be had."""

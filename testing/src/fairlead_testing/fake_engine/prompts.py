@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from fairlead.routing.replica import Limits
-from fairlead_protocol.messages import FIELD_TOKENS, ModelInfo, PromptTokens
+from fairlead_protocol.messages import FIELD_TOKENS, ModelBrief, ModelInfo, PromptTokens
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -94,3 +94,8 @@ def model_info(
         architecture="FakeForCausalLM",
         adapters=list(adapters),
     )
+
+
+def told(info: ModelBrief) -> tuple[ModelBrief, bytes | None]:
+    """What an engine says of itself as a gateway's tokenizers are told it."""
+    return info, msgspec.json.encode(info) if isinstance(info, ModelInfo) else None

@@ -23,13 +23,13 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def make(payload: bytes) -> tuple[bytes, Handler]:
-    """Of a `ModelInfo`. Raises TokenizerError and ChatTemplateError."""
-    return b"", PromptProgram(msgspec.msgpack.decode(payload, type=ModelInfo), may_quicken=True)
+    """Of a `ModelInfo` as its engine told it. Raises TokenizerError and ChatTemplateError."""
+    return b"", PromptProgram(msgspec.json.decode(payload, type=ModelInfo), may_quicken=True)
 
 
 def make_plain(payload: bytes) -> tuple[bytes, Handler]:
     """The same without fastokens."""
-    return b"", PromptProgram(msgspec.msgpack.decode(payload, type=ModelInfo), may_quicken=False)
+    return b"", PromptProgram(msgspec.json.decode(payload, type=ModelInfo), may_quicken=False)
 
 
 class PromptProgram:

@@ -8,11 +8,12 @@ once, however many replicas have it.
 import asyncio
 import logging
 from collections.abc import Iterable
+from hashlib import blake2b
 
 import msgspec
 
 from fairlead.gateway.prompts.prompt_jobs import EncodeJob, Engines, Outcome, ReadJob, ReadReply
-from fairlead_protocol.messages import ModelBrief, ModelInfo
+from fairlead_protocol.messages import ModelBrief
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
 from fairlead_protocol.workers.limits import Limits
 from fairlead_protocol.workers.pool import Workers
@@ -24,6 +25,8 @@ MAX_SPARE = 4
 LIMITS = Limits(memory_bytes=160 * 2**20)
 """For the caches of the process that jobs go through as well."""
 _PROGRAM = "fairlead.gateway.prompts.prompt_program"
+_MAX_FAILED = 8
+"""Of one digest: what was told and could not be loaded is not tried again."""
 _MAX_TRIES = 3
 """To load a tokenizer, where somebody ends its process."""
 
@@ -34,7 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class ModelTokenizer:
     """A tokenizer, and what the engines that have it say about prompts."""
 
-    def __init__(self, info: ModelInfo, workers: Workers) -> None:
+    def __init__(self, info: ModelBrief, workers: Workers) -> None:
         self.workers = workers
         self.max_model_len = info.max_model_len
         """Of the engine that takes the longest prompts, in tokens."""
@@ -69,9 +72,10 @@ class Tokenizers:
         self._max_spare = max_spare
         self._known: dict[str, ModelTokenizer | None] = {}
         """In the order they were last in use; None where it cannot be loaded."""
-        self.failed: dict[str, str] = {}
-        """Why not, of each of those."""
-        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._failed: dict[str, dict[bytes, str]] = {}
+        """Why not, of each of those, by what was told of it: a digest is only a word until its tokenizer is loaded, and
+        an engine that says another's keeps nobody from that one."""
+        self._loading: dict[tuple[str, bytes], asyncio.Task[None]] = {}
 
     def get(self, digest: str) -> ModelTokenizer | None:
         """None for one that is not known, or cannot be loaded."""
@@ -80,21 +84,35 @@ class Tokenizers:
     def problem(self, digest: str) -> str | None:
         """Why prompts are not tokenised here now for engines with this digest; None where they are."""
         model = self._known.get(digest)
-        return self.failed.get(digest) if model is None else model.workers.problem
+        if model is not None:
+            return model.workers.problem
+        return next(iter(self._failed.get(digest, {}).values()), None)
 
-    async def add(self, info: ModelBrief) -> None:
-        """Makes this engine's tokenizer known, unless it is already; then `info` may come without it.
+    async def add(self, info: ModelBrief, told: bytes | None) -> None:
+        """Makes this engine's tokenizer known, unless it is already. `told`: all of the engine's answer, None where it
+        is not at hand.
 
         A tokenizer that cannot be loaded is logged, and its engines tokenise by themselves.
         """
-        if info.digest not in self._known and isinstance(info, ModelInfo):
-            if (loading := self._loading.get(info.digest)) is None:
-                loading = self._loading[info.digest] = asyncio.create_task(self._load(info))
-            await asyncio.shield(loading)  # others may wait for it as well
+        if told is not None and self._known.get(info.digest) is None:
+            key = info.digest, await asyncio.to_thread(_fingerprint, told)
+            if self._known.get(info.digest) is None and key[1] not in self._failed.get(info.digest, {}):
+                if (loading := self._loading.get(key)) is None:
+                    loading = self._loading[key] = asyncio.create_task(self._load(info, told, key))
+                del told  # which is large
+                await asyncio.shield(loading)  # others may wait for it as well
         known = self._known.get(info.digest)
         if known is not None:
             known.max_model_len = max(known.max_model_len, info.max_model_len)
             known.block_sizes.add(info.block_size)
+
+    def fail(self, digest: str, fingerprint: bytes, reason: str) -> None:
+        """What was told of this digest cannot be loaded. `fingerprint`: of all that was told."""
+        self._known.setdefault(digest, None)
+        failed = self._failed.setdefault(digest, {})
+        failed[fingerprint] = reason
+        if len(failed) > _MAX_FAILED:
+            del failed[next(iter(failed))]
 
     def keep(self, digests: Iterable[str]) -> None:
         """These are in use; of the others only the few that were added or in use last are kept."""
@@ -102,7 +120,7 @@ class Tokenizers:
         for digest in in_use:
             self._known[digest] = self._known.pop(digest)  # to the end
         for digest in list(self._known)[: max(0, len(self._known) - len(set(in_use)) - self._max_spare)]:
-            self.failed.pop(digest, None)
+            self._failed.pop(digest, None)
             if (model := self._known.pop(digest)) is not None:
                 model.workers.close()
 
@@ -116,21 +134,31 @@ class Tokenizers:
         self._known.clear()
         self._root.close()
 
-    async def _load(self, info: ModelInfo) -> None:
+    async def _load(self, info: ModelBrief, told: bytes, key: tuple[str, bytes]) -> None:
         name = f"the tokenizer or chat template of {info.served_name}"
-        made_of, plain = msgspec.msgpack.encode(info), f"{_PROGRAM}:make_plain"
-        workers = Workers(self._root, name, f"{_PROGRAM}:make", made_of, LIMITS, plain_program=plain)
+        program, plain = f"{_PROGRAM}:make", f"{_PROGRAM}:make_plain"
+        workers = Workers(self._root, name, program, told, LIMITS, plain_program=plain)
+        del told
         try:
             for _ in range(_MAX_TRIES):
                 try:
                     await workers.load()
-                    self._known[info.digest] = ModelTokenizer(info, workers)
-                    return
+                    break
                 except WorkerInterrupted:
                     pass
+            else:
+                return
+            if self._known.get(info.digest) is None:
+                self._known[info.digest] = ModelTokenizer(info, workers)
+                self._failed.pop(info.digest, None)
+            else:
+                workers.close()
         except (WorkerError, WorkerExceeded) as error:
             logger.error("%s cannot be used here, so its engines do it: %s", name, error)
-            self._known[info.digest] = None
-            self.failed[info.digest] = str(error)
+            self.fail(*key, str(error))
         finally:
-            del self._loading[info.digest]
+            del self._loading[key]
+
+
+def _fingerprint(told: bytes) -> bytes:
+    return blake2b(told).digest()
