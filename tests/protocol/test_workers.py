@@ -170,6 +170,35 @@ async def test_long_jobs_of_all_programs_together_are_few_at_a_time(make: Callab
     assert [await job for job in jobs] == [b"sleep 0.2"] * len(jobs)
 
 
+async def test_slow_programs_leave_places_to_sound_ones(root: WorkerRoot, make: Callable[..., Workers]) -> None:
+    slow = [make(b"hello %d" % number) for number in range(4)]
+    sound = make()
+    for each in (*slow, sound):
+        await each.load()
+    await asyncio.gather(*(each.ask_beside(b"burn 0.15") for each in slow))
+    asked = [asyncio.create_task(each.ask_beside(b"sleep 60")) for each in slow for _ in range(2)]
+    await asyncio.sleep(0)
+    assert await sound.ask_beside(b"echo") == b"echo"
+    for each in asked:
+        each.cancel()
+
+
+async def test_who_is_not_patient_does_not_wait_for_others(root: WorkerRoot, make: Callable[..., Workers]) -> None:
+    others = [make(b"hello %d" % number) for number in range(2)]
+    impatient = Workers(root, "a stranger", PROGRAM, b"hello", LIMITS, patience=0.01)
+    for each in (*others, impatient):
+        await each.load()
+    asked = [asyncio.create_task(each.ask_beside(b"sleep 60")) for each in others for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(WorkerInterrupted):
+        await impatient.ask_beside(b"echo")
+    for each in asked:
+        each.cancel()
+    await asyncio.wait(asked)
+    assert await impatient.ask_beside(b"echo") == b"echo"
+    impatient.close()
+
+
 async def test_whoever_leaves_ends_what_was_done_beside_others(workers: Workers) -> None:
     await workers.ask(b"echo")
     asked = asyncio.create_task(workers.ask_beside(b"burn 60"))

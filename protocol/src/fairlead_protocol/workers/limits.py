@@ -21,6 +21,9 @@ class Limits(msgspec.Struct, frozen=True):
     job_seconds: float = 0.5
     job_seconds_per_byte: float = 20e-6
     """Tokenising takes about one microsecond a byte."""
+    slow_seconds: float = 0.1
+    slow_seconds_per_byte: float = 4e-6
+    """A program whose last job beside others took more is slow: those share a part of the places."""
     load_seconds: float = 5.0
     load_seconds_per_byte: float = 5e-6
     trial_seconds: float = 2.0
@@ -44,6 +47,10 @@ class Limits(msgspec.Struct, frozen=True):
     def seconds(self, num_bytes: int) -> float:
         """For a job of this size."""
         return self.job_seconds + num_bytes * self.job_seconds_per_byte
+
+    def is_slow(self, seconds: float, num_bytes: int) -> bool:
+        """Whether a job of this size took longer than those of sound programs do."""
+        return seconds > self.slow_seconds + num_bytes * self.slow_seconds_per_byte
 
     def memory(self, num_bytes: int) -> int:
         """Bytes for a job of this size."""

@@ -2,17 +2,19 @@
 
 Jobs that take a moment go through one process, which remembers what it did. A job that takes longer than a slice ends
 that process, which is replaced at once, and begins anew in a process of its own, so that nobody waits behind it. A
-program that takes more than it may again and again is given up for a while.
+program whose jobs take longer than those of sound programs gets fewer places for that, and a lower priority; one that
+takes more than it may again and again is given up for a while.
 """
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import msgspec
 
 from fairlead_protocol.workers.branch import Branch, WorkerExceeded, WorkerInterrupted
 from fairlead_protocol.workers.frames import Kind
-from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.limits import Limits, cpu_seconds
 from fairlead_protocol.workers.process import Load
 from fairlead_protocol.workers.root import WorkerRoot
 
@@ -55,11 +57,13 @@ class Workers:
         plain_program: str | None = None,
         num_bytes: int = 0,
         gives_up: bool = True,
+        patience: float | None = None,
     ) -> None:
         """`name`: for people. `program`: what makes it of `payload`, as `module:name` (`process.Program`).
         `plain_program`: another for the same jobs, which is loaded where that one takes more than it may. `num_bytes`:
-        of the files that it reads when it is loaded. `gives_up`: whether it is given up when it exceeds again and
-        again."""
+        of the files that it reads when it is loaded. `gives_up`: whether it is slow when its jobs take long, and
+        given up when it exceeds again and again. `patience`: for how many seconds a job that takes long waits for other programs' to end, before it counts
+        as interrupted; None = any."""
         self.name = name
         self._root = root
         self._load = msgspec.msgpack.encode(Load(program, payload))
@@ -68,6 +72,8 @@ class Workers:
         self._limits = limits or Limits()
         self._num_bytes = num_bytes
         self._gives_up = gives_up
+        self._patience = patience
+        self._is_slow = False
         self._loop = asyncio.get_running_loop()
         self._stem: Branch | None = None
         self._quick: Branch | None = None
@@ -149,12 +155,18 @@ class Workers:
         same."""
         num_bytes = max(num_bytes, len(job))
         seconds = self._limits.seconds(num_bytes) if seconds is None else seconds
-        async with self._large if num_bytes >= LARGE_BYTES else self._beside, self._root.beside:
+        async with (
+            self._large if num_bytes >= LARGE_BYTES else self._beside,
+            self._root.place(is_slow=self._is_slow, patience=self._patience),
+        ):
             self._check()
             branch = await self._stem_now().fork(self._limits, _NICENESS)
             self._alone.add(branch)
             try:
-                return await branch.ask(Kind.LONG_JOB, job, seconds)
+                answer = await branch.ask(Kind.LONG_JOB, job, seconds)
+                with suppress(OSError):  # it may be gone
+                    self._is_slow = self._gives_up and self._limits.is_slow(cpu_seconds(branch.pid), num_bytes)
+                return answer
             except WorkerExceeded as error:
                 self._note(error)
                 raise
@@ -181,6 +193,7 @@ class Workers:
     def _note(self, error: WorkerExceeded) -> None:
         if not self._gives_up:
             return
+        self._is_slow = True
         now = self._loop.time()
         self._excesses = [*(when for when in self._excesses if now - when < _EXCESS_SECONDS), now]
         if len(self._excesses) >= MOST_EXCESSES and self.problem is None:
@@ -205,7 +218,8 @@ class Workers:
 
     async def _started(self) -> Branch:
         if self._starting is None:
-            self._starting = self._loop.create_task(self._stem_now().fork(self._limits))
+            niceness = _NICENESS if self._is_slow else 0
+            self._starting = self._loop.create_task(self._stem_now().fork(self._limits, niceness))
             self._starting.add_done_callback(self._has_started)
         return await asyncio.shield(self._starting)
 

@@ -5,12 +5,15 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
-from fairlead_protocol.workers.branch import Branch
+from fairlead_protocol.workers.branch import Branch, WorkerInterrupted
 from fairlead_protocol.workers.limits import Limits
 
 _MOST_BESIDE = 4
+_MOST_SLOW = 2
+"""Of the places for jobs that take long, for programs that are slow. Sound ones have the others to themselves."""
 _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "RAYON_NUM_THREADS": "1",
@@ -34,12 +37,27 @@ class WorkerRoot:
         self._modules = modules
         self._process: subprocess.Popen[bytes] | None = None
         self._branch: Branch | None = None
-        self.beside = asyncio.Semaphore(most_beside)
+        self._beside = asyncio.Semaphore(most_beside)
+        self._slow = asyncio.Semaphore(_MOST_SLOW)
         self.loading = asyncio.Semaphore(_MOST_LOADING)
 
     async def fork(self, limits: Limits) -> Branch:
         """A process for one program. Raises WorkerInterrupted where that could not be had."""
         return await self.start().fork(limits)
+
+    @asynccontextmanager
+    async def place(self, *, is_slow: bool, patience: float | None) -> AsyncIterator[None]:
+        """For a job that takes long. Raises WorkerInterrupted where none is free within `patience` seconds; None = it
+        waits."""
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(patience):
+                    if is_slow:
+                        await held.enter_async_context(self._slow)
+                    await held.enter_async_context(self._beside)
+            except TimeoutError:
+                raise WorkerInterrupted from None
+            yield
 
     def start(self) -> Branch:
         """Before a process is wanted, as it takes some tenths of a second to import what programs need."""

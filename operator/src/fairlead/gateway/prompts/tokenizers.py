@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 MAX_SPARE = 4
 LIMITS = Limits(memory_bytes=160 * 2**20)
 """For the caches of the process that jobs go through as well."""
+_PATIENCE_SECONDS = 0.05
+"""A long prompt is left to its engine rather than wait longer for other models' prompts."""
 _PROGRAM = "fairlead.gateway.prompts.prompt_program"
 _MAX_FAILED = 8
 """Of one digest: what was told and could not be loaded is not tried again."""
@@ -137,7 +139,7 @@ class Tokenizers:
     async def _load(self, info: ModelBrief, told: bytes, key: tuple[str, bytes]) -> None:
         name = f"the tokenizer or chat template of {info.served_name}"
         program, plain = f"{_PROGRAM}:make", f"{_PROGRAM}:make_plain"
-        workers = Workers(self._root, name, program, told, LIMITS, plain_program=plain)
+        workers = Workers(self._root, name, program, told, LIMITS, plain_program=plain, patience=_PATIENCE_SECONDS)
         del told
         try:
             for _ in range(_MAX_TRIES):
