@@ -1,13 +1,14 @@
 """The stream filter: the same result however the bytes are cut, usage kept and hidden exactly where it should be."""
 
 import json
+import tracemalloc
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.gateway.openai.sse import MAX_EVENT_BYTES, UsageFilter, usage_of
+from fairlead.gateway.openai.sse import MAX_EVENT_BYTES, Usage, UsageFilter, usage_of
 from fairlead_protocol.http.client_connection import AnswerTooLarge
 
 texts = st.one_of(
@@ -145,3 +146,42 @@ def test_an_event_without_end_is_refused_and_not_kept() -> None:
     with pytest.raises(AnswerTooLarge):
         for _ in range(MAX_EVENT_BYTES // 1_000_000 + 2):
             events.feed(b"x" * 1_000_000)
+
+
+def test_an_event_that_comes_in_small_pieces_is_not_copied_with_each() -> None:
+    events, copied = UsageFilter(hide_usage=True), 0
+    events.feed(b"data: " + b"x" * 2**20)
+    events.feed(b"y")  # which makes room for more
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            assert events.feed(b"y") == b""
+            copied = max(copied, tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    assert copied < 2**20
+    assert events.feed(b"\n\ndata: [DONE]\n\n").endswith(b"y\n\ndata: [DONE]\n\n") and events.done
+
+
+@pytest.mark.parametrize(
+    "usage", [b'"usage": {"prompt_tokens": 3}', b'"usage": {"prompt_tokens": 3}, "more": {"a": 1}']
+)
+def test_of_a_large_answer_the_end_is_read(usage: bytes) -> None:
+    body = b'{"data": [%b{}], %b}' % (b"{}," * 2_000_000, usage)
+    tracemalloc.start()
+    try:
+        assert usage_of(body) == Usage(prompt_tokens=3)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    assert usage_of(body.replace(b"usage", b"other")) is None
+
+
+def test_of_choices_without_number_none_is_kept() -> None:
+    body = b'{"choices": [%b{}], "usage": {"prompt_tokens": 3}}' % (b"{}," * 1_000_000)
+    tracemalloc.start()
+    try:
+        assert usage_of(body) == Usage(prompt_tokens=3)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

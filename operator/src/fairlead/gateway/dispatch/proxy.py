@@ -5,7 +5,11 @@ breaks ends with an error event: never in silence, never with a made-up end. Ans
 whole first.
 """
 
+from collections.abc import AsyncIterator
+from weakref import WeakValueDictionary
+
 from fairlead.gateway.dispatch.attempt import Attempt
+from fairlead.gateway.dispatch.reply_room import ReplyRoom
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import (
@@ -31,6 +35,7 @@ from fairlead_protocol.http.client_connection import (
     TransportError,
 )
 from fairlead_protocol.http.origin import Origin
+from fairlead_protocol.loop_shares import LoopShares
 from fairlead_protocol.messages import (
     CODE_ENGINE_DEAD,
     HEADER_CACHED_TOKENS,
@@ -45,6 +50,8 @@ from fairlead_protocol.messages import (
     REASON_ENGINE_FULL,
 )
 
+PIECE_BYTES = 8 * 1024
+"""Of a stream that is looked at together: a hundred events with usage, which take some 0.3 ms."""
 _EVENT_STREAM = b"text/event-stream"
 _REASON = HEADER_REASON.encode()
 _REPLICA = HEADER_REPLICA.encode()
@@ -81,6 +88,9 @@ class Proxy:
         self._upstream = upstream
         self._settings = settings
         self._gateway_id = gateway_id
+        self._shares = LoopShares()
+        self._rooms: WeakValueDictionary[str, ReplyRoom] = WeakValueDictionary()
+        """By `namespace/name`, of the models whose answers are being read."""
         connect, silence = settings.connect_timeout, settings.idle_timeout
         self._limits = {
             is_stream: TimeLimits(connect=connect, first_byte=first_byte, silence=silence)
@@ -118,7 +128,11 @@ class Proxy:
                 if response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM):
                     await self._pass_events(attempt, response, request, client, seen)
                 else:
-                    await self._pass_whole(attempt, response, client, seen)
+                    room = self._rooms.setdefault(seen.model, ReplyRoom())
+                    try:
+                        await self._pass_whole(attempt, response, client, seen, room)
+                    finally:
+                        room.leave(response)
         except AnswerTooLarge as error:
             raise answer_too_large(str(error)) from error
         except TransportError as error:
@@ -130,8 +144,7 @@ class Proxy:
         """Event by event as they come. The client gets its headers with the first: until then a retry is possible."""
         events = UsageFilter(hide_usage=not request.wants_usage)
         try:
-            while chunk := await response.chunk():
-                passed = events.feed(chunk)
+            async for passed in self._fed(events, response):
                 if events.token_seen and seen.ttft_seconds is None:
                     seen.first_token()
                     attempt.first_token()
@@ -160,10 +173,36 @@ class Proxy:
             seen.attempt_failed(Failure.DIED, "Its engine died in the middle of the answer.", again=False)
         await client.finish()
 
-    async def _pass_whole(self, attempt: Attempt, response: Connection, client: Client, seen: Observation) -> None:
+    async def _read(self, response: Connection, room: ReplyRoom) -> bytes:
+        body = bytearray()
+        while chunk := await response.chunk():
+            body += chunk
+            if len(body) > self._settings.max_reply_bytes:
+                raise AnswerTooLarge(f"more than {self._settings.max_reply_bytes} bytes")
+            await room.grow(response, len(body))
+        return bytes(body)
+
+    async def _fed(self, events: UsageFilter, response: Connection) -> AsyncIterator[bytes]:
+        """What may go on, as it comes. What comes in large pieces, as from an engine that answers without end, is
+        looked at in small ones, between which others go on."""
+        share = None
+        while chunk := await response.chunk():
+            if len(chunk) <= PIECE_BYTES:
+                yield events.feed(chunk)
+                continue
+            share = share or self._shares.stream()
+            for start in range(0, len(chunk), PIECE_BYTES):
+                share.begin()
+                passed = events.feed(chunk[start : start + PIECE_BYTES])
+                await share.rest()
+                yield passed
+
+    async def _pass_whole(
+        self, attempt: Attempt, response: Connection, client: Client, seen: Observation, room: ReplyRoom
+    ) -> None:
         """The whole answer at once."""
         replica = attempt.decision.replica
-        body = await response.read(self._settings.max_reply_bytes)
+        body = await self._read(response, room)
         status = response.status
         if status >= 500 and error_code_of(body) == CODE_ENGINE_DEAD:
             error = upstream_failed(f"The engine of the replica {replica.name} has died.", status=503)

@@ -15,6 +15,9 @@ from fairlead_protocol.http.client_connection import AnswerTooLarge
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """The longest event that is taken: a prompt that is echoed comes as one."""
 
+LARGE_BYTES = 4 * 2**20
+"""Reading larger answers would take up to 2 ms a megabyte, if they are made for that."""
+USAGE_BYTES = 16 * 1024
 _BOUNDARY = re.compile(rb"\r?\n\r?\n")
 _BOUNDARY_OVERLAP = 3
 """Bytes of a boundary that may be at the end of one chunk while the rest is in the next."""
@@ -61,7 +64,12 @@ class _Failure(msgspec.Struct):
 
 class _Chunk(msgspec.Struct):
     usage: Usage | None = None
-    choices: list[msgspec.Raw] = []
+    choices: msgspec.Raw = msgspec.Raw(b"[]")
+    """Still encoded: there may be millions."""
+
+    @property
+    def has_choices(self) -> bool:
+        return bytes(memoryview(self.choices)[:64]).translate(None, b" \t\r\n") not in (b"[]", b"null")
 
 
 _CLIENTS_FAULT = "invalid_request_error"
@@ -87,7 +95,8 @@ class UsageFilter:
         """Whether that error says that the request is wrong."""
         self.token_seen = False
         """Whether an event with a token has passed: the first one marks TTFT."""
-        self._tail = b""
+        self._tail = bytearray()
+        """The event that has begun."""
 
     def feed(self, data: bytes) -> bytes:
         """The bytes that may go on to the client now: whole events only, perhaps none."""
@@ -95,12 +104,15 @@ class UsageFilter:
             bare = _NULL_USAGE.sub(b"", data) if b'"usage"' in data else data
             if not any(mark in bare for mark in _MARKS):
                 return bare if self.hide_usage else data
-        buffer = self._tail + data
         passed, start = [], 0
-        for boundary in _BOUNDARY.finditer(buffer, max(0, len(self._tail) - _BOUNDARY_OVERLAP)):
-            passed.append(self._pass(buffer[start : boundary.end()]))
-            start = boundary.end()
-        self._tail = buffer[start:]
+        if self._tail and not _BOUNDARY.search(self._tail[-_BOUNDARY_OVERLAP:] + data):
+            self._tail += data  # an event that comes in many pieces is not copied with each of them
+        else:
+            buffer = bytes(self._tail) + data
+            for boundary in _BOUNDARY.finditer(buffer, max(0, len(self._tail) - _BOUNDARY_OVERLAP)):
+                passed.append(self._pass(buffer[start : boundary.end()]))
+                start = boundary.end()
+            self._tail = bytearray(buffer[start:])
         if len(self._tail) > MAX_EVENT_BYTES:
             raise AnswerTooLarge(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return b"".join(passed)
@@ -135,7 +147,7 @@ class UsageFilter:
         self.usage = chunk.usage
         if not self.hide_usage:
             return event
-        if not chunk.choices:
+        if not chunk.has_choices:
             return b""
         fields = _fields_decoder.decode(_payload(event))
         del fields["usage"]
@@ -143,7 +155,11 @@ class UsageFilter:
 
 
 def usage_of(body: bytes) -> Usage | None:
-    """The usage in a JSON answer; None when it has none."""
+    """The usage in a JSON answer; None when it has none. Of a large one only the end is looked at, where engines write
+    it."""
+    if len(body) > LARGE_BYTES:
+        start = body.rfind(b'"usage"', len(body) - USAGE_BYTES)
+        body = b"{" + body[start:] if start >= 0 else b""
     try:
         return _chunk_decoder.decode(body).usage
     except UNREADABLE:
