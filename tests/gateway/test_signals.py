@@ -304,3 +304,12 @@ async def test_what_is_sent_behind_requests_for_signals_holds_nobody_up(start) -
         await flood(setup.gateway.control_port, sent, num_connections=300, seconds=3.0)
     assert harm.stalled_seconds < 0.25
     assert harm.grown_bytes < 100 * 2**20
+
+
+async def test_a_line_is_no_longer_for_the_adapters_that_an_engine_tells_of(start) -> None:
+    """Else a few engines with thousands would make it longer than an operator takes."""
+    engine = FakeEngine("many", adapters=[f"{number:0500}" for number in range(1500)])
+    setup = await start(engines=[engine], follow=True)
+    line = setup.gateway.signals.line()
+    assert "many" in line.models["default/fake"].replicas
+    assert len(msgspec.json.encode(line)) < 10_000

@@ -151,7 +151,10 @@ def model_signals(pool: ModelPool, now: float) -> ModelSignals:
         tokenizer_problem=pool.tokenizer_problem or "",
         replicas={
             replica.uid: ReplicaSignals(
-                name=replica.name, age_seconds=max(0.0, now - load.time), hangs=is_hanging(load), **load.figures
+                name=replica.name,
+                age_seconds=max(0.0, now - load.time),
+                hangs=is_hanging(load),
+                **load.figures | {"adapters": {}},
             )
             for replica, load in loads
             if load is not None
