@@ -1,6 +1,8 @@
 """Conditions: when lastTransitionTime moves, and what is found."""
 
 from fairlead.api.conditions import (
+    MAX_MESSAGE_LENGTH,
+    MAX_REASON_LENGTH,
     Condition,
     ConditionStatus,
     ConditionType,
@@ -26,6 +28,13 @@ def test_a_new_condition_has_changed_now() -> None:
         "observedGeneration": 3,
         "lastTransitionTime": LATER,
     }
+
+
+def test_what_is_told_is_no_longer_than_a_status_takes() -> None:
+    condition = Condition(ConditionType.READY, ConditionStatus.FALSE, "R" * 100_000, "m" * 10_000_000)
+    (merged,) = merge_conditions([], [condition], generation=3, time=LATER)
+    assert len(merged["message"]) == MAX_MESSAGE_LENGTH and len(merged["reason"]) == MAX_REASON_LENGTH
+    assert merge_conditions([merged], [condition], generation=3, time=EARLIER) == [merged]
 
 
 def test_another_reason_is_no_transition() -> None:

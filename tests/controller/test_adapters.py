@@ -1,6 +1,7 @@
 """Adapters of a spec on engines that answer: loaded, unloaded, replaced, and what is said where that fails."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -365,6 +366,23 @@ async def test_an_engine_that_says_what_cannot_be_read_is_in_trouble_and_its_ope
             await HttpEngineAdapters().served(pod)
         with pytest.raises(Refused, match="answers HTTP 500"):
             await HttpEngineAdapters().load(pod, "poet", "/adapters/poet")
+
+
+async def test_what_an_engine_says_against_an_adapter_is_shortened() -> None:
+    """It stands in `status.adapters` of each: a status of megabytes would never be written."""
+    answer = json.dumps({"error": {"message": "x" * 2_000_000}}).encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 400 Oh\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
+        await writer.drain()
+
+    async with listening(serve) as port:
+        containers = [{"name": names.ENGINE_CONTAINER, "ports": [{"containerPort": port}]}]
+        pod = {"metadata": {"name": "dinghy-0"}, "spec": {"containers": containers}, "status": {"podIP": "127.0.0.1"}}
+        with pytest.raises(Refused, match="xxx") as raised:
+            await HttpEngineAdapters().load(pod, "poet", "/adapters/poet")
+    assert len(str(raised.value)) < 5000
 
 
 async def test_an_engine_that_does_not_answer_is_asked_for_one_of_its_adapters_in_a_look() -> None:

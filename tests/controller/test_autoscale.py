@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from fairlead.api.admission_policy import AdmissionPolicy
-from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.llmdeployment import LLMDeployment, broken_rules
 from fairlead.api.signals_message import ModelSignals, SignalsLine, count_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
+from fairlead.controller import autoscale
 from fairlead.controller.autoscale import PAUSE_SECONDS, REPORT_SECONDS, Autoscaler
 from fairlead.controller.events import Announcement
 from fairlead.controller.observe import Cluster
@@ -143,6 +144,20 @@ async def test_replicas_follow_the_queue_up_at_once_and_down_after_the_window() 
     assert world.scales == [3], "more were needed a moment ago"
     await world.tick(seconds=11.0)
     assert world.scales == [3, 1]
+
+
+async def test_an_llmdeployment_is_read_when_it_changes_and_not_at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks are frequent, and one with a template of a megabyte takes a tenth of a second."""
+    read = []
+    monkeypatch.setattr(autoscale, "broken_rules", lambda each: (read.append(each), broken_rules(each))[1])
+    world = World(body(SCALED))
+    for _ in range(5):
+        await world.tick(seconds=0.25)
+    num_writes = len(world.statuses) + len(world.scales)
+    assert len(read) <= 1 + num_writes < 5
+    num_read = len(read)
+    await world.tick(seconds=0.25, body=body(SCALED))
+    assert len(read) == num_read + 1
 
 
 @pytest.mark.parametrize(("profile", "wanted"), [(None, 1), (measured_profile(), 8)])

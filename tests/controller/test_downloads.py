@@ -1,5 +1,6 @@
 """How far downloads are: asked of the pods, told on when there is something new to say."""
 
+import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -48,6 +49,37 @@ async def served(download: Download) -> AsyncIterator[None]:
         yield
     finally:
         await runner.cleanup()
+
+
+async def test_figures_that_no_download_has_end_nothing() -> None:
+    """What cannot be put in words would end the watch, and the operator with it."""
+    huge, download = 10**400, Download()
+    watch = DownloadWatch(lambda: [pod()], lambda keys: None)
+    async with served(download):
+        for figures in (
+            {"bytes": huge, "total_bytes": huge},
+            {"bytes_per_second": 1e300},
+            {"remaining_seconds": -1e300},
+        ):
+            download.body = json.dumps({"source": "x", "stage": "downloading", **figures}).encode()
+            await watch.look()
+            await watch.look()
+            assert watch.known == {}
+
+
+async def test_every_pod_that_downloads_is_asked_however_many_there_are() -> None:
+    """Else the pods of one author would keep others from being asked."""
+    asked = set[str]()
+    pods = [pod(f"127.77.1.{number}") for number in range(1, 151)]
+
+    async def ask(each: dict[str, Any]) -> None:
+        asked.add(each["status"]["podIP"])
+
+    watch = DownloadWatch(lambda: pods, lambda keys: None)
+    watch._ask = ask  # type: ignore[method-assign, assignment]
+    for _ in range(3):
+        await watch.look()
+    assert len(asked) == 150
 
 
 async def test_what_a_pod_says_is_known_and_told_once() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.fleet import kubernetes
 from fairlead.fleet.kubernetes import KubernetesFleet
+from fairlead.fleet.models import served_model
 from fairlead.fleet.replica_tasks import ModelInfoClient, ModelInfoError
 from fairlead.kube.client import KubeError
 from fairlead.kube.resources import PODS, Resource
@@ -96,6 +98,19 @@ async def test_a_ready_pod_joins_and_an_unready_one_leaves_at_the_event(world: W
     assert world.replicas == ["p0"]
     world.fleet.on_pod("MODIFIED", pod(ready=False))
     assert world.replicas == []
+
+
+async def test_an_llmdeployment_is_read_when_it_changes_and_not_when_its_pods_do(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with a template of a megabyte takes tens of milliseconds."""
+    read = []
+    monkeypatch.setattr(kubernetes, "served_model", lambda each: (read.append(each), served_model(each))[1])
+    for ready in (True, False) * 5:
+        world.fleet.on_pod("MODIFIED", pod(ready=ready))
+    assert read == []
+    world.fleet.on_deployment("MODIFIED", deployment())
+    assert len(read) == 1
 
 
 async def test_a_pod_that_is_to_be_deleted_leaves_at_once_though_it_is_still_ready(world: World) -> None:

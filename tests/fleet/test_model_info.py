@@ -123,6 +123,14 @@ async def test_of_what_an_engine_says_of_itself_no_more_is_decoded_than_is_neede
     assert max(made, default=0) < 2**24
 
 
+async def test_a_reply_that_is_nested_without_end_is_an_error(client: ModelInfoClient) -> None:
+    async def deep(request: RecordedRequest, responder: Responder) -> None:
+        await responder.whole(200, b'{"more": ' + b"[" * 100_000)
+
+    with pytest.raises(ModelInfoError):
+        await fetch_from(client, deep)
+
+
 async def test_a_silent_engine_is_given_up(client: ModelInfoClient) -> None:
     async def silent(request: RecordedRequest, responder: Responder) -> None:
         await responder.start(200, {"content-type": "application/json"})

@@ -77,6 +77,16 @@ async def test_a_refusal_carries_status_reason_and_message() -> None:
     assert not error.may_pass
 
 
+async def test_a_refusal_that_quotes_a_whole_object_is_shortened() -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return status(422, "Invalid", "Invalid value: " + "x" * 1_000_000)
+
+    async with serving(refuse) as client:
+        with pytest.raises(KubeError) as raised:
+            await client.get(PODS, "a", "ns")
+    assert raised.value.message.startswith("Invalid value: xxx") and len(str(raised.value)) < 5000
+
+
 @pytest.mark.parametrize("answer", ["[]", "nonsense", '{"kind": "Other"}', None])
 async def test_a_token_in_the_servers_path_is_in_no_error(answer: str | None) -> None:
     """As in the URL of local mode, for clients that send no header over plain HTTP."""

@@ -6,8 +6,11 @@ with a `SourcesReport`.
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+
+from fairlead_protocol.messages import Count, NonNegative
 
 PROGRESS_PATH = "/progress"
 """Where a download that was given a port answers."""
@@ -65,13 +68,13 @@ class DownloadProgress(msgspec.Struct, kw_only=True, frozen=True):
 
     source: str
     stage: DownloadStage
-    bytes: int = 0
+    bytes: Count = 0
     """That are there, with what earlier runs had fetched."""
-    total_bytes: int | None = None
+    total_bytes: Count | None = None
     """None = not known yet."""
-    bytes_per_second: float = 0.0
+    bytes_per_second: Annotated[float, msgspec.Meta(ge=0.0, le=1e15)] = 0.0
     """Fetched in the last few seconds."""
-    remaining_seconds: float | None = None
+    remaining_seconds: NonNegative | None = None
     """At that rate; None = not known."""
     file: str | None = None
     """One that is fetched at the moment."""

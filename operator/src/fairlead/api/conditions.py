@@ -167,6 +167,17 @@ class Condition:
     """A sentence; where the user can do something, it says what."""
 
 
+MAX_REASON_LENGTH = 256
+MAX_MESSAGE_LENGTH = 4096
+"""Characters of what is told people in a status. An engine, a webhook or an API server that quotes what it refuses may
+say megabytes, and a status that is too large for the API server says nothing at all."""
+
+
+def shortened(message: str) -> str:
+    """Its beginning, where it is longer than a status takes."""
+    return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…"
+
+
 def merge_conditions(
     before: Iterable[Mapping[str, Any]], now: Sequence[Condition], *, generation: int, time: str
 ) -> list[dict[str, Any]]:
@@ -183,8 +194,8 @@ def merge_conditions(
             {
                 "type": str(condition.type),
                 "status": str(condition.status),
-                "reason": str(condition.reason),
-                "message": condition.message,
+                "reason": str(condition.reason)[:MAX_REASON_LENGTH],
+                "message": shortened(condition.message),
                 "observedGeneration": generation,
                 "lastTransitionTime": old["lastTransitionTime"] if unchanged else time,
             }

@@ -38,7 +38,7 @@ from fairlead.controller.start_stages import download_seconds, start_seconds
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import became_ready
-from fairlead.kube.client import KubeError
+from fairlead.kube.client import JsonObject, KubeError
 from fairlead.manifests.measured_profile import mounted_profile
 
 logger = logging.getLogger(__name__)
@@ -164,6 +164,8 @@ class Autoscaler:
         self._clock = clock
         self._now = now
         self._memories: dict[Key, Memory] = {}
+        self._read: dict[Key, tuple[JsonObject, LLMDeployment | None]] = {}
+        """Objects as last seen, and what was made of them."""
         self._told_at: dict[Key, float] = {}
         """When the status of one that Fairlead does not scale was last written."""
 
@@ -215,19 +217,34 @@ class Autoscaler:
     def targets(self) -> Iterator[Target]:
         """Those that Fairlead scales. One whose spec cannot be understood, breaks a rule or is refused, keeps its
         replicas."""
-        for key in sorted(self.cluster.keys()):
+        keys = sorted(self.cluster.keys())
+        self._read = {key: self._read[key] for key in keys if key in self._read}
+        for key in keys:
             observed = self.cluster.last_seen(key)
             if observed is None or observed.body["metadata"].get("deletionTimestamp"):
                 continue
-            try:
-                deployment = LLMDeployment.from_body(observed.body)
-            except InvalidSpec:
-                continue  # the controller says so on the object
-            autoscaling = deployment.spec.autoscaling
-            if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD or not autoscaling.max_replicas:
-                continue
-            if not broken_rules(observed.body) and not refusals(self._policy, observed.body):
+            deployment = self._understood(key, observed.body)
+            autoscaling = None if deployment is None else deployment.spec.autoscaling
+            if deployment is not None and autoscaling is not None:
                 yield Target(key, deployment, autoscaling, observed)
+
+    def _understood(self, key: Key, body: JsonObject) -> LLMDeployment | None:
+        """None where Fairlead does not scale it. Read once for each change: ticks are frequent, and a template may have
+        a megabyte."""
+        known = self._read.get(key)
+        if known is None or known[0] is not body:
+            known = self._read[key] = body, self._scaled(body)
+        return known[1]
+
+    def _scaled(self, body: JsonObject) -> LLMDeployment | None:
+        try:
+            deployment = LLMDeployment.from_body(body)
+        except InvalidSpec:
+            return None  # the controller says so on the object
+        autoscaling = deployment.spec.autoscaling
+        if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD or not autoscaling.max_replicas:
+            return None
+        return None if broken_rules(body) or refusals(self._policy, body) else deployment
 
     def signals(self, target: Target, readings: Readings) -> Signals:
         """Pods and gateways together."""

@@ -21,7 +21,7 @@ from fairlead_protocol.http.origin import parse
 LOOK_SECONDS = 2.0
 """Between two questions to a pod: each new answer is a new status."""
 MAX_AT_ONCE = 64
-"""Pods that are asked in one look; others keep what was last heard of them."""
+"""Pods that are asked in one look; others keep what was last heard of them, and are asked in the next."""
 _LIMITS = TimeLimits(connect=2.0, first_byte=5.0, silence=5.0, whole=5.0)
 """Long for a process that answers between two chunks: on a busy node each of them may take a second."""
 _MAX_BYTES = 64 * 2**10
@@ -36,6 +36,7 @@ class DownloadWatch:
         self._pods = pods
         self._on_change = on_change
         self._http: HttpClient | None = None
+        self._num_asked = 0
         self.known: dict[str, DownloadProgress] = {}
         """By the pod's uid. A pod that does not answer keeps what it last said; one that is done is absent."""
 
@@ -49,7 +50,9 @@ class DownloadWatch:
         """Asks every pod that downloads. Never raises for what one answers."""
         pods = [pod for pod in self._pods() if is_active(pod) and is_downloading(pod)]
         before = {uid: progress for pod in pods if (progress := self.known.get(uid := pod["metadata"]["uid"]))}
-        asked = pods[:MAX_AT_ONCE]
+        first = self._num_asked % len(pods) if len(pods) > MAX_AT_ONCE else 0
+        asked = [*pods[first:], *pods[:first]][:MAX_AT_ONCE]
+        self._num_asked = first + len(asked)
         answers = await asyncio.gather(*map(self._ask, asked))
         heard = {pod["metadata"]["uid"]: each for pod, each in zip(asked, answers, strict=True) if each is not None}
         self.known = before | heard

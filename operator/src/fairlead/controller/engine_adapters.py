@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from fairlead.api.conditions import shortened
 from fairlead.controller.applier import engine_url
 from fairlead.kube.client import JsonObject
 from fairlead_protocol.http.client import HttpClient, TimeLimits
@@ -100,6 +101,6 @@ class HttpEngineAdapters:
 def _sentence(answer: bytes) -> str:
     """What an error in OpenAI's shape says."""
     try:
-        return str(msgspec.json.decode(answer)["error"]["message"])
+        return shortened(str(msgspec.json.decode(answer)["error"]["message"]))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         return ""

@@ -139,7 +139,7 @@ class GatewayFollower:
                     async for line in lines(response, limit=MAX_LINE_BYTES):
                         self._hear(uid, self._decoder.decode(line), is_first=not spoke)
                         spoke = True
-            except (TransportError, ValueError) as error:  # a bad line is a ValueError
+            except (TransportError, ValueError, RecursionError) as error:  # of a bad line the latter two
                 problem = cause_of(error)
             now = self._by_uid().get(uid)
             if now is None or ready_since(now) is None:

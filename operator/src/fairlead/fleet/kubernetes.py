@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
-from fairlead.fleet.directory import Fleet, Key, Pool
+from fairlead.fleet.directory import Fleet, Key, Pool, ServedModel
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.models import outlook, served_model
 from fairlead.fleet.pods import POD_SELECTOR, finishes_answers, is_finished, owner_of, ready_since, replica_of
@@ -68,7 +68,8 @@ class KubernetesFleet(Fleet):
         self._tasks = ReplicaTasks(self._model_info, listener)
         places = (None,) if namespaces is None else tuple(dict.fromkeys(namespaces))
         self._namespaces = [Namespace(client, place, self, lost_seconds) for place in places]
-        self._deployments: dict[Key, LLMDeployment] = {}
+        self._deployments: dict[Key, tuple[LLMDeployment, ServedModel]] = {}
+        """What an LLMDeployment says, and what of it is served: read when it changes, as it may be large."""
         self._pods: dict[Key, dict[str, JsonObject]] = {}
         """Pods by owner, then by uid."""
         self._joined: dict[str, _Joined] = {}
@@ -101,7 +102,8 @@ class KubernetesFleet(Fleet):
             self._deployments.pop(key, None)
         else:
             try:
-                self._deployments[key] = LLMDeployment.from_body(body)
+                deployment = LLMDeployment.from_body(body)
+                self._deployments[key] = deployment, served_model(deployment)
             except InvalidSpec as error:
                 # What was valid before is still what the engines run; the operator reports the error on the object.
                 logger.warning("LLMDeployment %s/%s is ignored for now: %s", *key, error)
@@ -135,16 +137,17 @@ class KubernetesFleet(Fleet):
         self._rebuild(owner)
 
     def _rebuild(self, key: Key) -> None:
-        deployment = self._deployments.get(key)
-        if deployment is None:
+        known = self._deployments.get(key)
+        if known is None:
             changed = self._pools.pop(key, None) is not None
         else:
+            deployment, model = known
             pods = self._pods.get(key, {})
             replicas = sorted(
                 (self._joined[uid].replica for uid in pods if uid in self._joined), key=lambda replica: replica.name
             )
             departing = tuple(self._departing[uid] for uid in pods if uid in self._departing)
-            pool = Pool(served_model(deployment), tuple(replicas), outlook(deployment, pods.values()), departing)
+            pool = Pool(model, tuple(replicas), outlook(deployment, pods.values()), departing)
             changed = self._pools.get(key) != pool
             self._pools[key] = pool
         if changed:

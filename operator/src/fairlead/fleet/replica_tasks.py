@@ -67,7 +67,7 @@ class ModelInfoClient:
         try:
             async with self._turns:
                 brief = await self._ask(replica)
-        except (TransportError, TimeoutError, ValueError) as error:
+        except (TransportError, TimeoutError, ValueError, RecursionError) as error:
             raise ModelInfoError(cause_of(error)) from error
         limits = Limits(
             max_num_seqs=brief.max_num_seqs,

@@ -39,6 +39,8 @@ PAGE_SIZE = 500
 """Objects per page of a list."""
 MAX_ANSWER_BYTES = 2**30
 """More than a page of the largest objects that an API server keeps."""
+MAX_MESSAGE_LENGTH = 4096
+"""Characters of a refusal that are told: it may quote all of the object that is refused."""
 MAX_REQUESTS = 100
 """At once, of those that end soon: watches keep nobody waiting, however many namespaces are watched."""
 RECURSION_LIMIT = 12_000
@@ -346,4 +348,5 @@ async def _refusal(response: Connection) -> KubeError:
 
 
 def _from_status(document: Mapping[str, Any], status: int) -> KubeError:
-    return KubeError(status, str(document.get("reason") or "Unknown"), str(document.get("message") or "no message"))
+    message = str(document.get("message") or "no message")
+    return KubeError(status, str(document.get("reason") or "Unknown"), message[:MAX_MESSAGE_LENGTH])
