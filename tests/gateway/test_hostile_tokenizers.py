@@ -12,7 +12,10 @@ import msgspec
 import psutil
 import pytest
 
-from fairlead.gateway.prompts import tokenizers
+from fairlead.gateway.prompts import tokenising, tokenizers
+from fairlead.gateway.prompts.prompt_jobs import Engines, Outcome, ReadJob
+from fairlead.gateway.prompts.prompt_program import PromptProgram
+from fairlead_protocol.blocks import DIGEST_SIZE
 from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.prompts import CHAT_TEMPLATE, make_tokenizer
@@ -130,6 +133,24 @@ async def test_a_tokenizer_that_expands_texts(start, caplog: pytest.LogCaptureFi
     models = setup.gateway.signals.line().models
     assert models["default/fake"].tokenizer_problem == ""
     assert models["default/hostile"].tokenizer_problem in caplog.text
+
+
+@pytest.mark.parametrize(("num_letters", "outcome"), [(50, Outcome.READ), (51, Outcome.LEFT)])
+def test_of_a_tokenizer_that_makes_much_of_little_no_more_is_told_than_is_read_in_a_moment(
+    monkeypatch: pytest.MonkeyPatch, num_letters: int, outcome: Outcome
+) -> None:
+    monkeypatch.setattr(tokenising, "MAX_TOKENS", 1000)
+    monkeypatch.setattr(tokenising, "MAX_BLOCKS", 60)
+    normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+    made = tokenizer({"normalizer": normalizer})
+    engine = FakeEngine(tokenizer=made)
+    program = PromptProgram(engine._model_info())
+    fields = {"prompt": memoryview(json.dumps(["a" * num_letters] * 2).encode())}
+    job = ReadJob("/v1/completions", fields, None, 100, Engines(2**53, [1, 16], True))
+    reply = program.read(job, takes_long=True)
+    assert reply.outcome is outcome
+    hashes = [[len(raw) // DIGEST_SIZE for raw in each.hashes.values()] for each in reply.prompts]
+    assert hashes == ([[60, 31], [0, 0]] if outcome is Outcome.READ else [])
 
 
 async def test_a_tokenizer_that_panics(start) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fairlead.api.conditions import Reason, shortened
+from fairlead.api.conditions import MAX_REASON_LENGTH, Reason, shortened
 from fairlead.controller.adapter_downloads import LOOK_SECONDS, AdapterDownloads, Missing, PodDownloads, ReportsOfPods
 from fairlead.controller.desired import Desired
 from fairlead.controller.engine_adapters import EngineAdapters, HttpEngineAdapters
@@ -53,7 +53,11 @@ class AdapterState:
         """Its item of `status.adapters`."""
         own = {"servedName": self.served_name} if self.served_name else {}
         own |= {"source": self.source} if self.source else {}
-        counts = {"readyReplicas": self.num_loaded, "reason": str(self.reason), "message": shortened(self.message)}
+        counts = {
+            "readyReplicas": self.num_loaded,
+            "reason": str(self.reason)[:MAX_REASON_LENGTH],
+            "message": shortened(self.message),
+        }
         return {"name": self.name, **own, **counts}
 
 

@@ -21,6 +21,11 @@ MAX_CHARACTERS_PER_TOKEN = 32
 engine."""
 MAX_CHARACTERS = 1024 * 1024
 """Of a text, which takes some two hundred times as much memory; longer ones are left to the engine, too."""
+MAX_TOKENS = 1_000_000
+"""Of all prompts of a request: of more, the ids would not be sent. A tokenizer may make forty of a character, and the
+gateway has to read them on its event loop."""
+MAX_BLOCKS = 65_536
+"""Of those prompts that are hashed, as their first: where a request goes is not decided by what is behind them."""
 CHUNK_BLOCKS = 64
 """Blocks that are remembered together: with blocks of 16 tokens, 8 KiB."""
 
@@ -104,17 +109,22 @@ class Tokenising:
                 self._parts.append((part, known))
 
     def finish(self, learnt: Mapping[Key, Ids]) -> None:
-        """Encodes what was not known, nor `learnt` elsewhere, and hashes. Raises PromptError."""
+        """Encodes what was not known, nor `learnt` elsewhere, and hashes. Raises PromptError and LeftToEngine."""
         with self._timed():
             extra = self._raw.extra
             reads_all = self._raw.reads_all or not self._engines.shares_prefixes
+            num_tokens, room = 0, MAX_BLOCKS
             for part, encoding in self._parts:
                 whole, second_start = self._ids(part, encoding, learnt)
+                num_tokens += len(whole)
+                if num_tokens > MAX_TOKENS:
+                    raise LeftToEngine
                 ids, num_estimated = self._before_images(part, whole)
                 hashes = {
-                    size: [] if reads_all else self._chains.hashes(ids, size, extra)
+                    size: [] if reads_all else self._chains.hashes(ids[: room * size + 1], size, extra)
                     for size in self._engines.block_sizes
                 }
+                room -= max(map(len, hashes.values()), default=0)
                 self.prompts.append(PackedTokens.of(ids, hashes, second_start, num_estimated))
 
     def _ids(self, part: Part, encoding: Encoding | None, learnt: Mapping[Key, Ids]) -> tuple[Ids, int | None]:
