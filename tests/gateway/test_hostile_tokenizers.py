@@ -6,6 +6,7 @@ Told by order and by what was read, not by the clock.
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from fairlead.gateway.prompts.prompt_program import PromptProgram
 from fairlead_protocol.blocks import DIGEST_SIZE
 from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.fake_engine.engine import DEFAULT_LIMITS
 from fairlead_testing.fake_engine.prompts import CHAT_TEMPLATE, make_tokenizer
 from fairlead_testing.gateways import make_pool
 
@@ -151,6 +153,27 @@ def test_of_a_tokenizer_that_makes_much_of_little_no_more_is_told_than_is_read_i
     assert reply.outcome is outcome
     hashes = [[len(raw) // DIGEST_SIZE for raw in each.hashes.values()] for each in reply.prompts]
     assert hashes == ([[60, 31], [0, 0]] if outcome is Outcome.READ else [])
+
+
+async def test_engines_of_another_model_with_the_same_tokenizer_do_not_decide_how_prompts_are_read(start) -> None:
+    """Public models share their tokenizers. Hashing for blocks of one token takes sixteen times as long."""
+    small = replace(DEFAULT_LIMITS, block_size=1, max_model_len=10**6)
+    engines = [FakeEngine("hostile", served_name="hostile", limits=small), FakeEngine("honest")]
+    setup = await start(
+        engines=engines,
+        pools=lambda made: [
+            make_pool([made[1].replica(with_limits=False)]),
+            make_pool([made[0].replica(with_limits=False)], name="hostile"),
+        ],
+        follow=True,
+    )
+    assert (await setup.post(chat("fake", "ahoy " * 20)))[0] == 200
+    honest, foul = (setup.gateway.pools.find(name, None) for name in ("fake", "hostile"))
+    assert honest.digests == foul.digests
+    [digest] = honest.digests
+    assert honest._engines[digest] == Engines(DEFAULT_LIMITS.max_model_len or 0, [DEFAULT_LIMITS.block_size], True)
+    status, body, _ = await setup.post({"model": "fake", "prompt": "a" * 5000, "max_tokens": 1}, "/v1/completions")
+    assert status == 400 and "4096" in body["error"]["message"], "too long for its own engines"
 
 
 async def test_a_tokenizer_that_panics(start) -> None:

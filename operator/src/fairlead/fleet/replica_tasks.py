@@ -75,6 +75,7 @@ class ModelInfoClient:
             block_size=brief.block_size,
             max_model_len=brief.max_model_len,
             num_kv_blocks=brief.num_kv_blocks,
+            shares_prefixes=brief.shares_prefixes,
         )
         return replace(
             replica,

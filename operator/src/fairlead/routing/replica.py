@@ -27,6 +27,8 @@ class Limits:
     """Longest prompt plus completion, in tokens; reported to clients, not used for routing."""
     num_kv_blocks: int | None = None
     """Blocks of its KV cache; None where it has not told."""
+    shares_prefixes: bool = True
+    """Whether what was computed for one prompt spares another that begins alike."""
 
 
 @dataclass(frozen=True, slots=True)

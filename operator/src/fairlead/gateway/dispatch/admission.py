@@ -10,7 +10,7 @@ It does no network I/O: the director awaits it, the fleet and the engines' strea
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import ModelCounters
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.prompts.prompt_jobs import Engines, engines_of
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.datastore import Datastore
@@ -76,6 +77,8 @@ class ModelPool:
         """In line, that a replica may have died of."""
         self._num_adapted = 0
         """In line, that ask for an adapter."""
+        self._engines: Mapping[str, Engines] = {}
+        """What they say about prompts, by these."""
         self.digests: frozenset[str] = frozenset()
         """The tokenizers of its replicas, as far as known; while it has none, of those it had last."""
         self._outdated: frozenset[str] = frozenset()
@@ -137,7 +140,9 @@ class ModelPool:
         known = ticket.prompt if ticket.is_read else None
         length = self.model.routing.prefix_hash.prefix_char_length
         try:
-            ticket.prompt = await self._reader.read(ticket.request, missing, known, affinity_length=length)
+            ticket.prompt = await self._reader.read(
+                ticket.request, missing, known, affinity_length=length, engines=self._engines
+            )
         finally:  # not before: until then it must not be let go; also after an error, which would come again
             ticket.digests_read |= missing
         ticket.is_read = True
@@ -392,6 +397,7 @@ class ModelPool:
         if replicas:
             digests = {replica.digest for replica in replicas}
             self.digests = frozenset(digest for digest in digests if self._tokenizers.get(digest) is not None)
+            self._engines = engines_of(self.pool.replicas)
             self._knows_engines |= any(replica.uid not in self._outdated for replica in replicas)
             self._read_line()
         self._note_readiness()

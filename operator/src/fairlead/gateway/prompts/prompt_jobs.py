@@ -1,13 +1,14 @@
 """What a gateway and the process that has a model's tokenizer say to each other."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 import msgspec
 
 from fairlead.gateway.prompts.fields import LeastTokens
 from fairlead.routing.prompt import Tokens
+from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol.blocks import DIGEST_SIZE, BlockHash
 
 Key = tuple[str, str]
@@ -23,6 +24,23 @@ class Engines(msgspec.Struct, array_like=True, frozen=True):
     """Tokens per block of their caches."""
     shares_prefixes: bool
     """Whether they spare a prompt what another has in common with it."""
+
+
+def engines_of(replicas: Iterable[Replica]) -> dict[str, Engines]:
+    """By the digest of their tokenizer, as far as replicas have told."""
+    told: dict[str, list[Limits]] = {}
+    for replica in replicas:
+        if replica.digest and replica.limits is not None:
+            told.setdefault(replica.digest, []).append(replica.limits)
+    return {
+        digest: Engines(
+            max(each.max_model_len or 0 for each in limits),
+            sorted({each.block_size for each in limits}),
+            any(each.shares_prefixes for each in limits),
+        )
+        for digest, limits in told.items()
+        if all(each.max_model_len is not None for each in limits)
+    }
 
 
 class ReadJob(msgspec.Struct, array_like=True, tag=True, frozen=True):

@@ -7,12 +7,13 @@ tokens and no error either: its engine says what is wrong with it. Only that a p
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.fields import LeastTokens, Raw, prompt_fields, raw_prompt
-from fairlead.gateway.prompts.prompt_jobs import Outcome, ReadJob, ReadReply
+from fairlead.gateway.prompts.prompt_jobs import Engines, Outcome, ReadJob, ReadReply
 from fairlead.gateway.prompts.tokenizers import ModelTokenizer, Tokenizers
 from fairlead.routing.prompt import Prompt
 from fairlead_protocol.adapters import with_adapter
@@ -75,11 +76,13 @@ class PromptReader:
         prompt: ReadPrompt | None = None,
         *,
         affinity_length: int = 100,
+        engines: Mapping[str, Engines] = MappingProxyType({}),
     ) -> ReadPrompt:
         """The request's prompt for replicas of these digests; with `prompt`, what it lacks for them is added to it.
 
         A digest stays out while its tokenizer is not known, and where the request cannot be tokenised.
-        `affinity_length`: characters of `Prompt.affinity`.
+        `affinity_length`: characters of `Prompt.affinity`. `engines`: by digest, what the replicas say about prompts,
+        where it is known: others with the same tokenizer may say anything.
         """
         wanted = set(digests)
         settled = set() if prompt is None else prompt.settled
@@ -88,7 +91,7 @@ class PromptReader:
         for digest, model in known.items() if fields else ():
             if model is None:
                 continue
-            reply = await self._reply(request, fields, model, affinity_length)
+            reply = await self._reply(request, fields, model, affinity_length, engines.get(digest, model.engines))
             if reply is not None:
                 prompt = prompt or _begun(request, reply.num_tokens, reply.affinity, reply.least)
                 _settle(prompt, digest, reply)
@@ -99,7 +102,12 @@ class PromptReader:
         return prompt or await self._unread(request, affinity_length)
 
     async def _reply(
-        self, request: InferenceRequest, fields: Mapping[str, Raw], model: ModelTokenizer, affinity_length: int
+        self,
+        request: InferenceRequest,
+        fields: Mapping[str, Raw],
+        model: ModelTokenizer,
+        affinity_length: int,
+        engines: Engines,
     ) -> ReadReply | None:
         """None where reading it is left to an engine."""
         if self._num_waiting >= MAX_WAITING:
@@ -107,7 +115,7 @@ class PromptReader:
         given = {name: memoryview(raw) for name, raw in fields.items()}
         self._num_waiting += 1
         try:
-            return await model.read(ReadJob(request.path, given, request.adapter, affinity_length, model.engines))
+            return await model.read(ReadJob(request.path, given, request.adapter, affinity_length, engines))
         except (GivenUp, WorkerError, WorkerExceeded, WorkerInterrupted):
             return None
         finally:
