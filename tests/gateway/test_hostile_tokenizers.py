@@ -13,6 +13,7 @@ import msgspec
 import psutil
 import pytest
 
+from fairlead.gateway.dispatch import admission
 from fairlead.gateway.prompts import tokenising, tokenizers
 from fairlead.gateway.prompts.prompt_jobs import Engines, Outcome, ReadJob
 from fairlead.gateway.prompts.prompt_program import PromptProgram
@@ -174,6 +175,17 @@ async def test_engines_of_another_model_with_the_same_tokenizer_do_not_decide_ho
     assert honest._engines[digest] == Engines(DEFAULT_LIMITS.max_model_len or 0, [DEFAULT_LIMITS.block_size], True)
     status, body, _ = await setup.post({"model": "fake", "prompt": "a" * 5000, "max_tokens": 1}, "/v1/completions")
     assert status == 400 and "4096" in body["error"]["message"], "too long for its own engines"
+
+
+async def test_a_model_whose_replicas_all_have_other_tokenizers_takes_few_processes(start) -> None:
+    engines = [FakeEngine(f"e{number}", tokenizer=tokenizer({}, f"{CHAT_TEMPLATE}{number}")) for number in range(12)]
+    setup = await start(
+        engines=engines, pools=lambda made: [make_pool([each.replica(with_limits=False) for each in made])], follow=True
+    )
+    await setup.until(lambda: all(each.digest for each in setup.fleet.directory.pools[0].replicas))
+    assert len(setup.gateway.pools.find("fake", None).digests) == admission.MAX_DIGESTS
+    assert len(setup.gateway.tokenizers._known) <= admission.MAX_DIGESTS + tokenizers.MAX_SPARE
+    assert (await setup.post(chat("fake", "ahoy")))[0] == 200
 
 
 async def test_a_tokenizer_that_panics(start) -> None:

@@ -10,6 +10,7 @@ It does no network I/O: the director awaits it, the fleet and the engines' strea
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 PUMP_GAP_SECONDS = 0.005
 """Least time between two looks at the line that load lines cause: many replicas tell their load many times a second."""
+MAX_DIGESTS = 4
+"""Tokenizers that one model's prompts are read with, those of most replicas: a rollout has two, and each takes two
+processes. The prompts of other replicas are left to them."""
 LULL_SECONDS = 1.0
 """A line that begins after nobody has waited for so long is told at once; one that comes and goes, in its turn."""
 
@@ -395,8 +399,8 @@ class ModelPool:
         self.router.set_replicas(replicas)
         self._hangs.keep(self.pool.replicas)
         if replicas:
-            digests = {replica.digest for replica in replicas}
-            self.digests = frozenset(digest for digest in digests if self._tokenizers.get(digest) is not None)
+            counts = Counter(each.digest for each in replicas if self._tokenizers.get(each.digest) is not None)
+            self.digests = frozenset(digest for digest, _ in counts.most_common(MAX_DIGESTS))
             self._engines = engines_of(self.pool.replicas)
             self._knows_engines |= any(replica.uid not in self._outdated for replica in replicas)
             self._read_line()
