@@ -6,10 +6,9 @@ whole first.
 """
 
 from collections.abc import AsyncIterator
-from weakref import WeakValueDictionary
 
 from fairlead.gateway.dispatch.attempt import Attempt
-from fairlead.gateway.dispatch.reply_room import ReplyRoom
+from fairlead.gateway.dispatch.reply_room import LARGE_BYTES, ReplyRoom
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import (
@@ -89,8 +88,8 @@ class Proxy:
         self._settings = settings
         self._gateway_id = gateway_id
         self._shares = LoopShares()
-        self._rooms: WeakValueDictionary[str, ReplyRoom] = WeakValueDictionary()
-        """By `namespace/name`, of the models whose answers are being read."""
+        self._rooms: dict[str, ReplyRoom] = {}
+        """By `namespace/name`, of the models that have answered at such length."""
         connect, silence = settings.connect_timeout, settings.idle_timeout
         self._limits = {
             is_stream: TimeLimits(connect=connect, first_byte=first_byte, silence=silence)
@@ -128,11 +127,11 @@ class Proxy:
                 if response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM):
                     await self._pass_events(attempt, response, request, client, seen)
                 else:
-                    room = self._rooms.setdefault(seen.model, ReplyRoom())
                     try:
-                        await self._pass_whole(attempt, response, client, seen, room)
+                        await self._pass_whole(attempt, response, client, seen)
                     finally:
-                        room.leave(response)
+                        if (room := self._rooms.get(seen.model)) is not None:
+                            room.leave(response)
         except AnswerTooLarge as error:
             raise answer_too_large(str(error)) from error
         except TransportError as error:
@@ -173,13 +172,14 @@ class Proxy:
             seen.attempt_failed(Failure.DIED, "Its engine died in the middle of the answer.", again=False)
         await client.finish()
 
-    async def _read(self, response: Connection, room: ReplyRoom) -> bytes:
+    async def _read(self, response: Connection, model: str) -> bytes:
         body = bytearray()
         while chunk := await response.chunk():
             body += chunk
             if len(body) > self._settings.max_reply_bytes:
                 raise AnswerTooLarge(f"more than {self._settings.max_reply_bytes} bytes")
-            await room.grow(response, len(body))
+            if len(body) > LARGE_BYTES:
+                await self._rooms.setdefault(model, ReplyRoom()).grow(response, len(body))
         return bytes(body)
 
     async def _fed(self, events: UsageFilter, response: Connection) -> AsyncIterator[bytes]:
@@ -197,12 +197,10 @@ class Proxy:
                 await share.rest()
                 yield passed
 
-    async def _pass_whole(
-        self, attempt: Attempt, response: Connection, client: Client, seen: Observation, room: ReplyRoom
-    ) -> None:
+    async def _pass_whole(self, attempt: Attempt, response: Connection, client: Client, seen: Observation) -> None:
         """The whole answer at once."""
         replica = attempt.decision.replica
-        body = await self._read(response, room)
+        body = await self._read(response, seen.model)
         status = response.status
         if status >= 500 and error_code_of(body) == CODE_ENGINE_DEAD:
             error = upstream_failed(f"The engine of the replica {replica.name} has died.", status=503)

@@ -3,7 +3,7 @@
 import asyncio
 
 LARGE_BYTES = 2**20
-"""Smaller answers are not counted."""
+"""Smaller answers are not counted here."""
 MAX_BYTES = 64 * 2**20
 """Of all large answers of a model together, but for the oldest."""
 
@@ -19,8 +19,6 @@ class ReplyRoom:
 
     async def grow(self, holder: object, num_bytes: int) -> None:
         """This answer has so many bytes; returns when it may have more."""
-        if num_bytes <= LARGE_BYTES:
-            return
         self._held[holder] = num_bytes
         while sum(self._held.values()) > MAX_BYTES and next(iter(self._held)) is not holder:
             await self._left.wait()
