@@ -42,8 +42,8 @@ def no_tokens() -> list[int]:
 
 
 class ReplicaSignals(LoadFigures, kw_only=True, frozen=True):
-    """What an engine's last load line said, as this gateway has it, but for its adapters: there may be thousands, nobody
-    scales by them, and an operator keeps a minute's lines."""
+    """What an engine's last load line said, without its adapters: there may be thousands, nobody scales by them, and an
+    operator keeps a minute's lines."""
 
     name: str
     """The pod's name."""

@@ -61,9 +61,9 @@ class Workers:
     ) -> None:
         """`name`: for people. `program`: what makes it of `payload`, as `module:name` (`process.Program`).
         `plain_program`: another for the same jobs, which is loaded where that one takes more than it may. `num_bytes`:
-        of the files that it reads when it is loaded. `gives_up`: whether it is slow when its jobs take long, and
-        given up when it exceeds again and again. `patience`: for how many seconds a job that takes long waits for other programs' to end, before it counts
-        as interrupted; None = any."""
+        of the files that it reads when it is loaded. `gives_up`: whether the program gets fewer places when its jobs
+        take long, and is given up when it exceeds its limits again and again. `patience`: for how many seconds a job
+        that takes long waits for other programs' to end, before it counts as interrupted; None = any."""
         self.name = name
         self._root = root
         self._load = msgspec.msgpack.encode(Load(program, payload))
