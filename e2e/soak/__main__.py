@@ -4,6 +4,7 @@ Ctrl-C ends the traffic early; the books are closed and the fleet is taken down 
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -13,6 +14,10 @@ from cluster import kubectl
 from homes.local import local_fleet
 
 from soak.run import Soak, SoakOptions
+
+FREE_BYTES = 2**17
+"""What the heap of a process may keep that is free; glibc would raise it to 64 MiB as tensors come and go, which looks
+like growth."""
 
 
 def main() -> int:
@@ -31,6 +36,7 @@ def main() -> int:
         num_attackers=args.attackers,
         burst_seconds=args.burst_seconds,
     )
+    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(FREE_BYTES))
     with (
         tempfile.TemporaryDirectory(prefix="fairlead-soak-") as folder,
         local_fleet(Path(folder) / "fleet", kubectl.require()) as fleet,
