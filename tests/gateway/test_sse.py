@@ -2,7 +2,8 @@
 
 import json
 import tracemalloc
-from itertools import pairwise
+from itertools import dropwhile, pairwise
+from operator import not_
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +63,8 @@ def test_usage_disappears_and_nothing_else_changes_however_the_stream_is_cut(str
     assert (events.usage is None) == (usage is None)
     if usage is not None:
         assert events.usage.prompt_tokens == usage["prompt_tokens"]
+    texts = [json.loads(line[6:])["choices"][0]["delta"]["content"] for line in bare.splitlines() if b"{" in line]
+    assert events.num_tokens == len(list(dropwhile(not_, texts)))
 
 
 @settings(deadline=None, max_examples=200)
@@ -126,6 +129,16 @@ def test_the_opening_of_a_chat_is_not_its_first_token(event: bytes, is_token: bo
     events = UsageFilter(hide_usage=True)
     events.feed(event)
     assert events.token_seen == is_token
+
+
+@pytest.mark.parametrize("mark", [b'"delta":{}', b'"choices":[]'])
+def test_events_without_a_token_are_not_counted(mark: bytes) -> None:
+    events = UsageFilter(hide_usage=True)
+    events.feed(b'data: {"choices":[{"text":"H"}]}\n\n')
+    events.feed(b"data: {" + mark + b"}\n\n")
+    assert events.num_tokens == 1
+    events.feed(b"data: {" + 9 * mark + b"}\n\n")
+    assert events.num_tokens == 1, "whatever an engine writes, what is counted does not go down"
 
 
 def test_an_error_event_is_noticed_and_passed() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import ReadPrompt
+from fairlead_testing.fake_engine import Death
 from fairlead_testing.fake_engine.prompts import read_prompt
 from fairlead_testing.gateways import make_pool
 from fairlead_testing.http import Responder
@@ -131,6 +132,28 @@ async def test_a_stream_that_has_begun_keeps_no_prompt_in_memory(start) -> None:
         assert not [each for each in prompts_in_memory() if id(each) not in before]
         may_go.set()
         assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+
+async def test_tokens_of_a_stream_that_breaks_are_counted_as_they_passed(start) -> None:
+    setup = await start(follow=True)
+    setup.engines[0].death = Death.AFTER_ONE_TOKEN
+    assert b'"error"' in await setup.stream()
+    num_tokens = len(read_prompt(setup.engines[0].requests[0].json()))
+    metrics = await setup.metrics()
+    assert 'fairlead_gateway_tokens_total{kind="completion",model="default/fake"} 1.0' in metrics
+    assert f'fairlead_gateway_tokens_total{{kind="prompt",model="default/fake"}} {num_tokens}.0' in metrics
+    assert 'kind="cached"' not in metrics, "nobody said how many came from the cache"
+    assert setup.gateway.pools.find("fake", None).counters.num_answered == 0, "its length says nothing of answers"
+
+
+async def test_tokens_of_a_stream_whose_client_leaves_are_counted_as_they_passed(start) -> None:
+    setup = await start()
+    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index < 3 else asyncio.Event().wait()
+    async with setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True}) as response:
+        for _ in range(3):
+            await response.content.readuntil(b"\n\n")
+    await setup.until(lambda: setup.engines[0].num_cancelled == 1)
+    assert 'fairlead_gateway_tokens_total{kind="completion",model="default/fake"} 3.0' in await setup.metrics()
 
 
 async def test_a_client_that_leaves_before_the_first_byte_cancels_the_engines_work(start) -> None:

@@ -94,6 +94,16 @@ class Observation:
     """Time to the first token, or to the vectors; to the whole answer where it is not streamed."""
     duration_seconds: float = 0.0
     usage: Usage | None = None
+    """As the engine told it; None where it told none, as of a stream that broke or whose client left."""
+    num_passed_tokens: int = 0
+    """Events with tokens of a stream that have passed; fewer than tokens where an engine sends several in one."""
+
+    @property
+    def partial_usage(self) -> Usage | None:
+        """What is known of a stream that ended before its engine told its usage; None where no token had passed."""
+        if self.usage is not None or not self.num_passed_tokens:
+            return None
+        return Usage(prompt_tokens=self.num_prompt_tokens, completion_tokens=self.num_passed_tokens)
 
     @property
     def shows_ttft(self) -> bool:
@@ -252,7 +262,7 @@ def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None =
     one that had no line of their own, since the last one that had. `error`: what was wrong with it."""
     if not logger.isEnabledFor(logging.INFO):
         return
-    usage, decision = seen.usage, seen.decision
+    usage, decision = seen.usage or seen.partial_usage, seen.decision
     fields = {
         "request_id": seen.request_id,
         "client": seen.client,
@@ -273,7 +283,7 @@ def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None =
         "duration_seconds": _rounded(seen.duration_seconds),
         "num_prompt_tokens": usage.prompt_tokens if usage else None,
         "num_predicted_cached_tokens": decision.cached_tokens if decision else None,
-        "num_cached_tokens": usage.cached_tokens if usage else None,
+        "num_cached_tokens": seen.usage.cached_tokens if seen.usage else None,
         "num_completion_tokens": usage.completion_tokens if usage else None,
         "num_left_out": num_left_out or None,
         "error": error,

@@ -160,7 +160,7 @@ class Proxy:
             if not events.done:
                 raise
         finally:
-            seen.usage = events.usage
+            seen.usage, seen.num_passed_tokens = events.usage, events.num_tokens
             if events.usage is not None:
                 attempt.generated(events.usage.completion_tokens)
         if not (events.done or events.failed):

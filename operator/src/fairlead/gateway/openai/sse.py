@@ -24,6 +24,8 @@ _BOUNDARY_OVERLAP = 3
 _DONE = b"data: [DONE]"
 _MARKS = (b'"usage"', b'"error"', _DONE)
 """Where whole events have none of these, nothing has to be done about them."""
+_EMPTY = (b'"delta":{}', b'"choices":[]')
+"""What engines write in events without a token."""
 _NULL_USAGE = re.compile(rb',\s*"usage"\s*:\s*null')
 _ERROR_EVENT = re.compile(rb'data:\s*\{\s*"error"')
 _NO_TOKEN_YET = re.compile(rb'"content"\s*:\s*(?:""|null)|"delta"\s*:\s*\{\s*(?:"role"\s*:\s*"assistant"\s*)?\}')
@@ -95,6 +97,8 @@ class UsageFilter:
         """Whether that error says that the request is wrong."""
         self.token_seen = False
         """Whether an event with a token has passed: the first one marks TTFT."""
+        self.num_tokens = 0
+        """Events with tokens that have passed; fewer than tokens where an engine sends several in one."""
         self._tail = bytearray()
         """The event that has begun."""
 
@@ -103,6 +107,7 @@ class UsageFilter:
         if not self._tail and self.token_seen and data.endswith(b"\n\n"):
             bare = _NULL_USAGE.sub(b"", data) if b'"usage"' in data else data
             if not any(mark in bare for mark in _MARKS):
+                self.num_tokens += _num_tokens(data)
                 return bare if self.hide_usage else data
         passed, start = [], 0
         if self._tail and not _BOUNDARY.search(self._tail[-_BOUNDARY_OVERLAP:] + data):
@@ -128,8 +133,10 @@ class UsageFilter:
             return event
         if b'"usage"' in event:
             event = self._without_usage(event)
-        if not self.token_seen and event.startswith(b"data:"):
-            self.token_seen = _NO_TOKEN_YET.search(event) is None
+        if event.startswith(b"data:"):
+            self.token_seen = self.token_seen or _NO_TOKEN_YET.search(event) is None
+            if self.token_seen:
+                self.num_tokens += _num_tokens(event)
         return event
 
     def _without_usage(self, event: bytes) -> bytes:
@@ -152,6 +159,13 @@ class UsageFilter:
         fields = _fields_decoder.decode(_payload(event))
         del fields["usage"]
         return b"data: " + msgspec.json.encode(fields) + b"\n\n"
+
+
+def _num_tokens(events: bytes) -> int:
+    """How many of those events carry tokens. Counted without a look at their JSON, since most of what passes comes
+    here."""
+    num_events = events.startswith(b"data:") + events.count(b"\ndata:")
+    return max(0, num_events - sum(events.count(mark) for mark in _EMPTY))
 
 
 def usage_of(body: bytes) -> Usage | None:

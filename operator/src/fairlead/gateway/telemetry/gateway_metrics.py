@@ -69,8 +69,9 @@ class Metrics(Observer, Collector):
         )
         self.tokens = self._counter(
             "tokens_total",
-            "Tokens of answered requests as engines counted them; kind is prompt, cached (of those), predicted_cached "
-            "(those as foreseen) or completion",
+            "Tokens of requests as engines counted them; kind is prompt, cached (of those), predicted_cached (those as "
+            "foreseen) or completion. Of streams that broke or whose client left: the prompt as the gateway counts it, "
+            "and the events with tokens that had passed",
             "model",
             "kind",
         )
@@ -107,7 +108,7 @@ class Metrics(Observer, Collector):
         )
         self.client_tokens = self._counter(
             "client_tokens_total",
-            "Tokens of those requests as engines counted them; kind is prompt or completion",
+            "Tokens of those requests, counted as in tokens_total; kind is prompt or completion",
             "client",
             "kind",
         )
@@ -163,13 +164,15 @@ class Metrics(Observer, Collector):
             self.queue_wait.labels(model).observe(seen.queue_seconds)
         if seen.client is not None:
             self.client_requests.labels(seen.client, str(seen.outcome)).inc()
-        if (usage := seen.usage) is None:
+        if (usage := seen.usage or seen.partial_usage) is None:
             return
         counts = {"prompt": usage.prompt_tokens, "completion": usage.completion_tokens or 0}
         for kind, number in counts.items():
             self.tokens.labels(model, kind).inc(number)
             if seen.client is not None:
                 self.client_tokens.labels(seen.client, kind).inc(number)
+        if seen.usage is None:
+            return
         self.tokens.labels(model, "cached").inc(usage.cached_tokens)
         if seen.decision is not None and (error := seen.cached_tokens_error) is not None:
             self.tokens.labels(model, "predicted_cached").inc(seen.decision.cached_tokens or 0)
