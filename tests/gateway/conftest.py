@@ -70,7 +70,7 @@ async def until_followed(gateway: Gateway, engines: list[FakeEngine]) -> None:
     now, datastore = asyncio.get_running_loop().time, gateway.datastore
     async with asyncio.timeout(30):
         while not all(datastore.load(engine.name, now()) is not None for engine in engines) or not all(
-            pool.digests or pool.tokenizer_problem for pool in gateway.pools
+            pool.prompts.digests or pool.tokenizer_problem for pool in gateway.pools
         ):
             await asyncio.sleep(0.002)
 

@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 
-from fairlead.gateway.dispatch import admission
+from fairlead.gateway.dispatch import pool_prompts
 from fairlead.gateway.prompts import tokenising, tokenizers
 from fairlead.gateway.prompts.prompt_jobs import Engines, Outcome, ReadJob
 from fairlead.gateway.prompts.prompt_program import PromptProgram
@@ -147,7 +147,7 @@ def test_of_a_tokenizer_that_makes_much_of_little_no_more_is_told_than_is_read_i
     normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
     made = tokenizer({"normalizer": normalizer})
     engine = FakeEngine(tokenizer=made)
-    program = PromptProgram(engine._model_info())
+    program = PromptProgram(engine._model_info(), may_quicken=True)
     fields = {"prompt": memoryview(json.dumps(["a" * num_letters] * 2).encode())}
     job = ReadJob("/v1/completions", fields, None, 100, Engines(2**53, [1, 16], True))
     reply = program.read(job, takes_long=True)
@@ -170,9 +170,11 @@ async def test_engines_of_another_model_with_the_same_tokenizer_do_not_decide_ho
     )
     assert (await setup.post(chat("fake", "ahoy " * 20)))[0] == 200
     honest, foul = (setup.gateway.pools.find(name, None) for name in ("fake", "hostile"))
-    assert honest.digests == foul.digests
-    [digest] = honest.digests
-    assert honest._engines[digest] == Engines(DEFAULT_LIMITS.max_model_len or 0, [DEFAULT_LIMITS.block_size], True)
+    assert honest.prompts.digests == foul.prompts.digests
+    [digest] = honest.prompts.digests
+    assert honest.prompts.engines[digest] == Engines(
+        DEFAULT_LIMITS.max_model_len or 0, [DEFAULT_LIMITS.block_size], True
+    )
     status, body, _ = await setup.post({"model": "fake", "prompt": "a" * 5000, "max_tokens": 1}, "/v1/completions")
     assert status == 400 and "4096" in body["error"]["message"], "too long for its own engines"
 
@@ -183,8 +185,8 @@ async def test_a_model_whose_replicas_all_have_other_tokenizers_takes_few_proces
         engines=engines, pools=lambda made: [make_pool([each.replica(with_limits=False) for each in made])], follow=True
     )
     await setup.until(lambda: all(each.digest for each in setup.fleet.directory.pools[0].replicas))
-    assert len(setup.gateway.pools.find("fake", None).digests) == admission.MAX_DIGESTS
-    assert len(setup.gateway.tokenizers._known) <= admission.MAX_DIGESTS + tokenizers.MAX_SPARE
+    assert len(setup.gateway.pools.find("fake", None).prompts.digests) == pool_prompts.MAX_DIGESTS
+    assert len(setup.gateway.tokenizers._known) <= pool_prompts.MAX_DIGESTS + tokenizers.MAX_SPARE
     assert (await setup.post(chat("fake", "ahoy")))[0] == 200
 
 

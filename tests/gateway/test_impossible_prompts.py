@@ -134,7 +134,7 @@ async def test_a_model_at_zero_is_not_woken_for_what_its_engines_could_never_tak
     setup = await start(engines=[engine], follow=True)
     assert (await setup.post(CHAT))[0] == 200
     pool = setup.gateway.pools.find("fake", None)
-    await setup.until(lambda: bool(pool.digests))
+    await setup.until(lambda: bool(pool.prompts.digests))
     woken: list[int] = []
     pool._on_urgent = lambda: woken.append(1)
     asleep = Pool(pool.model, (), Outlook(True, "It is scaled to zero.", asleep=True))

@@ -136,7 +136,7 @@ class Room:
         assert len(self.model_pool.queue) == 0
         assert self.model_pool.router.in_flight.total == 0
         assert not len(self.model_pool.queue)
-        assert self.model_pool._reading is None
+        assert not self.model_pool.prompts.is_reading_line
         return self.log
 
     def _count_urgent(self) -> None:

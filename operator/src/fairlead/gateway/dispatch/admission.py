@@ -10,27 +10,26 @@ It does no network I/O: the director awaits it, the fleet and the engines' strea
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fairlead.fleet.directory import Outlook, Pool, ServedModel
 from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
 from fairlead.gateway.dispatch.claims import Claims
+from fairlead.gateway.dispatch.pool_prompts import PoolPrompts
 from fairlead.gateway.dispatch.refusals import QueueOutcome, refusal, unfit, without_adapter
 from fairlead.gateway.dispatch.replica_watch import Hangs, WarmUps
+from fairlead.gateway.dispatch.waiting_line import WaitingLine
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import ModelCounters
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.prompts.prompt_jobs import Engines, engines_of
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import make_policy
-from fairlead.routing.queue import PoolQueue
 from fairlead.routing.replica import Load
 from fairlead.routing.router import Router
 from fairlead_protocol.prompts import PromptError
@@ -39,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 PUMP_GAP_SECONDS = 0.005
 """Least time between two looks at the line that load lines cause: many replicas tell their load many times a second."""
-MAX_DIGESTS = 4
-"""Tokenizers that one model's prompts are read with, those of most replicas: a rollout has two, and each takes two
-processes. The prompts of other replicas are left to them."""
 LULL_SECONDS = 1.0
 """A line that begins after nobody has waited for so long is told at once; one that comes and goes, in its turn."""
 
@@ -68,23 +64,12 @@ class ModelPool:
         self.now = self._loop.time
         self.pool = pool
         self.datastore = shared.datastore
-        settings = shared.settings
-        self.queue: PoolQueue[RequestTicket] = PoolQueue(
-            max_waiting=settings.max_queue, max_bytes=settings.max_queue_bytes
-        )
+        self._line = WaitingLine(shared.settings, self._deadline, self._expire)
+        self.queue = self._line.queue
         self.router = Router(make_policy(pool.model.routing), shared.datastore, shared.gateway_id)
         self.counters = ModelCounters()
-        self._reader = shared.reader
-        self._tokenizers = shared.tokenizers
+        self.prompts = PoolPrompts(shared.reader, shared.tokenizers, self.queue, self._affinity_length, self.pump)
         self._on_urgent = on_urgent
-        self._num_suspects = 0
-        """In line, that a replica may have died of."""
-        self._num_adapted = 0
-        """In line, that ask for an adapter."""
-        self._engines: Mapping[str, Engines] = {}
-        """What they say about prompts, by these."""
-        self.digests: frozenset[str] = frozenset()
-        """The tokenizers of its replicas, as far as known; while it has none, of those it had last."""
         self._outdated: frozenset[str] = frozenset()
         """Replicas that were there when what the engines are to be was changed last, by uid."""
         self._knows_engines = False
@@ -95,14 +80,10 @@ class ModelPool:
         """When a replica that warms up will be used all the same."""
         self._draining: set[str] = set()
         """Replicas that say so themselves, by uid."""
-        self._reading: asyncio.Task[None] | None = None
-        """Reads the prompts of who waits, while any is unread."""
         self._wake_up: asyncio.TimerHandle | None = None
         self._next_pump: asyncio.TimerHandle | None = None
         self._pumped_at = float("-inf")
         self._was_ready = False
-        self._emptied_at = float("-inf")
-        """When somebody waited last."""
         self._state_since = self.now()
         self._take_replicas()
 
@@ -116,11 +97,13 @@ class ModelPool:
         """Replicas that may be sent requests: neither brand new nor on their way out."""
         return len(self.router.replicas) - len(self._draining)
 
+    def _affinity_length(self) -> int:
+        return self.model.routing.prefix_hash.prefix_char_length
+
     @property
     def tokenizer_problem(self) -> str | None:
         """Why prompts for some of its replicas are not tokenised here; None where all are."""
-        problems = (self._tokenizers.problem(digest) for digest in {each.digest for each in self.router.replicas})
-        return next(filter(None, problems), None)
+        return self.prompts.problem(self.router.replicas)
 
     # What the director calls.
 
@@ -135,21 +118,8 @@ class ModelPool:
         it, however long it waits."""
         if self._is_hopeless or (len(self.queue) and not self.queue.has_room(ticket.num_bytes)):
             return  # nothing is spent on what `wait` is going to refuse
-        await self._read(ticket)
+        await self.prompts.read(ticket)
         self._raise_if_unfit(ticket)
-
-    async def _read(self, ticket: RequestTicket) -> None:
-        """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
-        missing = self.digests - ticket.digests_read
-        known = ticket.prompt if ticket.is_read else None
-        length = self.model.routing.prefix_hash.prefix_char_length
-        try:
-            ticket.prompt = await self._reader.read(
-                ticket.request, missing, known, affinity_length=length, engines=self._engines
-            )
-        finally:  # not before: until then it must not be let go; also after an error, which would come again
-            ticket.digests_read |= missing
-        ticket.is_read = True
 
     @asynccontextmanager
     async def admit(self, ticket: RequestTicket) -> AsyncIterator[Attempt]:
@@ -171,7 +141,7 @@ class ModelPool:
             raise self._refusal(QueueOutcome.NO_REPLICAS)
         self._raise_if_unfit(ticket)
         claims = self._claims_ahead_of(ticket, now)
-        if not claims.is_everything and not self._stays(ticket, claims, now) and self._has_been_read(ticket):
+        if not claims.is_everything and not self._stays(ticket, claims, now) and self.prompts.has_read(ticket):
             sent = self._route(ticket, now, claims)
             if sent is not None:
                 self._foresee(ticket, sent.decision.predicted_ttft_seconds, now)
@@ -195,7 +165,7 @@ class ModelPool:
         if self._is_hopeless:
             self._refuse_all(QueueOutcome.NO_REPLICAS)
         if _limits(pool.model) != _limits(before.model):
-            self._set_timers()
+            self._line.set_timers()
         self.pump()
 
     def load_changed(self, uid: str, load: Load | None) -> None:
@@ -223,7 +193,7 @@ class ModelPool:
         if self._next_pump is not None:
             self._next_pump.cancel()
             self._next_pump = None
-        if self._num_adapted:
+        if self._line.num_adapted:
             self._refuse_without_adapter()
         claims = Claims(self.router, now)
         for ticket in list(self.queue):
@@ -237,13 +207,13 @@ class ModelPool:
 
     def _let_suspects_go(self) -> None:
         """A request has had its first token: a suspect that is kept apart from it may have waited for that."""
-        if self._num_suspects:
+        if self._line.num_suspects:
             self.pump()
 
     def _let_go(self, ticket: RequestTicket, claims: Claims, now: float) -> None:
         """Where there is room for it; else it has a claim."""
         adapter = ticket.request.adapter
-        if not self._has_been_read(ticket):
+        if not self.prompts.has_read(ticket):
             claims.wait(adapter, None)  # who reads it pumps again
             return
         if claims.leaves_nothing(adapter):
@@ -253,9 +223,9 @@ class ModelPool:
             if (misfit := self.router.misfit(ticket.prompt, now)) is None:
                 claims.wait(adapter, ticket.prompt)
             else:
-                self._refuse(ticket, unfit(misfit))
+                self._line.refuse(ticket, unfit(misfit))
             return
-        awaited = self._take_out(ticket)
+        awaited = self._line.take_out(ticket)
         if awaited.done():
             self.router.release(sent, now)  # its client is just going away
         else:
@@ -274,7 +244,7 @@ class ModelPool:
             if each.order > ticket.order or claims.is_everything:
                 break
             if not self._stays(each, claims, now):
-                claims.wait(each.request.adapter, each.prompt if self._has_been_read(each) else None)
+                claims.wait(each.request.adapter, each.prompt if self.prompts.has_read(each) else None)
         return claims
 
     def _stays(self, ticket: RequestTicket, claims: Claims, now: float) -> bool:
@@ -293,18 +263,13 @@ class ModelPool:
         return self.router.holds_back(ticket.prompt, now, patient=patient, claimed=claims.replicas)
 
     async def _wait_in_line(self, ticket: RequestTicket, now: float) -> InFlightRequest:
-        awaited: asyncio.Future[InFlightRequest] = self._loop.create_future()
-        ticket.sent = awaited
-        if self.num_ready and not len(self.queue) and now - self._emptied_at >= LULL_SECONDS:
+        if self.num_ready and not len(self.queue) and now - self._line.emptied_at >= LULL_SECONDS:
             self._on_urgent()
-        self.queue.enter(ticket, now)
-        self._num_suspects += ticket.is_suspect
-        self._num_adapted += ticket.request.adapter is not None
+        awaited = self._line.enter(ticket, now)
         if ticket.foreseen_at is None:
             ttft = self.router.foreseen_ttft(ticket.prompt, self.queue.num_ahead(ticket), now)
             self._foresee(ticket, ttft, now)
-        ticket.timer = self._timer(ticket)
-        self._read_line()
+        self.prompts.read_line()
         self._set_wake_up(now)
         try:
             return await awaited
@@ -312,7 +277,7 @@ class ModelPool:
             if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
                 self.router.release(awaited.result(), self.now())  # granted and cancelled in the same moment
             elif ticket.waiting_since is not None:
-                self._take_out(ticket)
+                self._line.take_out(ticket)
             self.pump()
             raise
 
@@ -323,35 +288,15 @@ class ModelPool:
             if ticket.request.stream and ttft_seconds is not None:
                 self.counters.foreseen(ttft_seconds)
 
-    def _take_out(self, ticket: RequestTicket) -> "asyncio.Future[InFlightRequest]":
-        """Out of the line; the future that is awaited."""
-        awaited = ticket.sent
-        assert awaited is not None and ticket.timer is not None
-        self._emptied_at = self.now()
-        self.queue.leave(ticket, self._emptied_at)
-        self._num_suspects -= ticket.is_suspect
-        self._num_adapted -= ticket.request.adapter is not None
-        ticket.timer.cancel()
-        ticket.sent = ticket.timer = None
-        return awaited
-
-    def _timer(self, ticket: RequestTicket) -> asyncio.TimerHandle:
-        """Ends the wait when its limit is over, counted from its entry or from the pool's last change of state: who is
+    def _deadline(self, ticket: RequestTicket) -> float:
+        """When its wait is over, in loop time, counted from its entry or from the pool's last change of state: who is
         held through a cold start gets the whole maxQueueTime once a replica is there. Replicas that come and go put it
         off for no longer than one cold start and one full queue take."""
         assert ticket.waiting_since is not None
         max_queue_time, cold_start_timeout = _limits(self.model)
         limit = max_queue_time if self.num_ready else cold_start_timeout
         when = max(ticket.waiting_since, self._state_since) + limit
-        last = ticket.waiting_since + cold_start_timeout + max_queue_time
-        return self._loop.call_at(min(when, last), self._expire, ticket)
-
-    def _set_timers(self) -> None:
-        """Other limits hold now for who is in line."""
-        for ticket in self.queue:
-            assert ticket.timer is not None
-            ticket.timer.cancel()
-            ticket.timer = self._timer(ticket)
+        return min(when, ticket.waiting_since + cold_start_timeout + max_queue_time)
 
     def _set_wake_up(self, now: float) -> None:
         """Pumps again when time alone may have made room."""
@@ -359,32 +304,11 @@ class ModelPool:
             self._wake_up.cancel()
             self._wake_up = None
         when = self.router.next_change(now) if len(self.queue) else None
-        if self._num_suspects:
+        if self._line.num_suspects:
             patience_ends = (ticket.patient_until for ticket in self.queue if ticket.patient_until > now)
             when = min((time for time in (when, *patience_ends) if time is not None), default=None)
         if when is not None:
             self._wake_up = self._loop.call_at(when, self.pump)
-
-    # Tokenising for who waits already, when a tokenizer becomes known: head first, one after another.
-
-    def _has_been_read(self, ticket: RequestTicket) -> bool:
-        return self.digests <= ticket.digests_read
-
-    def _read_line(self) -> None:
-        if self._reading is None and not all(self._has_been_read(ticket) for ticket in self.queue):
-            self._reading = self._loop.create_task(self._read_who_waits())
-
-    async def _read_who_waits(self) -> None:
-        try:
-            while (ticket := next((each for each in self.queue if not self._has_been_read(each)), None)) is not None:
-                try:
-                    await self._read(ticket)
-                except Exception:
-                    logger.exception("a prompt that waits could not be tokenised")  # its engine will do it
-                self.pump()
-                await asyncio.sleep(0)  # short prompts are read on the loop
-        finally:
-            self._reading = None
 
     # The state of the replicas.
 
@@ -399,11 +323,8 @@ class ModelPool:
         self.router.set_replicas(replicas)
         self._hangs.keep(self.pool.replicas)
         if replicas:
-            counts = Counter(each.digest for each in replicas if self._tokenizers.get(each.digest) is not None)
-            self.digests = frozenset(digest for digest, _ in counts.most_common(MAX_DIGESTS))
-            self._engines = engines_of(self.pool.replicas)
             self._knows_engines |= any(replica.uid not in self._outdated for replica in replicas)
-            self._read_line()
+            self.prompts.set_replicas(replicas, self.pool.replicas)
         self._note_readiness()
 
     def _note_readiness(self) -> None:
@@ -412,7 +333,7 @@ class ModelPool:
         if bool(self.num_ready) != self._was_ready:
             self._was_ready = not self._was_ready
             self._state_since = self.now()
-            self._set_timers()
+            self._line.set_timers()
             if not self._was_ready and len(self.queue):
                 self._on_urgent()  # who waits needs a replica now
 
@@ -432,7 +353,7 @@ class ModelPool:
         """Those in line whose adapter is not going to be loaded."""
         for ticket in [each for each in self.queue if self._lacks_adapter(each)]:
             if (error := without_adapter(self.pool, ticket.request.adapter or "")) is not None:
-                self._refuse(ticket, error)
+                self._line.refuse(ticket, error)
 
     def _raise_if_unfit(self, ticket: RequestTicket) -> None:
         """Raises OpenAIError where no replica could ever serve it. While there is none: by what those said that there
@@ -444,8 +365,8 @@ class ModelPool:
                 raise error
         elif self.router.replicas:
             misfit = self.router.misfit(prompt, self.now())
-        elif self._knows_engines and self.digests:
-            errors = [prompt.too_long.get(digest) for digest in self.digests]
+        elif self._knows_engines and (digests := self.prompts.digests):
+            errors = [prompt.too_long.get(digest) for digest in digests]
             misfit = errors[0] if None not in errors else None
         elif self.model.max_model_len is not None:
             misfit = prompt.least.excess(self.model.max_model_len)
@@ -456,7 +377,7 @@ class ModelPool:
         if self._lacks_adapter(ticket) and (
             error := without_adapter(self.pool, ticket.request.adapter or "", is_late=True)
         ):
-            self._refuse(ticket, error)
+            self._line.refuse(ticket, error)
             self.pump()
             return
         if not self.num_ready:
@@ -465,17 +386,12 @@ class ModelPool:
             outcome = QueueOutcome.REPLICAS_FAILING
         else:
             outcome = QueueOutcome.QUEUE_TIMEOUT
-        self._refuse(ticket, self._refusal(outcome))
+        self._line.refuse(ticket, self._refusal(outcome))
         self.pump()
 
     def _refuse_all(self, outcome: QueueOutcome) -> None:
         for ticket in list(self.queue):
-            self._refuse(ticket, self._refusal(outcome))
-
-    def _refuse(self, ticket: RequestTicket, error: OpenAIError) -> None:
-        awaited = self._take_out(ticket)
-        if not awaited.done():
-            awaited.set_exception(error)
+            self._line.refuse(ticket, self._refusal(outcome))
 
     def _refusal(self, outcome: QueueOutcome) -> OpenAIError:
         return refusal(outcome, self.pool, oldest_wait_seconds=self.queue.oldest_wait_seconds(self.now()))

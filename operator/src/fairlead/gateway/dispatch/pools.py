@@ -93,6 +93,6 @@ class Pools:
             elif known.pool != pool:
                 known.update(pool)
         self._by_replica = {replica.uid: pool for pool in self for replica in pool.pool.replicas}
-        self._shared.tokenizers.keep(digest for pool in self for digest in pool.digests)
+        self._shared.tokenizers.keep(digest for pool in self for digest in pool.prompts.digests)
         replicas = (replica for pool in directory.pools for replica in pool.replicas)
         self._upstream.keep_only(frozenset(Origin(replica.host, replica.port) for replica in replicas))

@@ -1,0 +1,95 @@
+"""Has the prompts of one model's requests read with the tokenizers of its replicas."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from fairlead.gateway.dispatch.attempt import RequestTicket
+from fairlead.gateway.prompts.prompt_jobs import Engines, engines_of
+from fairlead.gateway.prompts.reader import PromptReader
+from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.routing.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+MAX_DIGESTS = 4
+"""Tokenizers that one model's prompts are read with, those of most replicas: a rollout has two, and each takes two
+processes. The prompts of other replicas are left to them."""
+
+
+class PoolPrompts:
+    """A prompt is read once with each tokenizer: at once where its request arrives, and one after another in the line
+    when a tokenizer becomes known later."""
+
+    def __init__(
+        self,
+        reader: PromptReader,
+        tokenizers: Tokenizers,
+        line: Iterable[RequestTicket],
+        affinity_length: Callable[[], int],
+        on_read: Callable[[], object],
+    ) -> None:
+        """`line`: the tickets that wait, the first one first. `affinity_length`: characters of `Prompt.affinity`.
+        `on_read`: called when the prompt of one of the tickets in line has been read."""
+        self.digests: frozenset[str] = frozenset()
+        """The tokenizers of the model's replicas, as far as known; while it has no replicas, of those it had last."""
+        self.engines: Mapping[str, Engines] = {}
+        """By digest, what the model's replicas say about prompts."""
+        self._reader = reader
+        self._tokenizers = tokenizers
+        self._line = line
+        self._affinity_length = affinity_length
+        self._on_read = on_read
+        self._reading: asyncio.Task[None] | None = None
+        """Reads the prompts in line, while any is unread."""
+
+    @property
+    def is_reading_line(self) -> bool:
+        """Whether prompts in line are being read."""
+        return self._reading is not None
+
+    def problem(self, replicas: Iterable[Replica]) -> str | None:
+        """Why prompts for some of these replicas are not tokenised here; None where all are."""
+        problems = (self._tokenizers.problem(digest) for digest in {each.digest for each in replicas})
+        return next(filter(None, problems), None)
+
+    def set_replicas(self, replicas: Iterable[Replica], told: Iterable[Replica]) -> None:
+        """The model has these replicas; `told`: those beside them, too, that have said what they take."""
+        counts = Counter(each.digest for each in replicas if self._tokenizers.get(each.digest) is not None)
+        self.digests = frozenset(digest for digest, _ in counts.most_common(MAX_DIGESTS))
+        self.engines = engines_of(told)
+        self.read_line()
+
+    async def read(self, ticket: RequestTicket) -> None:
+        """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
+        missing = self.digests - ticket.digests_read
+        known = ticket.prompt if ticket.is_read else None
+        try:
+            ticket.prompt = await self._reader.read(
+                ticket.request, missing, known, affinity_length=self._affinity_length(), engines=self.engines
+            )
+        finally:  # not before: until then it must not be let go; also after an error, which would come again
+            ticket.digests_read |= missing
+        ticket.is_read = True
+
+    def has_read(self, ticket: RequestTicket) -> bool:
+        """Whether all tokenizers of the replicas have been tried on the prompt."""
+        return self.digests <= ticket.digests_read
+
+    def read_line(self) -> None:
+        """Begins to read the prompts in line, where any is unread."""
+        if self._reading is None and not all(map(self.has_read, self._line)):
+            self._reading = asyncio.get_running_loop().create_task(self._read_line())
+
+    async def _read_line(self) -> None:
+        try:
+            while (ticket := next((each for each in self._line if not self.has_read(each)), None)) is not None:
+                try:
+                    await self.read(ticket)
+                except Exception:
+                    logger.exception("a prompt that waits could not be tokenised")  # its engine will do it
+                self._on_read()
+                await asyncio.sleep(0)  # short prompts are read on the loop
+        finally:
+            self._reading = None
