@@ -2,7 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from fairlead.fleet.directory import Outlook
+from fairlead.gateway.dispatch import replica_watch
 from fairlead.routing.replica import Limits
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
@@ -17,7 +20,10 @@ def small_engine() -> FakeEngine:
     return FakeEngine(step_cost=StepCost(base=0.001), limits=limits)
 
 
-async def test_ten_requests_at_zero_are_all_served_and_tokenised_when_the_first_replica_comes(start) -> None:
+async def test_ten_requests_at_zero_are_all_served_and_tokenised_when_the_first_replica_comes(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_watch, "WARM_UP_SECONDS", 60.0)  # its tokenizer is loaded at the machine's pace
     engine = small_engine()
     setup = await start(engines=[engine], pools=lambda engines: [make_pool([])], follow=True)
     pool = setup.gateway.pools.find("fake", None)

@@ -24,6 +24,7 @@ from fairlead_protocol.http.connections import CutReason
 from fairlead_protocol.http.framing import STILL_THERE, STILL_THERE_SECONDS, Fault, RequestMeter
 from fairlead_protocol.http.heads import BadRequest, Header, check_head, framing
 from fairlead_protocol.http.intake import Inlet, Intake
+from fairlead_protocol.http.stall import Countdown
 from fairlead_protocol.http.streaming import STREAM_WRITER, StreamWriter
 
 LINGER_SECONDS = 1.0
@@ -106,10 +107,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_begun = False
         self._skipped_bytes = 0
         """Of a body whose request is answered already."""
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline = Countdown(self.loop)
         """When the head, or a body that is skipped, must have come; once nothing can come, the next look at whether the
         client is still there."""
-        self._unread: asyncio.TimerHandle | None = None
+        self._unread = Countdown(self.loop)
         """When the client must have read what it was sent."""
         self._problem: BadRequest | None = None
         """Why a callback of the parser has stopped it."""
@@ -139,9 +140,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self._inlet.close()
         self.pipeline.clear()
         self._tell_ahead()
-        self._stop_timer()
-        self._stop_awaiting_reader()
-        self._disconnect(self._answering)
+        self._deadline.stop()
+        self._unread.stop()
+        _disconnect(self._answering)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -161,14 +162,19 @@ class LimitedProtocol(HttpToolsProtocol):
             self._skipped_bytes += len(data)
             if self._skipped_bytes > self.limits.max_skipped_bytes:
                 self._cut(CutReason.UNWANTED_BODY)
-        elif not (self._is_answering or self._meter.in_head):
-            self._wait_for_next()
+        elif not (self._is_answering or self._meter.in_head) and self.timeout_keep_alive_task is None:
+            # It is idle, though bytes have come that begin no request.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more. What it has sent whole is answered, where it can be noticed that it has left, which
         looks the same: not once the answer has begun, and not in HTTP/1.0, which knows no interim answers."""
         last = self._hear_no_more()
-        if last is None or last.scope["http_version"] == "1.0" or self._has_begun:
+        now = self._answering
+        has_begun = now is not None and now.response_started and not now.response_complete
+        if last is None or last.scope["http_version"] == "1.0" or has_begun:
             return False
         self._look_for_client(STILL_THERE_SECONDS)
         return True
@@ -180,7 +186,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         if not self.transport.is_closing():
-            self._stop_awaiting_reader()
+            self._unread.stop()
 
     # What the parser calls.
 
@@ -214,7 +220,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._problem = problem
             raise
         super().on_headers_complete()  # raises for a target that is none
-        self._stop_timer()
+        self._deadline.stop()
         self._meter.begin_body()
         self._head_begun = False
 
@@ -228,7 +234,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._meter.end()
         super().on_message_complete()
         if self.cycle.response_complete:
-            self._stop_timer()
+            self._deadline.stop()
 
     # What uvicorn calls.
 
@@ -246,7 +252,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_reader()
         elif self._is_skipping:
             self._skipped_bytes = 0
-            self._start_timer(self.limits.skip_timeout, CutReason.UNWANTED_BODY)
+            self._deadline.start(self.limits.skip_timeout, self._cut, CutReason.UNWANTED_BODY)
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
@@ -265,12 +271,6 @@ class LimitedProtocol(HttpToolsProtocol):
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
-
-    @property
-    def _has_begun(self) -> bool:
-        """Whether a part of an answer is sent, and not all."""
-        cycle = self._answering
-        return cycle is not None and cycle.response_started and not cycle.response_complete
 
     @property
     def _is_skipping(self) -> bool:
@@ -314,13 +314,6 @@ class LimitedProtocol(HttpToolsProtocol):
         if rest:
             self._feed(rest)
 
-    def _wait_for_next(self) -> None:
-        """The connection is idle, though bytes have come that begin no request."""
-        if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
-
     def _leave(self) -> None:
         """Ends the connection of a server that stops, unless a request is on its way."""
         if self._is_answering or self.transport.is_closing():
@@ -332,7 +325,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_head(self) -> None:
         self._meter.begin_head()
-        self._start_timer(self.limits.header_timeout, CutReason.SLOW_HEAD)
+        self._deadline.start(self.limits.header_timeout, self._cut, CutReason.SLOW_HEAD)
 
     def _cut(self, why: CutReason) -> None:
         """Ends the connection without an answer."""
@@ -340,24 +333,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self.on_cut(why)
         self.transport.abort()
 
-    def _start_timer(self, seconds: float, why: CutReason) -> None:
-        self._stop_timer()
-        self._deadline = self.loop.call_later(seconds, self._cut, why)
-
-    def _stop_timer(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
     def _await_reader(self) -> None:
         """Cuts the connection unless what is written is read in time: closing it waits for that for ever."""
-        if self._unread is None:
-            self._unread = self.loop.call_later(self.limits.unread_timeout, self._cut, CutReason.UNREAD_ANSWER)
-
-    def _stop_awaiting_reader(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+        if not self._unread.runs:
+            self._unread.start(self.limits.unread_timeout, self._cut, CutReason.UNREAD_ANSWER)
 
     def _refuse(self, problem: BadRequest) -> None:
         """Answers outside of ASGI, because there is no request yet, and closes. Whole requests before it are answered
@@ -365,7 +344,7 @@ class LimitedProtocol(HttpToolsProtocol):
         answer = self.refuse(problem.fault, problem.sentence, self.url.decode("latin-1"))
         if self._hear_no_more() is not None:
             return
-        self._disconnect(self._answering)  # nobody is to be answered twice
+        _disconnect(self._answering)  # nobody is to be answered twice
         if not self._meter.in_body or (self._answering is not None and not self._answering.response_started):
             self.transport.write(_encoded(answer))
         self.transport.write_eof()
@@ -378,7 +357,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self._deaf and self._meter.in_body and self.pipeline:
             self.pipeline.popleft()  # the newest, whose body is not going to be whole
         self._deaf = True
-        self._stop_timer()
+        self._deadline.stop()
         last = self.pipeline[0][0] if self.pipeline else self._answering
         if last is None or last.response_complete or (last is self.cycle and self._meter.in_body):
             return None
@@ -390,14 +369,14 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._answering is not None and not (self._answering.response_started or self.transport.is_closing()):
             self.transport.write(STILL_THERE)
         if not self.transport.is_closing():
-            self._deadline = self.loop.call_later(again_after, self._look_for_client, again_after * 2)
+            self._deadline.start(again_after, self._look_for_client, again_after * 2)
 
-    @staticmethod
-    def _disconnect(cycle: RequestResponseCycle | None) -> None:
-        """Nothing more is read from its client, or written to it."""
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
+
+def _disconnect(cycle: RequestResponseCycle | None) -> None:
+    """Nothing more is read from its client, or written to it."""
+    if cycle is not None and not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.message_event.set()
 
 
 def _encoded(answer: WholeAnswer) -> bytes:

@@ -1,7 +1,11 @@
-"""StallTimer: notices that something awaited does not come, at no cost per chunk."""
+"""Timers of a connection: `StallTimer` notices that something awaited does not come, at no cost per chunk; `Countdown`
+ends one wait."""
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVarTuple, Unpack
+
+Arguments = TypeVarTuple("Arguments")
 
 
 class StallTimer:
@@ -54,3 +58,29 @@ class StallTimer:
             self._on_stall()
         else:
             self._handle = self._loop.call_later(remaining, self._look)
+
+
+class Countdown:
+    """Calls something once, unless it is stopped, or started anew, before."""
+
+    __slots__ = ("_handle", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and not stopped; also after the call."""
+        return self._handle is not None
+
+    def start(self, seconds: float, call: Callable[[Unpack[Arguments]], object], *args: *Arguments) -> None:
+        """Calls `call` after so many seconds."""
+        self.stop()
+        self._handle = self._loop.call_later(seconds, call, *args)
+
+    def stop(self) -> None:
+        """No call."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None

@@ -68,7 +68,13 @@ class ModelPool:
         self.queue = self._line.queue
         self.router = Router(make_policy(pool.model.routing), shared.datastore, shared.gateway_id)
         self.counters = ModelCounters()
-        self.prompts = PoolPrompts(shared.reader, shared.tokenizers, self.queue, self._affinity_length, self.pump)
+        self.prompts = PoolPrompts(
+            shared.reader,
+            shared.tokenizers,
+            self.queue,
+            lambda: self.model.routing.prefix_hash.prefix_char_length,
+            on_read=self.pump,
+        )
         self._on_urgent = on_urgent
         self._outdated: frozenset[str] = frozenset()
         """Replicas that were there when what the engines are to be was changed last, by uid."""
@@ -96,9 +102,6 @@ class ModelPool:
     def num_ready(self) -> int:
         """Replicas that may be sent requests: neither brand new nor on their way out."""
         return len(self.router.replicas) - len(self._draining)
-
-    def _affinity_length(self) -> int:
-        return self.model.routing.prefix_hash.prefix_char_length
 
     @property
     def tokenizer_problem(self) -> str | None:
@@ -163,7 +166,7 @@ class ModelPool:
             self._knows_engines = False
         self._take_replicas()
         if self._is_hopeless:
-            self._refuse_all(QueueOutcome.NO_REPLICAS)
+            self._line.refuse_all(lambda: self._refusal(QueueOutcome.NO_REPLICAS))
         if _limits(pool.model) != _limits(before.model):
             self._line.set_timers()
         self.pump()
@@ -182,7 +185,7 @@ class ModelPool:
 
     def remove(self) -> None:
         """The LLMDeployment is gone: nobody waits any longer, and a request that comes back finds nothing."""
-        self._refuse_all(QueueOutcome.MODEL_REMOVED)
+        self._line.refuse_all(lambda: self._refusal(QueueOutcome.MODEL_REMOVED))
         self.pool = Pool(self.model, (), Outlook(False, "It was deleted."))
         self._take_replicas()
         self.pump()
@@ -388,10 +391,6 @@ class ModelPool:
             outcome = QueueOutcome.QUEUE_TIMEOUT
         self._line.refuse(ticket, self._refusal(outcome))
         self.pump()
-
-    def _refuse_all(self, outcome: QueueOutcome) -> None:
-        for ticket in list(self.queue):
-            self._line.refuse(ticket, self._refusal(outcome))
 
     def _refusal(self, outcome: QueueOutcome) -> OpenAIError:
         return refusal(outcome, self.pool, oldest_wait_seconds=self.queue.oldest_wait_seconds(self.now()))

@@ -61,6 +61,11 @@ class WaitingLine:
         if not awaited.done():
             awaited.set_exception(error)
 
+    def refuse_all(self, make_error: Callable[[], OpenAIError]) -> None:
+        """Takes everybody out, the first one first; each gets an error of its own."""
+        for ticket in list(self.queue):
+            self.refuse(ticket, make_error())
+
     def set_timers(self) -> None:
         """Deadlines have changed."""
         for ticket in self.queue:
