@@ -122,9 +122,9 @@ fmt: setup-dev ## Format, and mend what can be mended
 
 check: lint test test-slow test-compute demo ## Everything that must hold before a change lands
 
-crds: setup ## Regenerate crds/ from the typed spec
-	$(BIN)/python -m fairlead_local.crd > crds/llmdeployments.fairlead.dev.yaml
-	cp crds/*.yaml charts/fairlead/crds/
+crds: setup ## Regenerate crds/, its copies, and the chart's admission policy from the typed spec
+	$(BIN)/python docs/generate_crds.py
+	$(BIN)/python docs/generate_admission_policy.py
 
 reference: setup-dev ## Regenerate docs/reference/ and the gateway's openapi.json from the code
 	$(BIN)/python docs/generate_openapi.py

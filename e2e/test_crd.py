@@ -15,17 +15,18 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from api_schemas import spec_schema
 from crd.cases import FULL, LIMITS, RULES, LimitCase, RuleCase, deployment, typos
 from crd.local import local_mode
 from crd.mutations import mutated_specs
 from crd.verdicts import DEFINITIONS, WHOLE_OBJECT, Collection, Verdict
+from generate_crds import object_schema
 from homes.genuine import Genuine
 from hypothesis import HealthCheck, given, settings
 
 from fairlead.api import names
-from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules, spec_schema
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 from fairlead_local.apiserver.structural import prune
-from fairlead_local.crd import object_schema
 
 pytestmark = [
     pytest.mark.control_plane,

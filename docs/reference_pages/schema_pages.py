@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
+from api_schemas import JsonSchema, schema_of
+from generate_crds import object_schema
+
 from fairlead.api import names
 from fairlead.api.conditions import ConditionType, Reason
-from fairlead.api.schema import JsonSchema, schema_of
 from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, Profile
 from fairlead_engine.errors import ModelLoadReason
-from fairlead_local.crd import object_schema
 from reference_pages.tables import DURATIONS, default_of, described, kind_and_bounds, members, quantities, table
 
 

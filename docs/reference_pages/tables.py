@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fairlead.api.schema import JsonSchema
+from api_schemas import JsonSchema
+
 from fairlead_protocol.docstrings import docstrings
 
 DURATIONS = "Durations are written as `500ms`, `30s`, `10m`; sizes as `512Mi`, `2Gi`."

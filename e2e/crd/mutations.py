@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
+from api_schemas import spec_schema
 from hypothesis import strategies as st
 
 from crd.cases import FULL
-from fairlead.api.llmdeployment import spec_schema
 
 Json = dict[str, Any]
 Path = tuple[str | int, ...]

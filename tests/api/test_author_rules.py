@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import generate_admission_policy
 import pytest
 from crd.author_cases import ALLOWED, ODD, POLICIES, POLICY, REFUSED, AuthorCase
 from crd.cases import deployment
 
-from fairlead.api import author_cel
 from fairlead.api.admission_policy import EXEMPT, LIMITS, AdmissionPolicy
 from fairlead.api.author_rules import OUR_VOLUMES, RULES, refusals
 from fairlead.api.decoding import decode
@@ -81,10 +81,8 @@ def test_the_volumes_that_cannot_be_replaced_are_those_that_pods_have() -> None:
 
 
 def test_the_chart_has_the_tables_own_text() -> None:
-    written = (CHART / "files" / "admission-policy.yaml").read_text()
-    assert written == author_cel.text(), (
-        "python -m fairlead.api.author_cel > charts/fairlead/files/admission-policy.yaml"
-    )
+    written = generate_admission_policy.FILE.read_text(encoding="utf-8")
+    assert written == generate_admission_policy.text(), "run `make crds`"
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from generate_crds import FILES, PACKAGED, crd, object_schema, to_json, to_yaml
 
+from fairlead_local import system
 from fairlead_local.apiserver.structural import compile_rules, validate
-from fairlead_local.crd import crd, object_schema, to_yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,9 +26,10 @@ def body(name: str = "dinghy", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"model": {"source": "demo://dinghy"}} | spec}
 
 
-def test_the_file_is_the_generated_text() -> None:
-    assert (ROOT / "crds" / "llmdeployments.fairlead.dev.yaml").read_text() == to_yaml()
-    assert yaml.safe_load(to_yaml()) == crd()
+def test_the_files_are_the_generated_texts() -> None:
+    written = [file.read_text(encoding="utf-8") for file in (*FILES, PACKAGED)]
+    assert written == [to_yaml(), to_yaml(), to_json()], "run `make crds`"
+    assert yaml.safe_load(to_yaml()) == system.crd() == crd()
 
 
 def test_every_field_has_a_description() -> None:

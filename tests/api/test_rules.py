@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from crd.cases import RULES, RuleCase
 from crd.mutations import mutated_specs
+from generate_crds import object_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from fairlead.api.rules import BrokenRule
 from fairlead.api.schema import Rule
 from fairlead_local.apiserver import cel
 from fairlead_local.apiserver.structural import check_rules, prune_nulls
-from fairlead_local.crd import object_schema
 
 STORED = {"namespace": "default", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
 

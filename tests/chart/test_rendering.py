@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
+from api_schemas import schema_of
 
 pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
 
@@ -17,7 +18,6 @@ import helm
 
 from fairlead import __version__
 from fairlead.api import names
-from fairlead.api.schema import schema_of
 from fairlead.cli import chat
 from fairlead.cli.options import KEY_VARIABLE
 from fairlead.controller import operator_command

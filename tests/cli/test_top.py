@@ -19,7 +19,7 @@ from fairlead.cli.fleet_view import lines, renderable, to_json
 from fairlead.cli.top import show
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
-from fairlead_local.crd import crd
+from fairlead_local.system import crd
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fleet_objects import MODEL, SENTENCE, deployment, line, load, model, pod, readings, scaled
 from fairlead_testing.operators import bare_api_server

@@ -18,7 +18,7 @@ from fairlead.kube.resources import (
     Resource,
 )
 from fairlead.operator_settings import OperatorSettings
-from fairlead_local.crd import crd
+from fairlead_local.system import crd
 from fairlead_testing.api_servers import discovering
 from fairlead_testing.local_api import local_api_server
 from fairlead_testing.operators import SETTINGS, Fleet, bare_api_server, condition, fleet_at, running_operator

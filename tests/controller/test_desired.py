@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from api_schemas import spec_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.conditions import Reason
-from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, spec_schema
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
 from fairlead.api.pod_overlay import MERGE_KEYS
 from fairlead.controller.desired import desired
 from fairlead.controller.observe import Observed

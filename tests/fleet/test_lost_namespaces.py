@@ -10,7 +10,7 @@ import pytest
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
-from fairlead_local.crd import crd
+from fairlead_local.system import crd
 from fairlead_testing.refusals import Refusals, refusing_api_server
 
 LOST_SECONDS = 0.5

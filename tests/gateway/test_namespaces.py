@@ -15,7 +15,7 @@ from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
-from fairlead_local.crd import crd
+from fairlead_local.system import crd
 from fairlead_testing.refusals import Refusals, refusing_api_server
 
 

@@ -29,7 +29,6 @@ from fairlead_local.apiserver.store import Store
 from fairlead_local.applying import Manifest, apply_manifest
 from fairlead_local.controllers.loop import run_controllers
 from fairlead_local.controllers.plane import control_plane
-from fairlead_local.crd import crd
 from fairlead_local.fleet_state import FleetError, FleetFolder, Phase, disk_fault, write_state
 from fairlead_local.kubeconfig import new_token, write_kubeconfig
 from fairlead_local.kubelet.addresses import NoAddress
@@ -39,7 +38,7 @@ from fairlead_local.kubelet.kubelet import Kubelet, KubeletFolders, running_kube
 from fairlead_local.kubelet.process_table import ProcessRecords
 from fairlead_local.readiness import wait_until_ready
 from fairlead_local.service import free_port, listening, ready_gateways, service
-from fairlead_local.system import Ports, operator_settings, system_deployments
+from fairlead_local.system import Ports, crd, operator_settings, system_deployments
 
 _OPTIONS = WriteOptions(manager="fairlead-local")
 _LEFTOVER_GRACE_SECONDS = 2.0

@@ -1,6 +1,9 @@
-"""The fleet's own workloads: the operator and the gateways as Deployments of the system namespace. Pure."""
+"""What a fleet is installed with: the API of LLMDeployments, and the operator and the gateways as Deployments of the
+system namespace."""
 
+import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from fairlead import __version__
@@ -30,6 +33,13 @@ class Ports:
 
     gateway: int
     operator: int
+
+
+@cache
+def crd() -> Json:
+    """The CustomResourceDefinition of LLMDeployments, as `make crds` has written it. Do not change the result."""
+    definition: Json = json.loads(Path(__file__).with_name("crd.json").read_bytes())
+    return definition
 
 
 def operator_settings(gateway_url: str, port: int, claims: Path, models: Path) -> Json:

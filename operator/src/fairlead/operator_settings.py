@@ -7,10 +7,10 @@ bad value is refused by name, with a hint.
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 import yaml
 
@@ -20,7 +20,7 @@ from fairlead.api.admission_policy import AdmissionPolicy
 from fairlead.api.decoding import InvalidValue, UnknownField, decode
 from fairlead.api.durations import format_duration
 from fairlead.api.quantities import QUANTITY_PATTERN
-from fairlead.api.schema import Constraints, Quantities, Raw, Seconds, schema_of
+from fairlead.api.schema import Constraints, Quantities, Raw, Seconds, api_fields, descriptions, unwrap
 from fairlead_protocol.logs import LogFormat
 
 
@@ -215,18 +215,27 @@ class OperatorSettings:
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(e.known)}"
             raise SettingsError(e.path, e.message, hint) from e
         except InvalidValue as e:
-            # The hint is what the setting, or the one it is a part of, is for.
-            schema, hint = schema_of(cls), "see the documentation of the operator's settings"
-            for name in e.path.replace("[", ".").replace("]", "").split("."):
-                inner = schema.get("properties", {}).get(name)
-                schema = inner or schema.get("additionalProperties") or schema.get("items") or {}
-                hint = str(schema.get("description") or hint)
+            hint = _purpose(cls, e.path) or "see the documentation of the operator's settings"
             raise SettingsError(e.path, e.message, hint) from e
 
     @property
     def all_profiles(self) -> Mapping[str, Profile]:
         """What `spec.resources.profile` may say."""
         return {**BUILT_IN_PROFILES, **self.profiles}
+
+
+def _purpose(settings: type, path: str) -> str:
+    """What the setting at a path, or the one that it is a part of, is for; empty where nothing says so."""
+    kind: Any = settings
+    purpose = ""
+    for name in path.replace("[", ".").replace("]", "").split("."):
+        if isinstance(kind, type) and is_dataclass(kind):
+            purpose = descriptions(kind).get(name) or purpose
+            kind = next((item.type for item in api_fields(kind) if item.key == name), None)
+        else:  # of a list or a map: one of its items
+            items = [each for each in get_args(kind) if each is not Ellipsis]
+            kind = unwrap(items[-1])[0] if items else None
+    return purpose
 
 
 def equality_selector(selector: str) -> dict[str, str]:

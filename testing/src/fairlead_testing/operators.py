@@ -25,8 +25,8 @@ from fairlead_local.apiserver.resources import Registry
 from fairlead_local.apiserver.server import ApiServer
 from fairlead_local.apiserver.serving import ensure_namespaces, serving
 from fairlead_local.apiserver.store import Store
-from fairlead_local.crd import crd
 from fairlead_local.kubeconfig import new_token, write_kubeconfig
+from fairlead_local.system import crd
 
 NAMESPACE = "default"
 SETTINGS = OperatorSettings(port=0, lease_namespace=NAMESPACE, lease_duration=300.0, gateway_url="http://gateway")

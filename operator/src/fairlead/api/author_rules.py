@@ -1,8 +1,9 @@
 """What an author of LLMDeployments may not ask for under an AdmissionPolicy, as one table.
 
 Each row says where something stands, and which settings list what may stand there. From it come both the verdict of
-the operator (`refusals`) and the CEL text of the chart's ValidatingAdmissionPolicy (`author_cel`). Fields of pods are
-listed as far as they are harmless; what is not listed is refused, whatever Kubernetes may add.
+the operator (`refusals`) and the CEL text of the chart's ValidatingAdmissionPolicy
+(`docs/generate_admission_policy.py`). Fields of pods are listed as far as they are harmless; what is not listed is
+refused, whatever Kubernetes may add.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""LLMDeployment as Python types: what users write, and what the CRD is generated from.
+"""LLMDeployment as Python types: what users write, and what the CRD is generated from (`docs/generate_crds.py`).
 
 `LLMDeployment.from_body` is the only way in. Defaults live here and not in the CRD, so that a newer version's better
 default reaches objects that never chose. A field is here only if something acts on it.
@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import cache
 from itertools import islice
 from typing import Annotated, Any, Self
 
@@ -18,7 +17,7 @@ from fairlead.api.durations import format_duration
 from fairlead.api.model_cache import ModelCache, ModelCredentials
 from fairlead.api.pod_overlay import misfits
 from fairlead.api.rules import BrokenRule
-from fairlead.api.schema import Bytes, Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of, validations
+from fairlead.api.schema import Bytes, Constraints, Quantities, Raw, Seconds
 from fairlead_protocol.models.choices import Dtype, Quantization, SpeculativeMethod
 from fairlead_protocol.models.choices import KvCacheDtype as KvCacheDtype
 from fairlead_protocol.models.choices import ReasoningParser as ReasoningParser
@@ -505,12 +504,6 @@ class LLMDeployment:
 
 _MOST_MISFITS = 8
 """Of a template that are told."""
-
-
-@cache
-def spec_schema() -> JsonSchema:
-    """The structural schema of `spec`. Do not change the result."""
-    return schema_of(LLMDeploymentSpec) | validations(rules.SPEC)
 
 
 def broken_rules(body: Mapping[str, Any]) -> list[BrokenRule]:

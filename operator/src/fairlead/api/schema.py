@@ -1,21 +1,18 @@
-"""From typed Python to OpenAPI: what a dataclass of `api/` looks like as a structural schema of Kubernetes.
+"""What the types of `api/` say of each field: how it is written, within which limits, and what it is for.
 
-Field descriptions are the docstrings below the fields, so the API's documentation has one source. No values here
-(`decoding`).
+Descriptions are the docstrings below the fields, so the API's documentation has one source. No values here
+(`decoding`); the CRD and `docs/reference/` are made of it (`docs/api_schemas.py`).
 """
 
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from fairlead.api.durations import DURATION_PATTERN, format_duration
-from fairlead.api.quantities import QUANTITY_PATTERN
+from fairlead.api.durations import format_duration
 from fairlead_protocol.docstrings import docstrings
-
-JsonSchema = dict[str, Any]
 
 MAX_NOTATION_LENGTH = 32
 """Characters of the longest duration or quantity."""
@@ -118,21 +115,18 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def schema_of(cls: type) -> JsonSchema:
-    """The structural schema of an API dataclass, with descriptions."""
-    texts, properties, required = docstrings(cls), {}, []
+@cache
+def descriptions(cls: Any) -> Mapping[str, str]:
+    """What each field of an API dataclass is for, with its default, by its name in JSON. Empty = it has no text."""
+    texts, found = docstrings(cls), {}
     for item in api_fields(cls):
         default, said = item.default, item.constraints.default_text
-        if default is MISSING:
-            required.append(item.key)
-        elif said is None and default is not None and default not in ((), {}) and not is_dataclass(default):
+        if said is None and default not in (MISSING, None, (), {}) and not is_dataclass(default):
             is_duration = item.constraints.notation is Notation.DURATION
             said = format_duration(default) if is_duration else str(default)
             said = said.lower() if isinstance(default, bool) else said
-        sentence = " ".join(filter(None, (texts.get(item.name), said and f"Default: {said}.")))
-        properties[item.key] = {"description": sentence} | _value_schema(item.type, item.constraints)
-    schema: JsonSchema = {"type": "object", "properties": properties}
-    return schema | ({"required": required} if required else {})
+        found[item.key] = " ".join(filter(None, (texts.get(item.name), said and f"Default: {said}.")))
+    return found
 
 
 def unwrap(hint: Any) -> tuple[Any, Constraints]:
@@ -150,51 +144,3 @@ def unwrap(hint: Any) -> tuple[Any, Constraints]:
             (hint,) = (arm for arm in get_args(hint) if arm is not types.NoneType)
         else:
             return hint, constraints
-
-
-def _value_schema(bare: Any, constraints: Constraints) -> JsonSchema:
-    schema = _base_schema(bare, constraints)
-    keywords = ("minimum", "maximum", "pattern", "min_length", "max_length")
-    named = {camel(name): getattr(constraints, name) for name in keywords}
-    named["maxItems" if schema.get("type") == "array" else "maxProperties"] = constraints.max_items
-    named["x-kubernetes-list-type"] = constraints.list_type
-    named["x-kubernetes-list-map-keys"] = list(constraints.list_map_keys) or None
-    return schema | {key: value for key, value in named.items() if value is not None} | validations(constraints.rules)
-
-
-def validations(rules: Iterable[Rule]) -> JsonSchema:
-    """The keyword that has an API server check these rules, if there are any."""
-    checked = [{"rule": rule.rule, "message": rule.message} for rule in rules]
-    return {"x-kubernetes-validations": checked} if checked else {}
-
-
-def _base_schema(bare: Any, constraints: Constraints) -> JsonSchema:
-    match constraints.notation:
-        case Notation.DURATION:
-            return {"type": "string", "pattern": DURATION_PATTERN, "maxLength": MAX_NOTATION_LENGTH}
-        case Notation.BYTES:
-            return _quantity()
-        case Notation.QUANTITY:
-            return {"type": "object", "additionalProperties": _quantity()}
-        case Notation.RAW:
-            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    origin = get_origin(bare)
-    if origin is tuple:
-        item, item_constraints = unwrap(get_args(bare)[0])
-        return {"type": "array", "items": _value_schema(item, item_constraints)}
-    if origin is not None and issubclass(origin, Mapping):
-        value, value_constraints = unwrap(get_args(bare)[1])
-        return {"type": "object", "additionalProperties": _value_schema(value, value_constraints)}
-    if is_dataclass(bare):
-        assert isinstance(bare, type)
-        return schema_of(bare)
-    if issubclass(bare, StrEnum):
-        return {"type": "string", "enum": [str(member) for member in bare]}
-    if bare is int:
-        # Kubernetes goes by the format from 1.35 on.
-        return {"type": "integer", "format": "int32", "maximum": 2**31 - 1}
-    return {"type": {str: "string", bool: "boolean"}[bare]}
-
-
-def _quantity() -> JsonSchema:
-    return {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": MAX_NOTATION_LENGTH}

@@ -1,20 +1,24 @@
-"""The CustomResourceDefinition, generated from the types in `fairlead.api.llmdeployment`.
+"""Writes the CustomResourceDefinition of LLMDeployments, generated from the types in `fairlead.api.llmdeployment`.
 
-`python -m fairlead_local.crd` prints it; `crds/` holds that text and a test compares. Whoever runs an API server needs
-it, and so local mode has it; operator and gateway never look at it. Its rules are evaluated by API servers that know
-CEL (Kubernetes from 1.25 on); `llmdeployment.broken_rules` evaluates the same for all others.
+`make crds` calls it, and `tests/api/test_crd.py` compares: people apply `crds/`, the chart brings its copy, and local
+mode installs `crd.json` of its package. Its rules are evaluated by API servers that know CEL (Kubernetes from 1.25 on);
+`llmdeployment.broken_rules` evaluates the same for all others.
 """
 
-import sys
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
+from api_schemas import JsonSchema, spec_schema, validations
 
 from fairlead.api import names, rules
 from fairlead.api.conditions import ConditionType
-from fairlead.api.llmdeployment import spec_schema
-from fairlead.api.schema import JsonSchema, validations
+
+ROOT = Path(__file__).parent.parent
+FILES = [ROOT / folder / f"{names.PLURAL}.{names.GROUP}.yaml" for folder in ("crds", "charts/fairlead/crds")]
+PACKAGED = ROOT / "local" / "src" / "fairlead_local" / "crd.json"
 
 
 def crd() -> dict[str, Any]:
@@ -213,10 +217,17 @@ class _Dumper(yaml.SafeDumper):
 
 
 def to_yaml() -> str:
-    """The text of `crds/llmdeployments.fairlead.dev.yaml`."""
-    header = "# Generated from operator/src/fairlead/api/ by `python -m fairlead_local.crd`. Do not edit.\n"
+    """The text of `FILES`."""
+    header = "# Generated from operator/src/fairlead/api/ by `make crds`. Do not edit.\n"
     return header + yaml.dump(crd(), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
+def to_json() -> str:
+    """The text of `PACKAGED`."""
+    return json.dumps(crd(), indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
-    sys.stdout.write(to_yaml())
+    for file in FILES:
+        file.write_text(to_yaml(), encoding="utf-8")
+    PACKAGED.write_text(to_json(), encoding="utf-8")

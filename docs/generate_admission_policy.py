@@ -1,20 +1,21 @@
-"""The table of `author_rules` as CEL, for the chart's ValidatingAdmissionPolicy.
+"""Writes the table of `fairlead.api.author_rules` as CEL, for the chart's ValidatingAdmissionPolicy.
 
 The expression of a rule gives what it refuses, as text; empty = nothing. What has another shape than the rule's path
 says ends in an error of the expression, and so in a refusal. Settings are variables of the policy.
 
-`python -m fairlead.api.author_cel` prints the file that the chart has; a test compares.
+`make crds` calls it, and `tests/api/test_author_rules.py` compares.
 """
 
 import json
-import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fairlead.api.author_rules import IMAGE_REST, NUMBER, RULES, SOURCE_REST, AuthorRule, Likeness, Part
 
+FILE = Path(__file__).parent.parent / "charts" / "fairlead" / "files" / "admission-policy.yaml"
 _TEMPLATE = "template.spec"
 _RAW = "valueFrom"
 
@@ -106,19 +107,11 @@ def _list(values: Sequence[Any]) -> str:
     return "[" + ", ".join(f"'{each}'" for each in values) + "]"
 
 
-def main() -> None:
-    """Prints the chart's file."""
-    sys.stdout.write(text())
-
-
 def text() -> str:
-    """Of `charts/fairlead/files/admission-policy.yaml`."""
-    return HEAD + yaml.safe_dump(validations(), sort_keys=False, width=10_000)
+    """The file."""
+    head = "# Made from operator/src/fairlead/api/author_rules.py by `make crds`. Not to be edited.\n"
+    return head + yaml.safe_dump(validations(), sort_keys=False, width=10_000)
 
-
-HEAD = (
-    "# Made from operator/src/fairlead/api/author_rules.py by `python -m fairlead.api.author_cel`. Not to be edited.\n"
-)
 
 if __name__ == "__main__":
-    main()
+    FILE.write_text(text(), encoding="utf-8")
