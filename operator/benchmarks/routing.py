@@ -23,11 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead import __version__
-from fairlead.client.arrival_times import Phase, arrival_times
 from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import Report, report
-from fairlead.client.workload import Conversation, Kind, Shape, conversations
+from fairlead.client.workload import Conversation, Kind, Phase, Shape, arrival_times, conversations
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import LLMDEPLOYMENTS

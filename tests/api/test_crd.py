@@ -8,7 +8,8 @@ import yaml
 from generate_crds import FILES, PACKAGED, crd, object_schema, to_json, to_yaml
 
 from fairlead_local import system
-from fairlead_local.apiserver.structural import compile_rules, validate
+from fairlead_local.apiserver.cel import compile_rules
+from fairlead_local.apiserver.structural import validate
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,8 @@ from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 from fairlead.api.rules import BrokenRule
 from fairlead.api.schema import Rule
 from fairlead_local.apiserver import cel
-from fairlead_local.apiserver.structural import check_rules, prune_nulls
+from fairlead_local.apiserver.cel import check_rules
+from fairlead_local.apiserver.structural import prune_nulls
 
 STORED = {"namespace": "default", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
 

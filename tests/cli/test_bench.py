@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.bench import fitted, phases
-from fairlead.client.arrival_times import Phase
-from fairlead.client.workload import Kind, Shape, context_tokens
+from fairlead.client.workload import Kind, Phase, Shape, context_tokens
 from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
 from fairlead_testing.fake_engine.engine import DEFAULT_LIMITS
 

@@ -16,9 +16,8 @@ from fairlead.client.openai import ApiError, Completion
 from fairlead.client.report import report
 from fairlead.client.workload import Kind, conversations
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd
-from fairlead_local.demo.prediction_metrics import ttft_errors
 from fairlead_local.demo.recorder import Recorder, replicas_over_time, shifted, stretches
-from fairlead_local.demo.scaling_story import StepFailed
+from fairlead_local.demo.scaling_story import StepFailed, ttft_errors
 from fairlead_local.demo.story import ANSWER, Demo, read_manifest, ttft_target
 from fairlead_local.demo.summary import RunFigures, Step, demo_table, load_rows
 from fairlead_local.demo.timeline import Moment

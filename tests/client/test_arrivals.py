@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.client.arrival_times import Phase, arrival_times
+from fairlead.client.workload import Phase, arrival_times
 
 FOREVER = float("inf")
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.client.arrival_times import Phase, arrival_times
 from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import ApiError, Completion
-from fairlead.client.workload import Conversation, Turn
+from fairlead.client.workload import Conversation, Phase, Turn, arrival_times
 from fairlead_testing.clock import run_in_virtual_time
 
 ONE = Conversation((Turn("1 + 1 =", "2", {"max_tokens": 3}),))

@@ -11,11 +11,11 @@ from fairlead.controller.model_fit import model_fit
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import key_of, make_plan
 from fairlead.controller.status import situation, status
-from fairlead.fit.chart_profiles import CHART_PROFILES
+from fairlead.fit.presets import chart_profiles
 from fairlead.kube.client import JsonObject
 from fairlead.operator_settings import OperatorSettings
 
-SETTINGS = OperatorSettings.from_mapping({"profiles": CHART_PROFILES})
+SETTINGS = OperatorSettings.from_mapping({"profiles": chart_profiles()})
 NOW = "2026-06-01T00:00:00Z"
 LLAMA_70B, QWEN_7B = "hf://meta-llama/Llama-3.1-70B-Instruct", "hf://Qwen/Qwen2.5-7B-Instruct"
 READY_POD = {
@@ -138,7 +138,7 @@ def test_a_replica_that_runs_knows_better() -> None:
     ],
 )
 def test_nothing_is_certain_where_something_else_may_decide(engine: dict[str, Any], settings: dict[str, Any]) -> None:
-    known = OperatorSettings.from_mapping({"profiles": CHART_PROFILES, **settings})
+    known = OperatorSettings.from_mapping({"profiles": chart_profiles(), **settings})
     wanted, conditions = said(Observed(body=body(LLAMA_70B, **engine)), known)
     assert wanted.children
     assert conditions[ConditionType.FITS]["reason"] == Reason.WEIGHTS_TOO_LARGE

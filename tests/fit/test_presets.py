@@ -8,18 +8,17 @@ import yaml
 from fairlead.api.decoding import decode
 from fairlead.api.llmdeployment import LLMDeployment, LLMDeploymentSpec, broken_rules
 from fairlead.api.quantities import parse_bytes
-from fairlead.fit.chart_profiles import CHART_PROFILES
 from fairlead.fit.fit_check import Verdict, check
 from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.model_shape import read_shape
-from fairlead.fit.presets import config_of, presets
+from fairlead.fit.presets import chart_profiles, config_of, presets
 from fairlead.fit.replica_memory import replica_memory
 from fairlead.operator_settings import OperatorSettings
 from fairlead_protocol.model_sources import parse_source
 from fairlead_protocol.models.choices import DeviceKind
 
 CHART = Path(__file__).parents[2] / "charts" / "fairlead" / "values.yaml"
-SETTINGS = OperatorSettings.from_mapping({"profiles": CHART_PROFILES})
+SETTINGS = OperatorSettings.from_mapping({"profiles": chart_profiles()})
 
 
 def test_there_are_at_least_forty() -> None:
@@ -27,7 +26,7 @@ def test_there_are_at_least_forty() -> None:
 
 
 def test_the_profiles_are_the_charts() -> None:
-    assert yaml.safe_load(CHART.read_text())["profiles"] == CHART_PROFILES
+    assert yaml.safe_load(CHART.read_text())["profiles"] == chart_profiles()
 
 
 @pytest.mark.parametrize("name", presets())

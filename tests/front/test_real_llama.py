@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from fairlead.manifests.llama_cpp import LLAMA_CPP
+from fairlead.manifests.foreign_servers import LLAMA_CPP
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine_testing.gguf_files import write_dinghy
 from fairlead_protocol.blocks import hash_blocks, num_cacheable_blocks

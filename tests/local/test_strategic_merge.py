@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from fairlead_local.apiserver.patches import strategic_merge
 from fairlead_local.apiserver.schemas import schema_of
 from fairlead_local.apiserver.status import ApiError
-from fairlead_local.apiserver.strategic import strategic_merge
 
 DEPLOYMENT = schema_of("Deployment")
 

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_local.apiserver import cel
+from fairlead_local.apiserver.cel import check_rules, compile_rules
 from fairlead_local.apiserver.structural import (
     ViolationKind,
     apply_defaults,
-    check_rules,
-    compile_rules,
     prune,
     prune_nulls,
     validate,

@@ -19,18 +19,17 @@ import yaml
 from fairlead.api.names import SYSTEM_NAMESPACE
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
+from fairlead_local.apiserver.access import new_token, write_kubeconfig
 from fairlead_local.apiserver.journal import Journal
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Registry
-from fairlead_local.apiserver.server import ApiServer
-from fairlead_local.apiserver.serving import HOST, ensure_namespaces, serving
+from fairlead_local.apiserver.server import HOST, ApiServer, serving
 from fairlead_local.apiserver.status import ApiError
 from fairlead_local.apiserver.store import Store
 from fairlead_local.applying import Manifest, apply_manifest
 from fairlead_local.controllers.loop import run_controllers
 from fairlead_local.controllers.plane import control_plane
 from fairlead_local.fleet_state import FleetError, FleetFolder, Phase, disk_fault, write_state
-from fairlead_local.kubeconfig import new_token, write_kubeconfig
 from fairlead_local.kubelet.addresses import NoAddress
 from fairlead_local.kubelet.images import OWN_IMAGES, Images
 from fairlead_local.kubelet.keeper import keeper
@@ -128,7 +127,7 @@ async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operation
     async with AsyncExitStack() as stack:
         stack.callback(store.close)
         operations = Operations(store, Registry())
-        ensure_namespaces(operations, [SYSTEM_NAMESPACE])
+        operations.ensure_namespaces(SYSTEM_NAMESPACE)
         kubelet = await stack.enter_async_context(_kubelet(operations, folders, options))
         token = new_token()
         app = ApiServer(operations, token, kubelet).app()

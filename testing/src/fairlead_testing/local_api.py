@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from fairlead_local.apiserver.access import new_token, write_kubeconfig
 from fairlead_local.apiserver.logs import LogSource, NoLogs
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
-from fairlead_local.apiserver.server import ApiServer
-from fairlead_local.apiserver.serving import ensure_namespaces, serving
+from fairlead_local.apiserver.server import ApiServer, serving
 from fairlead_local.apiserver.store import HISTORY, Store
 from fairlead_local.controllers.loop import run_controllers
 from fairlead_local.controllers.plane import control_plane
-from fairlead_local.kubeconfig import new_token, write_kubeconfig
 from fairlead_local.kubelet.images import Program
 from fairlead_local.kubelet.kubelet import KubeletFolders, running_kubelet
 from fairlead_local.kubelet.settings import KubeletSettings
@@ -53,7 +52,7 @@ async def local_api_server(
     (None = this machine's), which runs pods of these images as processes; without, pods stay pending.
     """
     operations = Operations(Store(history=history), Registry())
-    ensure_namespaces(operations)
+    operations.ensure_namespaces()
     token, path = new_token(), folder / "kubeconfig"
     folders = KubeletFolders(data=folder)
     async with AsyncExitStack() as stack:

@@ -19,13 +19,12 @@ from fairlead.kube.resources import (
     Resource,
 )
 from fairlead.operator_settings import OperatorSettings
+from fairlead_local.apiserver.access import new_token, write_kubeconfig
 from fairlead_local.apiserver.logs import NoLogs
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
-from fairlead_local.apiserver.server import ApiServer
-from fairlead_local.apiserver.serving import ensure_namespaces, serving
+from fairlead_local.apiserver.server import ApiServer, serving
 from fairlead_local.apiserver.store import Store
-from fairlead_local.kubeconfig import new_token, write_kubeconfig
 from fairlead_local.system import crd
 
 NAMESPACE = "default"
@@ -135,7 +134,7 @@ async def bare_api_server(folder: Path) -> AsyncIterator[Path]:
     """An API without any controller, so that a test can play all of them; the kubeconfig, which is written to
     `folder`."""
     operations, token, path = Operations(Store(), Registry()), new_token(), folder / "kubeconfig"
-    ensure_namespaces(operations, [NAMESPACE])
+    operations.ensure_namespaces(NAMESPACE)
     async with serving(ApiServer(operations, token, NoLogs()).app()) as url:
         write_kubeconfig(path, url, token)
         yield path

@@ -14,13 +14,12 @@ from typing import Any
 from aiohttp import web
 
 from fairlead.kube.resources import ACCESS_REVIEWS, NETWORK_POLICIES
+from fairlead_local.apiserver.access import new_token, write_kubeconfig
 from fairlead_local.apiserver.logs import NoLogs
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
-from fairlead_local.apiserver.server import ApiServer, Handler
-from fairlead_local.apiserver.serving import ensure_namespaces, serving
+from fairlead_local.apiserver.server import ApiServer, Handler, serving
 from fairlead_local.apiserver.store import Store
-from fairlead_local.kubeconfig import new_token, write_kubeconfig
 
 _NAMESPACE = re.compile(r"/namespaces/([^/]+)/")
 
@@ -83,7 +82,7 @@ class Refusals:
 async def refusing_api_server(folder: Path, refusals: Refusals, *namespaces: str) -> AsyncIterator[Path]:
     """An API with these namespaces and no controller; the kubeconfig, which is written to `folder`."""
     operations, token, path = Operations(Store(), Registry()), new_token(), folder / "kubeconfig"
-    ensure_namespaces(operations, namespaces)
+    operations.ensure_namespaces(*namespaces)
     app = ApiServer(operations, token, NoLogs()).app()
     app.middlewares.append(refusals.guard)
     async with serving(app) as url:

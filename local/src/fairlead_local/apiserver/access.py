@@ -1,4 +1,4 @@
-"""Who may call the API: whoever holds the token and is not a web page.
+"""Who may call the API: whoever holds the token and is not a web page; and the kubeconfig that says so to clients.
 
 The token comes as a bearer token, or as a prefix of the path. The prefix is there for kubectl, which sends a
 kubeconfig's credentials over TLS only; a certificate would bring nothing on loopback, and every client knows how to
@@ -6,7 +6,11 @@ talk to an API server below a path.
 """
 
 import hmac
+import os
+import secrets
+from pathlib import Path
 
+import yaml
 from aiohttp import web
 
 from fairlead_local.apiserver.status import forbidden, unauthorized
@@ -46,3 +50,30 @@ def refuse_web_pages(request: web.Request) -> None:
     local = request.transport.get_extra_info("sockname") if request.transport else None
     if name not in _LOOPBACK or (local and port != str(local[1])):
         raise forbidden("request", request.path, f"the host {request.host!r} is not this API server's")
+
+
+def new_token() -> str:
+    """A bearer token: 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def write_kubeconfig(path: Path, url: str, token: str) -> None:
+    """Writes the file, readable by its owner only. `url` is the API server's. Raises OSError when it cannot."""
+    server = url + token_path(token)
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "fairlead-local",
+        "clusters": [{"name": "fairlead-local", "cluster": {"server": server}}],
+        "users": [{"name": "fairlead-local", "user": {"token": token}}],
+        "contexts": [
+            {
+                "name": "fairlead-local",
+                "context": {"cluster": "fairlead-local", "user": "fairlead-local", "namespace": "default"},
+            }
+        ],
+    }
+    fresh = path.with_name(f".{path.name}.new")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        yaml.safe_dump(document, file, sort_keys=False)
+    fresh.replace(path)

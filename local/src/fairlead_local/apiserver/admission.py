@@ -7,10 +7,21 @@ from enum import StrEnum
 from typing import Any
 
 from fairlead.api.decoding import is_whole
-from fairlead_local.apiserver import rules, scale_fields, structural
+from fairlead_local.apiserver import cel, jsonpath, rules, structural
 from fairlead_local.apiserver.metadata import label_problems
-from fairlead_local.apiserver.resources import ResourceType
+from fairlead_local.apiserver.resources import ResourceType, ScalePaths
 from fairlead_local.apiserver.status import ApiError, Cause, Json, bad_request, invalid
+
+_MOST_REPLICAS = 2**31 - 1
+_GO_TYPES = {
+    bool: "bool",
+    int: "float64",  # one that does not fit into 64 bits
+    float: "float64",
+    str: "string",
+    list: "[]interface {}",
+    dict: "map[string]interface {}",
+}
+"""What the genuine server calls the type of a JSON value that is no count."""
 
 
 class FieldValidation(StrEnum):
@@ -84,10 +95,10 @@ def _admit_custom(resource: ResourceType, obj: Json, old: Json | None) -> Json:
     before = _as_read(resource, old) if old is not None else None
     violations = structural.validate(resource.schema, obj, old=before)
     blocked = any(violation.kind in structural.BLOCKING for violation in violations)
-    causes = [*_causes(violations), *scale_fields.problems(resource.scale, obj)]
+    causes = [*_causes(violations), *_scale_problems(resource.scale, obj)]
     if not blocked:
         causes += label_problems(obj)
-        causes += _causes(structural.check_rules(resource.schema, obj, before))
+        causes += _causes(cel.check_rules(resource.schema, obj, before))
     _refuse(resource, obj, causes)
     stored: Json = _as_stored(obj)
     return stored
@@ -124,3 +135,42 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {field: _without_nulls(item) for field, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _scale_problems(paths: ScalePaths | None, obj: Json) -> list[Cause]:
+    """Of the paths of a scale subresource, whatever the schema says about them: a cause for each count that is no whole
+    number from 0, and for a selector that is no text. Absent is fine."""
+    if paths is None:
+        return []
+    counts = [cause for path in (paths.spec_replicas, paths.status_replicas) for cause in _count_problems(obj, path)]
+    return counts + (_text_problems(obj, paths.selector) if paths.selector else [])
+
+
+def _count_problems(obj: Json, path: str) -> list[Cause]:
+    """2.0 is no whole number here: the server reads counts as integers, and decodes what has a point as none."""
+    found = jsonpath.find(obj, path)
+    if found is None:
+        return []
+    if isinstance(found, bool) or not isinstance(found, int) or abs(found) >= 2**63:
+        return [_not_of_type(path, found, "int64")]
+    if found < 0:
+        return [_invalid(path, found, "should be a non-negative integer")]
+    return (
+        [_invalid(path, found, f"should be less than or equal to {_MOST_REPLICAS}")] if found > _MOST_REPLICAS else []
+    )
+
+
+def _text_problems(obj: Json, path: str) -> list[Cause]:
+    found = jsonpath.find(obj, path)
+    return [] if found is None or isinstance(found, str) else [_not_of_type(path, found, "string")]
+
+
+def _not_of_type(path: str, found: Any, wanted: str) -> Cause:
+    """The genuine server shows an empty value here."""
+    empty = 0 if wanted == "int64" else '""'
+    text = f"{path} accessor error: {found} is of the type {_GO_TYPES[type(found)]}, expected {wanted}"
+    return _invalid(path, empty, text)
+
+
+def _invalid(path: str, value: Any, sentence: str) -> Cause:
+    return Cause(path, "FieldValueInvalid", f"Invalid value: {value}: {sentence}")

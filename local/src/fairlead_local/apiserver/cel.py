@@ -1,10 +1,11 @@
 """CEL rules of a CRD, evaluated the way a Kubernetes API server does.
 
-Who calls it: `structural.check_rules`. Rules come in as text and are compiled once per process.
+Who calls it: `admission`, for every object, and `definitions`, for every CRD it is given. Rules come in as text and are
+compiled once per process.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -13,11 +14,38 @@ from celpy import celtypes
 from celpy.celparser import CELParseError
 from celpy.evaluation import CELEvalError
 
+from fairlead.api.schema import join
+from fairlead_local.apiserver.structural import Schema, Violation, ViolationKind, is_unchanged, old_items, quoted
+
 CelProgram = celpy.Runner
+RULES = "x-kubernetes-validations"
 
 
 class InvalidRule(ValueError):
     """A rule's text is not CEL that can be evaluated here."""
+
+
+def check_rules(schema: Schema, value: Any, old: Any = None, path: str = "") -> list[Violation]:
+    """Every CEL rule that `value` breaks. `old`: the value before an update, for rules that mention oldSelf; the others
+    are not held against what the update leaves alone.
+
+    Call it with a value in which `validate` found nothing `BLOCKING`. A rule that cannot be evaluated counts as broken.
+    """
+    return list(_broken_rules(schema, value, old, path, is_kept=False))
+
+
+def compile_rules(schema: Schema, path: str = "") -> None:
+    """Raises InvalidRule, naming the place, when a rule anywhere in the schema cannot be understood."""
+    for rule in schema.get(RULES) or []:
+        try:
+            compile_rule(rule["rule"])
+        except InvalidRule as e:
+            raise InvalidRule(f"{path or '<root>'}: {e}") from e
+    for name, child in (schema.get("properties") or {}).items():
+        compile_rules(child, join(path, name))
+    for child in (schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(child, Mapping):
+            compile_rules(child, f"{path}[*]")
 
 
 @lru_cache(maxsize=1024)
@@ -66,3 +94,48 @@ def to_cel(schema: Mapping[str, Any], value: Any) -> Any:
 def _is_double(schema: Mapping[str, Any], value: int) -> bool:
     """API servers decode what does not fit into 64 bits as a double, whatever its schema says."""
     return schema.get("type") == "number" or not -(2**63) <= value < 2**63
+
+
+def _broken_rules(schema: Schema, value: Any, old: Any, path: str, *, is_kept: bool) -> Iterator[Violation]:
+    """`is_kept`: whether the update leaves alone what this is a part of."""
+    if value is None:
+        return
+    is_kept = is_kept or (old is not None and is_unchanged(schema, value, old))
+    rules = [rule for rule in schema.get(RULES) or [] if not is_kept or "oldSelf" in rule["rule"]]
+    if rules:
+        converted = to_cel(schema, value)
+        before = to_cel(schema, old) if old is not None else None
+        for rule in rules:
+            if "oldSelf" in rule["rule"] and before is None:
+                continue
+            broken = _broken(rule, converted, before)
+            if broken is not None:
+                shown = "" if isinstance(value, (Mapping, list)) else f"{quoted(value)}: "
+                yield Violation(path, ViolationKind.INVALID, f"Invalid value: {shown}{broken}", broken)
+    for child_schema, child, old_child, child_path in _children(schema, value, old, path):
+        yield from _broken_rules(child_schema, child, old_child, child_path, is_kept=is_kept)
+
+
+def _broken(rule: Mapping[str, Any], value: Any, old: Any) -> str | None:
+    try:
+        if holds(rule["rule"], value, old):
+            return None
+    except InvalidRule as e:
+        return str(e)
+    return str(rule.get("message") or f"failed rule: {rule['rule']}").strip()
+
+
+def _children(schema: Schema, value: Any, old: Any, path: str) -> Iterator[tuple[Schema, Any, Any, str]]:
+    """Schema, value, old value and path of everything directly below."""
+    if isinstance(value, Mapping):
+        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        before = old if isinstance(old, Mapping) else {}
+        for name, item in value.items():
+            if name in properties:
+                yield properties[name], item, before.get(name), join(path, name)
+            elif isinstance(others, Mapping):
+                yield others, item, before.get(name), f"{path}[{name}]"
+    elif isinstance(value, list):
+        items = schema.get("items") or {}
+        for index, (item, old_item) in enumerate(zip(value, old_items(schema, value, old), strict=True)):
+            yield items, item, old_item, f"{path}[{index}]"

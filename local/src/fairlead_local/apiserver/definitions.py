@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from fairlead_local.apiserver import jsonpath, structural
+from fairlead_local.apiserver import cel, jsonpath
 from fairlead_local.apiserver.cel import InvalidRule
 from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths
 from fairlead_local.apiserver.schemas import schema_of
@@ -38,7 +38,7 @@ def _version_problems(version: Json, path: str) -> list[Cause]:
         message = "Invalid value: must be object at the root"
         found.append(Cause(f"{path}.schema.openAPIV3Schema.type", "FieldValueInvalid", message))
     try:
-        structural.compile_rules(schema)
+        cel.compile_rules(schema)
     except InvalidRule as error:
         where = f"{path}.schema.openAPIV3Schema.x-kubernetes-validations"
         found.append(Cause(where, "FieldValueInvalid", f"Invalid value: {error}"))

@@ -51,6 +51,12 @@ class Operations:
             self._serve(definition)
         store.subscribe(self._follow_definitions)
 
+    def ensure_namespaces(self, *names: str) -> None:
+        """Creates the namespaces every cluster has, and `names`, where they do not exist."""
+        for name in (*deletion.PERMANENT_NAMESPACES, *names):
+            if self.find(NAMESPACES, "", name) is None:
+                self.create(NAMESPACES, "", {"metadata": {"name": name}}, WriteOptions())
+
     def get(self, resource: ResourceType, namespace: str, name: str) -> Json:
         found = self.store.get(resource.qualified, namespace, name)
         if found is None:

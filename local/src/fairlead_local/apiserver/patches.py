@@ -1,10 +1,19 @@
-"""The patch types that need no schema: JSON merge patch (RFC 7386) and JSON patch (RFC 6902)."""
+"""Patches: JSON merge patch (RFC 7386), JSON patch (RFC 6902), and for built-in kinds strategic merge patch, a merge
+patch that knows which lists are told apart by a key. Pure.
+
+The merge key of a list is the first of its `x-kubernetes-list-map-keys`. Directives: `$patch: replace | delete`,
+`$deleteFromPrimitiveList/FIELD`, `$setElementOrder/FIELD`.
+"""
 
 from typing import Any
 
 import jsonpatch
 
+from fairlead_local.apiserver.fieldsets import child_schema
 from fairlead_local.apiserver.status import ApiError, Json, bad_request
+
+_DELETE_VALUES = "$deleteFromPrimitiveList/"
+_ORDER = "$setElementOrder/"
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -34,3 +43,74 @@ def json_patch(target: Json, operations: Any) -> Json:
     if not isinstance(result, dict):
         raise bad_request("a patch must leave an object")
     return result
+
+
+def strategic_merge(schema: Json, target: Json, patch: Json) -> Json:
+    """`target` after `patch`; raises 400 for a directive that is not taken or a list item without its merge key."""
+    directive = patch.get("$patch")
+    if directive == "replace":
+        return {field: value for field, value in patch.items() if field != "$patch"}
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise bad_request(f"unknown patch directive: $patch: {directive}")
+    if "$retainKeys" in patch:
+        raise bad_request("local mode does not take $retainKeys: write null for what is to go, or replace the object")
+    result = dict(target)
+    for field, value in patch.items():
+        if not field.startswith("$"):
+            _merge_field(child_schema(schema, field), result, field, value)
+    _apply_list_directives(schema, result, patch)
+    return result
+
+
+def _merge_field(schema: Json, result: Json, field: str, value: Any) -> None:
+    if value is None:
+        result.pop(field, None)
+    elif isinstance(value, dict) and schema.get("x-kubernetes-map-type") != "atomic":
+        current = result.get(field)
+        result[field] = strategic_merge(schema, current if isinstance(current, dict) else {}, value)
+    elif isinstance(value, list):
+        result[field] = _merge_list(schema, result.get(field) or [], value)
+    else:
+        result[field] = value
+
+
+def _merge_list(schema: Json, current: list[Any], patch: list[Any]) -> list[Any]:
+    kind = schema.get("x-kubernetes-list-type")
+    if kind == "set":
+        return current + [item for item in patch if item not in current]
+    if kind != "map" or any(isinstance(item, dict) and item.get("$patch") == "replace" for item in patch):
+        return [item for item in patch if not (isinstance(item, dict) and "$patch" in item)]
+    key = schema["x-kubernetes-list-map-keys"][0]
+    items = {item.get(key): item for item in current}
+    for item in patch:
+        if not isinstance(item, dict) or key not in item:
+            raise bad_request(f"map: {item} does not contain declared merge key: {key}")
+        if item.get("$patch") == "delete":
+            items.pop(item[key], None)
+        else:
+            items[item[key]] = strategic_merge(schema.get("items", {}), items.get(item[key]) or {}, item)
+    return list(items.values())
+
+
+def _apply_list_directives(schema: Json, result: Json, patch: Json) -> None:
+    for directive, values in patch.items():
+        if directive.startswith(_DELETE_VALUES):
+            field = directive.removeprefix(_DELETE_VALUES)
+            result[field] = [item for item in result.get(field) or [] if item not in values]
+        elif directive.startswith(_ORDER):
+            field = directive.removeprefix(_ORDER)
+            if field in result:
+                result[field] = _ordered(child_schema(schema, field), result[field], values)
+
+
+def _ordered(schema: Json, items: list[Any], order: list[Any]) -> list[Any]:
+    """Items the patch names come in its order; the others stay behind them, as they were."""
+    key = (schema.get("x-kubernetes-list-map-keys") or [None])[0]
+
+    def identity(item: Any) -> Any:
+        return item.get(key) if key and isinstance(item, dict) else item
+
+    ranks = {str(identity(item)): rank for rank, item in enumerate(order)}
+    return sorted(items, key=lambda item: ranks.get(str(identity(item)), len(ranks)))

@@ -1,15 +1,17 @@
-"""The HTTP face of the API: which verb a request means, and how the answer is written.
+"""The HTTP face of the API: which verb a request means, how the answer is written, and the port (`serving`).
 
 `ApiServer.app()` is the whole wiring. Who may call is decided in `access.py`, what happens to objects in
 `operations.py`.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from aiohttp import web
 
-from fairlead_local.apiserver import discovery, patches, replies, requests, scale, selectors, strategic
+from fairlead_local.apiserver import discovery, patches, replies, requests, scale, selectors
 from fairlead_local.apiserver.access import Access, refuse_web_pages
 from fairlead_local.apiserver.deletion import DeleteOptions, parse_options
 from fairlead_local.apiserver.logs import LogSource, stream_log
@@ -25,12 +27,15 @@ from fairlead_local.apiserver.status import (
     no_such_path,
     unsupported_media_type,
 )
-from fairlead_local.apiserver.watching import DEFAULT_TIMEOUT_SECONDS, WatchRequest, watch
+from fairlead_local.apiserver.watching import BOOKMARK_SECONDS, DEFAULT_TIMEOUT_SECONDS, WatchRequest, watch
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+HOST = "127.0.0.1"
 MAX_BODY_BYTES = 3 * 1024 * 1024
 _HEALTH = ("/livez", "/readyz", "/healthz")
+_SHUTDOWN_SECONDS = 0.1
+"""Watches never end by themselves, so there is nothing to wait for."""
 
 
 class ApiServer:
@@ -289,4 +294,17 @@ def _edit(target: Target, kind: PatchType, patch: object) -> Edit:
         raise unsupported_media_type(
             f"the body of the request was in an unknown format - accepted media types include: {accepted}"
         )
-    return lambda live: strategic.strategic_merge(resource.schema, live, patch)
+    return lambda live: patches.strategic_merge(resource.schema, live, patch)
+
+
+@asynccontextmanager
+async def serving(app: web.Application, port: int = 0) -> AsyncIterator[str]:
+    """Serves on loopback while the context lasts; yields the base URL. Raises OSError when the port is taken."""
+    runner = web.AppRunner(app, shutdown_timeout=_SHUTDOWN_SECONDS, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, HOST, port)
+        await site.start()
+        yield f"http://{HOST}:{runner.addresses[0][1]}"
+    finally:
+        await asyncio.wait_for(runner.cleanup(), BOOKMARK_SECONDS)

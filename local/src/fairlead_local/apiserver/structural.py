@@ -1,7 +1,8 @@
-"""Structural OpenAPI schemas, as CustomResourceDefinitions carry them: validate, prune, default, check rules.
+"""Structural OpenAPI schemas, as CustomResourceDefinitions carry them: validate, prune, default (rules: `cel`).
 
-Who calls it: `admission`, for every object, and `definitions`, for every CRD it is given. Nothing here knows an
-LLMDeployment. Messages are worded as Kubernetes words them.
+Who calls it: `admission`, for every object. Nothing here knows an LLMDeployment. Messages are worded as Kubernetes
+words them. What an update leaves alone is not held against it, however strict the definition has become since
+(Kubernetes' ratcheting, KEP-4008, from version 1.33 on).
 """
 
 import json
@@ -17,8 +18,6 @@ from typing import Any
 
 from fairlead.api.decoding import is_whole
 from fairlead.api.schema import join
-from fairlead_local.apiserver import cel
-from fairlead_local.apiserver.correlation import LIST_KEYS, LIST_TYPE, is_unchanged, old_items
 
 Schema = Mapping[str, Any]
 
@@ -27,7 +26,8 @@ IMPLICIT_FIELDS = ("apiVersion", "kind", "metadata")
 KEEP_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
-RULES = "x-kubernetes-validations"
+LIST_TYPE = "x-kubernetes-list-type"
+LIST_KEYS = "x-kubernetes-list-map-keys"
 
 
 class ViolationKind(StrEnum):
@@ -71,7 +71,7 @@ class Violation:
 
 
 def validate(schema: Schema, value: Any, path: str = "", *, old: Any = None) -> list[Violation]:
-    """Everything in `value` that breaks types, limits, patterns or required fields; no rules (see `check_rules`).
+    """Everything in `value` that breaks types, limits, patterns or required fields; no rules (see `cel.check_rules`).
 
     `old`: the value before an update. What is wrong below a field that the update leaves alone is tolerated; so are
     items that are there twice, where any were before.
@@ -81,29 +81,6 @@ def validate(schema: Schema, value: Any, path: str = "", *, old: Any = None) -> 
         return found
     had_duplicates = any(each.kind is ViolationKind.DUPLICATE for each in _violations(schema, old, None, path))
     return [each for each in found if each.kind is not ViolationKind.DUPLICATE or not had_duplicates]
-
-
-def check_rules(schema: Schema, value: Any, old: Any = None, path: str = "") -> list[Violation]:
-    """Every CEL rule that `value` breaks. `old`: the value before an update, for rules that mention oldSelf; the others
-    are not held against what the update leaves alone.
-
-    Call it with a value in which `validate` found nothing `BLOCKING`. A rule that cannot be evaluated counts as broken.
-    """
-    return list(_broken_rules(schema, value, old, path, is_kept=False))
-
-
-def compile_rules(schema: Schema, path: str = "") -> None:
-    """Raises cel.InvalidRule, naming the place, when a rule anywhere in the schema cannot be understood."""
-    for rule in schema.get(RULES) or []:
-        try:
-            cel.compile_rule(rule["rule"])
-        except cel.InvalidRule as e:
-            raise cel.InvalidRule(f"{path or '<root>'}: {e}") from e
-    for name, child in (schema.get("properties") or {}).items():
-        compile_rules(child, join(path, name))
-    for child in (schema.get("items"), schema.get("additionalProperties")):
-        if isinstance(child, Mapping):
-            compile_rules(child, f"{path}[*]")
 
 
 def prune(schema: Schema, value: Any, path: str = "", *, root: bool = False) -> tuple[Any, list[str]]:
@@ -158,7 +135,7 @@ def _violations(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Vio
         yield _type_violation(path, _json_type(value), schema.get("type"), schema)
     if "enum" in schema and value not in schema["enum"]:
         choices = ", ".join(json.dumps(choice) for choice in schema["enum"])
-        message = f"Unsupported value: {_quoted(value)}: supported values: {choices}"
+        message = f"Unsupported value: {quoted(value)}: supported values: {choices}"
         yield Violation(path, ViolationKind.NOT_SUPPORTED, message)
     if not fits:
         return
@@ -218,7 +195,7 @@ def _duplicates(schema: Schema, value: list[Any], path: str) -> Iterator[Violati
         text = json.dumps(key, sort_keys=True)
         times[text] += 1
         if times[text] == 2:
-            yield Violation(f"{path}[{index}]", ViolationKind.DUPLICATE, f"Duplicate value: {_quoted(key)}")
+            yield Violation(f"{path}[{index}]", ViolationKind.DUPLICATE, f"Duplicate value: {quoted(key)}")
 
 
 def _string_violations(schema: Schema, value: str, path: str) -> Iterator[Violation]:
@@ -277,15 +254,16 @@ def _json_type(value: Any) -> str:
 
 def _type_violation(path: str, found: str, wanted: str | None, schema: Schema) -> Violation:
     wanted = "integer,string" if schema.get(INT_OR_STRING) else wanted
-    message = f"Invalid value: {_quoted(found)}: {path} in body must be of type {wanted}: {_quoted(found)}"
+    message = f"Invalid value: {quoted(found)}: {path} in body must be of type {wanted}: {quoted(found)}"
     return Violation(path, ViolationKind.TYPE, message)
 
 
 def _out_of_bounds(path: str, value: Any, sentence: str) -> Violation:
-    return Violation(path, ViolationKind.INVALID, f"Invalid value: {_quoted(value)}: {path} in body {sentence}")
+    return Violation(path, ViolationKind.INVALID, f"Invalid value: {quoted(value)}: {path} in body {sentence}")
 
 
-def _quoted(value: Any) -> str:
+def quoted(value: Any) -> str:
+    """A value as refusals show it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -310,52 +288,39 @@ def _pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
 
 
-# ── rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what an update leaves alone ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _broken_rules(schema: Schema, value: Any, old: Any, path: str, *, is_kept: bool) -> Iterator[Violation]:
-    """`is_kept`: whether the update leaves alone what this is a part of."""
-    if value is None:
-        return
-    is_kept = is_kept or (old is not None and is_unchanged(schema, value, old))
-    rules = [rule for rule in schema.get(RULES) or [] if not is_kept or "oldSelf" in rule["rule"]]
-    if rules:
-        converted = cel.to_cel(schema, value)
-        before = cel.to_cel(schema, old) if old is not None else None
-        for rule in rules:
-            if "oldSelf" in rule["rule"] and before is None:
-                continue
-            broken = _broken(rule, converted, before)
-            if broken is not None:
-                shown = "" if isinstance(value, (Mapping, list)) else f"{_quoted(value)}: "
-                yield Violation(path, ViolationKind.INVALID, f"Invalid value: {shown}{broken}", broken)
-    for child_schema, child, old_child, child_path in _children(schema, value, old, path):
-        yield from _broken_rules(child_schema, child, old_child, child_path, is_kept=is_kept)
+def old_items(schema: Mapping[str, Any], value: list[Any], old: Any) -> list[Any]:
+    """For each item of `value` the one that it was in `old`; None = there was none, or nobody can tell. Lists with keys
+    correlate by them, all others only as a whole."""
+    names = schema.get(LIST_KEYS) or []
+    if schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
+        return [None] * len(value)
+    return [next((each for each in old if _has_same_keys(names, each, item)), None) for item in value]
 
 
-def _broken(rule: Mapping[str, Any], value: Any, old: Any) -> str | None:
-    try:
-        if cel.holds(rule["rule"], value, old):
-            return None
-    except cel.InvalidRule as e:
-        return str(e)
-    return str(rule.get("message") or f"failed rule: {rule['rule']}").strip()
-
-
-def _children(schema: Schema, value: Any, old: Any, path: str) -> Iterator[tuple[Schema, Any, Any, str]]:
-    """Schema, value, old value and path of everything directly below."""
-    if isinstance(value, Mapping):
+def is_unchanged(schema: Mapping[str, Any], value: Any, old: Any) -> bool:
+    """Whether the value is what it was; the order of a list with keys does not count."""
+    if isinstance(value, Mapping) and isinstance(old, Mapping):
         properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
-        before = old if isinstance(old, Mapping) else {}
-        for name, item in value.items():
-            if name in properties:
-                yield properties[name], item, before.get(name), join(path, name)
-            elif isinstance(others, Mapping):
-                yield others, item, before.get(name), f"{path}[{name}]"
-    elif isinstance(value, list):
+        rest = others if isinstance(others, Mapping) else {}
+        return value.keys() == old.keys() and all(
+            is_unchanged(properties.get(name, rest), item, old[name]) for name, item in value.items()
+        )
+    if isinstance(value, list) and isinstance(old, list):
+        before = old_items(schema, value, old) if schema.get(LIST_TYPE) == "map" else old
         items = schema.get("items") or {}
-        for index, (item, old_item) in enumerate(zip(value, old_items(schema, value, old), strict=True)):
-            yield items, item, old_item, f"{path}[{index}]"
+        return len(value) == len(old) and all(
+            is_unchanged(items, new, was) for new, was in zip(value, before, strict=True)
+        )
+    return isinstance(value, bool) is isinstance(old, bool) and bool(value == old)  # to Python, true is 1
+
+
+def _has_same_keys(names: list[str], old: Any, new: Any) -> bool:
+    if not names or not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return False
+    return all(old.get(name) == new.get(name) for name in names)
 
 
 # ── pruning ───────────────────────────────────────────────────────────────────────────────────────────────────────────

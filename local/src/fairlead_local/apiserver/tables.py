@@ -1,6 +1,5 @@
-"""Objects as `meta.k8s.io/v1` Tables: the columns `kubectl get` prints. Pure."""
+"""The columns that `kubectl get` prints of the built-in kinds. Pure."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from fairlead.api.pod_containers import lasting_containers, lasting_statuses, sidecars
@@ -9,42 +8,9 @@ from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import age
 
 
-def table(resource: ResourceType, objects: Iterable[Json], metadata: Json, include: str, headers: bool = True) -> Json:
-    """A Table. `include` says what each row carries beside its cells: `Metadata`, `Object` or `None`."""
-    columns = columns_of(resource)
-    return {
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": metadata,
-        "columnDefinitions": [_definition(column) for column in columns] if headers else None,
-        "rows": [_row(columns, obj, include) for obj in objects],
-    }
-
-
-def partial(obj: Json) -> Json:
-    """The object's metadata alone, as a PartialObjectMetadata."""
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
-
-
 def columns_of(resource: ResourceType) -> tuple[Column, ...]:
     """The kind's own columns, else NAME and AGE."""
     return resource.columns or _BUILT_IN.get(resource.qualified) or (NAME, AGE)
-
-
-def _definition(column: Column) -> Json:
-    kind = "string" if column.type == "date" else column.type
-    text = column.description or f"{column.name} of the object."
-    form = "name" if column.name == "Name" else "date" if column.type == "date" else ""
-    return {"name": column.name, "type": kind, "format": form, "description": text, "priority": column.priority}
-
-
-def _row(columns: tuple[Column, ...], obj: Json, include: str) -> Json:
-    row: Json = {"cells": [column.cell(obj) for column in columns]}
-    if include == "Object":
-        row["object"] = obj
-    elif include != "None":
-        row["object"] = partial(obj)
-    return row
 
 
 NAME = Column("Name", lambda obj: obj["metadata"]["name"])

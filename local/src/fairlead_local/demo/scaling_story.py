@@ -5,12 +5,15 @@ recorded for the table and the plot.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import replace
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from fairlead.api.llmdeployment import Autoscaling
@@ -29,7 +32,6 @@ from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd, Speed, few, many
 from fairlead_local.demo.patience import QUIET_SECONDS, Patience
-from fairlead_local.demo.prediction_metrics import PATH_METRICS, read_ttft_errors
 from fairlead_local.demo.recorder import Recorder, shifted
 from fairlead_local.demo.summary import RunFigures
 
@@ -42,6 +44,9 @@ SHAPE = Shape(num_prefixes=4, prefix_tokens=400, output_tokens=ANSWER_TOKENS, ig
 """Long shared prefixes and long answers: decode holds slots and costs little else."""
 CALIBRATION_ROUNDS = 3
 """Requests per slot that the engine learns its step costs from before they are read."""
+PATH_METRICS = "/metrics"
+TTFT_ERROR = "fairlead_gateway_ttft_prediction_error_ratio"
+_METRICS_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
 
 class StepFailed(Exception):
@@ -281,3 +286,31 @@ def _moving(model: ModelView | None) -> Hashable:
     if model is None:
         return None
     return model.desired, model.progress, tuple((replica.name, replica.stage) for replica in model.replicas)
+
+
+async def read_ttft_errors(urls: list[str], model: str) -> Buckets:
+    """How well gateways foresaw times to first token of `namespace/name`, all together, as they measured it themselves:
+    from arrival, without the network, which is in what a client measures. `urls`: of their metrics. Raises
+    ClientError or TimeoutError."""
+    found = Buckets((), ())
+    async with aiohttp.ClientSession(timeout=_METRICS_TIMEOUT) as session:
+        for url in urls:
+            async with session.get(url) as response:
+                response.raise_for_status()
+                found = found.plus(ttft_errors(await response.text(), model))
+    return found
+
+
+def ttft_errors(text: str, model: str) -> Buckets:
+    """Relative errors |predicted - actual| / actual, counted since the gateway's start; none where it has none."""
+    cumulative = {
+        float(sample.labels["le"]): sample.value
+        for family in text_string_to_metric_families(text)
+        if family.name == TTFT_ERROR
+        for sample in family.samples
+        if sample.name.endswith("_bucket") and sample.labels.get("model") == model
+    }
+    bounds = sorted(cumulative)
+    below = [0.0, *(cumulative[bound] for bound in bounds)]
+    counts = [int(now - before) for before, now in pairwise(below)]
+    return Buckets(tuple(bound for bound in bounds if bound != math.inf), tuple(counts))

@@ -1,11 +1,14 @@
-"""Whether `spec.template.spec` has a pod's shape, as far as the operator reads it and merges by it. Pure.
+"""`spec.template.spec`: whether it has a pod's shape, and what a pod is with it laid over. Pure.
 
-To the CRD it is any object. What is wrong in it beyond this, the API server says of the Deployment.
+To the CRD it is any object. What is wrong in it beyond what is read and merged here, the API server says of the
+Deployment. It is merged as `kubectl patch` does it: objects by field, lists with a known key by that key; other lists
+are replaced, and null removes a field.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fairlead.api.pod_containers import sidecars
 from fairlead.api.quantities import parse_quantity
 from fairlead.api.rules import BrokenRule
 
@@ -105,3 +108,44 @@ def _is_object(value: Any) -> bool:
 
 def _wrong(path: str, wanted: str) -> BrokenRule:
     return BrokenRule(path, f"{path.removeprefix('spec.')} must be {wanted}, as in a pod")
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `overlay` laid over it. Neither is changed."""
+    merged = dict(base)
+    for field, value in overlay.items():
+        known = merged.get(field)
+        if value is None:
+            merged.pop(field, None)
+        elif isinstance(value, Mapping):
+            merged[field] = merge(known if isinstance(known, Mapping) else {}, value)
+        elif isinstance(value, list) and isinstance(known, list) and field in MERGE_KEYS:
+            merged[field] = _merge_list(field, known, value)
+        else:
+            merged[field] = value
+    return merged
+
+
+def for_sidecars(overlay: Mapping[str, Any], base: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The overlay with what it says of the base's sidecars among its init containers: whoever writes a template names
+    containers, and need not know which of them are sidecars here."""
+    beside = {each["name"] for each in sidecars(base)}
+    containers = overlay.get("containers") or []
+    moved = [each for each in containers if each["name"] in beside]
+    if not moved:
+        return overlay
+    others = [each for each in containers if each["name"] not in beside]
+    return {**overlay, "containers": others, "initContainers": [*moved, *(overlay.get("initContainers") or [])]}
+
+
+def _merge_list(field: str, base: list[Any], overlay: list[Any]) -> list[Any]:
+    """Items of the base in their order, then the new ones."""
+    key = MERGE_KEYS[field]
+    merged = {item[key]: item for item in base}
+    for item in overlay:
+        name, known = item[key], merged.get(item[key])
+        if known is None or field == "volumes":  # a volume has one source: the overlay's
+            merged[name] = item
+        else:  # a variable has one value: the overlay's
+            merged[name] = merge({"name": name} if field == "env" else known, item)
+    return list(merged.values())

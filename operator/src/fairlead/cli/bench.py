@@ -26,12 +26,11 @@ from fairlead.cli.options import (
     text,
 )
 from fairlead.cli.report_table import report_table, short, to_json
-from fairlead.client.arrival_times import Phase, arrival_times
 from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import ApiError, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, cached_tokens, draw, first_tokens, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
-from fairlead.client.workload import Conversation, Kind, Shape, context_tokens, conversations
+from fairlead.client.workload import Conversation, Kind, Phase, Shape, arrival_times, context_tokens, conversations
 from fairlead_protocol.http.addresses import without_credentials
 
 DEFAULT_CONCURRENCY = 8

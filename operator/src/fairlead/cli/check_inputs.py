@@ -15,8 +15,7 @@ from fairlead.api import names
 from fairlead.api.decoding import InvalidValue, decode
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, LLMDeploymentSpec, broken_rules
 from fairlead.cli.options import UsageError
-from fairlead.fit.chart_profiles import CHART_PROFILES
-from fairlead.fit.presets import config_of
+from fairlead.fit.presets import chart_profiles, config_of
 from fairlead.operator_settings import OperatorSettings, SettingsError
 from fairlead_protocol.model_sources import Source, SourceError, folder_name, parse_source
 
@@ -77,7 +76,7 @@ def read_settings(file: Path | None) -> OperatorSettings:
     """Of a settings file of the operator, or values of the chart, of which the profiles count; without one, the chart's
     default profiles. Raises UsageError."""
     if file is None:
-        return OperatorSettings.from_mapping({"profiles": CHART_PROFILES, "allowFileSources": True})
+        return OperatorSettings.from_mapping({"profiles": chart_profiles(), "allowFileSources": True})
     try:
         raw = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
         if not isinstance(raw, Mapping):

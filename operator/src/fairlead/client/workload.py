@@ -1,11 +1,14 @@
-"""What a load asks: seeded conversations, the same on every machine. Pure; sending them is the load generator's work.
+"""What a load asks, and when: seeded conversations and arrivals, the same on every machine. Pure; sending them is the
+load generator's work.
 
 The texts are in the repertoire of the bundled model (`engine/dinghy/README.md`): a harbour log that is there to be
 shared, cached and passed over, then exercises whose answers are known. Any other model can be asked the same; its
 answers are then not counted as right. Sizes in tokens are approximate: what the dinghy's tokenizer makes of them.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -146,3 +149,47 @@ def _exercise(draw: Random) -> tuple[str, str]:
         return draw.choice(_SUMS).format(one, other), str(one + other)
     one, other = max(one, other), min(one, other)
     return draw.choice(_DIFFERENCES).format(one, other), str(one - other)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of time with one average rate of arrivals in an open loop."""
+
+    rate: float
+    """Arrivals per second; 0 = none."""
+    seconds: float
+    """How long it lasts; may be infinite."""
+
+    def __post_init__(self) -> None:
+        if not (self.rate >= 0 and self.seconds > 0):  # not numbers neither
+            raise ValueError(
+                f"a phase needs a rate of 0 or more and some seconds, not {self.rate:g} for {self.seconds:g}"
+            )
+
+
+def arrival_times(phases: Iterable[Phase], seed: int = 0, *, burstiness: float = 1.0) -> Iterator[float]:
+    """Times of arrivals, in seconds since the first phase began, ascending; the same for the same seed.
+
+    A renewal process: each gap is one draw of a gamma distribution with mean 1, spent at the rate of the moment (time
+    rescaling). `burstiness` is its shape, as in vLLM's benchmarks: 1 is a Poisson process of varying rate exactly, less
+    comes in bursts, more ever more evenly. `phases` are taken one by one as their time comes near, so an iterator may
+    decide late.
+    """
+    if not 0 < burstiness < math.inf:
+        raise ValueError(f"burstiness is above 0 and finite, not {burstiness:g}")
+    draw = random.Random(f"arrivals/{seed}")
+
+    def gap() -> float:
+        return draw.gammavariate(burstiness, 1.0 / burstiness)
+
+    left = gap()
+    began = 0.0
+    for phase in phases:
+        now, ends = began, began + phase.seconds
+        while phase.rate > 0 and now + left / phase.rate < ends:
+            now += left / phase.rate
+            yield now
+            left = gap()
+        if phase.rate > 0:
+            left -= (ends - now) * phase.rate
+        began = ends

@@ -12,7 +12,6 @@ import yaml
 from fairlead.api import names
 from fairlead_protocol.model_sources import Source, SourceError, parse_source
 
-_FILE = Path(__file__).parent / "catalogue.yaml"
 _DEFAULT_REVISION = "main"
 
 
@@ -50,11 +49,17 @@ class Preset:
 @cache
 def presets() -> Mapping[str, Preset]:
     """All, by name. Do not change the result."""
-    raw = yaml.load(_FILE.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return {
         name: Preset(name=name, gated=bool(each.pop("gated", False)), engine=each.pop("engine", {}), **each)
-        for name, each in raw.items()
+        for name, each in _read("catalogue.yaml").items()
     }
+
+
+@cache
+def chart_profiles() -> Mapping[str, Mapping[str, Any]]:
+    """The profiles of the chart's default values that the operator does not bring itself, by name, as a settings file
+    has them. Do not change the result."""
+    return _read("chart_profiles.yaml")
 
 
 def config_of(source: str) -> Mapping[str, Any] | None:
@@ -65,6 +70,12 @@ def config_of(source: str) -> Mapping[str, Any] | None:
     except SourceError:
         return None
     return next((each.config for each in presets().values() if _model(parse_source(each.source)) == wanted), None)
+
+
+def _read(file: str) -> dict[str, Any]:
+    text = (Path(__file__).parent / file).read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found
 
 
 def _model(source: Source) -> tuple[str, str, str | None]:

@@ -15,6 +15,7 @@ from fairlead.api.conditions import Reason
 from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.pod_containers import is_sidecar, lasting_containers, sidecars
+from fairlead.api.pod_overlay import for_sidecars, merge
 from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
@@ -23,7 +24,6 @@ from fairlead.manifests.downloaders import AdapterDownloader, download_container
 from fairlead.manifests.foreign_pod import front_flags, with_front
 from fairlead.manifests.foreign_servers import FOREIGN_SERVERS
 from fairlead.manifests.measured_profile import ProfileFile
-from fairlead.manifests.overlay import for_sidecars, merge
 from fairlead.manifests.source import CannotBuild, ModelSource
 from fairlead.operator_settings import OperatorSettings, Profile
 

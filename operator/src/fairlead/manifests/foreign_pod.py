@@ -1,6 +1,6 @@
 """A server that is not ours in an engine's pod, and the front before it that makes an engine of it (`fairlead-engine
 front`): what each is started with. The rest of the pod is as for our engine (`engine.py`); what each kind of server is
-told, `vllm.py` and the others beside it say."""
+told, `foreign_servers.py` says."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -6,11 +6,31 @@ has sent is in the router's books.
 
 from collections.abc import Iterable
 
-from fairlead.routing.approximate_blocks import ApproximateBlocks
 from fairlead.routing.kv_index import Expectation, KVIndex
 from fairlead.routing.replica import Load
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
+
+
+class ApproximateBlocks:
+    """What a replica's cache is taken to hold where its engine's word is not taken: the blocks of ours that it computed
+    last, as many as it may have. An approximation: it knows what this gateway has sent, and no eviction but its own."""
+
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
+        self._blocks: dict[BlockHash, None] = {}
+        """Those computed longest ago first."""
+
+    def computed(self, hashes: Iterable[BlockHash]) -> tuple[list[BlockHash], list[BlockHash]]:
+        """The replica has computed these blocks: what is there now that was not, and what is there no more."""
+        before = set(self._blocks)
+        for block in hashes:
+            self._blocks[block] = self._blocks.pop(block, None)
+        while len(self._blocks) > self._max_blocks:
+            del self._blocks[next(iter(self._blocks))]
+        return [block for block in self._blocks if block not in before], [
+            block for block in before if block not in self._blocks
+        ]
 
 
 class Datastore:
