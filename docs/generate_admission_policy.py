@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from fairlead.api.author_rules import IMAGE_REST, NUMBER, RULES, SOURCE_REST, AuthorRule, Likeness, Part
+from fairlead.api.author_rules import IMAGE_REST, NUMBER, RULES, SOURCE_REST, AuthorRule, Likeness, RulePart
 
 FILE = Path(__file__).parent.parent / "charts" / "fairlead" / "files" / "admission-policy.yaml"
 _TEMPLATE = "template.spec"
@@ -65,9 +65,9 @@ def _of_an_object(inner: str, value: str, *, is_checked: bool) -> str:
 
 
 def _here(rule: AuthorRule, value: str) -> str:
-    if rule.part is Part.SWITCH:
+    if rule.part is RulePart.SWITCH:
         return f"({value} && !variables.{rule.setting} ? \"'true'\" : '')"
-    if rule.part is Part.KEYS:
+    if rule.part is RulePart.KEYS:
         return f"{value}.filter(k, !{_is_allowed(rule, 'k')}).map(k, {_quoted('k')}).join(', ')"
     return f"({_is_allowed(rule, value)} ? '' : {_quoted(value)})"
 

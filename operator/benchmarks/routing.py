@@ -26,7 +26,14 @@ from fairlead import __version__
 from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import Report, report
-from fairlead.client.workload import Conversation, Kind, Phase, Shape, arrival_times, conversations
+from fairlead.client.workload import (
+    ArrivalPhase,
+    Conversation,
+    WorkloadKind,
+    WorkloadShape,
+    arrival_times,
+    conversations,
+)
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import LLMDEPLOYMENTS
@@ -34,7 +41,7 @@ from fairlead_local.owned import OwnedFleet, temporary_fleet
 
 NAME, NAMESPACE = "bench", "default"
 POLICIES = ("PredictedTTFT", "LeastLoaded", "RoundRobin", "PrefixHash")
-WORKLOADS = {"shared prefixes": Kind.SHARED_PREFIX, "nothing shared": Kind.UNSHARED}
+WORKLOADS = {"shared prefixes": WorkloadKind.SHARED_PREFIX, "nothing shared": WorkloadKind.UNSHARED}
 SETTLE_SECONDS = 1.0
 """Between two loads: for the gateway to hear of the policy and the engines to become idle."""
 PATIENCE_SECONDS = 120.0
@@ -78,7 +85,7 @@ class Bench:
         self.gateway = gateway
         self.kube = kube
         self.console = console
-        self.shape = Shape(
+        self.shape = WorkloadShape(
             num_prefixes=args.prefixes,
             prefix_tokens=args.prefix_tokens,
             output_tokens=args.output_tokens,
@@ -89,7 +96,7 @@ class Bench:
         """Every load, told as it ends."""
         await self.apply(POLICIES[0])
         await self.ready()
-        await self.load(Kind.UNSHARED, POLICIES[0], "warm-up", seed=-1)
+        await self.load(WorkloadKind.UNSHARED, POLICIES[0], "warm-up", seed=-1)
         results = []
         for run in range(self.args.runs):
             for workload in self.args.workloads:
@@ -102,12 +109,12 @@ class Bench:
                     self.console.print(f"run {run + 1}: {workload}: {policy}: {in_words(found)}", markup=False)
         return results
 
-    async def load(self, kind: Kind, policy: str, salt: str, seed: int) -> Report:
+    async def load(self, kind: WorkloadKind, policy: str, salt: str, seed: int) -> Report:
         """One open loop on fresh caches."""
         async with OpenAIClient(f"{self.gateway}/v1") as client:
             generator = LoadGenerator(client, NAME)
-            rate = self.args.unshared_rate if kind is Kind.UNSHARED else self.args.rate
-            times = arrival_times([Phase(rate, self.args.seconds)], seed)
+            rate = self.args.unshared_rate if kind is WorkloadKind.UNSHARED else self.args.rate
+            times = arrival_times([ArrivalPhase(rate, self.args.seconds)], seed)
             await generator.open_loop(salted(conversations(kind, self.shape, seed), salt), times)
         return report(generator.samples, generator.seconds)
 

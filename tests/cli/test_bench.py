@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.bench import fitted, phases
-from fairlead.client.workload import Kind, Phase, Shape, context_tokens
+from fairlead.client.workload import ArrivalPhase, WorkloadKind, WorkloadShape, context_tokens
 from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
 from fairlead_testing.fake_engine.engine import DEFAULT_LIMITS
 
@@ -121,13 +121,13 @@ async def test_a_full_disk_is_named_with_its_file_and_the_other_file_is_written(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", WorkloadKind)
 @pytest.mark.parametrize("context", [None, 128, 512, 4096])
-def test_what_was_left_open_fits_and_what_was_given_stays(kind: Kind, context: int | None) -> None:
-    assert fitted(kind, Shape(), (), context) == Shape() or 2 * context_tokens(
-        kind, fitted(kind, Shape(), (), context)
+def test_what_was_left_open_fits_and_what_was_given_stays(kind: WorkloadKind, context: int | None) -> None:
+    assert fitted(kind, WorkloadShape(), (), context) == WorkloadShape() or 2 * context_tokens(
+        kind, fitted(kind, WorkloadShape(), (), context)
     ) <= (context or 0)
-    given = replace(Shape(), output_tokens=40)
+    given = replace(WorkloadShape(), output_tokens=40)
     assert fitted(kind, given, {"output_tokens"}, context).output_tokens == 40
 
 
@@ -189,8 +189,8 @@ async def test_a_gateway_that_is_not_there(fairlead) -> None:
 
 
 def test_rates_in_phases() -> None:
-    assert phases("4") == (Phase(4.0, FOREVER),)
-    assert phases("2@30s,8@1m,0.5") == (Phase(2.0, 30.0), Phase(8.0, 60.0), Phase(0.5, FOREVER))
+    assert phases("4") == (ArrivalPhase(4.0, FOREVER),)
+    assert phases("2@30s,8@1m,0.5") == (ArrivalPhase(2.0, 30.0), ArrivalPhase(8.0, 60.0), ArrivalPhase(0.5, FOREVER))
     for text in ("", "0", "0@5s", "-1", "2@", "2@30s,,8"):
         with pytest.raises(argparse.ArgumentTypeError):
             phases(text)

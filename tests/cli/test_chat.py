@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.cli.chat import footnote
 from fairlead.client.openai import Completion
-from fairlead_local.fleet_state import FleetFolder, Phase, write_state
+from fairlead_local.fleet_state import FleetFolder, FleetPhase, write_state
 from fairlead_testing.fake_engine import FakeEngine, Refusal
 
 
@@ -24,7 +24,9 @@ async def test_one_question_and_only_its_answer(fairlead) -> None:
 
 async def test_a_fleet_on_this_machine_is_found_by_its_folder(fairlead, tmp_path: Path) -> None:
     async with FakeEngine() as engine:
-        write_state(FleetFolder(tmp_path), Phase.READY, gateway=engine.url)  # as if this process were its supervisor
+        write_state(
+            FleetFolder(tmp_path), FleetPhase.READY, gateway=engine.url
+        )  # as if this process were its supervisor
         ended = await fairlead("chat", "Hi", FAIRLEAD_DATA_DIR=str(tmp_path))
     assert (ended.status, ended.out, ended.err) == (0, "Hello, world!\n", "")
 

@@ -11,15 +11,15 @@ from rich.console import Console
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.fleet_state import FleetView, fleet_view
 from fairlead.cli.options import UsageError
-from fairlead.client.load_generator import LoadGenerator, Sample
+from fairlead.client.load_generator import LoadGenerator, LoadSample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.report import report
-from fairlead.client.workload import Kind, conversations
+from fairlead.client.workload import WorkloadKind, conversations
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd
-from fairlead_local.demo.recorder import Recorder, replicas_over_time, shifted, stretches
+from fairlead_local.demo.recorder import FleetRecorder, replicas_over_time, shifted, stretches
 from fairlead_local.demo.scaling_story import StepFailed, ttft_errors
 from fairlead_local.demo.story import ANSWER, Demo, read_manifest, ttft_target
-from fairlead_local.demo.summary import RunFigures, Step, demo_table, load_rows
+from fairlead_local.demo.summary import DemoStep, RunFigures, demo_table, load_rows
 from fairlead_local.demo.timeline import Moment
 from fairlead_local.owned import OwnedFleet
 from fairlead_testing.clock import run_in_virtual_time
@@ -70,7 +70,7 @@ def test_a_load_is_turned_up_down_and_off_while_it_runs() -> None:
             asked.append(max_tokens)
             await asyncio.sleep(1.0)
 
-    load = AdjustableLoad(LoadGenerator(Lasting(), "m"), conversations(Kind.FIXED), Crowd(clients=3))
+    load = AdjustableLoad(LoadGenerator(Lasting(), "m"), conversations(WorkloadKind.FIXED), Crowd(clients=3))
 
     async def play() -> list[int]:
         running = asyncio.create_task(load.run())
@@ -100,8 +100,8 @@ def test_what_is_recorded_and_said_without_a_terminal() -> None:
     def view() -> FleetView:
         return fleet_view([scaled()], pods, readings((line("a", 9.0, model(90, waiting=3, running=4)),)))
 
-    async def play() -> Recorder:
-        recorder = Recorder(view, MODEL, console)
+    async def play() -> FleetRecorder:
+        recorder = FleetRecorder(view, MODEL, console)
         task = asyncio.create_task(recorder.run())
         await asyncio.sleep(2.1)
         pods.append(pod("two", "starting"))
@@ -184,7 +184,7 @@ def test_prediction_errors_as_gateways_measured_them() -> None:
     assert ttft_errors(METRICS, "default/none").total == 0
 
 
-def figures(*samples: Sample, errors: Buckets = Buckets((), ())) -> RunFigures:  # noqa: B008 - frozen
+def figures(*samples: LoadSample, errors: Buckets = Buckets((), ())) -> RunFigures:  # noqa: B008 - frozen
     seen = report(samples, 10.0)
     return RunFigures(seen, seen, errors, [Moment(time=0.0, ready=1), Moment(time=5.0, ready=2)])
 
@@ -194,8 +194,8 @@ def test_the_table_has_every_step_and_the_load() -> None:
         ttft_seconds=0.1, duration_seconds=1.0, num_prompt_tokens=100, num_cached_tokens=96, num_completion_tokens=50,
         predicted_cached_tokens=96, predicted_ttft_seconds=0.08, replica="one",
     )  # fmt: skip
-    load = figures(Sample(0.0, ended=1.0, completion=answer), Sample(1.0, ended=1.1, error=ApiError(500, "no")))
-    steps = [Step("Ask", "12", True, 1.0), Step("Scale", "waited too long", False, 180.0)]
+    load = figures(LoadSample(0.0, ended=1.0, completion=answer), LoadSample(1.0, ended=1.1, error=ApiError(500, "no")))
+    steps = [DemoStep("Ask", "12", True, 1.0), DemoStep("Scale", "waited too long", False, 180.0)]
     console = Console(file=io.StringIO(), width=120)
     console.print(demo_table(steps, load))
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -209,5 +209,5 @@ def test_the_table_has_every_step_and_the_load() -> None:
 
 
 def test_without_load_there_are_only_steps() -> None:
-    assert demo_table([Step("Ask", "12", True, 1.0)], None).row_count == 1
+    assert demo_table([DemoStep("Ask", "12", True, 1.0)], None).row_count == 1
     assert dict(load_rows(figures()))["predicted cached tokens"] == "the gateway made none"

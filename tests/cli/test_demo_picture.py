@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from fairlead.client.load_generator import Sample
+from fairlead.client.load_generator import LoadSample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.plot import draw, picture
 from fairlead_local.demo.picture import Scene, panels
 from fairlead_local.demo.timeline import Moment
 
 
-def answered(due: float, ttft: float) -> Sample:
+def answered(due: float, ttft: float) -> LoadSample:
     answer = Completion(ttft_seconds=ttft, num_prompt_tokens=10)
-    return Sample(due, sent=due, ended=due + ttft + 1.0, completion=answer)
+    return LoadSample(due, sent=due, ended=due + ttft + 1.0, completion=answer)
 
 
 def demo() -> Scene:
@@ -90,11 +90,11 @@ def test_target_and_request_from_zero_have_room_however_far_they_are() -> None:
 
 def test_a_load_without_any_answer_is_drawn_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    failed = [Sample(0.0, ended=0.1, error=ApiError(500, "broken"))]
+    failed = [LoadSample(0.0, ended=0.1, error=ApiError(500, "broken"))]
     moments = [Moment(time=-9.0, ready=0)]
     draw(tmp_path / "none.png", panels(Scene(samples=[], moments=moments)))
     draw(
         tmp_path / "failed.png",
-        panels(Scene(samples=failed, moments=moments, target_seconds=2.0, from_zero=Sample(3.0))),
+        panels(Scene(samples=failed, moments=moments, target_seconds=2.0, from_zero=LoadSample(3.0))),
     )
     assert all(path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") for path in tmp_path.iterdir())

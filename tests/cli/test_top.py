@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fairlead.cli.fleet_state import FleetView, Stage, figures, fleet_view, is_measured
+from fairlead.cli.fleet_state import FleetView, ReplicaStage, figures, fleet_view, is_measured
 from fairlead.cli.fleet_view import lines, renderable, to_json
 from fairlead.cli.top import show
 from fairlead.kube.client import KubeClient
@@ -133,8 +133,11 @@ def test_replicas_are_told_by_stage() -> None:
     pods = (pod("two"), pod("four", "draining"), pod("three", "starting"), pod("one"), pod("other", owner="cutter"))
     (shown,) = view(pods=pods).models
     assert [(replica.name, replica.stage) for replica in shown.replicas] == [
-        ("one", Stage.READY), ("two", Stage.READY), ("three", Stage.STARTING), ("four", Stage.DRAINING),
-    ]  # fmt: skip
+        ("one", ReplicaStage.READY),
+        ("two", ReplicaStage.READY),
+        ("three", ReplicaStage.STARTING),
+        ("four", ReplicaStage.DRAINING),
+    ]
     one = shown.replicas[0]
     assert one.kv_ratio == pytest.approx(0.25)
     assert one.step_seconds == pytest.approx(0.002 + 4 * 0.0001 + 1000 * 0.000001)
@@ -144,7 +147,7 @@ def test_replicas_are_told_by_stage() -> None:
 def test_a_replica_that_drains_by_its_own_word_is_draining() -> None:
     going = readings((line("a", 9.0, model(1, replicas={"uid-one": load("one", draining=True)})),))
     (shown,) = view(pods=(pod("one"),), seen=going).models
-    assert shown.num(Stage.DRAINING) == 1
+    assert shown.num(ReplicaStage.DRAINING) == 1
 
 
 def test_a_replica_that_hangs_is_called_so_with_how_long() -> None:

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.client.workload import Phase, arrival_times
+from fairlead.client.workload import ArrivalPhase, arrival_times
 
 FOREVER = float("inf")
 
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.lists(st.builds(Phase, rate=st.floats(0, 50), seconds=st.floats(0.1, 20)), min_size=1, max_size=5),
+    st.lists(st.builds(ArrivalPhase, rate=st.floats(0, 50), seconds=st.floats(0.1, 20)), min_size=1, max_size=5),
     st.integers(0, 1000),
 )
-def test_arrivals_ascend_within_their_phases_and_repeat(phases: list[Phase], seed: int) -> None:
+def test_arrivals_ascend_within_their_phases_and_repeat(phases: list[ArrivalPhase], seed: int) -> None:
     times = list(arrival_times(phases, seed))
     assert times == sorted(times)
     assert times == list(arrival_times(phases, seed))
@@ -32,7 +32,7 @@ def test_arrivals_ascend_within_their_phases_and_repeat(phases: list[Phase], see
 
 
 def test_each_phase_has_its_own_rate() -> None:
-    times = list(arrival_times([Phase(2.0, 500.0), Phase(0.0, 100.0), Phase(20.0, 500.0)]))
+    times = list(arrival_times([ArrivalPhase(2.0, 500.0), ArrivalPhase(0.0, 100.0), ArrivalPhase(20.0, 500.0)]))
     slow = [time for time in times if time < 500]
     fast = [time for time in times if time > 600]
     assert len(slow) == pytest.approx(1000, rel=0.1)
@@ -41,7 +41,7 @@ def test_each_phase_has_its_own_rate() -> None:
 
 
 def test_a_phase_without_end_goes_on_and_seeds_differ() -> None:
-    first, second = (list(islice(arrival_times([Phase(10.0, FOREVER)], seed), 5000)) for seed in (0, 1))
+    first, second = (list(islice(arrival_times([ArrivalPhase(10.0, FOREVER)], seed), 5000)) for seed in (0, 1))
     assert first[-1] == pytest.approx(500, rel=0.1)
     assert first != second
 
@@ -49,7 +49,7 @@ def test_a_phase_without_end_goes_on_and_seeds_differ() -> None:
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, 8.0])
 def test_gaps_vary_as_the_burstiness_says(burstiness: float) -> None:
     """A gamma distribution of mean 1 and that shape has the variance 1 / shape; 1 is a Poisson process."""
-    times = list(islice(arrival_times([Phase(1.0, FOREVER)], burstiness=burstiness), 20_000))
+    times = list(islice(arrival_times([ArrivalPhase(1.0, FOREVER)], burstiness=burstiness), 20_000))
     gaps = [after - before for before, after in pairwise(times)]
     mean = sum(gaps) / len(gaps)
     variance = sum((gap - mean) ** 2 for gap in gaps) / len(gaps)
@@ -60,15 +60,15 @@ def test_gaps_vary_as_the_burstiness_says(burstiness: float) -> None:
 @pytest.mark.parametrize("burstiness", [0.0, -1.0, math.inf, math.nan])
 def test_a_burstiness_that_is_none_is_refused(burstiness: float) -> None:
     with pytest.raises(ValueError, match="burstiness"):
-        next(arrival_times([Phase(1.0, 1.0)], burstiness=burstiness))
+        next(arrival_times([ArrivalPhase(1.0, 1.0)], burstiness=burstiness))
 
 
 def test_phases_may_be_decided_late() -> None:
     rates = [5.0]
 
-    def phases() -> Iterator[Phase]:
+    def phases() -> Iterator[ArrivalPhase]:
         while rates[0] > 0:
-            yield Phase(rates[0], 0.5)
+            yield ArrivalPhase(rates[0], 0.5)
 
     arrivals = arrival_times(phases())
     seen = [next(arrivals) for _ in range(50)]
@@ -80,4 +80,4 @@ def test_phases_may_be_decided_late() -> None:
 @pytest.mark.parametrize(("rate", "seconds"), [(-1.0, 1.0), (1.0, 0.0)])
 def test_a_phase_that_makes_no_sense_is_refused(rate: float, seconds: float) -> None:
     with pytest.raises(ValueError, match="a phase needs"):
-        Phase(rate, seconds)
+        ArrivalPhase(rate, seconds)

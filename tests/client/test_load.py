@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import ApiError, Completion
-from fairlead.client.workload import Conversation, Phase, Turn, arrival_times
+from fairlead.client.workload import ArrivalPhase, Conversation, Turn, arrival_times
 from fairlead_testing.clock import run_in_virtual_time
 
 ONE = Conversation((Turn("1 + 1 =", "2", {"max_tokens": 3}),))
@@ -102,7 +102,7 @@ def test_a_generator_that_falls_behind_cannot_hide_it() -> None:
 
 
 def test_an_open_loop_stops_at_so_many_requests() -> None:
-    load = open_(FakeChat(), repeat(ONE), arrival_times([Phase(10.0, float("inf"))]), max_requests=7)
+    load = open_(FakeChat(), repeat(ONE), arrival_times([ArrivalPhase(10.0, float("inf"))]), max_requests=7)
     assert len(load.samples) == 7
     assert all(sample.ended is not None for sample in load.samples)
 

@@ -5,28 +5,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.client.load_generator import Sample
+from fairlead.client.load_generator import LoadSample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.report import Objectives, Percentiles, percentile, predictions_of, report
 
 seconds = st.floats(0.0001, 100.0)
 
 
-def answered(ttft: float = 0.5, *, due: float = 0.0, waited: float = 0.0, tokens: int = 11, **fields: object) -> Sample:
+def answered(
+    ttft: float = 0.5, *, due: float = 0.0, waited: float = 0.0, tokens: int = 11, **fields: object
+) -> LoadSample:
     """Ends one second after its first token."""
     completion = Completion(ttft_seconds=ttft, duration_seconds=ttft + 1.0, num_completion_tokens=tokens, **fields)
-    return Sample(due, sent=due + waited, ended=due + waited + ttft + 1.0, completion=completion)
+    return LoadSample(due, sent=due + waited, ended=due + waited + ttft + 1.0, completion=completion)
 
 
-def refused(status: int = 429, code: str | None = "queue_full") -> Sample:
-    return Sample(0.0, ended=0.1, error=ApiError(status, "no", code=code))
+def refused(status: int = 429, code: str | None = "queue_full") -> LoadSample:
+    return LoadSample(0.0, ended=0.1, error=ApiError(status, "no", code=code))
 
 
 samples = st.lists(
     st.one_of(
         st.builds(answered, seconds, waited=st.floats(0, 10), tokens=st.integers(1, 100)),
         st.builds(refused, st.sampled_from([429, 500, 0])),
-        st.just(Sample(0.0)),
+        st.just(LoadSample(0.0)),
     ),
     max_size=30,
 )
@@ -46,7 +48,7 @@ def test_of_nothing_there_are_no_percentiles() -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(samples)
-def test_every_request_is_in_exactly_one_class(sent: list[Sample]) -> None:
+def test_every_request_is_in_exactly_one_class(sent: list[LoadSample]) -> None:
     seen = report(sent, 10.0)
     classes = (seen.num_completed, seen.num_rejected, seen.num_failed, seen.num_unfinished)
     assert sum(classes) == seen.num_requests == len(sent)
@@ -56,7 +58,7 @@ def test_every_request_is_in_exactly_one_class(sent: list[Sample]) -> None:
 @settings(deadline=None, max_examples=200)
 @given(samples, seconds, seconds, seconds)
 def test_goodput_is_of_all_requests_and_falls_with_stricter_objectives(
-    sent: list[Sample], ttft: float, tpot: float, stricter: float
+    sent: list[LoadSample], ttft: float, tpot: float, stricter: float
 ) -> None:
     seen = report(sent, 10.0, objectives=Objectives(ttft_seconds=ttft, tpot_seconds=tpot)).goodput
     strict = report(sent, 10.0, objectives=Objectives(ttft_seconds=min(ttft, stricter), tpot_seconds=tpot)).goodput
@@ -75,7 +77,7 @@ def test_goodput_is_of_all_requests_and_falls_with_stricter_objectives(
 
 
 def test_rejects_and_errors_are_misses() -> None:
-    sent = [answered(), answered(), refused(), refused(500), Sample(0.0)]
+    sent = [answered(), answered(), refused(), refused(500), LoadSample(0.0)]
     seen = report(sent, 4.0, objectives=Objectives(ttft_seconds=1.0)).goodput
     assert seen is not None
     assert (seen.ratio, seen.per_second) == (2 / 5, 0.5)

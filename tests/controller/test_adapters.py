@@ -17,7 +17,7 @@ from aiohttp import web
 from fairlead.api import names
 from fairlead.api.pod_containers import lasting_containers
 from fairlead.controller.adapter_loader import AdapterLoader
-from fairlead.controller.engine_adapters import LOAD_LIMITS, HttpEngineAdapters, Refused, Silent
+from fairlead.controller.engine_adapters import LOAD_LIMITS, EngineRefused, HttpEngineAdapters, Silent
 from fairlead.controller.operator import Operator
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject
@@ -362,9 +362,9 @@ async def test_an_engine_that_says_what_cannot_be_read_is_in_trouble_and_its_ope
     async with listening(serve) as port:
         containers = [{"name": names.ENGINE_CONTAINER, "ports": [{"containerPort": port}]}]
         pod = {"metadata": {"name": "dinghy-0"}, "spec": {"containers": containers}, "status": {"podIP": "127.0.0.1"}}
-        with pytest.raises(Refused, match="cannot be read"):
+        with pytest.raises(EngineRefused, match="cannot be read"):
             await HttpEngineAdapters().served(pod)
-        with pytest.raises(Refused, match="answers HTTP 500"):
+        with pytest.raises(EngineRefused, match="answers HTTP 500"):
             await HttpEngineAdapters().load(pod, "poet", "/adapters/poet")
 
 

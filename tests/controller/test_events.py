@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, merge_conditions
-from fairlead.controller.applier import Change
+from fairlead.controller.applier import ChildChange
 from fairlead.controller.events import Announcement, EventRecorder, EventType, announcements, disruptions
 from fairlead.controller.pod_diagnosis import Diagnosis, Stage
 from fairlead.kube.client import JsonObject, KubeError
@@ -19,7 +19,7 @@ def status(ready: tuple[bool, str], degraded: tuple[bool, str] = (False, "AsExpe
     return {"conditions": merge_conditions([], conditions, generation=1, time="2026-01-01T00:00:00Z")}
 
 
-def told(before: dict[str, Any], after: dict[str, Any], *changes: Change) -> list[tuple[str, str]]:
+def told(before: dict[str, Any], after: dict[str, Any], *changes: ChildChange) -> list[tuple[str, str]]:
     return [(str(one.type), one.reason) for one in announcements(before, after, changes)]
 
 
@@ -50,11 +50,11 @@ def test_trouble_is_a_warning_and_its_end_is_told() -> None:
 def test_changes_are_told_with_their_numbers_but_quiet_updates_are_not() -> None:
     same = status((True, "ReplicasReady"))
     changes = (
-        Change("Updated", "ConfigMap", "a"),
-        Change("Updated", "Deployment", "a"),
-        Change("Created", "Service", "a"),
-        Change("Scaled", "Deployment", "a", "replicas 1 → 2"),
-        Change("Created", "ConfigMap", "a-engine"),
+        ChildChange("Updated", "ConfigMap", "a"),
+        ChildChange("Updated", "Deployment", "a"),
+        ChildChange("Created", "Service", "a"),
+        ChildChange("Scaled", "Deployment", "a", "replicas 1 → 2"),
+        ChildChange("Created", "ConfigMap", "a-engine"),
     )
     found = announcements(same, same, changes)
     assert [one.message for one in found] == [

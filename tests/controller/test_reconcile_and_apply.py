@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.controller.applier import Applier, Change, ownership_problem
+from fairlead.controller.applier import Applier, ChildChange, ownership_problem
 from fairlead.controller.desired import desired
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.observe import Cluster, Observed
@@ -215,7 +215,7 @@ async def test_children_no_longer_wanted_are_deleted_and_a_lost_race_is_no_failu
     plan = make_plan(desired(observed, SETTINGS), observed)
     applied = await Applier(api).apply(plan, BODY)  # type: ignore[arg-type]
     assert api.deleted == ["dinghy-old"]
-    assert Change("Deleted", "ConfigMap", "dinghy-old") in applied.changes
+    assert ChildChange("Deleted", "ConfigMap", "dinghy-old") in applied.changes
     api.refusals["delete"] = KubeError(404, "NotFound", "gone")
     again = await Applier(api).apply(plan, BODY)  # type: ignore[arg-type]
     assert "Deleted" not in [change.verb for change in again.changes]
@@ -278,7 +278,7 @@ async def test_who_was_asked_to_drain_and_is_to_stay_after_all_is_deleted() -> N
     api = FakeApi()
     pod = {"metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"}}
     applied = await applier(api).apply(Plan(replace=(pod,)), BODY)
-    assert (api.deleted, applied.changes) == (["p"], (Change("Replacing", "Pod", "p"),))
+    assert (api.deleted, applied.changes) == (["p"], (ChildChange("Replacing", "Pod", "p"),))
 
 
 def test_ownership_is_by_uid_and_controller() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead_local.apiserver.operations import WriteOptions
 from fairlead_local.apiserver.resources import CLAIMS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, NODES, PODS, REPLICA_SETS
-from fairlead_local.controllers.events import Recorder
+from fairlead_local.controllers.events import ObjectEvents
 from fairlead_testing.local_api import LocalApi, eventually
 
 CONFIG_MAPS_PATH = "/api/v1/namespaces/default/configmaps"
@@ -270,7 +270,7 @@ async def test_a_pod_whose_labels_are_changed_is_released_and_replaced(http: Any
 
 async def test_events_are_counted_not_repeated(api: LocalApi) -> None:
     subject = api.operations.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}}, WriteOptions()).object
-    recorder = Recorder(api.operations, "tester")
+    recorder = ObjectEvents(api.operations, "tester")
     for _ in range(3):
         recorder.normal(subject, "Seen", "it was seen")
     (event,) = api.operations.list(EVENTS)

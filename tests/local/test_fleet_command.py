@@ -19,7 +19,7 @@ import pytest
 
 from fairlead.kube.kubeconfig import load
 from fairlead_local.command import _say_status
-from fairlead_local.fleet_state import FleetFolder, FleetState, Phase, read_state, running_fleet
+from fairlead_local.fleet_state import FleetFolder, FleetPhase, FleetState, read_state, running_fleet
 from fairlead_local.kubelet.process_table import ProcessRecords
 from fairlead_local.service import listening
 
@@ -225,7 +225,7 @@ def test_a_detached_fleet_lives_on_when_its_reader_has_read_enough(data: Path) -
         starting.stdout.close()  # as `| head -1` does
         assert starting.wait(timeout=90) == 0
     running = running_fleet(FleetFolder(data))
-    assert running is not None and running.phase is Phase.READY
+    assert running is not None and running.phase is FleetPhase.READY
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_a_port_in_use_is_named_with_its_flag(data: Path, flag: str) -> None:
     assert refused.returncode == 1
     assert f"port {port} is in use: choose another with {flag}" in refused.stdout + refused.stderr
     state = read_state(FleetFolder(data))
-    assert state is not None and state.phase is Phase.FAILED
+    assert state is not None and state.phase is FleetPhase.FAILED
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_local.controllers.replicasets import victims
-from fairlead_local.controllers.rollout import Limits, next_counts, scaled_counts, wanted
+from fairlead_local.controllers.rollout import RolloutLimits, next_counts, scaled_counts, wanted
 
 
 def replica_set(name: str, replicas: int, available: int | None = None) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def deployment(replicas: int, surge: int | str, unavailable: int | str, kind: st
 def test_percentages_round_up_above_and_down_below(
     replicas: int, surge: int | str, unavailable: int | str, expected: tuple[int, int]
 ) -> None:
-    limits = Limits.of(deployment(replicas, surge, unavailable))
+    limits = RolloutLimits.of(deployment(replicas, surge, unavailable))
     assert (limits.max_surge, limits.max_unavailable) == expected
 
 
@@ -53,7 +53,7 @@ def test_percentages_round_up_above_and_down_below(
 def test_one_step_keeps_the_limits(
     replicas: int, surge: int, unavailable: int, old_counts: list[tuple[int, int]], new_count: tuple[int, int]
 ) -> None:
-    limits = Limits.of(deployment(replicas, surge, unavailable))
+    limits = RolloutLimits.of(deployment(replicas, surge, unavailable))
     old = [replica_set(f"old{i}", count, min(count, ready)) for i, (count, ready) in enumerate(old_counts)]
     new = replica_set("new", new_count[0], min(new_count))
     before = {found["metadata"]["name"]: found for found in [new, *old]}
@@ -73,7 +73,7 @@ def test_one_step_keeps_the_limits(
 def test_a_rollout_of_healthy_pods_ends_with_the_new_set_alone(
     replicas: int, surge: int, unavailable: int, old_counts: list[int]
 ) -> None:
-    limits = Limits.of(deployment(replicas, surge, unavailable))
+    limits = RolloutLimits.of(deployment(replicas, surge, unavailable))
     sets = {f"old{i}": replica_set(f"old{i}", count) for i, count in enumerate(old_counts)}
     sets["new"] = replica_set("new", 0)
     for _ in range(60):
@@ -87,7 +87,7 @@ def test_a_rollout_of_healthy_pods_ends_with_the_new_set_alone(
 
 
 def test_recreate_starts_the_new_pods_when_the_old_are_gone() -> None:
-    limits = Limits.of(deployment(2, 1, 1, "Recreate"))
+    limits = RolloutLimits.of(deployment(2, 1, 1, "Recreate"))
     old, new = replica_set("old", 2), replica_set("new", 0)
     assert next_counts(limits, new, [old], recreate=True) == {"old": 0}
     assert next_counts(limits, new, [replica_set("old", 0)], recreate=True) == {"old": 0, "new": 2}
@@ -96,7 +96,7 @@ def test_recreate_starts_the_new_pods_when_the_old_are_gone() -> None:
 @given(st.integers(0, 12), st.integers(0, 3), st.integers(1, 6), st.integers(1, 6))
 @settings(deadline=None, max_examples=150)
 def test_scaling_in_the_middle_of_a_rollout_changes_the_newest_set(replicas: int, surge: int, a: int, b: int) -> None:
-    limits = Limits.of(deployment(replicas, surge, 1))
+    limits = RolloutLimits.of(deployment(replicas, surge, 1))
     counts = scaled_counts(limits, replica_set("new", a), [replica_set("old", b)])
     assert {"old": b, **counts} == ({"old": b, "new": max(0, limits.most - b)} if replicas else {"old": 0, "new": 0})
 

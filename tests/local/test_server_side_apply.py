@@ -57,7 +57,7 @@ NOW = "2030-01-01T00:00:00Z"
 def contains(whole: Any, part: Any, schema: dict[str, Any]) -> bool:
     """Whether everything `part` says is so in `whole`."""
     kind = fieldsets.shape(schema, part)
-    if kind is fieldsets.Shape.LEAF:
+    if kind is fieldsets.MergeShape.LEAF:
         return bool(whole == part)
     before, after = fieldsets.children(schema, whole), fieldsets.children(schema, part)
     return all(key in before and contains(before[key][1], value, below) for key, (below, value) in after.items())

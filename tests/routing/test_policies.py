@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api.llmdeployment import PrefixHash as PrefixHashSettings
-from fairlead.api.llmdeployment import Routing, RoutingPolicy
+from fairlead.api.llmdeployment import PrefixHashSettings, Routing, RoutingPolicy
 from fairlead.routing.policies import (
     POLICIES,
     LeastLoaded,

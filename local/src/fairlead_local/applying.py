@@ -21,7 +21,7 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class FileManifest:
     """One object, and the file it was read from."""
 
     file: Path
@@ -32,7 +32,7 @@ class Manifest:
         return f"{self.object['kind'].lower()}/{self.object['metadata']['name']}"
 
 
-def read_manifests(files: Sequence[Path]) -> list[Manifest]:
+def read_manifests(files: Sequence[Path]) -> list[FileManifest]:
     """Every object in the files, Lists unpacked. Raises FleetError, naming the file."""
     found = []
     for file in files:
@@ -45,11 +45,11 @@ def read_manifests(files: Sequence[Path]) -> list[Manifest]:
         objects = [obj for document in documents if document is not None for obj in _unpacked(document)]
         for obj in objects:
             _check(file, obj)
-        found += [Manifest(file, obj) for obj in objects]
+        found += [FileManifest(file, obj) for obj in objects]
     return found
 
 
-async def apply_manifest(client: KubeClient, manifest: Manifest) -> None:
+async def apply_manifest(client: KubeClient, manifest: FileManifest) -> None:
     """Raises FleetError with the server's own sentence."""
     try:
         collection, wanted = await _address(client, manifest)
@@ -84,7 +84,7 @@ def three_way_patch(before: Mapping[str, Any], wanted: Mapping[str, Any], live: 
     return patch
 
 
-async def _address(client: KubeClient, manifest: Manifest) -> tuple[str, Json]:
+async def _address(client: KubeClient, manifest: FileManifest) -> tuple[str, Json]:
     """The path of the kind's collection, and the object as it is sent: with its namespace and the annotation."""
     obj = manifest.object
     version, kind, metadata = obj["apiVersion"], obj["kind"], obj["metadata"]

@@ -19,13 +19,13 @@ from fairlead.kube.resources import DEPLOYMENTS
 from fairlead_local.api_reader import ApiReader
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.tables import pod_reason
-from fairlead_local.applying import Manifest, apply_manifest, read_manifests
+from fairlead_local.applying import FileManifest, apply_manifest, read_manifests
 from fairlead_local.detaching import start_detached
 from fairlead_local.fleet_state import (
     FleetError,
     FleetFolder,
+    FleetPhase,
     FleetState,
-    Phase,
     default_folder,
     read_state,
     running_fleet,
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
     manifests, running = read_manifests(args.file), running_fleet(folder)
-    if manifests and running is not None and running.phase is Phase.READY:
+    if manifests and running is not None and running.phase is FleetPhase.READY:
         return asyncio.run(_apply_to_running(folder, running, manifests, args))
     args.api_port = DEFAULT_API_PORT if args.api_port is None else args.api_port
     args.gateway_port = DEFAULT_GATEWAY_PORT if args.gateway_port is None else args.gateway_port
@@ -127,7 +127,7 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
 
 
 async def _apply_to_running(
-    folder: FleetFolder, running: FleetState, manifests: Sequence[Manifest], args: argparse.Namespace
+    folder: FleetFolder, running: FleetState, manifests: Sequence[FileManifest], args: argparse.Namespace
 ) -> int:
     """`up -f` where a fleet is up already: the files are all that is left to do. Raises FleetError for arguments that
     would need another fleet."""

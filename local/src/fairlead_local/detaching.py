@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from fairlead_local.fleet_state import FleetFolder, Phase, read_state
+from fairlead_local.fleet_state import FleetFolder, FleetPhase, read_state
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 20.0
@@ -50,7 +50,7 @@ class DetachedSupervisor:
             while True:
                 status = self._process.poll()
                 state = read_state(self._folder)
-                ready = state is not None and state.pid == self._process.pid and state.phase is Phase.READY
+                ready = state is not None and state.pid == self._process.pid and state.phase is FleetPhase.READY
                 if ready or status is not None:
                     time.sleep(_POLL_SECONDS)  # its last words
                 said = log.read()

@@ -27,7 +27,7 @@ class FleetError(Exception):
     """A fleet cannot be started, found or stopped; the text says why and what to do."""
 
 
-class Phase(StrEnum):
+class FleetPhase(StrEnum):
     """How far a supervisor got."""
 
     STARTING = "starting"
@@ -114,7 +114,7 @@ class FleetFolder:
     def _already_running(self) -> str:
         running = read_state(self)
         found = "a fleet is being started already"
-        if running is not None and running.phase is Phase.READY:
+        if running is not None and running.phase is FleetPhase.READY:
             found = f"a fleet is already running at {running.api}"
         return f"{found} in {self.path}: stop it first with `{self.command('down')}`"
 
@@ -129,7 +129,7 @@ class FleetState:
 
     pid: int
     started: str
-    phase: Phase
+    phase: FleetPhase
     message: str = ""
     api: str = ""
     gateway: str = ""
@@ -145,7 +145,7 @@ def default_folder() -> Path:
     return (Path(named) if named else Path.home() / ".fairlead" / "local").expanduser().absolute()
 
 
-def write_state(folder: FleetFolder, phase: Phase, *, message: str = "", api: str = "", gateway: str = "") -> None:
+def write_state(folder: FleetFolder, phase: FleetPhase, *, message: str = "", api: str = "", gateway: str = "") -> None:
     """Says how far this process got."""
     own = identify(os.getpid())
     state = FleetState(
@@ -170,7 +170,7 @@ def read_state(folder: FleetFolder) -> FleetState | None:
     """What the last supervisor wrote, whether or not it still runs; None when there has been none."""
     try:
         written = json.loads(folder.description.read_text(encoding="utf-8"))
-        return FleetState(**{**written, "phase": Phase(written["phase"])})
+        return FleetState(**{**written, "phase": FleetPhase(written["phase"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

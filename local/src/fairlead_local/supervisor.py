@@ -26,10 +26,10 @@ from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPL
 from fairlead_local.apiserver.server import HOST, ApiServer, serving
 from fairlead_local.apiserver.status import ApiError
 from fairlead_local.apiserver.store import Store
-from fairlead_local.applying import Manifest, apply_manifest
+from fairlead_local.applying import FileManifest, apply_manifest
 from fairlead_local.controllers.loop import run_controllers
 from fairlead_local.controllers.plane import control_plane
-from fairlead_local.fleet_state import FleetError, FleetFolder, Phase, disk_fault, write_state
+from fairlead_local.fleet_state import FleetError, FleetFolder, FleetPhase, disk_fault, write_state
 from fairlead_local.kubelet.addresses import NoAddress
 from fairlead_local.kubelet.images import OWN_IMAGES, Images
 from fairlead_local.kubelet.keeper import keeper
@@ -56,7 +56,7 @@ class FleetOptions:
     num_gateways: int = 1
     stand_ins: Images = field(default_factory=dict)
     """Images beside our own, and what runs instead of each."""
-    manifests: Sequence[Manifest] = ()
+    manifests: Sequence[FileManifest] = ()
     lock: int | None = None
     """A descriptor that holds the folder's lock already; None = it has to be taken."""
     lifeline: int | None = None
@@ -77,12 +77,12 @@ async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[Running
     FleetError."""
     with options.folder.lock(options.lock):
         try:
-            write_state(options.folder, Phase.STARTING)
+            write_state(options.folder, FleetPhase.STARTING)
             await _until_stopped(_run(options, say, announce), options.lifeline)
         except (FleetError, OSError, ApiError) as error:
             failure = _in_words(options.folder, error)
             with suppress(OSError):
-                write_state(options.folder, Phase.FAILED, message=str(failure))
+                write_state(options.folder, FleetPhase.FAILED, message=str(failure))
             raise failure from (error if failure is not error else error.__cause__)
         options.folder.description.unlink(missing_ok=True)
 
@@ -113,7 +113,7 @@ async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet
                 say(f"applied {manifest.readable}")
         async with service(lambda: ready_gateways(operations), listener):
             await wait_until_ready(operations, folder.path, SYSTEM_NAMESPACE, say)
-            write_state(folder, Phase.READY, api=fleet.api, gateway=fleet.gateway)
+            write_state(folder, FleetPhase.READY, api=fleet.api, gateway=fleet.gateway)
             announce(fleet)
             await asyncio.Event().wait()
 

@@ -24,7 +24,7 @@ def token_path(token: str) -> str:
     return f"/{_PREFIX}/{token}"
 
 
-class Access:
+class TokenCheck:
     """Knows the one token there is."""
 
     def __init__(self, token: str) -> None:

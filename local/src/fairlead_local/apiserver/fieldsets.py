@@ -19,7 +19,7 @@ EMPTY: FieldSet = frozenset()
 _ABSENT = object()
 
 
-class Shape(Enum):
+class MergeShape(Enum):
     """How a value merges: as a whole, field by field, item by key, or item by value."""
 
     LEAF = 1
@@ -36,16 +36,16 @@ class Difference:
     removed: FieldSet
 
 
-def shape(schema: Json, value: Any) -> Shape:
+def shape(schema: Json, value: Any) -> MergeShape:
     """A value the schema does not describe merges like an unknown field does: objects by field, lists as a whole."""
     if isinstance(value, dict):
-        return Shape.LEAF if schema.get("x-kubernetes-map-type") == "atomic" else Shape.FIELDS
+        return MergeShape.LEAF if schema.get("x-kubernetes-map-type") == "atomic" else MergeShape.FIELDS
     if isinstance(value, list):
         kind = schema.get("x-kubernetes-list-type")
         if kind == "map" and all(isinstance(item, dict) for item in value):
-            return Shape.KEYED
-        return Shape.SET if kind == "set" else Shape.LEAF
-    return Shape.LEAF
+            return MergeShape.KEYED
+        return MergeShape.SET if kind == "set" else MergeShape.LEAF
+    return MergeShape.LEAF
 
 
 def child_schema(schema: Json, field: str) -> Json:
@@ -63,15 +63,15 @@ def children(schema: Json, value: Any) -> dict[str, tuple[Json, Any]]:
     Raises 400 for a keyed list or a set that holds one item twice.
     """
     match shape(schema, value):
-        case Shape.FIELDS:
+        case MergeShape.FIELDS:
             return {f"f:{field}": (child_schema(schema, field), item) for field, item in value.items()}
-        case Shape.KEYED:
+        case MergeShape.KEYED:
             items = schema.get("items", {})
             return _distinct((_key(schema, item), (items, item)) for item in value)
-        case Shape.SET:
+        case MergeShape.SET:
             items = schema.get("items", {})
             return _distinct((f"v:{json.dumps(item)}", (items, item)) for item in value)
-        case Shape.LEAF:
+        case MergeShape.LEAF:
             return {}
 
 
@@ -82,7 +82,7 @@ def fields_of(schema: Json, value: Any, path: Path = ()) -> FieldSet:
 
 def _fields(schema: Json, value: Any, path: Path) -> Iterator[Path]:
     kind = shape(schema, value)
-    if kind is Shape.LEAF:
+    if kind is MergeShape.LEAF:
         yield path
         return
     if path and (not value or path[-1].startswith("k:")):
@@ -104,7 +104,7 @@ def _compare(schema: Json, old: Any, new: Any, path: Path, changed: set[Path], r
         changed.update(_whole(schema, new, path))
     elif new is _ABSENT:
         removed.update(_whole(schema, old, path))
-    elif shape(schema, old) is shape(schema, new) is not Shape.LEAF:
+    elif shape(schema, old) is shape(schema, new) is not MergeShape.LEAF:
         before, after = children(schema, old), children(schema, new)
         for element in before | after:
             below = (after.get(element) or before[element])[0]
@@ -125,9 +125,9 @@ def _whole(schema: Json, value: Any, path: Path) -> Iterator[Path]:
 def merge(schema: Json, live: Any, applied: Any) -> Any:
     """`live` with `applied` laid over it: fields by name, keyed items by key, sets joined, all else replaced."""
     kind = shape(schema, applied)
-    if kind is Shape.LEAF or shape(schema, live) is not kind:
+    if kind is MergeShape.LEAF or shape(schema, live) is not kind:
         return applied
-    if kind is Shape.FIELDS:
+    if kind is MergeShape.FIELDS:
         over = {field: merge(child_schema(schema, field), live.get(field), item) for field, item in applied.items()}
         return {**live, **over}
     before, after = children(schema, live), children(schema, applied)
@@ -147,7 +147,7 @@ def remove(schema: Json, value: Any, gone: FieldSet, kept: FieldSet) -> Any:
 
 def _remove(schema: Json, value: Any, path: Path, gone: FieldSet, touched: FieldSet, kept: FieldSet) -> Any:
     kind = shape(schema, value)
-    if path not in touched or kind is Shape.LEAF:
+    if path not in touched or kind is MergeShape.LEAF:
         return value
     left: dict[str, Any] = {}
     for element, (below, item) in children(schema, value).items():
@@ -158,7 +158,7 @@ def _remove(schema: Json, value: Any, path: Path, gone: FieldSet, touched: Field
         if inner in touched and rest in ({}, []) and item not in ({}, []) and inner not in kept:
             continue
         left[element] = rest
-    return {element[2:]: item for element, item in left.items()} if kind is Shape.FIELDS else list(left.values())
+    return {element[2:]: item for element, item in left.items()} if kind is MergeShape.FIELDS else list(left.values())
 
 
 def with_parents(paths: Iterable[Path]) -> FieldSet:

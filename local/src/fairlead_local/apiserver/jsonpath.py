@@ -16,7 +16,7 @@ _STEP = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """One of: a `field`, an `index` (None in a list means all), or a filter `key == value`."""
 
     field: str | None = None
@@ -26,7 +26,7 @@ class Step:
 
 
 @lru_cache(maxsize=512)
-def parse(path: str) -> tuple[Step, ...]:
+def parse(path: str) -> tuple[PathStep, ...]:
     """Parses `.a.b[0]`, `.c[?(@.type=="Ready")].status`; raises ValueError for anything else."""
     text = path.strip().removeprefix("{").removesuffix("}")
     steps, position = [], 0
@@ -36,7 +36,7 @@ def parse(path: str) -> tuple[Step, ...]:
             raise ValueError(f"unsupported JSONPath {path!r} at {text[position:]!r}")
         field = found["field"] if found["field"] is not None else found["quoted"]
         unescaped = re.sub(r"\\(.)", r"\1", field) if field is not None else None
-        steps.append(Step(unescaped, found["index"], found["key"], found["value"]))
+        steps.append(PathStep(unescaped, found["index"], found["key"], found["value"]))
         position = found.end()
     return tuple(steps)
 
@@ -66,7 +66,7 @@ def is_plain(path: str) -> bool:
     return bool(steps) and all(step.field is not None for step in steps)
 
 
-def _apply(value: Any, step: Step) -> list[Any]:
+def _apply(value: Any, step: PathStep) -> list[Any]:
     if step.field is not None:
         return [value[step.field]] if isinstance(value, dict) and step.field in value else []
     if not isinstance(value, list):

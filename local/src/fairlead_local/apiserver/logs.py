@@ -9,7 +9,7 @@ from aiohttp import web
 
 from fairlead_local.apiserver import requests
 from fairlead_local.apiserver.operations import Operations
-from fairlead_local.apiserver.requests import Target
+from fairlead_local.apiserver.requests import RequestTarget
 from fairlead_local.apiserver.status import Json, bad_request, method_not_allowed, not_implemented
 
 FOLLOW_SECONDS = 0.1
@@ -38,7 +38,7 @@ class NoLogs:
 
 
 async def stream_log(
-    request: web.Request, operations: Operations, source: LogSource, target: Target
+    request: web.Request, operations: Operations, source: LogSource, target: RequestTarget
 ) -> web.StreamResponse:
     """Plain text; raises 400 where there is nothing to show yet."""
     if request.method != "GET":

@@ -103,7 +103,7 @@ def track(schema: Json, ownership: Ownership, manager: Manager, old: Json, new: 
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedObject:
     """The object after an apply, and who owns what in it."""
 
     object: Json
@@ -112,7 +112,7 @@ class Applied:
 
 def apply(
     schema: Json, ownership: Ownership, manager: Manager, live: Json, config: Json, now: str, *, force: bool
-) -> Applied:
+) -> AppliedObject:
     """Lays `config` over `live` ({} if there is none) and takes back what `manager` applied before and left out now.
 
     Raises 409 with every field that another manager owns and `config` would change, unless `force`.
@@ -132,7 +132,7 @@ def apply(
     result[manager] = Owned(mine, ownership[manager].time if unchanged else now)
     identity: Json = {key: live[key] for key in ("apiVersion", "kind") if key in live}
     server_metadata = {k: v for k, v in live.get("metadata", {}).items() if k in _UNTRACKED_METADATA}
-    return Applied({**identity, **merged, "metadata": {**server_metadata, **merged.get("metadata", {})}}, result)
+    return AppliedObject({**identity, **merged, "metadata": {**server_metadata, **merged.get("metadata", {})}}, result)
 
 
 def _without(ownership: Mapping[Manager, Owned], lost: FieldSet, *, but: Manager | None) -> Ownership:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 
-from fairlead_local.apiserver.requests import Shape
+from fairlead_local.apiserver.requests import ReplyShape
 from fairlead_local.apiserver.resources import Column, ResourceType
 from fairlead_local.apiserver.status import ApiError, Json
 from fairlead_local.apiserver.tables import columns_of
@@ -24,20 +24,20 @@ def failure(error: ApiError) -> web.Response:
     return reply(error.body(), error.code, error.warnings)
 
 
-def one(resource: ResourceType, obj: Json, shape: Shape, include: str) -> Json:
+def one(resource: ResourceType, obj: Json, shape: ReplyShape, include: str) -> Json:
     """An object in the shape wanted; a `Status` (of a deletion) stays one."""
-    if shape is Shape.OBJECT or obj.get("kind") == "Status":
+    if shape is ReplyShape.OBJECT or obj.get("kind") == "Status":
         return obj
-    if shape is Shape.PARTIAL:
+    if shape is ReplyShape.PARTIAL:
         return _partial(obj)
     return _table(resource, [obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")}, include)
 
 
-def many(resource: ResourceType, objects: Sequence[Json], metadata: Json, shape: Shape, include: str) -> Json:
+def many(resource: ResourceType, objects: Sequence[Json], metadata: Json, shape: ReplyShape, include: str) -> Json:
     """A list in the shape wanted. Items of built-in kinds leave out apiVersion and kind, as a real server's do."""
-    if shape is Shape.TABLE:
+    if shape is ReplyShape.TABLE:
         return _table(resource, objects, metadata, include)
-    if shape is Shape.PARTIAL:
+    if shape is ReplyShape.PARTIAL:
         items = [_partial(obj) for obj in objects]
         kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
     else:
@@ -47,13 +47,13 @@ def many(resource: ResourceType, objects: Sequence[Json], metadata: Json, shape:
     return {"kind": kind, "apiVersion": version, "metadata": metadata, "items": items}
 
 
-def watch_line(resource: ResourceType, kind: str, obj: Json, shape: Shape, include: str, first: bool) -> bytes:
+def watch_line(resource: ResourceType, kind: str, obj: Json, shape: ReplyShape, include: str, first: bool) -> bytes:
     """One line of a watch; only the `first` Table of a stream carries column definitions."""
-    if shape is Shape.TABLE and kind != "ERROR":
+    if shape is ReplyShape.TABLE and kind != "ERROR":
         rows = [] if kind == "BOOKMARK" else [obj]
         metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
         obj = _table(resource, rows, metadata, include, headers=first)
-    elif shape is Shape.PARTIAL and kind != "ERROR":
+    elif shape is ReplyShape.PARTIAL and kind != "ERROR":
         obj = _partial(obj)
     return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
 

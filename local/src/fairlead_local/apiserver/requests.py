@@ -32,7 +32,7 @@ _UNSUPPORTED = {
 }
 
 
-class Shape(StrEnum):
+class ReplyShape(StrEnum):
     """The form in which the client wants objects back."""
 
     OBJECT = "object"
@@ -48,7 +48,7 @@ class PatchType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """What a path names: a collection when `name` is empty; all namespaces when `namespace` is."""
 
     resource: ResourceType
@@ -57,7 +57,7 @@ class Target:
     subresource: str = ""
 
 
-def parse_target(registry: Registry, parts: list[str]) -> Target:
+def parse_target(registry: Registry, parts: list[str]) -> RequestTarget:
     """From the segments below `/api` or `/apis`; raises 404 where nothing is served."""
     group, version, rest = _split_version(parts)
     namespace = ""
@@ -70,7 +70,7 @@ def parse_target(registry: Registry, parts: list[str]) -> Target:
         or (len(rest) > 1 and resource.namespaced > bool(namespace))
     ):
         raise no_such_path()
-    target = Target(resource, namespace, *rest[1:])
+    target = RequestTarget(resource, namespace, *rest[1:])
     _check_subresource(target)
     return target
 
@@ -83,7 +83,7 @@ def _split_version(parts: list[str]) -> tuple[str, str, list[str]]:
     raise no_such_path()
 
 
-def _check_subresource(target: Target) -> None:
+def _check_subresource(target: RequestTarget) -> None:
     subresource = target.subresource
     if not subresource or subresource in target.resource.subresources:
         return
@@ -94,15 +94,15 @@ def _check_subresource(target: Target) -> None:
     raise no_such_path()
 
 
-def shape(accept: str) -> Shape:
+def shape(accept: str) -> ReplyShape:
     """From the Accept header: clients that want a Table or metadata only say so first and JSON after it."""
     for choice in accept.split(","):
         kind, *parameters = (part.strip() for part in choice.split(";"))
         wanted = dict(parameter.partition("=")[::2] for parameter in parameters)
         if kind in ("application/json", "*/*", "application/*") and wanted.get("v", "v1") == "v1":
             name = wanted.get("as", "").removesuffix("List")
-            return Shape(name) if name in (Shape.TABLE, Shape.PARTIAL) else Shape.OBJECT
-    return Shape.OBJECT
+            return ReplyShape(name) if name in (ReplyShape.TABLE, ReplyShape.PARTIAL) else ReplyShape.OBJECT
+    return ReplyShape.OBJECT
 
 
 def write_options(query: Mapping[str, str], user_agent: str, subresource: str) -> WriteOptions:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from aiohttp import web
 
 from fairlead_local.apiserver import discovery, patches, replies, requests, scale, selectors
-from fairlead_local.apiserver.access import Access, refuse_web_pages
+from fairlead_local.apiserver.access import TokenCheck, refuse_web_pages
 from fairlead_local.apiserver.deletion import DeleteOptions, parse_options
 from fairlead_local.apiserver.logs import LogSource, stream_log
 from fairlead_local.apiserver.operations import Edit, Operations, WriteOptions
-from fairlead_local.apiserver.requests import PatchType, Shape, Target
+from fairlead_local.apiserver.requests import PatchType, ReplyShape, RequestTarget
 from fairlead_local.apiserver.resources import ResourceType
 from fairlead_local.apiserver.status import (
     ApiError,
@@ -43,7 +43,7 @@ class ApiServer:
 
     def __init__(self, operations: Operations, token: str, logs: LogSource) -> None:
         self._operations = operations
-        self._access = Access(token)
+        self._access = TokenCheck(token)
         self._logs = logs
 
     def app(self) -> web.Application:
@@ -102,7 +102,7 @@ class ApiServer:
                 return discovery.openapi(registry, group, version)
         return None
 
-    async def _serve(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         if target.subresource == "log":
             return await stream_log(request, self._operations, self._logs, target)
         if target.subresource == "scale":
@@ -121,7 +121,7 @@ class ApiServer:
                 return self._reply_one(request, target, self._operations.delete(*_key(target), options))
         raise method_not_allowed()
 
-    async def _serve_collection(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _serve_collection(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         match request.method:
             case "GET" | "HEAD":
                 return await self._watch(request, target) if _is_watch(request) else self._list(request, target)
@@ -134,10 +134,10 @@ class ApiServer:
                 labels, fields = _selectors(request, target)
                 operations = self._operations
                 gone = operations.delete_collection(target.resource, target.namespace, labels, fields, options)
-                return replies.reply(replies.many(target.resource, gone, self._list_metadata(), Shape.OBJECT, ""))
+                return replies.reply(replies.many(target.resource, gone, self._list_metadata(), ReplyShape.OBJECT, ""))
         raise method_not_allowed()
 
-    def _list(self, request: web.Request, target: Target) -> web.Response:
+    def _list(self, request: web.Request, target: RequestTarget) -> web.Response:
         labels, fields = _selectors(request, target)
         self._check_list_version(request.query.get("resourceVersion", ""))
         objects = self._operations.list(target.resource, target.namespace, labels, fields)
@@ -157,7 +157,7 @@ class ApiServer:
     def _list_metadata(self) -> Json:
         return {"resourceVersion": str(self._operations.store.version)}
 
-    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         wanted = _watch_request(request, target)
         shape, include = _shape(request)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -168,13 +168,13 @@ class ApiServer:
             first = False
         return response
 
-    async def _put(self, request: web.Request, target: Target) -> web.Response:
+    async def _put(self, request: web.Request, target: RequestTarget) -> web.Response:
         body = requests.decode_body(request.headers.get("Content-Type", ""), await request.read())
         options = _options(request, target)
         written = self._operations.update(*_key(target), body, options)
         return self._reply_one(request, target, written.object, 201 if written.created else 200, written.warnings)
 
-    async def _patch(self, request: web.Request, target: Target) -> web.Response:
+    async def _patch(self, request: web.Request, target: RequestTarget) -> web.Response:
         kind, body = _patch_type(request), await request.read()
         options = _options(request, target)
         if kind is PatchType.APPLY:
@@ -183,7 +183,7 @@ class ApiServer:
         written = self._operations.edit(*_key(target), edit, options)
         return self._reply_one(request, target, written.object, 200, written.warnings)
 
-    def _apply(self, request: web.Request, target: Target, body: bytes, options: WriteOptions) -> web.Response:
+    def _apply(self, request: web.Request, target: RequestTarget, body: bytes, options: WriteOptions) -> web.Response:
         if not request.query.get("fieldManager"):
             raise bad_request("metadata.fieldManager: Required value: is required for apply patch")
         config = requests.decode_yaml(body)
@@ -195,29 +195,29 @@ class ApiServer:
         written = self._operations.apply(*_key(target), config, options, force=force)
         return self._reply_one(request, target, written.object, 201 if written.created else 200, written.warnings)
 
-    async def _scale(self, request: web.Request, target: Target) -> web.Response:
+    async def _scale(self, request: web.Request, target: RequestTarget) -> web.Response:
         if request.method == "GET":
             return replies.reply(scale.read(self._operations, *_key(target)))
         edit = await _scale_edit(request, target)
         return replies.reply(scale.edit(self._operations, *_key(target), edit, _options(request, target)))
 
     def _reply_one(
-        self, request: web.Request, target: Target, obj: Json, status: int = 200, warnings: tuple[str, ...] = ()
+        self, request: web.Request, target: RequestTarget, obj: Json, status: int = 200, warnings: tuple[str, ...] = ()
     ) -> web.Response:
         shape, include = _shape(request)
         return replies.reply(replies.one(target.resource, obj, shape, include), status, warnings)
 
 
-def _key(target: Target) -> tuple[ResourceType, str, str]:
+def _key(target: RequestTarget) -> tuple[ResourceType, str, str]:
     return target.resource, target.namespace, target.name
 
 
-def _options(request: web.Request, target: Target) -> WriteOptions:
+def _options(request: web.Request, target: RequestTarget) -> WriteOptions:
     options = requests.write_options(request.query, request.headers.get("User-Agent", ""), target.subresource)
     return replace(options, subresource="") if target.subresource == "finalize" else options
 
 
-def _shape(request: web.Request) -> tuple[Shape, str]:
+def _shape(request: web.Request) -> tuple[ReplyShape, str]:
     return requests.shape(request.headers.get("Accept", "")), request.query.get("includeObject", "Metadata")
 
 
@@ -225,12 +225,12 @@ def _is_watch(request: web.Request) -> bool:
     return "watch" in request.query and requests.is_true(request.query, "watch")
 
 
-def _selectors(request: web.Request, target: Target) -> tuple[selectors.LabelSelector, selectors.FieldSelector]:
+def _selectors(request: web.Request, target: RequestTarget) -> tuple[selectors.LabelSelector, selectors.FieldSelector]:
     labels = selectors.parse_labels(request.query.get("labelSelector"))
     return labels, selectors.parse_fields(request.query.get("fieldSelector"), target.resource.selectable)
 
 
-def _watch_request(request: web.Request, target: Target) -> WatchRequest:
+def _watch_request(request: web.Request, target: RequestTarget) -> WatchRequest:
     labels, fields = _selectors(request, target)
     return WatchRequest(
         resource=target.resource,
@@ -267,7 +267,7 @@ def _patch_type(request: web.Request) -> PatchType:
     return PatchType(kind)
 
 
-async def _scale_edit(request: web.Request, target: Target) -> Edit:
+async def _scale_edit(request: web.Request, target: RequestTarget) -> Edit:
     """What a PUT or PATCH does to a Scale, which has no lists: a strategic merge of one is a plain merge."""
     if request.method == "PUT":
         body = requests.decode_body(request.headers.get("Content-Type", ""), await request.read())
@@ -281,7 +281,7 @@ async def _scale_edit(request: web.Request, target: Target) -> Edit:
     return _edit(target, merge, requests.decode_json(await request.read()))
 
 
-def _edit(target: Target, kind: PatchType, patch: object) -> Edit:
+def _edit(target: RequestTarget, kind: PatchType, patch: object) -> Edit:
     resource = target.resource
     if kind is PatchType.JSON:
         return lambda live: patches.json_patch(live, patch)

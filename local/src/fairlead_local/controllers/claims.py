@@ -6,7 +6,7 @@ from pathlib import Path
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import CLAIMS
 from fairlead_local.apiserver.store import Change, ChangeType
-from fairlead_local.controllers.events import Recorder
+from fairlead_local.controllers.events import ObjectEvents
 from fairlead_local.controllers.loop import Key
 
 STORAGE_CLASS = "local-folder"
@@ -18,7 +18,7 @@ class ClaimController:
     def __init__(self, operations: Operations, folder: Path) -> None:
         self._operations = operations
         self._folder = folder
-        self._recorder = Recorder(operations, "persistentvolume-controller")
+        self._recorder = ObjectEvents(operations, "persistentvolume-controller")
         self._options = WriteOptions(manager="persistentvolume-controller")
 
     def keys(self, change: Change) -> Iterable[Key]:

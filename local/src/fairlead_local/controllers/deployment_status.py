@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import seconds_since, timestamp
 from fairlead_local.controllers.conditions import condition, find, with_condition
-from fairlead_local.controllers.rollout import Limits, name_of
+from fairlead_local.controllers.rollout import RolloutLimits, name_of
 
 _CLOCK_SECONDS = 0.1
 """Added to a deadline before looking again, because times in objects are whole seconds."""
@@ -52,7 +52,7 @@ def _seconds_left(deployment: Json) -> float | None:
 
 
 def _available(deployment: Json, available: int) -> Json:
-    if available >= Limits.of(deployment).fewest_available:
+    if available >= RolloutLimits.of(deployment).fewest_available:
         found = condition("Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
     else:
         message = "Deployment does not have minimum availability."

@@ -13,9 +13,9 @@ from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change
 from fairlead_local.controllers import rollout
 from fairlead_local.controllers.deployment_status import is_complete, seconds_to_deadline, status_of
-from fairlead_local.controllers.events import Recorder
+from fairlead_local.controllers.events import ObjectEvents
 from fairlead_local.controllers.loop import Key
-from fairlead_local.controllers.rollout import DESIRED, REVISION, Counts, Limits, name_of, wanted
+from fairlead_local.controllers.rollout import DESIRED, REVISION, Counts, RolloutLimits, name_of, wanted
 
 TEMPLATE_HASH = "pod-template-hash"
 
@@ -37,7 +37,7 @@ class DeploymentController:
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._recorder = Recorder(operations, "deployment-controller")
+        self._recorder = ObjectEvents(operations, "deployment-controller")
         self._options = WriteOptions(manager="deployment-controller")
 
     def keys(self, change: Change) -> Iterable[Key]:
@@ -65,7 +65,7 @@ class DeploymentController:
     def _progress(self, deployment: Json, sets: Sets) -> tuple[Json, Sets, bool]:
         """One step: a new set if there is none yet, or the next counts; says whether a set was created."""
         created = False
-        limits, paused = Limits.of(deployment), deployment["spec"].get("paused", False)
+        limits, paused = RolloutLimits.of(deployment), deployment["spec"].get("paused", False)
         if sets.new is None and not paused:
             created = self._create_set(deployment, sets.old)
         elif rollout.is_scaling(deployment, sets.all):

@@ -17,7 +17,7 @@ _REMEMBERED = 4_096
 """Events a recorder knows by name; one it has forgotten is recorded anew when it happens again."""
 
 
-class Recorder:
+class ObjectEvents:
     """Records events of one `component`. A repeated event is counted, not repeated."""
 
     def __init__(self, operations: Operations, component: str, host: str = "") -> None:

@@ -10,7 +10,7 @@ from fairlead_local.controllers.garbage import GarbageCollector
 from fairlead_local.controllers.loop import Controller
 from fairlead_local.controllers.namespaces import DefinitionController, NamespaceController
 from fairlead_local.controllers.replicasets import ReplicaSetController
-from fairlead_local.controllers.scheduler import Scheduler
+from fairlead_local.controllers.scheduler import PodScheduler
 
 
 def control_plane(operations: Operations, claims_folder: Path) -> list[Controller]:
@@ -21,7 +21,7 @@ def control_plane(operations: Operations, claims_folder: Path) -> list[Controlle
         DefinitionController(operations),
         DeploymentController(operations),
         ReplicaSetController(operations),
-        Scheduler(operations),
+        PodScheduler(operations),
         ClaimController(operations, claims_folder),
         EventExpiry(operations),
     ]

@@ -14,7 +14,7 @@ from fairlead_local.apiserver.status import ApiError, Json
 from fairlead_local.apiserver.store import Change
 from fairlead_local.apiserver.times import parse_time, seconds_since
 from fairlead_local.controllers.conditions import condition, find, with_condition
-from fairlead_local.controllers.events import Recorder
+from fairlead_local.controllers.events import ObjectEvents
 from fairlead_local.controllers.loop import Key
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -31,7 +31,7 @@ class ReplicaSetController:
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._recorder = Recorder(operations, "replicaset-controller")
+        self._recorder = ObjectEvents(operations, "replicaset-controller")
         self._options = WriteOptions(manager="replicaset-controller")
 
     def keys(self, change: Change) -> Iterable[Key]:

@@ -12,7 +12,7 @@ REVISION = "deployment.kubernetes.io/revision"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RolloutLimits:
     """How far a rollout may stray from the count wanted: pods above it, and pods below it that are available."""
 
     replicas: int
@@ -51,7 +51,7 @@ Counts = dict[str, int]
 """Name of a ReplicaSet → the replicas it should have; sets that stay as they are may be left out."""
 
 
-def next_counts(limits: Limits, new: Json, old: Sequence[Json], *, recreate: bool) -> Counts:
+def next_counts(limits: RolloutLimits, new: Json, old: Sequence[Json], *, recreate: bool) -> Counts:
     """One step of a rollout: what the new set and the old ones should have now."""
     if recreate:
         gone = {name_of(found): 0 for found in old}
@@ -62,14 +62,14 @@ def next_counts(limits: Limits, new: Json, old: Sequence[Json], *, recreate: boo
     return _shrink_old(limits, new, old)
 
 
-def _new_count(limits: Limits, new: Json, old: Sequence[Json]) -> int:
+def _new_count(limits: RolloutLimits, new: Json, old: Sequence[Json]) -> int:
     if wanted(new) >= limits.replicas:
         return limits.replicas
     room = limits.most - sum(map(wanted, [new, *old]))
     return wanted(new) + max(0, min(room, limits.replicas - wanted(new)))
 
 
-def _shrink_old(limits: Limits, new: Json, old: Sequence[Json]) -> Counts:
+def _shrink_old(limits: RolloutLimits, new: Json, old: Sequence[Json]) -> Counts:
     """Old pods that serve nobody go first, then as many of the others as availability allows; the oldest set first."""
     total = sum(map(wanted, [new, *old]))
     unready_new = wanted(new) - _available(new)
@@ -96,7 +96,7 @@ def is_scaling(deployment: Json, sets: Sequence[Json]) -> bool:
     return any(found.get(DESIRED, replicas) != replicas for found in annotations)
 
 
-def scaled_counts(limits: Limits, new: Json | None, old: Sequence[Json]) -> Counts:
+def scaled_counts(limits: RolloutLimits, new: Json | None, old: Sequence[Json]) -> Counts:
     """What a change of the Deployment's count means for its sets. While a rollout is under way the newest set that has
     pods takes the whole change, where Kubernetes shares it in proportion; the rollout evens that out."""
     active = [found for found in [*old, *([new] if new else [])] if wanted(found) > 0]

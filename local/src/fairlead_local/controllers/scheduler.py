@@ -12,19 +12,19 @@ from fairlead_local.apiserver.resources import CLAIMS, NODES, PODS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change, ChangeType
 from fairlead_local.controllers.conditions import condition, find, with_condition
-from fairlead_local.controllers.events import Recorder
+from fairlead_local.controllers.events import ObjectEvents
 from fairlead_local.controllers.loop import Key
 
 SCHEDULER_NAME = "default-scheduler"
 _OPTIONS = WriteOptions(manager="kube-scheduler")
 
 
-class Scheduler:
+class PodScheduler:
     """Looks at every pod without a node again when pods, nodes or claims change."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._recorder = Recorder(operations, SCHEDULER_NAME)
+        self._recorder = ObjectEvents(operations, SCHEDULER_NAME)
 
     def keys(self, change: Change) -> Iterable[Key]:
         metadata = change.object["metadata"]

@@ -18,7 +18,7 @@ from fairlead.autoscaler.prediction import foreseen, slot_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.autoscaler.want import want
-from fairlead.client.load_generator import LoadGenerator, Sample
+from fairlead.client.load_generator import LoadGenerator, LoadSample
 from fairlead.client.workload import Conversation
 from fairlead.routing.predictor import step_seconds
 from fairlead_protocol.messages import StepCost
@@ -172,7 +172,7 @@ class AdjustableLoad:
         self.crowd = crowd
 
     @property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[LoadSample]:
         """Of every request so far."""
         return self._generator.samples
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairlead.client.load_generator import Sample
+from fairlead.client.load_generator import LoadSample
 from fairlead.client.plot import Panel, cached_tokens, first_tokens
-from fairlead_local.demo.timeline import Decision, Moment, decisions, rows_apart
+from fairlead_local.demo.timeline import Moment, ScalingDecision, decisions, rows_apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,16 +23,16 @@ _LABEL_SHARE = 0.075
 class Scene:
     """What is drawn."""
 
-    samples: Sequence[Sample]
+    samples: Sequence[LoadSample]
     moments: Sequence[Moment]
     """At least one."""
     target_seconds: float | None = None
     """What times to first token should stay below; None = there is no such."""
-    from_zero: Sample | None = None
+    from_zero: LoadSample | None = None
     """One more request, which found no replica; None = there was none."""
 
     @property
-    def decisions(self) -> list[Decision]:
+    def decisions(self) -> list[ScalingDecision]:
         """In the time that is drawn."""
         return [decision for decision in decisions(self.moments) if decision.time >= -LEAD_SECONDS]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.live import Live
 
-from fairlead.cli.fleet_state import FleetView, ModelView, Stage
+from fairlead.cli.fleet_state import FleetView, ModelView, ReplicaStage
 from fairlead.cli.fleet_view import model_words, renderable
 from fairlead_local.demo.timeline import Moment
 
@@ -16,7 +16,7 @@ SAY_SECONDS = 5.0
 """Without a terminal a line comes this often, and whenever replicas or the autoscaler's sentence change."""
 
 
-class Recorder:
+class FleetRecorder:
     """`run` it as a task while the demo goes on; `moments` are on the clock of the event loop."""
 
     def __init__(self, view: Callable[[], FleetView], key: str, console: Console) -> None:
@@ -63,7 +63,7 @@ class Recorder:
 
 def news(model: ModelView) -> tuple[str, str]:
     """What is worth a line at once when it changes: the replicas, and what the autoscaler wants."""
-    counts = "/".join(str(model.num(stage)) for stage in Stage)
+    counts = "/".join(str(model.num(stage)) for stage in ReplicaStage)
     return counts, str(model.desired)
 
 
@@ -71,9 +71,9 @@ def moment(model: ModelView, time: float) -> Moment:
     """For the plot."""
     return Moment(
         time=time,
-        ready=model.num(Stage.READY),
-        starting=model.num(Stage.STARTING),
-        draining=model.num(Stage.DRAINING),
+        ready=model.num(ReplicaStage.READY),
+        starting=model.num(ReplicaStage.STARTING),
+        draining=model.num(ReplicaStage.DRAINING),
         wanted=model.desired,
         waiting=model.waiting or 0,
         running=model.running or 0,

@@ -20,19 +20,19 @@ from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.names import SYSTEM_NAMESPACE
 from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.cli.fleet_state import ModelView, ReplicaView, Stage
+from fairlead.cli.fleet_state import ModelView, ReplicaStage, ReplicaView
 from fairlead.cli.report_table import short
 from fairlead.cli.top import GATEWAY_SELECTOR, FleetWatch
-from fairlead.client.load_generator import LoadGenerator, Sample
+from fairlead.client.load_generator import LoadGenerator, LoadSample
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import percentile, report
-from fairlead.client.workload import Kind, Shape, conversations
+from fairlead.client.workload import WorkloadKind, WorkloadShape, conversations
 from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd, Speed, few, many
 from fairlead_local.demo.patience import QUIET_SECONDS, Patience
-from fairlead_local.demo.recorder import Recorder, shifted
+from fairlead_local.demo.recorder import FleetRecorder, shifted
 from fairlead_local.demo.summary import RunFigures
 
 HOLD_ROUNDS = 3
@@ -40,7 +40,7 @@ HOLD_ROUNDS = 3
 waited."""
 GOVERN_SECONDS = 2.0
 """How often it is looked whether the load is what it should be."""
-SHAPE = Shape(num_prefixes=4, prefix_tokens=400, output_tokens=ANSWER_TOKENS, ignore_eos=True)
+SHAPE = WorkloadShape(num_prefixes=4, prefix_tokens=400, output_tokens=ANSWER_TOKENS, ignore_eos=True)
 """Long shared prefixes and long answers: decode holds slots and costs little else."""
 CALIBRATION_ROUNDS = 3
 """Requests per slot that the engine learns its step costs from before they are read."""
@@ -72,7 +72,7 @@ class ScalingStory:
         self._key = f"{namespace}/{name}"
         self._name = name
         self._watch = FleetWatch(kube, namespace=namespace, name=name)
-        self._recorder = Recorder(self._watch.view, self._key, console)
+        self._recorder = FleetRecorder(self._watch.view, self._key, console)
         self._tasks: list[asyncio.Task[None]] = []
         self._prompt_tokens = self._uncached_tokens = 0.0
         """Of a request's prompt, as measured."""
@@ -104,7 +104,7 @@ class ScalingStory:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[LoadSample]:
         """Every request of the load."""
         return self._load.samples if self._load is not None else []
 
@@ -115,7 +115,7 @@ class ScalingStory:
 
     def num_ready(self) -> int:
         """Replicas that are ready now."""
-        return self._count(Stage.READY)
+        return self._count(ReplicaStage.READY)
 
     async def measure(self) -> str:
         """A little load of the same kind, from which the engine learns; then its step costs, and what follows."""
@@ -124,7 +124,7 @@ class ScalingStory:
         )
         slots = next(each.load.max_num_seqs for each in model.replicas if each.load is not None)
         taste = LoadGenerator(self._gateway, self._name, max_requests=CALIBRATION_ROUNDS * slots)
-        await taste.closed_loop(conversations(Kind.SHARED_PREFIX, SHAPE), concurrency=slots)
+        await taste.closed_loop(conversations(WorkloadKind.SHARED_PREFIX, SHAPE), concurrency=slots)
         seen = report(taste.samples, taste.seconds)
         if seen.errors:
             raise StepFailed(f"requests failed already now: {seen.errors}")
@@ -140,13 +140,13 @@ class ScalingStory:
         generator = LoadGenerator(self._gateway, self._name)
         crowd = many(self._speed(), self._spec)
         self._fewest, self._round_ends = crowd.clients, crowd.clients
-        self._load = load = AdjustableLoad(generator, conversations(Kind.SHARED_PREFIX, SHAPE, seed=1), crowd)
+        self._load = load = AdjustableLoad(generator, conversations(WorkloadKind.SHARED_PREFIX, SHAPE, seed=1), crowd)
         self._load_began = asyncio.get_running_loop().time()
         self._loading = self._start(load.run())
         governing = self._start(self._govern(load, self._still_many))
-        model = await self._until("a second replica to be ready", lambda model: model.num(Stage.READY) >= 2)
+        model = await self._until("a second replica to be ready", lambda model: model.num(ReplicaStage.READY) >= 2)
         governing.cancel()
-        return f"{model.num(Stage.READY)} replicas after {load.seconds:.0f} s; {model.sentence}"
+        return f"{model.num(ReplicaStage.READY)} replicas after {load.seconds:.0f} s; {model.sentence}"
 
     async def hold(self) -> str:
         """The same load for a while: what more replicas make of it."""
@@ -250,7 +250,7 @@ class ScalingStory:
                 raise StepFailed(f"waited for {what}, and nothing moved for {QUIET_SECONDS:.0f} s: {sentence}")
             await asyncio.sleep(0.1)
 
-    def _count(self, stage: Stage) -> int:
+    def _count(self, stage: ReplicaStage) -> int:
         model = self._recorder.model
         return model.num(stage) if model is not None else 0
 
@@ -262,7 +262,7 @@ class ScalingStory:
 
 def _is_exactly(model: ModelView, number: int) -> bool:
     """Whether so many replicas are ready, and no other pod is coming or going."""
-    return model.num(Stage.READY) == number and len(model.replicas) == number
+    return model.num(ReplicaStage.READY) == number and len(model.replicas) == number
 
 
 def _is_worked_off(model: ModelView, clients: int) -> bool:
@@ -277,7 +277,7 @@ def _load(replica: ReplicaView) -> ReplicaSignals | None:
 
 def _learnt(model: ModelView) -> list[ReplicaSignals]:
     """What the ready replicas said last, of those that know what their steps cost."""
-    loads = (replica.load for replica in model.replicas if replica.stage is Stage.READY)
+    loads = (replica.load for replica in model.replicas if replica.stage is ReplicaStage.READY)
     return [load for load in loads if load is not None and load.step_cost.is_known]
 
 

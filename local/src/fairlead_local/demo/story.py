@@ -16,7 +16,7 @@ from rich.console import Console
 from fairlead.api.llmdeployment import Autoscaling, LLMDeployment, ScalingMode
 from fairlead.api.names import API_VERSION, KIND, LABEL_LLMDEPLOYMENT
 from fairlead.cli.options import UsageError, tell
-from fairlead.client.load_generator import Sample
+from fairlead.client.load_generator import LoadSample
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, draw
 from fairlead.kube.client import KubeClient, KubeError
@@ -26,7 +26,7 @@ from fairlead_local.demo.loopback_hub import Shelf, bundled_dinghy, hub
 from fairlead_local.demo.patience import QUIET_SECONDS, Patience
 from fairlead_local.demo.picture import Scene, panels
 from fairlead_local.demo.scaling_story import ScalingStory, StepFailed
-from fairlead_local.demo.summary import Step, demo_table
+from fairlead_local.demo.summary import DemoStep, demo_table
 from fairlead_local.demo.timeline import Moment
 from fairlead_local.fleet_state import FleetError
 from fairlead_local.owned import OwnedFleet, temporary_fleet
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         if demo is None:
             return 1
     else:
-        demo.steps.append(Step(STOPPED, "the fleet's supervisor saw the end of every process", True, 0.0))
+        demo.steps.append(DemoStep(STOPPED, "the fleet's supervisor saw the end of every process", True, 0.0))
     return finish(demo, args.plot)
 
 
@@ -168,10 +168,10 @@ class Demo:
         self.fleet = fleet
         self.manifest = manifest
         self.name = str(manifest["metadata"]["name"])
-        self.steps: list[Step] = []
+        self.steps: list[DemoStep] = []
         self.scaling: ScalingStory | None = None
         """From the measuring of step costs on."""
-        self.from_zero: Sample | None = None
+        self.from_zero: LoadSample | None = None
         """The request that found no replica, its times counted as the load's are."""
 
     async def play(self) -> None:
@@ -203,7 +203,7 @@ class Demo:
             detail, failure = await action(), None
         except (StepFailed, KubeError, ApiError) as error:
             detail, failure = str(error), error
-        self.steps.append(Step(title, detail, failure is None, time.monotonic() - started))
+        self.steps.append(DemoStep(title, detail, failure is None, time.monotonic() - started))
         if failure is not None:
             raise StepFailed(f"{title}: {detail}") from failure
         self.console.print(detail, markup=False, soft_wrap=True)
@@ -255,13 +255,13 @@ class Demo:
             raise StepFailed(f"{num_ready} replicas were ready; there should be none")
         due = self.scaling.now
         answer = await self._answer()
-        self.from_zero = Sample(due, sent=due, ended=self.scaling.now, completion=answer)
+        self.from_zero = LoadSample(due, sent=due, ended=self.scaling.now, completion=answer)
         return _checked(answer)
 
     async def _answer(self, name: str = "") -> Completion:
         return await self.gateway.chat(name or self.name, ASKING, temperature=0, max_tokens=32)
 
-    def scene(self, samples: Sequence[Sample], moments: Sequence[Moment]) -> Scene:
+    def scene(self, samples: Sequence[LoadSample], moments: Sequence[Moment]) -> Scene:
         """What there is to draw."""
         return Scene(
             samples=samples, moments=moments, target_seconds=ttft_target(self.manifest), from_zero=self.from_zero

@@ -13,7 +13,7 @@ from fairlead_local.demo.timeline import Moment
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DemoStep:
     """One step of the story."""
 
     title: str
@@ -37,7 +37,7 @@ class RunFigures:
     """Times count from the load's begin."""
 
 
-def demo_table(steps: Sequence[Step], load: RunFigures | None) -> Table:
+def demo_table(steps: Sequence[DemoStep], load: RunFigures | None) -> Table:
     """One table: the steps, then the load, where there was one."""
     rows = Table(title="The demo", title_justify="left")
     for column in ("", "held", "seconds", "what was seen"):

@@ -22,7 +22,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ScalingDecision:
     """Another number of replicas is wanted from `time` on."""
 
     time: float
@@ -33,13 +33,13 @@ class Decision:
         return f"{self.before} → {self.after}"
 
 
-def decisions(moments: Sequence[Moment]) -> list[Decision]:
+def decisions(moments: Sequence[Moment]) -> list[ScalingDecision]:
     """Where the number that is wanted changed. The first one heard of is no decision: it was there before."""
-    found: list[Decision] = []
+    found: list[ScalingDecision] = []
     wanted: int | None = None
     for moment in moments:
         if wanted is not None and moment.wanted is not None and moment.wanted != wanted:
-            found.append(Decision(moment.time, wanted, moment.wanted))
+            found.append(ScalingDecision(moment.time, wanted, moment.wanted))
         wanted = wanted if moment.wanted is None else moment.wanted
     return found
 

@@ -16,13 +16,13 @@ import aiohttp
 from fairlead.api.pod_containers import is_sidecar
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import timestamp
-from fairlead_local.controllers.events import Recorder
-from fairlead_local.kubelet.environment import ConfigError
+from fairlead_local.controllers.events import ObjectEvents
+from fairlead_local.kubelet.environment import ContainerConfigError
 from fairlead_local.kubelet.hooks import PreStop
 from fairlead_local.kubelet.images import CommandRefused, ImageNotFound
 from fairlead_local.kubelet.pod_status import ContainerRecord
 from fairlead_local.kubelet.probes import Probe, ProbeKind, ProbeRefused, watch_probe
-from fairlead_local.kubelet.process import ContainerProcess, Launch
+from fairlead_local.kubelet.process import ContainerLaunch, ContainerProcess
 from fairlead_local.kubelet.process_table import ProcessRecords
 from fairlead_local.kubelet.settings import KubeletSettings
 
@@ -31,7 +31,7 @@ from fairlead_local.kubelet.settings import KubeletSettings
 class Prepared:
     """Everything one run needs."""
 
-    launch: Launch
+    launch: ContainerLaunch
     probes: dict[ProbeKind, Probe]
     pre_stop: PreStop | None = None
     """What is asked before it is to end."""
@@ -45,7 +45,7 @@ Prepare = Callable[[int], Prepared]
 """Restart count → what to run; raises ImageNotFound, CommandRefused, ConfigError, ProbeRefused."""
 
 
-class Role(StrEnum):
+class ContainerRole(StrEnum):
     """What a container is to its pod."""
 
     MAIN = "main"
@@ -56,7 +56,7 @@ class Role(StrEnum):
     to end when its turn has come."""
 
     @classmethod
-    def of(cls, spec: Json, *, is_init: bool) -> "Role":
+    def of(cls, spec: Json, *, is_init: bool) -> "ContainerRole":
         """Of a container among the pod's init containers, or its others."""
         if not is_init:
             return cls.MAIN
@@ -71,11 +71,11 @@ class ContainerContext:
     spec: Json
     prepare: Prepare
     records: ProcessRecords
-    recorder: Recorder
+    recorder: ObjectEvents
     session: aiohttp.ClientSession
     settings: KubeletSettings
     on_change: Callable[[], None]
-    role: Role
+    role: ContainerRole
 
 
 class ContainerRunner:
@@ -83,7 +83,7 @@ class ContainerRunner:
 
     def __init__(self, context: ContainerContext) -> None:
         self._context = context
-        self.is_sidecar = context.role is Role.SIDECAR
+        self.is_sidecar = context.role is ContainerRole.SIDECAR
         self.record = ContainerRecord(context.spec["name"], context.spec["image"], is_sidecar=self.is_sidecar)
         if context.pod["spec"].get("initContainers"):
             self.record.state = {"waiting": {"reason": "PodInitializing"}}
@@ -141,7 +141,7 @@ class ContainerRunner:
                 return self._context.prepare(self.record.restart_count)
             except ImageNotFound as error:
                 await self._refuse_image(str(error), attempts)
-            except (ConfigError, CommandRefused, ProbeRefused) as error:
+            except (ContainerConfigError, CommandRefused, ProbeRefused) as error:
                 self._waiting("CreateContainerConfigError", str(error))
                 self._context.recorder.warning(self._context.pod, "Failed", f"Error: {error}")
                 await self._pause(self._context.settings.retry_interval)
@@ -271,7 +271,7 @@ class ContainerRunner:
         if self.is_sidecar:
             return True
         policy = self._context.pod["spec"].get("restartPolicy", "Always")
-        if self._context.role is Role.INIT and policy == "Always":
+        if self._context.role is ContainerRole.INIT and policy == "Always":
             policy = "OnFailure"
         failed = bool(self.record.state.get("terminated", {}).get("exitCode"))
         return policy == "Always" or (policy == "OnFailure" and (failed or "terminated" not in self.record.state))

@@ -16,7 +16,7 @@ from fairlead_local.apiserver.status import Json
 _VARIABLE = re.compile(r"\$\$|\$\((?P<name>[-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
 
-class ConfigError(Exception):
+class ContainerConfigError(Exception):
     """A container cannot be created from its spec; the text is what the kubelet reports."""
 
 
@@ -81,8 +81,8 @@ def _one_key(operations: Operations, namespace: str, source: Json) -> str | None
     if reference.get("optional"):
         return None
     if found is None:
-        raise ConfigError(f'{kind.lower()} "{name}" not found')
-    raise ConfigError(f"couldn't find key {key} in {kind} {namespace}/{name}")
+        raise ContainerConfigError(f'{kind.lower()} "{name}" not found')
+    raise ContainerConfigError(f"couldn't find key {key} in {kind} {namespace}/{name}")
 
 
 def _all_keys(operations: Operations, namespace: str, source: Json) -> dict[str, str]:
@@ -92,7 +92,7 @@ def _all_keys(operations: Operations, namespace: str, source: Json) -> dict[str,
         reference = source.get("secretRef") or {}
         found, kind = secret(operations, namespace, reference.get("name", "")), "secret"
     if found is None and not reference.get("optional"):
-        raise ConfigError(f'{kind} "{reference.get("name", "")}" not found')
+        raise ContainerConfigError(f'{kind} "{reference.get("name", "")}" not found')
     return {key: value.decode() for key, value in (found or {}).items()}
 
 
@@ -130,7 +130,9 @@ def _field(pod: Json, path: str, pod_ip: str, host_ip: str) -> str:
         return str(simple[path])
     if found := re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path):
         return str((metadata.get(found[1]) or {}).get(found[2], ""))
-    raise ConfigError(f"invalid fieldPath {path!r}: local mode knows {', '.join(simple)}, labels and annotations")
+    raise ContainerConfigError(
+        f"invalid fieldPath {path!r}: local mode knows {', '.join(simple)}, labels and annotations"
+    )
 
 
 def _resource(pod: Json, container: Json, reference: Json) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 
-from fairlead_local.kubelet.environment import ConfigError
+from fairlead_local.kubelet.environment import ContainerConfigError
 from fairlead_local.kubelet.probes import ProbeRefused, port_of
 
 Container = dict[str, Any]
@@ -34,10 +34,10 @@ def parse_pre_stop(container: Container, pod_ip: str) -> PreStop | None:
         return None
     asked = (lifecycle.get("preStop") or {}).get("httpGet")
     if asked is None or lifecycle.get("postStart") or asked.get("scheme", "HTTP") != "HTTP":
-        raise ConfigError("of lifecycle hooks, local mode runs preStop with httpGet over HTTP only")
+        raise ContainerConfigError("of lifecycle hooks, local mode runs preStop with httpGet over HTTP only")
     try:
         port = port_of(container, asked["port"], "preStop")
     except ProbeRefused as error:
-        raise ConfigError(str(error)) from error
+        raise ContainerConfigError(str(error)) from error
     path = "/" + asked.get("path", "/").lstrip("/")
     return PreStop(f"http://{asked.get('host') or pod_ip}:{port}{path}")

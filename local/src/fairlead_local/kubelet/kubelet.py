@@ -13,7 +13,7 @@ from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import CONFIG_MAPS, PODS, SECRETS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change, ChangeType
-from fairlead_local.controllers.events import Recorder
+from fairlead_local.controllers.events import ObjectEvents
 from fairlead_local.kubelet.addresses import AddressBlock
 from fairlead_local.kubelet.images import OWN_IMAGES, Images
 from fairlead_local.kubelet.node import NODE_NAME, Resources, machine_resources, register_node
@@ -122,7 +122,7 @@ async def running_kubelet(
     clear(folders.pods)  # of an earlier kubelet: pods do not outlive one
     folders.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
     records = ProcessRecords(folders.records)
-    recorder = Recorder(operations, "kubelet", NODE_NAME)
+    recorder = ObjectEvents(operations, "kubelet", NODE_NAME)
     async with aiohttp.ClientSession() as session:
         node = Node(
             operations=operations,

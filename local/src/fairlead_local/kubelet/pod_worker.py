@@ -18,15 +18,15 @@ from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import PODS
 from fairlead_local.apiserver.status import ApiError, Json
 from fairlead_local.apiserver.times import timestamp
-from fairlead_local.controllers.events import Recorder
+from fairlead_local.controllers.events import ObjectEvents
 from fairlead_local.kubelet import images
 from fairlead_local.kubelet.addresses import AddressBlock, NoAddress
-from fairlead_local.kubelet.container import ContainerContext, ContainerRunner, Prepared, Role
-from fairlead_local.kubelet.environment import ConfigError, arguments, environment, translate
+from fairlead_local.kubelet.container import ContainerContext, ContainerRole, ContainerRunner, Prepared
+from fairlead_local.kubelet.environment import ContainerConfigError, arguments, environment, translate
 from fairlead_local.kubelet.hooks import parse_pre_stop
 from fairlead_local.kubelet.pod_status import pod_status
 from fairlead_local.kubelet.probes import ProbeKind, parse_probe
-from fairlead_local.kubelet.process import Launch
+from fairlead_local.kubelet.process import ContainerLaunch
 from fairlead_local.kubelet.process_table import ProcessRecords
 from fairlead_local.kubelet.settings import KubeletSettings
 from fairlead_local.kubelet.volumes import MountError, PodVolumes, clear
@@ -45,7 +45,7 @@ class Node:
     images: images.Images
     addresses: AddressBlock
     records: ProcessRecords
-    recorder: Recorder
+    recorder: ObjectEvents
     session: aiohttp.ClientSession
     settings: KubeletSettings
     pods_folder: Path
@@ -188,7 +188,7 @@ class PodWorker:
             session=self._node.session,
             settings=self._node.settings,
             on_change=self._write_status,
-            role=Role.of(spec, is_init=is_init),
+            role=ContainerRole.of(spec, is_init=is_init),
         )
         return ContainerRunner(context)
 
@@ -200,7 +200,7 @@ class PodWorker:
         try:
             mounts = self._volumes.mounts(spec)
         except MountError as error:
-            raise ConfigError(str(error)) from error
+            raise ContainerConfigError(str(error)) from error
         name, metadata = spec["name"], self._pod["metadata"]
         own = environment(self._node.operations, self._pod, spec, self._ip, HOST_IP)
         termination_log = self._folder / "termination" / name / str(restarts)
@@ -213,7 +213,7 @@ class PodWorker:
             **{variable: translate(value, mounts) for variable, value in own.items()},
         }
         working_dir = spec.get("workingDir")
-        launch = Launch(
+        launch = ContainerLaunch(
             name=f"{metadata['namespace']}/{metadata['name']}/{name}",
             arguments=[*program.entrypoint, *arguments(words, own, mounts)],
             environment=variables,
@@ -253,6 +253,6 @@ class PodWorker:
 def _refuse_unsupported(pod: Json, container: Json) -> None:
     """Raises ConfigError for what a process cannot be given and would be missed."""
     if pod.get("ephemeralContainers"):
-        raise ConfigError("local mode does not run ephemeral containers")
+        raise ContainerConfigError("local mode does not run ephemeral containers")
     if container.get("volumeDevices"):
-        raise ConfigError("local mode has no block devices")
+        raise ContainerConfigError("local mode has no block devices")

@@ -18,7 +18,7 @@ _FALLBACK_LINES = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class ContainerLaunch:
     """What to start, and which files go with it."""
 
     name: str
@@ -36,14 +36,14 @@ class Launch:
 class ContainerProcess:
     """A running process. Its record goes when it has ended."""
 
-    def __init__(self, process: asyncio.subprocess.Process, launch: Launch, records: ProcessRecords) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, launch: ContainerLaunch, records: ProcessRecords) -> None:
         self._process = process
         self._launch = launch
         self._records = records
         self.started_at = timestamp()
 
     @classmethod
-    async def start(cls, launch: Launch, records: ProcessRecords) -> Self:
+    async def start(cls, launch: ContainerLaunch, records: ProcessRecords) -> Self:
         """Raises OSError when the program, or its files, cannot be made."""
         for path in (launch.log, launch.termination_log):
             path.parent.mkdir(parents=True, exist_ok=True)

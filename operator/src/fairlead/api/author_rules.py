@@ -16,7 +16,7 @@ from fairlead.api.admission_policy import SETTING, AdmissionPolicy
 from fairlead.api.decoding import matches
 
 
-class Part(StrEnum):
+class RulePart(StrEnum):
     """What of a place is looked at."""
 
     VALUE = "value"
@@ -50,7 +50,7 @@ class AuthorRule:
 
     path: str
     """Below `spec`; `[]` after a list's name: in each of its items."""
-    part: Part = Part.VALUE
+    part: RulePart = RulePart.VALUE
     likeness: Likeness = Likeness.NAME
     always: tuple[str, ...] = ()
     """Entries that are allowed in any case."""
@@ -107,7 +107,7 @@ def _environment(path: str) -> tuple[AuthorRule, ...]:
     return (
         AuthorRule(path=f"{path}[].name", setting="environment", why=f"an environment variable {_UNLISTED}"),
         AuthorRule(
-            path=f"{path}[].valueFrom", part=Part.KEYS, always=_VALUE_FROM,
+            path=f"{path}[].valueFrom", part=RulePart.KEYS, always=_VALUE_FROM,
             why="an environment variable may come from a Secret, a ConfigMap or a field of the pod",
         ),
         AuthorRule(path=f"{path}[].valueFrom.secretKeyRef.name", setting="secrets", why=f"a Secret {_UNLISTED}"),
@@ -120,7 +120,7 @@ def _environment(path: str) -> tuple[AuthorRule, ...]:
 def _resources(path: str) -> Iterator[AuthorRule]:
     for kind in ("requests", "limits"):
         yield AuthorRule(
-            path=f"{path}.{kind}", part=Part.KEYS, setting="resources", why=f"a resource of nodes {_UNLISTED}"
+            path=f"{path}.{kind}", part=RulePart.KEYS, setting="resources", why=f"a resource of nodes {_UNLISTED}"
         )
 
 
@@ -131,17 +131,17 @@ def _containers(path: str) -> tuple[AuthorRule, ...]:
             why=f"the template may add no container, only change {', '.join(_OUR_CONTAINERS)}",
         ),
         AuthorRule(
-            path=f"{path}[]", part=Part.KEYS, always=_CONTAINER,
+            path=f"{path}[]", part=RulePart.KEYS, always=_CONTAINER,
             why=f"of a container the template may say {', '.join(_CONTAINER[1:])} only",
         ),
         AuthorRule(
-            path=f"{path}[].resources", part=Part.KEYS, always=("requests", "limits"),
+            path=f"{path}[].resources", part=RulePart.KEYS, always=("requests", "limits"),
             why="of resources the template may say requests and limits only",
         ),
         *_resources(f"{path}[].resources"),
         *_environment(f"{path}[].env"),
         AuthorRule(
-            path=f"{path}[].volumeMounts[]", part=Part.KEYS, always=_MOUNT,
+            path=f"{path}[].volumeMounts[]", part=RulePart.KEYS, always=_MOUNT,
             why=f"of a mount the template may say {', '.join(_MOUNT)} only",
         ),
         AuthorRule(
@@ -167,8 +167,8 @@ RULES = (
     _source("adapters[].source"),
     AuthorRule(path="model.credentials.secretName", setting="secrets", why=f"a Secret {_UNLISTED}"),
     AuthorRule(path="model.cache.claim", setting="claims", why=f"a PersistentVolumeClaim {_UNLISTED}"),
-    AuthorRule(path="model.cache.node", part=Part.SWITCH, setting="nodeCache", why=_SHARED),
-    AuthorRule(path="model.cache.image", part=Part.SWITCH, setting="nodeCache", why=_SHARED),
+    AuthorRule(path="model.cache.node", part=RulePart.SWITCH, setting="nodeCache", why=_SHARED),
+    AuthorRule(path="model.cache.image", part=RulePart.SWITCH, setting="nodeCache", why=_SHARED),
     AuthorRule(path="engine.image", likeness=Likeness.IMAGE, setting="images", why=f"an image {_UNLISTED}"),
     AuthorRule(
         path="engine.extraArgs[]", likeness=Likeness.ARGUMENT, setting="arguments",
@@ -179,14 +179,14 @@ RULES = (
     AuthorRule(path="engine.allowedMediaDomains[]", setting="mediaDomains", why=f"a host {_UNLISTED}"),
     *_resources("resources"),
     AuthorRule(
-        path="template.metadata.labels", part=Part.KEYS, setting="labels", why=f"a label of pods {_UNLISTED}"
+        path="template.metadata.labels", part=RulePart.KEYS, setting="labels", why=f"a label of pods {_UNLISTED}"
     ),
     AuthorRule(
-        path="template.metadata.annotations", part=Part.KEYS, setting="annotations",
+        path="template.metadata.annotations", part=RulePart.KEYS, setting="annotations",
         why=f"an annotation of pods {_UNLISTED}",
     ),
     AuthorRule(
-        path="template.spec", part=Part.KEYS, always=_POD, setting="placement", with_switch=_PLACEMENT,
+        path="template.spec", part=RulePart.KEYS, always=_POD, setting="placement", with_switch=_PLACEMENT,
         why=f"of a pod the template may say {', '.join(_POD)} only, and where it is allowed {', '.join(_PLACEMENT)}",
     ),
     AuthorRule(
@@ -195,7 +195,7 @@ RULES = (
     *_containers("template.spec.containers"),
     *_containers("template.spec.initContainers"),
     AuthorRule(
-        path="template.spec.volumes[]", part=Part.KEYS, always=_VOLUME,
+        path="template.spec.volumes[]", part=RulePart.KEYS, always=_VOLUME,
         why=f"a volume of the template may be of the kinds {', '.join(_VOLUME[1:])} only",
     ),
     AuthorRule(
@@ -239,9 +239,9 @@ def _refused(rule: AuthorRule, policy: AdmissionPolicy, value: Any, path: Sequen
 
 
 def _refused_here(rule: AuthorRule, policy: AdmissionPolicy, value: Any) -> list[str]:
-    if rule.part is Part.SWITCH:
+    if rule.part is RulePart.SWITCH:
         return [_quoted("true")] if value and not policy.entries(rule.setting) else []
-    if rule.part is Part.KEYS:
+    if rule.part is RulePart.KEYS:
         if not isinstance(value, Mapping):
             return [_quoted(value)]
         return [_quoted(key) for key in value if not is_allowed(rule, policy, key)]

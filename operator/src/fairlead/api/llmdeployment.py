@@ -344,7 +344,7 @@ class Autoscaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixHash:
+class PrefixHashSettings:
     """Consistent hashing with bounded loads on the beginning of the first user message, as KubeAI defines it."""
 
     mean_load_factor: Annotated[int, Constraints(minimum=100, maximum=10000)] = 125
@@ -364,7 +364,7 @@ class Routing:
     holds and its steps cost. LeastLoaded: the one with the fewest requests. RoundRobin: each in turn. PrefixHash: by
     the prompt's beginning, within bounds of load.
     """
-    prefix_hash: PrefixHash = field(default_factory=PrefixHash)
+    prefix_hash: PrefixHashSettings = field(default_factory=PrefixHashSettings)
     """Settings of the policy PrefixHash."""
     max_queue_time: Seconds = 30.0
     """Longest time a request waits in the gateway while every replica is busy; after it, 429."""

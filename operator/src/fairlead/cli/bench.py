@@ -30,7 +30,15 @@ from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import ApiError, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, cached_tokens, draw, first_tokens, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
-from fairlead.client.workload import Conversation, Kind, Phase, Shape, arrival_times, context_tokens, conversations
+from fairlead.client.workload import (
+    ArrivalPhase,
+    Conversation,
+    WorkloadKind,
+    WorkloadShape,
+    arrival_times,
+    context_tokens,
+    conversations,
+)
 from fairlead_protocol.http.addresses import without_credentials
 
 DEFAULT_CONCURRENCY = 8
@@ -62,9 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: open where there is a --rate)",
     )
     workload.add_argument(
-        "--workload", choices=tuple(map(str, Kind)), default=str(Kind.SHARED_PREFIX), help="default: %(default)s"
+        "--workload",
+        choices=tuple(map(str, WorkloadKind)),
+        default=str(WorkloadKind.SHARED_PREFIX),
+        help="default: %(default)s",
     )
-    sizes, fitting, whole = Shape(), "fewer where the model's context is small", at_least(1)
+    sizes, fitting, whole = WorkloadShape(), "fewer where the model's context is small", at_least(1)
     unevenness = number(lambda given: 0 < given < math.inf, "is no burstiness: a number above 0, such as 0.5")
     # fmt: off
     for group, flag, kind, default, metavar, words in (
@@ -99,11 +110,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def phases(given: str) -> tuple[Phase, ...]:
+def phases(given: str) -> tuple[ArrivalPhase, ...]:
     """`4`, or `RATE@TIME,RATE@TIME…`. The last phase without a time goes on for ever."""
     parts = [part.partition("@") for part in given.split(",")]
     try:
-        found = [Phase(float(rate), duration(time) if at else float("inf")) for rate, at, time in parts]
+        found = [ArrivalPhase(float(rate), duration(time) if at else float("inf")) for rate, at, time in parts]
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{given!r} is no rate: write 4, or phases such as 2@30s,8@60s") from error
     if any(phase.seconds == float("inf") for phase in found[:-1]):
@@ -149,7 +160,7 @@ class Bench:
     def check(self) -> None:
         """Settles what was left open. Raises UsageError, or PlotUnavailable before any work is done."""
         args = self.args
-        args.workload = Kind(args.workload)
+        args.workload = WorkloadKind(args.workload)
         args.mode = args.mode or ("open" if args.rate else "closed")
         if args.mode == "open" and not args.rate:
             raise UsageError("--mode open needs --rate", "how many requests arrive per second: --rate 4")
@@ -159,7 +170,7 @@ class Bench:
             raise UsageError("--burstiness goes with --rate", "a closed loop sends when an answer has come")
         if args.mode == "open" and args.concurrency:
             raise UsageError("--concurrency goes with --mode closed", "leave it out, or leave --rate out")
-        if args.prompt and args.workload is not Kind.FIXED:
+        if args.prompt and args.workload is not WorkloadKind.FIXED:
             raise UsageError("--prompt goes with --workload fixed", "add --workload fixed, or leave --prompt out")
         ends = args.mode == "open" and args.rate[-1].seconds < float("inf")
         if args.num_requests is None and args.duration is None and not ends:
@@ -202,16 +213,16 @@ class Bench:
             arrivals = arrival_times(args.rate, args.seed, burstiness=args.burstiness or 1.0)
             await load.open_loop(asked, takewhile(lambda due: due < ends, arrivals))
 
-    def _fit(self, context: int | None) -> Shape:
+    def _fit(self, context: int | None) -> WorkloadShape:
         """Settles the sizes that were left open, so that they fit into the model's context. Raises UsageError."""
         args = self.args
         given = {size: getattr(args, name) for size, name in SIZES.items() if getattr(args, name) is not None}
-        question = args.prompt or Shape().question
-        asked = Shape(num_prefixes=args.prefixes, question=question, ignore_eos=args.ignore_eos, **given)
+        question = args.prompt or WorkloadShape().question
+        asked = WorkloadShape(num_prefixes=args.prefixes, question=question, ignore_eos=args.ignore_eos, **given)
         shape = fitted(args.workload, asked, given, context)
         for size, name in SIZES.items():
             fitting = getattr(shape, size)
-            if size not in given and fitting != getattr(Shape(), size):
+            if size not in given and fitting != getattr(WorkloadShape(), size):
                 flag = name.replace("_", "-")
                 self.progress.print(f"--{flag} {fitting}: the model's context is {context} tokens", markup=False)
             setattr(args, name, fitting)
@@ -275,7 +286,7 @@ SIZES = {"prefix_tokens": "prefix_tokens", "num_turns": "turns", "output_tokens"
 """Sizes of a workload that a model's context limits → their arguments. In the order in which they are made smaller."""
 
 
-def fitted(kind: Kind, shape: Shape, given: Collection[str], context: int | None) -> Shape:
+def fitted(kind: WorkloadKind, shape: WorkloadShape, given: Collection[str], context: int | None) -> WorkloadShape:
     """The shape with sizes that were not `given` halved until twice the tokens fit: other tokenizers than the dinghy's
     need up to so many. Raises UsageError where what was given cannot fit."""
     if context is None:

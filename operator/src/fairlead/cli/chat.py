@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 async def _chat(args: argparse.Namespace) -> int:
     """A person at a terminal may try again after an error; a script hears of it at once."""
     async with OpenAIClient(base_url(args.gateway), api_key=api_key()) as client:
-        conversation = Conversation(client, await chosen_model(client, args.model), args)
+        conversation = ChatSession(client, await chosen_model(client, args.model), args)
         if args.prompt:
             asked = sys.stdin.read() if args.prompt == [FROM_INPUT] else " ".join(args.prompt)
             await conversation.ask(utf8(asked, "the question").strip())
@@ -108,7 +108,7 @@ async def _line_of_a_person() -> str:
     return sys.stdin.readline()  # a terminal gives whole lines
 
 
-class Conversation:
+class ChatSession:
     """The messages so far, and how to add to them."""
 
     def __init__(self, client: OpenAIClient, model: str, args: argparse.Namespace) -> None:

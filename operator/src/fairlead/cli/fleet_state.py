@@ -21,7 +21,7 @@ WINDOW_SECONDS = 10.0
 UNSEEN = "no operator has seen it yet: `fairlead status` says whether one looks after its namespace"
 
 
-class Stage(StrEnum):
+class ReplicaStage(StrEnum):
     """How far a replica is."""
 
     READY = "ready"
@@ -32,7 +32,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class ModelFigures:
     """One model, as all gateways that speak see it. None = nothing happened that could be measured."""
 
     waiting: int
@@ -55,7 +55,7 @@ class ReplicaView:
     """One engine pod. Without `load` no gateway has a fresh word on it."""
 
     name: str
-    stage: Stage
+    stage: ReplicaStage
     load: ReplicaSignals | None = None
 
     @property
@@ -83,7 +83,7 @@ class ModelView:
     """Replicas that are wanted; None before the operator has said."""
     replicas: tuple[ReplicaView, ...]
     """Ready ones first, then by name."""
-    figures: Figures | None
+    figures: ModelFigures | None
     """None where no gateway could be heard."""
     reported: Mapping[str, Any]
     """`status.scaling.signals`: the operator's own, older figures."""
@@ -94,7 +94,7 @@ class ModelView:
     trouble: str = ""
     """What somebody has to look at, such as a replica that cannot start; empty = nothing, or `sentence` says it."""
 
-    def num(self, stage: Stage) -> int:
+    def num(self, stage: ReplicaStage) -> int:
         """Replicas in this stage."""
         return sum(1 for replica in self.replicas if replica.stage is stage)
 
@@ -156,7 +156,7 @@ def is_measured(readings: Readings) -> bool:
     return bool(windows) and all(window.span("", WINDOW_SECONDS).seconds > 0 for window in windows)
 
 
-def figures(readings: Readings, model: str) -> Figures | None:
+def figures(readings: Readings, model: str) -> ModelFigures | None:
     """Of `namespace/name`; None where no gateway speaks of it."""
     windows = [window for window in speaking(readings) if model in window.latest.line.models]
     if not windows:
@@ -172,7 +172,7 @@ def figures(readings: Readings, model: str) -> Figures | None:
         measured = [span for span in spans if span.seconds > 0]
         return sum(span.count(name) / span.seconds for span in measured) if measured else None
 
-    return Figures(
+    return ModelFigures(
         waiting=sum(span.now.waiting for span in spans),
         running=sum(span.now.running for span in spans),
         arrivals_per_second=per_second("num_arrivals"),
@@ -188,7 +188,7 @@ def _owner(body: Mapping[str, Any]) -> tuple[str, str]:
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
-def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Figures | None) -> ModelView:
+def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: ModelFigures | None) -> ModelView:
     status = body.get("status") or {}
     scaling = status.get("scaling") or {}
     loads = seen.replicas if seen is not None else {}
@@ -203,7 +203,7 @@ def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Fig
     return ModelView(
         key="/".join(_owner(body)),
         desired=status.get("desiredReplicas"),
-        replicas=tuple(sorted(replicas, key=lambda each: (list(Stage).index(each.stage), each.name))),
+        replicas=tuple(sorted(replicas, key=lambda each: (list(ReplicaStage).index(each.stage), each.name))),
         figures=seen,
         reported=scaling.get("signals") or {},
         sentence=sentence or UNSEEN,
@@ -214,8 +214,8 @@ def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Fig
 
 def _replica(pod: Mapping[str, Any], load: ReplicaSignals | None) -> ReplicaView:
     if is_terminating(pod) or (load is not None and load.draining):
-        stage = Stage.DRAINING
+        stage = ReplicaStage.DRAINING
     else:
-        ready = Stage.HANGING if load is not None and load.hangs else Stage.READY
-        stage = ready if ready_since(pod) is not None else Stage.STARTING
+        ready = ReplicaStage.HANGING if load is not None and load.hangs else ReplicaStage.READY
+        stage = ready if ready_since(pod) is not None else ReplicaStage.STARTING
     return ReplicaView(pod["metadata"]["name"], stage, load)

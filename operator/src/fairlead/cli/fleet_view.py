@@ -10,10 +10,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.fleet_state import FleetView, ModelView, ReplicaView, Stage
+from fairlead.cli.fleet_state import FleetView, ModelView, ReplicaStage, ReplicaView
 from fairlead.cli.report_table import NOTHING, share, short
 
-_COLOURS = {Stage.READY: "green", Stage.HANGING: "red", Stage.STARTING: "yellow", Stage.DRAINING: "magenta"}
+_COLOURS = {
+    ReplicaStage.READY: "green",
+    ReplicaStage.HANGING: "red",
+    ReplicaStage.STARTING: "yellow",
+    ReplicaStage.DRAINING: "magenta",
+}
 _COLUMNS = ("REPLICAS", "WANTED", "QUEUE", "RUNNING", "ARRIVALS", "TTFT P50", "P90", "CACHED", "TOKENS/S")
 _REPLICA_COLUMNS = ("replica", "stage", "running", "waiting", "KV use", "full step")
 
@@ -129,15 +134,15 @@ def _replica_cells(replica: ReplicaView) -> list[str]:
     stage, load = str(replica.stage), replica.load
     if load is None:
         return [stage, NOTHING, NOTHING, NOTHING, NOTHING]
-    if replica.stage is Stage.HANGING:  # with how long it has been in its step
+    if replica.stage is ReplicaStage.HANGING:  # with how long it has been in its step
         stage += f" {load.step_age_seconds + load.age_seconds:.0f}s"
     running = f"{load.running}/{load.max_num_seqs}"
     return [stage, running, str(load.waiting), share(replica.kv_ratio), short(replica.step_seconds)]
 
 
 def _counts(model: ModelView) -> str:
-    words = [f"{model.num(Stage.READY)} ready"]
-    words += [f"{number} {stage}" for stage in list(Stage)[1:] if (number := model.num(stage))]
+    words = [f"{model.num(ReplicaStage.READY)} ready"]
+    words += [f"{number} {stage}" for stage in list(ReplicaStage)[1:] if (number := model.num(stage))]
     return ", ".join(words)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from fairlead.api.durations import format_duration
-from fairlead.client.load_generator import Sample
+from fairlead.client.load_generator import LoadSample
 from fairlead.client.report import Goodput, Percentiles, Report
 
 NOTHING = "–"
@@ -80,7 +80,7 @@ def goodput_words(goodput: Goodput) -> str:
     return f"{share(goodput.ratio)} of all requests sent met {' and '.join(limits)}: {rate}"
 
 
-def to_json(report: Report, samples: Sequence[Sample], arguments: dict[str, Any]) -> dict[str, Any]:
+def to_json(report: Report, samples: Sequence[LoadSample], arguments: dict[str, Any]) -> dict[str, Any]:
     """Everything, for other programs: what was asked for, the report, and each request."""
     requests = [
         {

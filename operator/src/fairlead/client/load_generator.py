@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class Sample:
+class LoadSample:
     """One request. Times are seconds since the load began."""
 
     due: float
@@ -70,7 +70,7 @@ class LoadGenerator:
         self._started: float | None = None
         self._ended: float | None = None
         self._stopping = asyncio.Event()
-        self.samples: list[Sample] = []
+        self.samples: list[LoadSample] = []
         """In the order in which they were due."""
 
     @property
@@ -178,8 +178,8 @@ class LoadGenerator:
             due = self.seconds
         return None
 
-    async def _ask(self, messages: list[dict[str, str]], turn: Turn, due: float) -> Sample:
-        sample = Sample(due, sent=self.seconds)
+    async def _ask(self, messages: list[dict[str, str]], turn: Turn, due: float) -> LoadSample:
+        sample = LoadSample(due, sent=self.seconds)
         self.samples.append(sample)
         try:
             await self._client.chat(self._model, list(messages), completion=sample.completion, **turn.parameters)

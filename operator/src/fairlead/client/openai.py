@@ -63,25 +63,25 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _Details(msgspec.Struct):
+class _TokenDetails(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class _TokenUsage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens_details: _TokenDetails | None = None
 
 
-class _Error(msgspec.Struct):
+class _ErrorBody(msgspec.Struct):
     message: str = "the stream ended in an error"
     code: str | int | None = None
 
 
 class _Event(msgspec.Struct):
     choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: _Error | None = None
+    usage: _TokenUsage | None = None
+    error: _ErrorBody | None = None
 
 
 _decoder = msgspec.json.Decoder(_Event)
@@ -272,7 +272,7 @@ class OpenAIClient:
             raise  # whoever reads the answer says what it should have been
         except (TransportError, ValueError) as error:  # ValueError: what HTTP cannot say
             raise ApiError(0, f"{self._base_url}: {cause_of(error)}") from error
-        said = _Error(message=text.strip()[:500] or "no message")
+        said = _ErrorBody(message=text.strip()[:500] or "no message")
         with suppress(msgspec.DecodeError):
             said = _decoder.decode(text).error or said
         raise ApiError(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlead.client.load_generator import Sample
+from fairlead.client.load_generator import LoadSample
 from fairlead.client.report import percentile
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def picture(panels: Sequence[Panel], *, title: str = "") -> "Figure":
 
 
 def first_tokens(
-    axis: "Axes", samples: Sequence[Sample], target_seconds: float | None = None, others: Sequence[float] = ()
+    axis: "Axes", samples: Sequence[LoadSample], target_seconds: float | None = None, others: Sequence[float] = ()
 ) -> None:
     """Times to first token on a logarithmic axis. `target_seconds`: what they should stay below; None = there is no
     such. `others`: more durations that the axis has to hold."""
@@ -106,7 +106,7 @@ def first_tokens(
     axis.set_title(title, fontsize="medium")
 
 
-def cached_tokens(axis: "Axes", samples: Sequence[Sample]) -> None:
+def cached_tokens(axis: "Axes", samples: Sequence[LoadSample]) -> None:
     """Shares of the prompts, in percent."""
     completed = [sample for sample in samples if sample.is_completed and sample.completion.num_prompt_tokens]
     shares = [(s.due, 100 * s.completion.num_cached_tokens / s.completion.num_prompt_tokens) for s in completed]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.client.load_generator import Sample
+from fairlead.client.load_generator import LoadSample
 
 DEFAULT_BLOCK_SIZE = 16
 """Tokens of a KV-cache block: how far a prediction of cached tokens may be off and still be called right."""
@@ -22,7 +22,7 @@ class Objectives:
         """Whether there is any."""
         return self.ttft_seconds is not None or self.tpot_seconds is not None
 
-    def met_by(self, sample: Sample) -> bool:
+    def met_by(self, sample: LoadSample) -> bool:
         """Rejects, errors and what has not ended are misses; so is an answer without a first token, where one is
         asked for. An answer of one token has no time per further token and misses no limit on it."""
         if not sample.is_completed:
@@ -118,7 +118,7 @@ class Report:
 
 
 def report(
-    samples: Sequence[Sample],
+    samples: Sequence[LoadSample],
     seconds: float,
     *,
     objectives: Objectives = Objectives(),
@@ -160,7 +160,7 @@ def report(
     )
 
 
-def predictions_of(completed: Iterable[Sample], block_size: int = DEFAULT_BLOCK_SIZE) -> Predictions:
+def predictions_of(completed: Iterable[LoadSample], block_size: int = DEFAULT_BLOCK_SIZE) -> Predictions:
     """Of completed samples."""
     answers = [sample.completion for sample in completed]
     off = [

@@ -41,7 +41,7 @@ _CAPTAINS = (
 )  # fmt: skip
 
 
-class Kind(StrEnum):
+class WorkloadKind(StrEnum):
     """What conversations have in common; the values are what `fairlead bench --workload` takes."""
 
     SHARED_PREFIX = "shared-prefix"
@@ -55,7 +55,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class WorkloadShape:
     """The sizes of a workload. What a kind has no use for, it ignores."""
 
     num_prefixes: int = 4
@@ -72,11 +72,11 @@ class Shape:
     """Whether answers go on to exactly `output_tokens` (an extension that our engine and vLLM know)."""
 
 
-def context_tokens(kind: Kind, shape: Shape) -> int:
+def context_tokens(kind: WorkloadKind, shape: WorkloadShape) -> int:
     """Of the longest prompt with its answer, about: what has to fit into a model's context."""
-    if kind is Kind.FIXED:
+    if kind is WorkloadKind.FIXED:
         return len(shape.question.split()) + shape.output_tokens
-    num_turns = shape.num_turns if kind is Kind.MULTI_TURN else 1
+    num_turns = shape.num_turns if kind is WorkloadKind.MULTI_TURN else 1
     return shape.prefix_tokens + num_turns * (QUESTION_TOKENS + shape.output_tokens)
 
 
@@ -114,19 +114,19 @@ class Conversation:
         return ({"role": "system", "content": self.system},) if self.system else ()
 
 
-def conversations(kind: Kind, shape: Shape = Shape(), seed: int = 0) -> Iterator[Conversation]:
+def conversations(kind: WorkloadKind, shape: WorkloadShape = WorkloadShape(), seed: int = 0) -> Iterator[Conversation]:
     """An endless stream; number n is the same for the same arguments."""
     parameters: dict[str, Any] = {"max_tokens": shape.output_tokens, "temperature": 0}
     if shape.ignore_eos:
         parameters["ignore_eos"] = True
-    num_turns = shape.num_turns if kind is Kind.MULTI_TURN else 1
+    num_turns = shape.num_turns if kind is WorkloadKind.MULTI_TURN else 1
     for index in count():
         draw = Random(f"{seed}/{index}")
-        if kind is Kind.FIXED:
+        if kind is WorkloadKind.FIXED:
             yield Conversation((Turn(shape.question, None, parameters),))
             continue
         turns = tuple(Turn(*_exercise(draw), parameters) for _ in range(num_turns))
-        if kind is Kind.SHARED_PREFIX:
+        if kind is WorkloadKind.SHARED_PREFIX:
             draw = Random(f"{seed}/prefix/{draw.randrange(shape.num_prefixes)}")
         yield Conversation(turns, harbour_log(draw, shape.prefix_tokens))
 
@@ -152,7 +152,7 @@ def _exercise(draw: Random) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class ArrivalPhase:
     """A stretch of time with one average rate of arrivals in an open loop."""
 
     rate: float
@@ -167,7 +167,7 @@ class Phase:
             )
 
 
-def arrival_times(phases: Iterable[Phase], seed: int = 0, *, burstiness: float = 1.0) -> Iterator[float]:
+def arrival_times(phases: Iterable[ArrivalPhase], seed: int = 0, *, burstiness: float = 1.0) -> Iterator[float]:
     """Times of arrivals, in seconds since the first phase began, ascending; the same for the same seed.
 
     A renewal process: each gap is one draw of a gamma distribution with mean 1, spent at the rate of the moment (time

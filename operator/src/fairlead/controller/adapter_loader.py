@@ -62,7 +62,7 @@ class AdapterState:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class AdapterStates:
     """What became of the adapters."""
 
     adapters: tuple[AdapterState, ...] | None = ()
@@ -124,15 +124,15 @@ class AdapterLoader:
         for key in list(self._pods):
             await self.forget(key)
 
-    async def bring(self, observed: Observed, wanted: Desired) -> Loaded:
+    async def bring(self, observed: Observed, wanted: Desired) -> AdapterStates:
         """Asks ready engines, all at once; where nothing is listed and nothing was, nobody is asked. Waits for no
         loading, and never raises for what engines answer."""
         if wanted.obstacle is not None or wanted.deployment is None:
-            return Loaded(None)
+            return AdapterStates(None)
         before = {each["name"]: each for each in (observed.body.get("status") or {}).get("adapters") or ()}
         key = (observed.body["metadata"]["namespace"], observed.body["metadata"]["name"])
         if not wanted.adapters and not before and key not in self._pods:
-            return Loaded()
+            return AdapterStates()
         ready = [
             pod
             for pod, diagnosis in zip(observed.pods, observed.diagnoses, strict=True)
@@ -155,7 +155,7 @@ class AdapterLoader:
         if not wanted.adapters and all(each.is_empty for each in pods.values()):
             self._pods.pop(key, None)
             self._downloads.pop(key, None)
-        return Loaded(states, is_unfinished=is_left or any(each.is_trouble for each in states))
+        return AdapterStates(states, is_unfinished=is_left or any(each.is_trouble for each in states))
 
     async def _look_at_downloads(
         self, key: Key, wanted: Desired, ready: Collection[JsonObject], uids: Collection[str]

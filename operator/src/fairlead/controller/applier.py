@@ -35,7 +35,7 @@ DRAIN_LIMITS = TimeLimits(connect=2.0, first_byte=2.0, silence=2.0, whole=2.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChildChange:
     """One object that was written."""
 
     verb: str
@@ -50,7 +50,7 @@ class Change:
 class Applied:
     """What became of a Plan."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ChildChange, ...] = ()
     problems: tuple[Problem, ...] = ()
     """What the API refused for good, objects that are not ours, and (as `Reconciling`) what has to go first."""
     is_refused: bool = False
@@ -119,7 +119,7 @@ class Applier:
 
     async def apply(self, plan: Plan, owner: JsonObject) -> Applied:
         """Raises KubeError for what may succeed when it is tried again; what will not is among the problems."""
-        changes: list[Change] = []
+        changes: list[ChildChange] = []
         problems: list[Problem] = []
         is_refused = False
         await self._drain(plan.drain, owner, changes)  # before what lowers the count
@@ -133,11 +133,11 @@ class Applier:
         if plan.initial_replicas is not None:
             await self._scale.scale(owner, plan.initial_replicas)  # unless somebody has set the count since
             detail = f"spec.replicas = {plan.initial_replicas}"
-            changes.append(Change("Scaled", names.KIND, owner["metadata"]["name"], detail))
+            changes.append(ChildChange("Scaled", names.KIND, owner["metadata"]["name"], detail))
         return Applied(tuple(changes), tuple(problems), is_refused)
 
     async def _apply_child(
-        self, manifest: Manifest, owner: JsonObject, changes: list[Change], problems: list[Problem]
+        self, manifest: Manifest, owner: JsonObject, changes: list[ChildChange], problems: list[Problem]
     ) -> bool:
         """Whether the API server refuses it as it is."""
         resource = BY_KIND[manifest["kind"]]
@@ -162,10 +162,10 @@ class Applier:
         before = ((live or {}).get("spec") or {}).get("replicas")
         after = (manifest.get("spec") or {}).get("replicas")
         verb = "Created" if live is None else "Updated" if after is None or before == after else "Scaled"
-        changes.append(Change(verb, *key_of(manifest), f"replicas {before} → {after}" if verb == "Scaled" else ""))
+        changes.append(ChildChange(verb, *key_of(manifest), f"replicas {before} → {after}" if verb == "Scaled" else ""))
         return False
 
-    async def _drain(self, pods: Sequence[JsonObject], owner: JsonObject, changes: list[Change]) -> None:
+    async def _drain(self, pods: Sequence[JsonObject], owner: JsonObject, changes: list[ChildChange]) -> None:
         """Marks first: after a restart, what is marked is found again, and what was only asked is not."""
         if not pods:
             return
@@ -174,7 +174,7 @@ class Applier:
             metadata = pod["metadata"]
             if not is_marked(pod) and metadata["uid"] not in asked:
                 await self._mark(metadata)
-                changes.append(Change("Draining", "Pod", metadata["name"]))
+                changes.append(ChildChange("Draining", "Pod", metadata["name"]))
             asked.add(metadata["uid"])
         await self._ask_to_drain(pods)
 
@@ -191,7 +191,7 @@ class Applier:
             if e.status != 404:
                 logger.warning("%s/%s cannot be marked to be deleted first: %s", namespace, name, e)
 
-    async def _delete(self, resource: Resource, obj: JsonObject, verb: str, changes: list[Change]) -> None:
+    async def _delete(self, resource: Resource, obj: JsonObject, verb: str, changes: list[ChildChange]) -> None:
         metadata = obj["metadata"]
         try:
             await self._client.delete(resource, metadata["name"], metadata["namespace"], uid=metadata["uid"])
@@ -199,7 +199,7 @@ class Applier:
             if e.status not in (404, 409):
                 raise
             return
-        changes.append(Change(verb, resource.kind, metadata["name"]))
+        changes.append(ChildChange(verb, resource.kind, metadata["name"]))
 
 
 def ownership_problem(live: JsonObject, owner: JsonObject) -> Problem | None:

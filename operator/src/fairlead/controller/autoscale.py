@@ -55,7 +55,7 @@ image, and it is the next start that matters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ScaleTarget:
     """An LLMDeployment that Fairlead scales, as last seen."""
 
     key: Key
@@ -113,7 +113,7 @@ class ColdStart:
 
 
 @dataclass(slots=True)
-class Memory:
+class ScalingMemory:
     """What is remembered of one LLMDeployment from tick to tick; gone with the process."""
 
     uid: str
@@ -127,7 +127,7 @@ class Memory:
     """When that was; -inf = it has to be told at once."""
 
 
-def measured_capacity(target: Target) -> Capacity | None:
+def measured_capacity(target: ScaleTarget) -> Capacity | None:
     """What a replica will take, by the profile that the engine's pods are to begin with; None = they have none."""
     config, engine = target.observed.engine_config, target.deployment.spec.engine
     profile = None if config is None else mounted_profile(config)
@@ -163,7 +163,7 @@ class Autoscaler:
         self._policy = policy
         self._clock = clock
         self._now = now
-        self._memories: dict[Key, Memory] = {}
+        self._memories: dict[Key, ScalingMemory] = {}
         self._read: dict[Key, tuple[JsonObject, LLMDeployment | None]] = {}
         """Objects as last seen, and what was made of them."""
         self._told_at: dict[Key, float] = {}
@@ -201,7 +201,7 @@ class Autoscaler:
                 logger.exception("%s could not be scaled; tried again at the next tick", target.name)
         await self.report_others(readings)
 
-    async def look(self, target: Target, readings: Readings) -> None:
+    async def look(self, target: ScaleTarget, readings: Readings) -> None:
         """One look at one LLMDeployment. Raises KubeError."""
         memory = self.memory(target)
         if memory.history.capacity is None:
@@ -214,7 +214,7 @@ class Autoscaler:
             await self.scale(target, signals, recommendation)  # /scale, Event, log line
         await self.report(target, signals, recommendation)  # status.scaling
 
-    def targets(self) -> Iterator[Target]:
+    def targets(self) -> Iterator[ScaleTarget]:
         """Those that Fairlead scales. One whose spec cannot be understood, breaks a rule or is refused, keeps its
         replicas."""
         keys = sorted(self.cluster.keys())
@@ -226,7 +226,7 @@ class Autoscaler:
             deployment = self._understood(key, observed.body)
             autoscaling = None if deployment is None else deployment.spec.autoscaling
             if deployment is not None and autoscaling is not None:
-                yield Target(key, deployment, autoscaling, observed)
+                yield ScaleTarget(key, deployment, autoscaling, observed)
 
     def _understood(self, key: Key, body: JsonObject) -> LLMDeployment | None:
         """None where Fairlead does not scale it. Read once for each change: ticks are frequent, and a template may have
@@ -246,7 +246,7 @@ class Autoscaler:
             return None
         return None if broken_rules(body) or refusals(self._policy, body) else deployment
 
-    def signals(self, target: Target, readings: Readings) -> Signals:
+    def signals(self, target: ScaleTarget, readings: Readings) -> Signals:
         """Pods and gateways together."""
         diagnoses, memory = target.observed.diagnoses, self.memory(target)
         stages = [each.stage for each in diagnoses if each.reason != Reason.REPLICA_HANGS]
@@ -262,7 +262,7 @@ class Autoscaler:
             cold_start_seconds=memory.cold_start.seconds,
         )
 
-    def memory(self, target: Target) -> Memory:
+    def memory(self, target: ScaleTarget) -> ScalingMemory:
         """Made at the first tick; what people were told before a restart is read from the object."""
         uid, known = target.deployment.metadata.uid, self._memories.get(target.key)
         if known is None or known.uid != uid:
@@ -270,11 +270,11 @@ class Autoscaler:
             with suppress(ValueError):  # it says none, or nothing that can be read
                 seconds = parse_duration(told.get("coldStart") or "")
             cold_start = ColdStart.resumed(seconds, target.observed.pods)
-            known = Memory(uid, History(since=self._clock()), cold_start, list(told.get("history") or []), told)
+            known = ScalingMemory(uid, History(since=self._clock()), cold_start, list(told.get("history") or []), told)
             self._memories[target.key] = known
         return known
 
-    async def scale(self, target: Target, signals: Signals, recommendation: Recommendation) -> None:
+    async def scale(self, target: ScaleTarget, signals: Signals, recommendation: Recommendation) -> None:
         """Writes the count, if nobody else has written the object meanwhile. Raises KubeError."""
         before, after = signals.desired, recommendation.replicas
         await self.writer.scale(target.observed.body, after)
@@ -291,7 +291,7 @@ class Autoscaler:
         message = f"Scaled from {before} to {recommendation.reason}"  # the reason begins with the count
         await self.recorder.record(target.observed.body, Announcement(EventType.NORMAL, reason, message))
 
-    async def report(self, target: Target, signals: Signals, recommendation: Recommendation) -> None:
+    async def report(self, target: ScaleTarget, signals: Signals, recommendation: Recommendation) -> None:
         """Writes `status.scaling` if it says something new, and not too often. Raises KubeError."""
         memory = self.memory(target)
         percentile = targets_of(target.autoscaling).percentile

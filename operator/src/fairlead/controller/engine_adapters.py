@@ -25,11 +25,11 @@ LOAD_LIMITS = TimeLimits(connect=2.0, first_byte=3600.0, silence=3600.0, whole=3
 MAX_BYTES = 4 * 2**20
 
 
-class Refused(Exception):
+class EngineRefused(Exception):
     """The engine does not do it, or cannot be reached; the text says why."""
 
 
-class Silent(Refused):
+class Silent(EngineRefused):
     """It cannot be reached, or does not answer in time."""
 
 
@@ -46,7 +46,7 @@ class EngineAdapters(Protocol):
         """From now on nobody may ask for it."""
 
 
-class _Card(msgspec.Struct):
+class _ServedCard(msgspec.Struct):
     """A model of `/v1/models`."""
 
     id: str
@@ -54,8 +54,8 @@ class _Card(msgspec.Struct):
     """Of an adapter: the model that it belongs to."""
 
 
-class _Cards(msgspec.Struct):
-    data: list[_Card]
+class _ServedCards(msgspec.Struct):
+    data: list[_ServedCard]
 
 
 class HttpEngineAdapters:
@@ -67,9 +67,9 @@ class HttpEngineAdapters:
     async def served(self, pod: JsonObject) -> set[str]:
         answer = await self._ask(pod, "GET", PATH_MODELS)
         try:
-            cards = msgspec.json.decode(answer, type=_Cards).data
+            cards = msgspec.json.decode(answer, type=_ServedCards).data
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Refused(f"what its engine says of its models cannot be read: {error}") from error
+            raise EngineRefused(f"what its engine says of its models cannot be read: {error}") from error
         return {card.id.removeprefix(f"{card.parent}:") for card in cards if card.parent}
 
     async def load(self, pod: JsonObject, name: str, path: str) -> None:
@@ -92,7 +92,7 @@ class HttpEngineAdapters:
             ) as response:
                 answer = await response.read(MAX_BYTES)
                 if response.status >= 400:
-                    raise Refused(_sentence(answer) or f"its engine answers HTTP {response.status}")
+                    raise EngineRefused(_sentence(answer) or f"its engine answers HTTP {response.status}")
         except (TransportError, TimeoutError) as error:
             raise Silent(f"its engine cannot be asked: {cause_of(error)}") from error
         return answer

@@ -14,7 +14,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
-from fairlead.controller.applier import Change
+from fairlead.controller.applier import ChildChange
 from fairlead.controller.pod_diagnosis import Diagnosis
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS
@@ -45,7 +45,9 @@ class Announcement:
     message: str
 
 
-def announcements(before: Mapping[str, Any], after: Mapping[str, Any], changes: Sequence[Change]) -> list[Announcement]:
+def announcements(
+    before: Mapping[str, Any], after: Mapping[str, Any], changes: Sequence[ChildChange]
+) -> list[Announcement]:
     """What is worth an Event between two statuses, and among what was written. Pure."""
     found = list(_announce_changes(changes))
     for kind in (ConditionType.DEGRADED, ConditionType.READY):
@@ -151,7 +153,7 @@ def _announce_adapters(before: Mapping[str, Any], after: Mapping[str, Any]) -> I
             yield Announcement(kind, each["reason"], f"adapter {each['name']}: {each['message']}")
 
 
-def _announce_changes(changes: Sequence[Change]) -> Iterator[Announcement]:
+def _announce_changes(changes: Sequence[ChildChange]) -> Iterator[Announcement]:
     """One per verb. Updates are told only of the Deployment, because that is when pods are replaced."""
     told: dict[str, list[str]] = {}
     for change in changes:

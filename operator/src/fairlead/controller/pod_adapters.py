@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from fairlead.controller.engine_adapters import EngineAdapters, Refused, Silent
+from fairlead.controller.engine_adapters import EngineAdapters, EngineRefused, Silent
 from fairlead.kube.client import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AdapterRefusal:
     """Why a folder could not be loaded, or an adapter not be unloaded."""
 
     path: str
@@ -42,8 +42,8 @@ class PodAdapters:
         is not known."""
         self._task: asyncio.Task[None] | None = None
         self._served: set[str] = set()
-        self._silence: Refusal | None = None
-        self.refused: dict[str, Refusal] = {}
+        self._silence: AdapterRefusal | None = None
+        self.refused: dict[str, AdapterRefusal] = {}
 
     @property
     def is_loading(self) -> bool:
@@ -85,8 +85,8 @@ class PodAdapters:
         if not self.is_loading:
             try:
                 self._served = await self._engines.served(pod)
-            except Refused as refused:
-                self._silence = Refusal("", str(refused), -inf)
+            except EngineRefused as refused:
+                self._silence = AdapterRefusal("", str(refused), -inf)
                 self._served = set()
                 return
             for name in self._told.keys() - self._served - listed.keys() - set(awaited):
@@ -126,11 +126,11 @@ class PodAdapters:
             self.refused.pop(name, None)
             logger.info("%s: loaded the adapter %s", self._pod["metadata"]["name"], name)
         except Silent as silent:
-            self._silence = Refusal(path, str(silent), _now())  # each of the others would be waited for as long
+            self._silence = AdapterRefusal(path, str(silent), _now())  # each of the others would be waited for as long
             self._warn("load", name, silent)
         except Exception as error:
-            self.refused[name] = Refusal(path, str(error) or type(error).__name__, _now())
-            self._warn("load", name, error, exc_info=not isinstance(error, Refused))
+            self.refused[name] = AdapterRefusal(path, str(error) or type(error).__name__, _now())
+            self._warn("load", name, error, exc_info=not isinstance(error, EngineRefused))
 
     async def _unload(self, name: str) -> None:
         try:
@@ -138,8 +138,8 @@ class PodAdapters:
             self._served.discard(name)
             del self._told[name]
             logger.info("%s: unloaded the adapter %s", self._pod["metadata"]["name"], name)
-        except Refused as refused:
-            self.refused[name] = Refusal("", str(refused), _now())
+        except EngineRefused as refused:
+            self.refused[name] = AdapterRefusal("", str(refused), _now())
             self._warn("unload", name, refused)
 
     def _next(self) -> str | None:
@@ -153,7 +153,7 @@ class PodAdapters:
         refusal = self.refused.get(name)
         return refusal is not None and refusal.path == self._listed[name] and self._is_fresh(refusal)
 
-    def _is_fresh(self, refusal: Refusal) -> bool:
+    def _is_fresh(self, refusal: AdapterRefusal) -> bool:
         return _now() < refusal.at + RETRY_SECONDS
 
     def _warn(self, verb: str, name: str, why: Exception, *, exc_info: bool = False) -> None:

@@ -37,7 +37,7 @@ _SUMMARY = "Unable to attach or mount volumes"
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _EventsAnswer:
     asked: datetime
     warning: PodWarning | None
 
@@ -48,7 +48,7 @@ class PodWarnings:
     def __init__(self, client: KubeClient, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._client = client
         self._now = now
-        self._answers: dict[str, _Answer] = {}
+        self._answers: dict[str, _EventsAnswer] = {}
         """By the pod's uid."""
         self._refused: dict[str, datetime] = {}
         """When we were last told that we may not read Events, by namespace."""
@@ -76,7 +76,7 @@ class PodWarnings:
             is_fresh = known is not None and known.asked > recent
             if is_fresh or namespace in self._refused or num_asked >= MAX_QUESTIONS:
                 continue
-            self._answers[uid] = _Answer(now, known.warning if known else None)
+            self._answers[uid] = _EventsAnswer(now, known.warning if known else None)
             try:
                 events = await self._client.list(EVENTS, namespace, field_selector=f"involvedObject.uid={uid}")
             except KubeError as e:
@@ -84,7 +84,7 @@ class PodWarnings:
                 if e.status == 403:
                     self._refused[namespace] = now
             else:
-                self._answers[uid] = _Answer(now, what_holds_it_up(events["items"]))
+                self._answers[uid] = _EventsAnswer(now, what_holds_it_up(events["items"]))
 
 
 def what_holds_it_up(events: Sequence[Mapping[str, Any]]) -> PodWarning | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from fairlead.controller.adapter_loader import AdapterLoader, Loaded
+from fairlead.controller.adapter_loader import AdapterLoader, AdapterStates
 from fairlead.controller.applier import Applied, Applier
 from fairlead.controller.capabilities import Capabilities
 from fairlead.controller.desired import Desired, desired
@@ -104,7 +104,7 @@ class Reconciler:
         return None if observed is None else next_look(observed.pods, datetime.now(UTC))
 
     async def write_status(
-        self, key: Key, observed: Observed, wanted: Desired, applied: Applied, loaded: Loaded
+        self, key: Key, observed: Observed, wanted: Desired, applied: Applied, loaded: AdapterStates
     ) -> bool:
         """Writes the status and its Events, if anything about it is new. Returns whether the object can say it: an old
         one may break a rule of the CRD that is checked on every write. Raises KubeError for what may pass."""

@@ -21,7 +21,7 @@ from fairlead_protocol.models.engine_defaults import (
 from fairlead_protocol.models.kv_cache import block_bytes
 from fairlead_protocol.models.model_config import ModelConfig
 from fairlead_protocol.models.weight_formats import FLOAT_BYTES, ROUNDED, WeightLayout
-from fairlead_protocol.models.weight_parts import Part, Role
+from fairlead_protocol.models.weight_parts import WeightPart, WeightRole
 
 _LIBRARIES = {DeviceKind.CPU: 450 * 2**20, DeviceKind.CUDA: 900 * 2**20}
 """Of an engine's process before it has a model: Python and torch; on a GPU the context, and what cuBLAS takes."""
@@ -244,16 +244,21 @@ def weight_bytes(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, e
     parts, kept = shape.parts(choice.ranks), weights_format(shape, choice)
     total = 0
     for part in parts:
-        is_quantised = kept is not None and kept.takes(part) and part.role is not Role.RESTORED
+        is_quantised = kept is not None and kept.takes(part) and part.role is not WeightRole.RESTORED
         total += kept.kept_bytes(part, device, each) if is_quantised and kept is not None else part.weights * each
         total += part.biases * each
     head = next(
-        (part for part in parts if part.role is (Role.EMBEDDING if shape.tie_word_embeddings else Role.HEAD)), None
+        (
+            part
+            for part in parts
+            if part.role is (WeightRole.EMBEDDING if shape.tie_word_embeddings else WeightRole.HEAD)
+        ),
+        None,
     )
     return total + (0 if head is None else _of_head(head, shape.tie_word_embeddings, choice, device, each))
 
 
-def _of_head(head: Part, is_tied: bool, choice: EngineChoice, device: DeviceKind, each: int) -> int:
+def _of_head(head: WeightPart, is_tied: bool, choice: EngineChoice, device: DeviceKind, each: int) -> int:
     """What the output projection takes beside its weight as floats. CPUs keep one of their own of the embedding."""
     if (rounded := ROUNDED.get(choice.head_quantization or "")) is not None:
         kept = rounded.kept_bytes(head, device, each)
@@ -263,7 +268,7 @@ def _of_head(head: Part, is_tied: bool, choice: EngineChoice, device: DeviceKind
 
 def adapter_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
     """Of the places of adapters: two narrow products beside each that they may change, as large as the largest rank."""
-    parts = [part for part in shape.parts(choice.ranks) if part.role is Role.LINEAR]
+    parts = [part for part in shape.parts(choice.ranks) if part.role is WeightRole.LINEAR]
     widths = sum(part.num * (part.projections * part.columns + part.rows) for part in parts)
     return choice.num_adapters * choice.adapter_rank * widths * each
 

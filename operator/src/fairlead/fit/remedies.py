@@ -19,7 +19,7 @@ _SHORTEST = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SpecChange:
     """One field."""
 
     field: str
@@ -36,7 +36,7 @@ class Change:
 class Remedy:
     """Changes that together make it fit."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[SpecChange, ...]
     becomes: Fit
 
     def __str__(self) -> str:
@@ -63,12 +63,12 @@ def remedies(found: Fit, profiles: Mapping[str, Memory] = {}) -> tuple[Remedy, .
     together = [_together(found, ())]
     for name, memory in profiles.items():
         if memory.per_rank is not None and memory != found.memory:
-            together.append(_together(replace(found, memory=memory), (Change("resources.profile", name),)))
+            together.append(_together(replace(found, memory=memory), (SpecChange("resources.profile", name),)))
     fewest = min((len(each.changes) for each in together if each), default=0)
     return tuple(each for each in together if each is not None and len(each.changes) == fewest)
 
 
-def _tried(found: Fit, choice: EngineChoice, *changes: Change) -> Remedy | None:
+def _tried(found: Fit, choice: EngineChoice, *changes: SpecChange) -> Remedy | None:
     """None where it still does not fit; of a number that divides the model no more is asked."""
     becomes = _checked(found, choice)
     is_enough = becomes.verdict is Verdict.FITS
@@ -85,19 +85,19 @@ def _elsewhere(found: Fit, name: str, memory: Memory) -> Remedy | None:
     if memory == found.memory or memory.per_rank is None:
         return None
     becomes = check(found.shape, found.choice, memory, found.draft)
-    return Remedy((Change("resources.profile", name),), becomes) if becomes.verdict is Verdict.FITS else None
+    return Remedy((SpecChange("resources.profile", name),), becomes) if becomes.verdict is Verdict.FITS else None
 
 
-def _steps(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
+def _steps(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
     """Single changes that may be enough, those that cost least first."""
     choice = found.choice
     if choice.quantization is not None and found.verdict is Verdict.NOT_SUPPORTED:
-        yield Change("engine.quantization", "left out"), replace(choice, quantization=None)
+        yield SpecChange("engine.quantization", "left out"), replace(choice, quantization=None)
     if found.verdict is Verdict.FEWER_SEQUENCES and found.held_sequences:
         held = found.held_sequences
-        yield Change("engine.maxNumSeqs", str(held)), replace(choice, max_num_seqs=held)
+        yield SpecChange("engine.maxNumSeqs", str(held)), replace(choice, max_num_seqs=held)
     if (shorter := _shorter(found)) is not None:
-        yield Change("engine.maxModelLen", str(shorter)), replace(choice, max_model_len=shorter)
+        yield SpecChange("engine.maxModelLen", str(shorter)), replace(choice, max_model_len=shorter)
     yield from _kv(choice)
     yield from _fewer_beside(found)
     yield from _quantised(found)
@@ -115,28 +115,28 @@ def _shorter(found: Fit) -> int | None:
     return each if min(_SHORTEST, most) <= each < found.max_model_len else None
 
 
-def _kv(choice: EngineChoice) -> Iterator[tuple[Change, EngineChoice]]:
+def _kv(choice: EngineChoice) -> Iterator[tuple[SpecChange, EngineChoice]]:
     if choice.kv_dtype == "auto":
         also = "int8 on GPUs before compute capability 8.9"
-        yield Change("engine.kvCache.dtype", "fp8", also), replace(choice, kv_dtype="fp8")
+        yield SpecChange("engine.kvCache.dtype", "fp8", also), replace(choice, kv_dtype="fp8")
 
 
-def _fewer_beside(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
+def _fewer_beside(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
     """Of what is in memory beside the model."""
     choice = found.choice
     if choice.num_adapters > 1:
-        yield Change("engine.maxLoras", "1"), replace(choice, num_adapters=1)
+        yield SpecChange("engine.maxLoras", "1"), replace(choice, num_adapters=1)
     if found.draft is not None:
-        yield Change("engine.speculative", "left out"), replace(choice, guesser=None)
+        yield SpecChange("engine.speculative", "left out"), replace(choice, guesser=None)
 
 
-def _quantised(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
+def _quantised(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
     if found.shape.stored is None and found.choice.quantization is None:
         for name in _FORMATS[found.memory.device]:
-            yield Change("engine.quantization", name), replace(found.choice, quantization=name)
+            yield SpecChange("engine.quantization", name), replace(found.choice, quantization=name)
 
 
-def _ranks(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
+def _ranks(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
     """More GPUs where memory is short; where the number does not divide the model, the nearest that do."""
     now, device = found.choice.ranks, found.memory.device
     divide = [each for each in range(1, _MOST_RANKS + 1) if not undivided(found.shape, each)]
@@ -152,21 +152,21 @@ def _ranks(found: Fit) -> Iterator[tuple[Change, EngineChoice]]:
     if found.verdict is not Verdict.NOT_DIVISIBLE:  # the fewest, and the next that leave more room
         choices = [each for each in choices if _checked(found, each[1]).verdict is Verdict.FITS][:2]
     for each, choice in choices:
-        yield Change("engine.tensorParallelSize", str(each), also.format(each)), choice
+        yield SpecChange("engine.tensorParallelSize", str(each), also.format(each)), choice
 
 
-def _together(found: Fit, before: tuple[Change, ...]) -> Remedy | None:
+def _together(found: Fit, before: tuple[SpecChange, ...]) -> Remedy | None:
     """The fewest changes that fit together: of weights, cache, length and ranks, beside those made `before`."""
     options = [*_kv(found.choice), *_quantised(found)]
     length = min(_SHORTEST, found.shape.max_position_embeddings)
     if length < found.max_model_len:
-        options.append((Change("engine.maxModelLen", str(length)), replace(found.choice, max_model_len=length)))
+        options.append((SpecChange("engine.maxModelLen", str(length)), replace(found.choice, max_model_len=length)))
     if (found.choice.max_num_seqs or 0) > 1:
-        options.append((Change("engine.maxNumSeqs", "1"), replace(found.choice, max_num_seqs=1)))
+        options.append((SpecChange("engine.maxNumSeqs", "1"), replace(found.choice, max_num_seqs=1)))
     if found.memory.device is DeviceKind.CUDA and not before:
         for each in (2, 4, 8, 16):
             if each > found.choice.ranks and not undivided(found.shape, each):
-                change = Change("engine.tensorParallelSize", str(each), f"with {each} GPUs in resources")
+                change = SpecChange("engine.tensorParallelSize", str(each), f"with {each} GPUs in resources")
                 options.append((change, replace(found.choice, ranks=each)))
     for count in range(1, _MOST_CHANGES - len(before) + 1):
         for chosen in combinations(options, count):

@@ -31,7 +31,7 @@ class Failure(Enum):
 
 
 @dataclass(slots=True)
-class _Record:
+class _HealthRecord:
     failure: Failure
     until: float
     num_failures: int
@@ -44,7 +44,7 @@ class HealthBook:
     is answered, or the engine says that it has it, as whole answers may take minutes."""
 
     def __init__(self) -> None:
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, _HealthRecord] = {}
 
     def available(self, uid: str, now: float) -> bool:
         """Whether the replica may be sent a request now."""
@@ -78,7 +78,7 @@ class HealthBook:
             return
         num_failures = 1 if record is None else record.num_failures + 1
         pause = min(failure.first_pause * 2.0 ** min(num_failures - 1, 16), failure.longest_pause)
-        self._records[uid] = _Record(failure, now + pause, num_failures)
+        self._records[uid] = _HealthRecord(failure, now + pause, num_failures)
 
     def ended(self, uid: str) -> None:
         """A request there is over: a probe that ended without a verdict may be repeated."""

@@ -16,7 +16,14 @@ from fairlead_protocol.models.quantized_checkpoints import StoredFormat, parse_q
 from fairlead_protocol.models.rope_config import RopeConfig, RopeKind, parse_rope
 from fairlead_protocol.models.vision_config import VisionConfig
 from fairlead_protocol.models.weight_formats import FLOAT_BYTES, WeightLayout
-from fairlead_protocol.models.weight_parts import Part, Role, gated_feed_forward, num_parameters, share, vector
+from fairlead_protocol.models.weight_parts import (
+    WeightPart,
+    WeightRole,
+    gated_feed_forward,
+    num_parameters,
+    share,
+    vector,
+)
 from fairlead_protocol.models.windows import no_windows
 
 
@@ -128,37 +135,37 @@ class ModelConfig(DecoderShape):
         """Key and value heads of one of `ranks` ranks; ranks share one where there are fewer heads."""
         return share(self.num_kv_heads, ranks)
 
-    def parts(self, ranks: int = 1) -> list[Part]:
+    def parts(self, ranks: int = 1) -> list[WeightPart]:
         """What one of `ranks` ranks has of the model."""
         words = share(self.vocab_size, ranks)
-        parts = [Part("embed_tokens", 1, words, self.hidden_size, Role.EMBEDDING)]
+        parts = [WeightPart("embed_tokens", 1, words, self.hidden_size, WeightRole.EMBEDDING)]
         parts += [*self.attention_parts(ranks), *self.feed_forward_parts(ranks)]
         parts.append(vector("layernorms", self.norms_per_layer * self.num_layers, self.hidden_size))
         if self.vision is not None:
             parts += self.vision.parts()
         if not self.tie_word_embeddings:
-            parts.append(Part("lm_head", 1, words, self.hidden_size, Role.HEAD))
+            parts.append(WeightPart("lm_head", 1, words, self.hidden_size, WeightRole.HEAD))
         return [*parts, vector("norm", 1, self.hidden_size)]
 
-    def attention_parts(self, ranks: int) -> list[Part]:
+    def attention_parts(self, ranks: int) -> list[WeightPart]:
         """Of all layers, what one rank has."""
         heads, kv_heads, num = share(self.num_heads, ranks), self.kv_heads_of(ranks), self.num_layers
         hidden, rows = self.hidden_size, (heads + 2 * kv_heads) * self.head_dim
         parts = [
-            Part("self_attn.qkv_proj", num, rows, hidden, bias=rows if self.qkv_bias else 0, projections=3),
-            Part("self_attn.o_proj", num, hidden, heads * self.head_dim, bias=hidden if self.output_bias else 0),
+            WeightPart("self_attn.qkv_proj", num, rows, hidden, bias=rows if self.qkv_bias else 0, projections=3),
+            WeightPart("self_attn.o_proj", num, hidden, heads * self.head_dim, bias=hidden if self.output_bias else 0),
         ]
         if self.query_norm is not QueryNorm.NONE:
             normed = 2 if self.query_norm is QueryNorm.HEADS else heads + kv_heads
             parts.append(vector("self_attn.norms", num, normed * self.head_dim))
         return [*parts, vector("self_attn.sinks", num, heads)] if self.has_sinks else parts
 
-    def feed_forward_parts(self, ranks: int) -> list[Part]:
+    def feed_forward_parts(self, ranks: int) -> list[WeightPart]:
         """Of all layers, what one rank has."""
         inner = share(self.intermediate_size, ranks)
         return gated_feed_forward("mlp", self.num_layers, self.hidden_size, inner, bias=self.mlp_bias)
 
-    def unserved_parts(self) -> list[Part]:
+    def unserved_parts(self) -> list[WeightPart]:
         """Weights that checkpoints hold beside, and that the engine does not load."""
         return []
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.weight_parts import Part, Role, gated_feed_forward, vector
+from fairlead_protocol.models.weight_parts import WeightPart, WeightRole, gated_feed_forward, vector
 
 _CHANNELS = 3
 
@@ -40,18 +40,18 @@ class VisionConfig:
         """Numbers that a patch has."""
         return _CHANNELS * self.temporal_patch_size * self.patch_size**2
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[WeightPart]:
         """The tower's weights, all of which keep their precision."""
-        size, inner, num, keep = self.hidden_size, self.intermediate_size, self.num_layers, Role.PRECISE
+        size, inner, num, keep = self.hidden_size, self.intermediate_size, self.num_layers, WeightRole.PRECISE
         merged = size * self.merge_size**2
         return [
-            Part("visual.patch_embed", 1, size, self.patch_elements, keep),
-            Part("visual.attn.qkv", num, 3 * size, size, keep, 3 * size),
-            Part("visual.attn.proj", num, size, size, keep, size),
+            WeightPart("visual.patch_embed", 1, size, self.patch_elements, keep),
+            WeightPart("visual.attn.qkv", num, 3 * size, size, keep, 3 * size),
+            WeightPart("visual.attn.proj", num, size, size, keep, size),
             *gated_feed_forward("visual.mlp", num, size, inner, bias=True, role=keep),
             vector("visual.norms", 2 * num + 1, size),
-            Part("visual.merger.mlp.0", 1, merged, merged, keep, merged),
-            Part("visual.merger.mlp.2", 1, self.out_size, merged, keep, self.out_size),
+            WeightPart("visual.merger.mlp.0", 1, merged, merged, keep, merged),
+            WeightPart("visual.merger.mlp.2", 1, self.out_size, merged, keep, self.out_size),
         ]
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead_protocol.models.choices import DeviceKind, Quantization
-from fairlead_protocol.models.weight_parts import Part, Role
+from fairlead_protocol.models.weight_parts import WeightPart, WeightRole
 
 FLOAT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of number formats by name."""
@@ -45,26 +45,26 @@ class WeightLayout:
     ignored: tuple[str, ...] = ()
     """Parts of names of layers that keep their floats."""
 
-    def takes(self, part: Part) -> bool:
+    def takes(self, part: WeightPart) -> bool:
         """Whether a part is quantised."""
-        if part.role not in (Role.LINEAR, Role.EXPERT, *((Role.RESTORED,) if self.is_stored else ())):
+        if part.role not in (WeightRole.LINEAR, WeightRole.EXPERT, *((WeightRole.RESTORED,) if self.is_stored else ())):
             return False
         if any(each in part.name for each in self.ignored):
             return False
-        return part.role is Role.EXPERT or not self.experts_only
+        return part.role is WeightRole.EXPERT or not self.experts_only
 
     def num_groups(self, columns: int) -> int:
         """Scales of a row."""
         return 1 if self.group is None else -(-columns // self.group)
 
-    def stored_bytes(self, part: Part) -> int:
+    def stored_bytes(self, part: WeightPart) -> int:
         """Of a part's weights in the checkpoint's files."""
         values = -(-part.weights * self.stored_bits // 8)
         scales = part.num * -(-part.rows // self.block_rows) * self.num_groups(part.columns)
         zeros = scales * self.stored_bits // 8 if self.stores_zeros else 0
         return values + scales * self.scale_bytes + zeros
 
-    def kept_bytes(self, part: Part, device: DeviceKind, float_bytes: int) -> int:
+    def kept_bytes(self, part: WeightPart, device: DeviceKind, float_bytes: int) -> int:
         """Of a part's weights in the engine's memory; `float_bytes`: of a number that is computed in."""
         rows, groups = part.num * part.rows, self.num_groups(part.columns)
         scales = rows * groups
@@ -79,12 +79,12 @@ class WeightLayout:
             case _:
                 return part.weights + scales * (4 + float_bytes) + offsets
 
-    def _packs(self, part: Part) -> bool:
+    def _packs(self, part: WeightPart) -> bool:
         fits = self.group in _PACKED_GROUPS and part.rows % _ROWS_TOGETHER == 0
         return fits and self.group is not None and part.columns % self.group == 0
 
     @staticmethod
-    def _is_aligned(part: Part) -> bool:
+    def _is_aligned(part: WeightPart) -> bool:
         return part.rows % _FP8_ALIGNMENT == 0 and part.columns % _FP8_ALIGNMENT == 0
 
 

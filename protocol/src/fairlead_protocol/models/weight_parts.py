@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Role(StrEnum):
+class WeightRole(StrEnum):
     """What decides in which format a weight is stored and kept."""
 
     LINEAR = "linear"
@@ -22,7 +22,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightPart:
     """`num` weights of one shape, [rows, columns] each; rows are outputs. What has no rows is a vector."""
 
     name: str
@@ -30,7 +30,7 @@ class Part:
     num: int
     rows: int
     columns: int
-    role: Role = Role.LINEAR
+    role: WeightRole = WeightRole.LINEAR
     bias: int = 0
     """Numbers that each has beside."""
     projections: int = 1
@@ -46,23 +46,23 @@ class Part:
         return self.num * self.bias
 
 
-def num_parameters(parts: Iterable[Part]) -> int:
+def num_parameters(parts: Iterable[WeightPart]) -> int:
     """Numbers of all."""
     return sum(part.weights + part.biases for part in parts)
 
 
-def vector(name: str, num: int, size: int) -> Part:
+def vector(name: str, num: int, size: int) -> WeightPart:
     """`num` vectors of `size` elements, which keep their precision."""
-    return Part(name, num, size, 1, Role.PRECISE)
+    return WeightPart(name, num, size, 1, WeightRole.PRECISE)
 
 
 def gated_feed_forward(
-    name: str, num: int, hidden: int, inner: int, *, bias: bool = False, role: Role = Role.LINEAR
-) -> list[Part]:
+    name: str, num: int, hidden: int, inner: int, *, bias: bool = False, role: WeightRole = WeightRole.LINEAR
+) -> list[WeightPart]:
     """`num` gated feed-forward layers whose inner vectors have `inner` elements on each rank."""
     return [
-        Part(f"{name}.gate_up_proj", num, 2 * inner, hidden, role, 2 * inner if bias else 0, projections=2),
-        Part(f"{name}.down_proj", num, hidden, inner, role, hidden if bias else 0),
+        WeightPart(f"{name}.gate_up_proj", num, 2 * inner, hidden, role, 2 * inner if bias else 0, projections=2),
+        WeightPart(f"{name}.down_proj", num, hidden, inner, role, hidden if bias else 0),
     ] if num else []  # fmt: skip
 
 

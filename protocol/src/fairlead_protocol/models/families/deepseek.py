@@ -9,7 +9,7 @@ from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.load_errors import refuse
 from fairlead_protocol.models.model_config import parse_shape
 from fairlead_protocol.models.rope_config import yarn_scale
-from fairlead_protocol.models.weight_parts import Part, Role, gated_feed_forward, share, vector
+from fairlead_protocol.models.weight_parts import WeightPart, WeightRole, gated_feed_forward, share, vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,29 +61,29 @@ class DeepseekConfig(ExpertsConfig):
         experts = (self.num_experts_per_token + self.num_shared_experts) * self.expert_size
         return max(self.intermediate_size, experts)
 
-    def attention_parts(self, ranks: int) -> list[Part]:
+    def attention_parts(self, ranks: int) -> list[WeightPart]:
         return self._latent_parts(ranks, self.num_layers)
 
-    def _latent_parts(self, ranks: int, num: int) -> list[Part]:
+    def _latent_parts(self, ranks: int, num: int) -> list[WeightPart]:
         """Of `num` layers: ranks have heads of their own, and all of them the latent."""
         hidden, latent, heads = self.hidden_size, self.latent_dim, share(self.num_heads, ranks)
         query = heads * (self.plain_dim + self.turned_dim)
         parts = [vector("self_attn.kv_a_layernorm", num, latent)]
         if self.query_rank is None:
-            parts.append(Part("self_attn.q_proj", num, query, hidden))
+            parts.append(WeightPart("self_attn.q_proj", num, query, hidden))
         else:
             rank = self.query_rank
-            parts += [Part("self_attn.q_b_proj", num, query, rank), vector("self_attn.q_a_layernorm", num, rank)]
-            parts.append(Part("self_attn.q_a_proj", num, rank, hidden, bias=rank if self.qkv_bias else 0))
+            parts += [WeightPart("self_attn.q_b_proj", num, query, rank), vector("self_attn.q_a_layernorm", num, rank)]
+            parts.append(WeightPart("self_attn.q_a_proj", num, rank, hidden, bias=rank if self.qkv_bias else 0))
         restored, down = heads * (self.plain_dim + self.value_dim), self.head_dim
         return [
             *parts,
-            Part("self_attn.kv_a_proj_with_mqa", num, down, hidden, bias=down if self.qkv_bias else 0),
-            Part("self_attn.kv_b_proj", num, restored, latent, Role.RESTORED),
-            Part("self_attn.o_proj", num, hidden, heads * self.value_dim, bias=hidden if self.output_bias else 0),
+            WeightPart("self_attn.kv_a_proj_with_mqa", num, down, hidden, bias=down if self.qkv_bias else 0),
+            WeightPart("self_attn.kv_b_proj", num, restored, latent, WeightRole.RESTORED),
+            WeightPart("self_attn.o_proj", num, hidden, heads * self.value_dim, bias=hidden if self.output_bias else 0),
         ]
 
-    def expert_parts(self, ranks: int, num: int) -> list[Part]:
+    def expert_parts(self, ranks: int, num: int) -> list[WeightPart]:
         parts = ExpertsConfig.expert_parts(self, ranks, num)
         if num and self.has_score_bias:
             parts.append(vector("mlp.gate.e_score_correction_bias", num, self.num_experts))
@@ -92,15 +92,15 @@ class DeepseekConfig(ExpertsConfig):
             parts += gated_feed_forward("mlp.shared_experts", num, self.hidden_size, inner)
         return parts
 
-    def unserved_parts(self) -> list[Part]:
+    def unserved_parts(self) -> list[WeightPart]:
         """V3's extra layers that guess one token further."""
         if not (num := self.num_guessing_layers):
             return []
         return [
             *self._latent_parts(1, num),
             *self.expert_parts(1, num),
-            Part("eh_proj", num, self.hidden_size, 2 * self.hidden_size, Role.PRECISE),
-            Part("embed_tokens", 2 * num, self.vocab_size, self.hidden_size, Role.EMBEDDING),
+            WeightPart("eh_proj", num, self.hidden_size, 2 * self.hidden_size, WeightRole.PRECISE),
+            WeightPart("embed_tokens", 2 * num, self.vocab_size, self.hidden_size, WeightRole.EMBEDDING),
             vector("layernorms", 5 * num, self.hidden_size),
         ]
 

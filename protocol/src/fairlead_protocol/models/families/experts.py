@@ -7,7 +7,7 @@ from typing import Any
 from fairlead_protocol.models.families.dense import QWEN3_HEAD_DIM, attention_bias
 from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.model_config import ModelConfig, QueryNorm, parse_shape
-from fairlead_protocol.models.weight_parts import Part, Role, gated_feed_forward, share
+from fairlead_protocol.models.weight_parts import WeightPart, WeightRole, gated_feed_forward, share
 from fairlead_protocol.models.windows import windows_alternating, windows_everywhere
 
 
@@ -37,25 +37,25 @@ class ExpertsConfig(ModelConfig):
     def widest(self) -> int:
         return self.num_experts_per_token * self.expert_size + self.shared_expert_size
 
-    def feed_forward_parts(self, ranks: int) -> list[Part]:
+    def feed_forward_parts(self, ranks: int) -> list[WeightPart]:
         inner = share(self.intermediate_size, ranks)
         dense = gated_feed_forward("mlp", self.num_dense, self.hidden_size, inner)
         return [*self.expert_parts(ranks, self.num_layers - self.num_dense), *dense]
 
-    def expert_parts(self, ranks: int, num: int) -> list[Part]:
+    def expert_parts(self, ranks: int, num: int) -> list[WeightPart]:
         """Of `num` layers with experts, what one rank has."""
         if not num:
             return []
         hidden, bias = self.hidden_size, self.num_experts if self.has_expert_bias else 0
-        parts = [Part("mlp.gate", num, self.num_experts, hidden, Role.PRECISE, bias)]
+        parts = [WeightPart("mlp.gate", num, self.num_experts, hidden, WeightRole.PRECISE, bias)]
         parts += gated_feed_forward(
             "mlp.experts", num * self.num_experts, hidden, share(self.expert_size, ranks), bias=self.has_expert_bias,
-            role=Role.EXPERT,
+            role=WeightRole.EXPERT,
         )  # fmt: skip
         if self.shared_expert_size:
             shared = share(self.shared_expert_size, ranks)
             parts += gated_feed_forward("mlp.shared_expert", num, hidden, shared)
-            parts.append(Part("mlp.shared_expert_gate", num, 1, hidden, Role.PRECISE))
+            parts.append(WeightPart("mlp.shared_expert_gate", num, 1, hidden, WeightRole.PRECISE))
         return parts
 
 
