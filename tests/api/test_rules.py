@@ -1,4 +1,4 @@
-"""The rules between fields: what each refuses, and that predicate and CEL text say the same of every object."""
+"""The rules between fields: what each refuses, and that we evaluate their CEL as API servers do, of every object."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,8 @@ def whole(value: Any) -> Any:
 
 
 def agreed(obj: dict[str, Any]) -> list[BrokenRule]:
-    """The rules that an object breaks, by the predicates, which an API server's evaluation of the CRD has to confirm.
+    """The rules that an object breaks, as the operator evaluates them; an API server's evaluation of the CRD has to
+    confirm them.
 
     Raises InvalidSpec for objects that no rule is asked about."""
     LLMDeployment.from_body(obj)
@@ -228,7 +229,7 @@ def test_a_name_of_forty_characters_is_possible() -> None:
 @pytest.mark.compute
 @settings(deadline=None, max_examples=400)
 @given(mutated_specs())
-def test_predicates_and_cel_agree_on_nearly_valid_objects(spec: dict[str, Any]) -> None:
+def test_the_operator_and_cel_agree_on_nearly_valid_objects(spec: dict[str, Any]) -> None:
     try:
         agreed({"metadata": STORED | {"name": "dinghy"}, "spec": spec})
     except InvalidSpec:
@@ -400,7 +401,7 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
 @pytest.mark.parametrize("name", values)
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
-def test_predicate_and_cel_text_agree_on_every_value(name: str, data: st.DataObject) -> None:
+def test_we_evaluate_cel_as_an_evaluator_of_all_of_it_does(name: str, data: st.DataObject) -> None:
     table, strategy = values[name]
     value = data.draw(strategy)
     converted = cel.to_cel({}, value)

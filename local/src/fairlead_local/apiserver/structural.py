@@ -13,9 +13,9 @@ from copy import deepcopy
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any
 
+from fairlead.api.cel import matches
 from fairlead.api.decoding import is_whole
 from fairlead.api.schema import join
 
@@ -204,7 +204,7 @@ def _string_violations(schema: Schema, value: str, path: str) -> Iterator[Violat
         yield Violation(path, ViolationKind.TOO_LONG, f"Too long: may not be more than {longest} bytes")
     elif shortest is not None and len(value) < shortest:
         yield _out_of_bounds(path, value, f"should be at least {shortest} chars long")
-    elif pattern is not None and not _pattern(pattern).search(value):
+    elif pattern is not None and not matches(pattern, value):
         yield _out_of_bounds(path, value, f"should match '{pattern}'")
     if schema.get("format") == "date-time" and not _is_date_time(value):
         yield _type_violation(path, value, "date-time", schema)
@@ -280,12 +280,6 @@ def _is_date_time(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-@lru_cache(maxsize=1024)
-def _pattern(pattern: str) -> re.Pattern[str]:
-    """RE2's `$` is the very end; Python's would also let a line feed follow."""
-    return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
 
 
 # ── what an update leaves alone ───────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.admission_policy import SETTING, AdmissionPolicy
-from fairlead.api.decoding import matches
+from fairlead.api.cel import matches
 
 
 class RulePart(StrEnum):

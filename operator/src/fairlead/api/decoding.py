@@ -5,12 +5,12 @@ Who calls it: `LLMDeployment.from_body`, and the operator's settings file. Rules
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, is_dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, cast, get_args, get_origin
 
+from fairlead.api.cel import matches
 from fairlead.api.durations import DURATION_PATTERN, parse_duration
 from fairlead.api.quantities import QUANTITY_PATTERN, parse_bytes
 from fairlead.api.schema import MAX_NOTATION_LENGTH, Constraints, Notation, api_fields, join, unwrap
@@ -79,12 +79,6 @@ def nests_deeper(value: Any, depth: int) -> bool:
 
 def _inner(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-
-
-def matches(pattern: str, text: str) -> bool:
-    """Whether a pattern of the CRD is found in a text. Its `$` is the very end; Python's would also let a line feed
-    follow."""
-    return re.search(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), text) is not None
 
 
 def _value(bare: Any, constraints: Constraints, raw: Any, path: str, strict: bool) -> Any:

@@ -3,7 +3,6 @@ instead."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fairlead.api.schema import Rule
 
@@ -119,19 +118,12 @@ def _is_absent(path: str) -> str:
     return (f"!has(self.{outer}) || " if outer else "") + f"!has(self.{path})"
 
 
-def _value(engine: Mapping[str, Any], path: str) -> Any:
-    """Of this field; None where it is not set."""
-    outer, _, inner = path.rpartition(".")
-    return ((engine.get(outer) or {}) if outer else engine).get(inner)
-
-
 def _left_out(server: _Server, path: str, instead: str) -> Rule:
     """A field that must be left out, or say what is so anyway."""
     allowed = _SAYS_NOTHING.get(path, ())
     others = "".join(f" || self.{path} == {value!r}" for value in allowed)
     return Rule(
         f"{_is_other(server)} || {_is_absent(path)}{others}",
-        lambda self: self.get("type") != server.type or (value := _value(self, path)) is None or value in allowed,
         f"engine.{path} must be left out with engine.type {server.type}: {instead}",
     )
 
@@ -139,7 +131,6 @@ def _left_out(server: _Server, path: str, instead: str) -> Rule:
 def _refused(server: _Server, path: str, value: str, sentence: str) -> Rule:
     return Rule(
         f"{_is_other(server)} || {_is_absent(path)} || self.{path} != '{value}'",
-        lambda self: self.get("type") != server.type or _value(self, path) != value,
         sentence,
     )
 
@@ -147,7 +138,6 @@ def _refused(server: _Server, path: str, value: str, sentence: str) -> Rule:
 def _of_an_engine(server: _Server) -> Iterator[Rule]:
     yield Rule(
         f"{_is_other(server)} || has(self.image)",
-        lambda self: self.get("type") != server.type or self.get("image") is not None,
         f"engine.image must be set with engine.type {server.type}, such as {server.image}: which version runs is yours "
         "to say",
     )
@@ -157,36 +147,24 @@ def _of_an_engine(server: _Server) -> Iterator[Rule]:
         yield _refused(server, path, value, sentence)
 
 
-def _type(spec: Mapping[str, Any]) -> str | None:
-    return (spec.get("engine") or {}).get("type")
-
-
 def _of_a_spec(server: _Server) -> Iterator[Rule]:
     other = f"!has(self.engine) || {_is_other(server, 'self.engine')}"
     yield Rule(
         f"{other} || !has(self.adapters) || size(self.adapters) == 0",
-        lambda self: _type(self) != server.type or not self.get("adapters"),
         f"adapters must be left out with engine.type {server.type}: they are loaded at run time, by the engine that "
         "comes with Fairlead",
     )
     yield Rule(
         f"{other} || !self.model.source.startsWith('demo://')",
-        lambda self: _type(self) != server.type or not self["model"]["source"].startswith("demo://"),
         f"model.source demo:// is not for engine.type {server.type}: that model comes with the engine of Fairlead",
     )
 
-
-_FILES = ("pvc://", "file://")
 
 ENGINE = (
     *(rule for server in _SERVERS for rule in _of_an_engine(server)),
     Rule(
         f"{_is_other(_SGLANG)} || (has(self.maxNumBatchedTokens) ? self.maxNumBatchedTokens : 8192) % "
         "(has(self.kvCache) && has(self.kvCache.blockSize) ? self.kvCache.blockSize : 16) == 0",
-        lambda self: (
-            self.get("type") != _SGLANG.type
-            or (self.get("maxNumBatchedTokens") or 8192) % (_value(self, "kvCache.blockSize") or 16) == 0
-        ),
         "engine.maxNumBatchedTokens (8192) must be a multiple of engine.kvCache.blockSize (16) with engine.type "
         "SGLang, which computes prompts by whole blocks",
     ),
@@ -197,11 +175,6 @@ SPEC = (
     Rule(
         f"!has(self.engine) || {_is_other(_LLAMA_CPP, 'self.engine')} || "
         "!self.model.source.matches('^(pvc|file)://') || self.model.source.endsWith('.gguf')",
-        lambda self: (
-            _type(self) != _LLAMA_CPP.type
-            or not self["model"]["source"].startswith(_FILES)
-            or self["model"]["source"].endswith(".gguf")
-        ),
         "model.source must name a .gguf file with engine.type llama.cpp, such as pvc://CLAIM/FOLDER/model.gguf, or be "
         "downloaded",
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.api.decoding import matches
+from fairlead.api.cel import matches
 from fairlead.api.schema import Rule
 
 _SHORTEST = 2
@@ -87,15 +87,9 @@ _OWNED = (
 
 def _rule(owned: _Owned) -> Rule:
     pattern, other = owned.pattern, _is_other(owned)
-
-    def holds(engine: Mapping[str, Any]) -> bool:
-        is_other = (engine.get("type") or "Fairlead") != owned.type
-        return is_other or not any(matches(pattern, each) for each in engine.get("extraArgs") or ())
-
     written = ", ".join((*(f"--{each}" for each in owned.flags), *(f"-{each}" for each in owned.short)))
     return Rule(
         f"{other} || !has(self.extraArgs) || !self.extraArgs.exists(each, each.matches('{pattern}'))",
-        holds,
         f"engine.extraArgs of type {owned.type} must have none of {written}, which the operator says: {owned.instead}",
     )
 
@@ -109,14 +103,8 @@ def _is_other(owned: _Owned) -> str:
 
 def _variables_rule(owned: _Owned) -> Rule:
     pattern = _any_of(owned.variables)
-
-    def holds(engine: Mapping[str, Any]) -> bool:
-        is_other = (engine.get("type") or "Fairlead") != owned.type
-        return is_other or not any(matches(pattern, each["name"]) for each in engine.get("env") or ())
-
     return Rule(
         f"{_is_other(owned)} || !has(self.env) || !self.env.exists(each, each.name.matches('{pattern}'))",
-        holds,
         f"engine.env of type {owned.type} must have none of {', '.join(owned.variables)}: gateway and operator would "
         "not reach the engine, or not find the model: leave it out",
     )
@@ -144,7 +132,6 @@ _EVERY_PATTERN = _any_of(EVERY_ENGINES)
 ENVIRONMENT_VARIABLE = (
     Rule(
         f"!self.name.matches('{_EVERY_PATTERN}')",
-        lambda self: not matches(_EVERY_PATTERN, self["name"]),
         f"engine.env must have none of {', '.join(EVERY_ENGINES)}, which the operator says: leave it out",
     ),
 )

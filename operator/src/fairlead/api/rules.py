@@ -1,7 +1,7 @@
-"""The rules between fields, as one table: CEL for the API server, the same as a predicate, and the sentence.
+"""The rules between fields, as one table: CEL, and the sentence.
 
-The CRD carries the CEL text, and API servers from Kubernetes 1.29 on are what we are made for. On older ones the
-operator evaluates the predicates, so that a broken rule ends in the condition InvalidSpec with the same sentence.
+The CRD carries both, and API servers from Kubernetes 1.29 on are what we are made for. On older ones the operator
+evaluates the rules itself (`cel`), so that a broken one ends in the condition InvalidSpec with the same sentence.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,8 +9,6 @@ from dataclasses import dataclass, is_dataclass
 from typing import Any, get_args, get_origin
 
 from fairlead.api import foreign_rules, names, owned_arguments
-from fairlead.api.decoding import matches
-from fairlead.api.durations import parse_duration
 from fairlead.api.schema import Constraints, Rule, api_fields, join, unwrap
 
 
@@ -47,45 +45,6 @@ def _broken_within(bare: Any, constraints: Constraints, value: Any, path: str) -
         yield from broken_below(bare, value, path)
 
 
-def _has(value: Mapping[str, Any], *keys: str) -> bool:
-    """Whether any of the fields is there. To API servers, null is none."""
-    return any(value.get(key) is not None for key in keys)
-
-
-def _num_gpus(spec: Mapping[str, Any]) -> int:
-    return (spec.get("resources") or {}).get("gpus") or 0
-
-
-def _num_ranks(spec: Mapping[str, Any]) -> int:
-    return (spec.get("engine") or {}).get("tensorParallelSize") or 1
-
-
-def _own_names(adapters: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [each["servedName"] for each in adapters if _has(each, "servedName")]
-
-
-def _names_of_model(body: Mapping[str, Any]) -> list[str]:
-    model = body["spec"].get("model") or {}
-    served = model["servedName"] if _has(model, "servedName") else body["metadata"]["name"]
-    return [served, *(model.get("aliases") or ())]
-
-
-def _downloads(spec: Mapping[str, Any]) -> bool:
-    """Whether there is a source that is downloaded."""
-    guesser = (spec.get("engine") or {}).get("speculative") or {}
-    adapters = [each.get("source") for each in spec.get("adapters") or ()]
-    sources = ((spec.get("model") or {}).get("source"), guesser.get("source"), *adapters)
-    return any(matches(_DOWNLOADED, each) for each in sources if each is not None)
-
-
-def _in_order(value: Mapping[str, Any], lower: str, upper: str) -> bool:
-    return not _has(value, lower) or not _has(value, upper) or bool(value[lower] <= value[upper])
-
-
-def _keeps_images(spec: Mapping[str, Any]) -> bool:
-    return bool(((spec.get("model") or {}).get("cache") or {}).get("image"))
-
-
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _DOWNLOADED_FORMS = "hf://[^/@?#]+/[^/@?#]+(@[^@?#]+)?|(s3|gs|az|https|oci)://[^/@?#]+/[^?#]+"
 _SOURCE = f"^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|{_DOWNLOADED_FORMS})$"
@@ -105,17 +64,14 @@ _DOWNLOADED_LOOK = (
 )
 _DYNAMIC_TREE = "^[0-9]+x[0-9]+$"
 _NO_WAY_UP = "(^|.*/)[.][.](/.*|$)"
-_EXTERNAL_EXCLUDES = ("minReplicas", "maxReplicas", "targets", "scaleUp", "scaleDown", "scaleToZeroAfter")
 
 OBJECT = (
     Rule(
         f"size(self.metadata.name) <= {names.MAX_NAME_LENGTH}",
-        lambda self: len(self["metadata"]["name"]) <= names.MAX_NAME_LENGTH,
         f"metadata.name must not be longer than {names.MAX_NAME_LENGTH} characters: names of pods are made from it",
     ),
     Rule(
         f"self.metadata.name.matches('{_NAME}')",
-        lambda self: matches(_NAME, self["metadata"]["name"]),
         "metadata.name must start with a letter and consist of lower-case letters, digits and '-', "
         "because a Service has the same name",
     ),
@@ -123,7 +79,6 @@ OBJECT = (
         "!has(self.spec.adapters) || self.spec.adapters.all(each, !has(each.servedName) || "
         "!((has(self.spec.model.servedName) ? self.spec.model.servedName : self.metadata.name) == each.servedName || "
         "(has(self.spec.model.aliases) && each.servedName in self.spec.model.aliases)))",
-        lambda self: not set(_own_names(self["spec"].get("adapters") or ())) & set(_names_of_model(self)),
         "adapters[].servedName must not be a name of the model itself: requests could mean either",
     ),
 )
@@ -135,28 +90,23 @@ SPEC = (
         "!has(self.resources) || !has(self.resources.gpus) || self.resources.gpus <= 1 || "
         "(has(self.engine) && has(self.engine.tensorParallelSize) && "
         "self.resources.gpus <= self.engine.tensorParallelSize)",
-        lambda self: _num_gpus(self) <= max(1, _num_ranks(self)),
         "resources.gpus must not be above engine.tensorParallelSize: the engine would leave the others idle",
     ),
     Rule(
         "!has(self.adapters) || size(self.adapters) == 0 || !has(self.engine) || "
         "!has(self.engine.maxLoras) || self.engine.maxLoras > 0",
-        lambda self: not self.get("adapters") or (self.get("engine") or {}).get("maxLoras") != 0,
         "engine.maxLoras must not be 0 where adapters are listed: no engine would have room for them",
     ),
     Rule(
         f"!has(self.model.credentials) || {_ANY_DOWNLOADED}",
-        lambda self: not _has(self.get("model") or {}, "credentials") or _downloads(self),
         "model.credentials is for sources that are downloaded: leave it out",
     ),
     Rule(
         f"!has(self.model.cache) || {_ANY_DOWNLOADED}",
-        lambda self: not _has(self.get("model") or {}, "cache") or _downloads(self),
         "model.cache is for sources that are downloaded: leave it out",
     ),
     Rule(
         f"{_NO_IMAGES} || self.model.source.startsWith('oci://')",
-        lambda self: not _keeps_images(self) or (self["model"].get("source") or "").startswith("oci://"),
         "model.cache.image needs a model.source of oci://REGISTRY/NAME: nodes pull images from registries only; for "
         "other sources choose model.cache.claim or node",
     ),
@@ -164,11 +114,6 @@ SPEC = (
         f"{_NO_IMAGES} || !has(self.engine) || !has(self.engine.speculative) || "
         "!has(self.engine.speculative.source) || "
         f"!self.engine.speculative.source.matches('{_NOT_MOUNTED}')",
-        lambda self: (
-            not _keeps_images(self)
-            or not _has(guesser := (self.get("engine") or {}).get("speculative") or {}, "source")
-            or not matches(_NOT_MOUNTED, guesser["source"])
-        ),
         "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image: there is nowhere to "
         "keep what is downloaded otherwise",
     ),
@@ -176,11 +121,6 @@ SPEC = (
         f"{_NO_IMAGES} || !has(self.engine) || !has(self.engine.type) || "
         "self.engine.type != 'llama.cpp' || "
         "(has(self.model.cache.imagePath) && self.model.cache.imagePath.endsWith('.gguf'))",
-        lambda self: (
-            not _keeps_images(self)
-            or (self.get("engine") or {}).get("type") != "llama.cpp"
-            or (self["model"]["cache"].get("imagePath") or "").endswith(".gguf")
-        ),
         "model.cache.imagePath must name a .gguf file with engine.type llama.cpp, such as models/barge.gguf",
     ),
     *foreign_rules.SPEC,
@@ -190,7 +130,6 @@ SPEC = (
 MODEL_NAME = (
     Rule(
         "!self.contains('/')",
-        lambda self: "/" not in self,
         "model.servedName, model.aliases and adapters[].servedName must not contain '/': NAMESPACE/NAME is the name "
         "that every LLMDeployment has without asking, and nobody else may have",
     ),
@@ -200,12 +139,10 @@ MODEL_NAME = (
 SOURCE = (
     Rule(
         f"self.matches('{_SOURCE}')",
-        lambda self: matches(_SOURCE, self),
         f"model.source must look like demo://NAME, file:///FOLDER, pvc://CLAIM/FOLDER, {_DOWNLOADED_LOOK}",
     ),
     Rule(
         "!self.matches('(^|.*/)[.][.](/.*|$)')",
-        lambda self: ".." not in self.split("/"),
         "model.source must not contain '..'",
     ),
 )
@@ -214,18 +151,15 @@ SOURCE = (
 CACHE = (
     Rule(
         "!has(self.claim) || !has(self.node) || !self.node",
-        lambda self: not _has(self, "claim") or not self.get("node"),
         "model.cache.claim excludes model.cache.node: a model is kept in one place",
     ),
     Rule(
         "!has(self.image) || !self.image || !(has(self.claim) || (has(self.node) && self.node) || has(self.size))",
-        lambda self: not self.get("image") or not (_has(self, "claim", "size") or self.get("node")),
         "model.cache.image excludes model.cache.claim, node and size: nodes keep images, and remove them, as their "
         "kubelet is set",
     ),
     Rule(
         "!has(self.imagePath) || (has(self.image) && self.image)",
-        lambda self: not _has(self, "imagePath") or bool(self.get("image")),
         "model.cache.imagePath needs model.cache.image: true: it is a place in an image that pods mount",
     ),
 )
@@ -234,12 +168,10 @@ CACHE = (
 ADAPTER_SOURCE = (
     Rule(
         f"self.matches('{_ADAPTER_SOURCE}')",
-        lambda self: matches(_ADAPTER_SOURCE, self),
         f"adapters[].source must look like pvc://CLAIM/FOLDER, file:///FOLDER, {_DOWNLOADED_LOOK}",
     ),
     Rule(
         f"!self.matches('{_NO_WAY_UP}')",
-        lambda self: ".." not in self.split("/"),
         "adapters[].source must not contain '..'",
     ),
 )
@@ -250,7 +182,6 @@ ADAPTERS = (
         # No filter(): API servers take what it leaves for endless when they reckon what a rule may cost.
         "self.all(each, has(each.servedName) ? "
         "self.exists_one(other, has(other.servedName) ? other.servedName == each.servedName : false) : true)",
-        lambda self: len(set(names := _own_names(self))) == len(names),
         "two of adapters must not have the same servedName: requests could mean either",
     ),
 )
@@ -259,12 +190,10 @@ ADAPTERS = (
 SPECULATIVE_SOURCE = (
     Rule(
         f"self.matches('{_SOURCE}')",
-        lambda self: matches(_SOURCE, self),
         f"engine.speculative.source must look like pvc://CLAIM/FOLDER, file:///FOLDER, demo://NAME, {_DOWNLOADED_LOOK}",
     ),
     Rule(
         f"!self.matches('{_NO_WAY_UP}')",
-        lambda self: ".." not in self.split("/"),
         "engine.speculative.source must not contain '..'",
     ),
 )
@@ -273,29 +202,24 @@ SPECULATIVE_SOURCE = (
 SPECULATIVE = (
     Rule(
         "self.method == 'ngram' || has(self.source)",
-        lambda self: self["method"] == "ngram" or _has(self, "source"),
         "engine.speculative.source must be set for methods draft, medusa and eagle3: it says where the smaller model "
         "or the heads are",
     ),
     Rule(
         "self.method != 'ngram' || !has(self.source)",
-        lambda self: self["method"] != "ngram" or not _has(self, "source"),
         "engine.speculative.source must be left out with method ngram, which reads no model: or choose draft, medusa "
         "or eagle3",
     ),
     Rule(
         "!has(self.source) || !self.source.matches('^demo://') || self.method == 'draft' || self.method == 'ngram'",
-        lambda self: not (self.get("source") or "").startswith("demo://") or self["method"] not in ("medusa", "eagle3"),
         "engine.speculative.source demo:// is for method draft: no heads come with the engine",
     ),
     Rule(
         "!has(self.tree) || self.method == 'medusa' || self.method == 'eagle3'",
-        lambda self: not _has(self, "tree") or self["method"] in ("medusa", "eagle3"),
         "engine.speculative.tree is for methods medusa and eagle3: others guess one token for each place",
     ),
     Rule(
         f"!has(self.tree) || self.method != 'eagle3' || self.tree.matches('{_DYNAMIC_TREE}')",
-        lambda self: not _has(self, "tree") or self["method"] != "eagle3" or matches(_DYNAMIC_TREE, self["tree"]),
         "engine.speculative.tree must be WIDTHxNODES such as 4x24 for method eagle3: a list of paths is for medusa",
     ),
 )
@@ -305,17 +229,11 @@ ENGINE = (
     Rule(
         "!has(self.speculative) || self.speculative.method == 'ngram' || !has(self.tensorParallelSize) || "
         "self.tensorParallelSize <= 1",
-        lambda self: (
-            not _has(self, "speculative")
-            or self["speculative"]["method"] == "ngram"
-            or (self.get("tensorParallelSize") or 1) <= 1
-        ),
         "engine.speculative.method must be ngram where engine.tensorParallelSize is above 1: others guess for one GPU "
         "only",
     ),
     Rule(
         "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumSeqs <= self.maxNumBatchedTokens",
-        lambda self: _in_order(self, "maxNumSeqs", "maxNumBatchedTokens"),
         "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens: each running sequence takes a token of a step",
     ),
     *foreign_rules.ENGINE,
@@ -326,7 +244,6 @@ ENGINE = (
 RESOURCES = (
     Rule(
         "!has(self.profile) || !(has(self.gpus) || has(self.requests) || has(self.limits))",
-        lambda self: not (_has(self, "profile") and _has(self, "gpus", "requests", "limits")),
         "resources.profile excludes resources.gpus, requests and limits: the profile says them all",
     ),
 )
@@ -335,34 +252,28 @@ RESOURCES = (
 AUTOSCALING = (
     Rule(
         "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
-        lambda self: _in_order(self, "minReplicas", "maxReplicas"),
         "autoscaling.minReplicas must not be above autoscaling.maxReplicas",
     ),
     Rule(
         "!has(self.mode) || self.mode != 'External' || !(has(self.minReplicas) || has(self.maxReplicas) || "
         "has(self.targets) || has(self.scaleUp) || has(self.scaleDown) || has(self.scaleToZeroAfter))",
-        lambda self: self.get("mode") != "External" or not _has(self, *_EXTERNAL_EXCLUDES),
         "autoscaling.mode External excludes minReplicas, maxReplicas, targets, scaleUp, scaleDown and "
         "scaleToZeroAfter: the external autoscaler has its own",
     ),
     Rule(
         "(has(self.mode) && self.mode == 'External') || has(self.maxReplicas)",
-        lambda self: self.get("mode") == "External" or _has(self, "maxReplicas"),
         "autoscaling.maxReplicas must be set: it bounds what the fleet may cost",
     ),
     Rule(
         "!has(self.scaleToZeroAfter) || (has(self.minReplicas) && self.minReplicas == 0)",
-        lambda self: not _has(self, "scaleToZeroAfter") or self.get("minReplicas") == 0,
         "autoscaling.scaleToZeroAfter needs autoscaling.minReplicas: 0",
     ),
     Rule(
         "!has(self.scaleToZeroAfter) || !self.scaleToZeroAfter.matches('^(0+([.]0+)?(ms|s|m|h|d))+$')",
-        lambda self: not _has(self, "scaleToZeroAfter") or parse_duration(self["scaleToZeroAfter"]) > 0,
         "autoscaling.scaleToZeroAfter must be more than 0: the fleet would go between two requests",
     ),
     Rule(
         "!has(self.targets) || !has(self.targets.tolerance) || has(self.targets.timeToFirstToken)",
-        lambda self: not _has(self.get("targets") or {}, "tolerance") or _has(self["targets"], "timeToFirstToken"),
         "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken: it is a share of it",
     ),
 )
@@ -371,7 +282,6 @@ AUTOSCALING = (
 ROLLOUT = (
     Rule(
         "!(has(self.maxSurge) && self.maxSurge == 0 && (!has(self.maxUnavailable) || self.maxUnavailable == 0))",
-        lambda self: self.get("maxSurge") != 0 or bool(self.get("maxUnavailable")),
         "rollout.maxSurge and rollout.maxUnavailable must not both be 0: no pod could be replaced",
     ),
 )
@@ -380,7 +290,6 @@ ROLLOUT = (
 ENVIRONMENT_VARIABLE = (
     Rule(
         "!(has(self.value) && has(self.valueFrom))",
-        lambda self: not (_has(self, "value") and _has(self, "valueFrom")),
         "an environment variable has either a value or a valueFrom, not both",
     ),
     *owned_arguments.ENVIRONMENT_VARIABLE,

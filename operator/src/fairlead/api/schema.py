@@ -5,12 +5,13 @@ Descriptions are the docstrings below the fields, so the API's documentation has
 """
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from fairlead.api.cel import compile_rule
 from fairlead.api.durations import format_duration
 from fairlead_protocol.docstrings import docstrings
 
@@ -34,14 +35,16 @@ class Notation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule across the fields of one value, as an API server evaluates it and as we do."""
+    """A rule across the fields of one value, as API servers evaluate it."""
 
     rule: str
     """CEL; `self` is the value."""
-    holds: Callable[[Any], bool]
-    """The same of the JSON value, whose types and limits fit."""
     message: str
     """What is wrong, in a sentence the user can act on, with field names as they are written under `spec`."""
+
+    def holds(self, value: Any) -> bool:
+        """Whether it is so of a JSON value, whose types and limits fit."""
+        return bool(compile_rule(self.rule)({"self": value}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,156 @@
+"""Rules of the CRD, evaluated without an API server: as much of CEL as they are written in.
+
+Who calls it: `rules`, for objects that no API server has held to the rules. What a rule means is what Kubernetes makes
+of its text; `tests/api/test_rules.py` compares with a whole evaluator of CEL.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, reduce
+from typing import Any
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern of a CRD is found in a text. Its `$` is the very end; Python's would also let a line feed
+    follow."""
+    return re.search(re.sub(r"(?<!\\)\$(?=[)|]|$)", r"\\Z", pattern), text) is not None
+
+
+Scope = Mapping[str, Any]
+"""Name of a variable → its JSON value."""
+Evaluate = Callable[[Scope], Any]
+
+_TOKEN = re.compile(r"\s*(\d+|'[^']*'|\w+|\|\||&&|[=!<>]=|\S)")
+_LEVELS = (("||",), ("&&",), ("==", "!=", "<=", ">=", "<", ">", "in"), ("%",))
+"""Operators between two values, those that bind least first."""
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+    "%": operator.mod,
+    "in": lambda item, items: item in items,
+}
+_METHODS: Mapping[str, Callable[[str, str], bool]] = {
+    "contains": operator.contains,
+    "endsWith": str.endswith,
+    "matches": lambda text, pattern: matches(pattern, text),
+    "startsWith": str.startswith,
+}
+_MACROS: Mapping[str, Callable[..., bool]] = {
+    "all": all,
+    "exists": any,
+    "exists_one": lambda found: sum(map(bool, found)) == 1,
+}
+"""What is asked of a list's items, by what holds of each."""
+_LITERALS = {"true": True, "false": False}
+
+
+@cache
+def compile_rule(text: str) -> Evaluate:
+    """Raises ValueError for what is not read here."""
+    parser = _Parser(text)
+    found = parser.expression()
+    parser.need("")
+    return found
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[str] = [*_TOKEN.findall(text), ""]
+        self._at = 0
+
+    def take(self, *wanted: str) -> str | None:
+        """The next token, if it is one of these."""
+        token = self._tokens[self._at]
+        return self.word() if token in wanted else None
+
+    def need(self, wanted: str) -> None:
+        if self._tokens[self._at] != wanted:
+            raise ValueError(f"{self._text!r}: {self._tokens[self._at]!r} stands where {wanted!r} should")
+        self._at += 1
+
+    def word(self) -> str:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def expression(self) -> Evaluate:
+        condition = self._binary(0)
+        if not self.take("?"):
+            return condition
+        then = self.expression()
+        self.need(":")
+        otherwise = self.expression()
+        return lambda scope: then(scope) if condition(scope) else otherwise(scope)
+
+    def _binary(self, level: int) -> Evaluate:
+        if level == len(_LEVELS):
+            return self._unary()
+        left = self._binary(level + 1)
+        while sign := self.take(*_LEVELS[level]):
+            left = _joined(sign, left, self._binary(level + 1))
+        return left
+
+    def _unary(self) -> Evaluate:
+        if self.take("!"):
+            negated = self._unary()
+            return lambda scope: not negated(scope)
+        value = self._primary()
+        while self.take("."):
+            name = self.word()
+            value = self._call(name, value) if self.take("(") else _field(value, name)
+        return value
+
+    def _primary(self) -> Evaluate:
+        token = self.word()
+        if token == "(":
+            return self._closed()
+        if token in ("has", "size"):
+            self.need("(")
+            return self._has() if token == "has" else _applied(len, self._closed())
+        if token.isdigit() or token.startswith("'") or token in _LITERALS:
+            value = _LITERALS[token] if token in _LITERALS else int(token) if token.isdigit() else token[1:-1]
+            return lambda scope: value
+        return lambda scope: scope[token]
+
+    def _closed(self) -> Evaluate:
+        inner = self.expression()
+        self.need(")")
+        return inner
+
+    def _has(self) -> Evaluate:
+        """Whether a field is there. To API servers, null is none."""
+        variable, path = self.word(), []
+        while self.take("."):
+            path.append(self.word())
+        self.need(")")
+        return lambda scope: reduce(lambda value, name: (value or {}).get(name), path, scope[variable]) is not None
+
+    def _call(self, name: str, value: Evaluate) -> Evaluate:
+        if name in _MACROS:
+            fold, variable = _MACROS[name], self.word()
+            self.need(",")
+            holds = self._closed()
+            return lambda scope: fold(holds({**scope, variable: item}) for item in value(scope))
+        method, argument = _METHODS[name], self._closed()
+        return lambda scope: method(value(scope), argument(scope))
+
+
+def _joined(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
+    if sign == "||":
+        return lambda scope: left(scope) or right(scope)
+    if sign == "&&":
+        return lambda scope: left(scope) and right(scope)
+    return lambda scope: _OPERATORS[sign](left(scope), right(scope))
+
+
+def _field(value: Evaluate, name: str) -> Evaluate:
+    return lambda scope: value(scope)[name]
+
+
+def _applied(function: Callable[[Any], Any], value: Evaluate) -> Evaluate:
+    return lambda scope: function(value(scope))
