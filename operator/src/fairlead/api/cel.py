@@ -52,13 +52,13 @@ _LITERALS = {"true": True, "false": False}
 @cache
 def compile_rule(text: str) -> Evaluate:
     """Raises ValueError for what is not read here."""
-    parser = _Parser(text)
+    parser = _RuleParser(text)
     found = parser.expression()
     parser.need("")
     return found
 
 
-class _Parser:
+class _RuleParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = [*_TOKEN.findall(text), ""]

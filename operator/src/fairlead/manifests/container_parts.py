@@ -33,3 +33,14 @@ def environment_of_the_pod() -> list[dict[str, Any]]:
     return [
         {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}} for name, path in _OF_THE_POD
     ]
+
+
+def probe(path: str, *, period: int, failures: int, timeout: int) -> dict[str, Any]:
+    """A probe of the engine's port. `period` and `timeout` in seconds; `failures` in a row until it has failed."""
+    return {
+        "httpGet": {"path": path, "port": names.ENGINE_PORT, "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "successThreshold": 1,
+        "failureThreshold": failures,
+    }

@@ -19,7 +19,7 @@ from fairlead.api.pod_overlay import for_sidecars, merge
 from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
-from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, as_sidecar, environment_of_the_pod
+from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, as_sidecar, environment_of_the_pod, probe
 from fairlead.manifests.downloaders import AdapterDownloader, download_container
 from fairlead.manifests.foreign_pod import front_flags, with_front
 from fairlead.manifests.foreign_servers import FOREIGN_SERVERS
@@ -32,6 +32,13 @@ SHARED_MEMORY_VOLUME = "shared-memory"
 GPU_RESOURCE = "nvidia.com/gpu"
 USER_ID = 65532
 """Of the engine's process; no user of the node."""
+_POD_SECURITY: Mapping[str, Any] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER_ID,
+    "runAsGroup": USER_ID,
+    "fsGroup": USER_ID,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 TERMINATION_MARGIN_SECONDS = 30
 """What a pod gets on top of the drain, to stop in order."""
 START_SECONDS = 1800
@@ -189,18 +196,26 @@ def engine_pod(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": math.ceil(deployment.spec.drain.timeout) + TERMINATION_MARGIN_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": dict(_POD_SECURITY),
         "containers": [_container(deployment, settings, profile, arguments, mounts)],
         "volumes": volumes,
     }
     if init:
         pod["initContainers"] = init
+    pull_secrets = dict.fromkeys((*settings.engine_image_pull_secrets, *source.pull_secrets))
+    if pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
+    ours = pod | _placement(deployment, profile)
+    if (kind := FOREIGN_SERVERS.get(deployment.spec.engine.type)) is not None:
+        ours = with_front(ours, deployment, settings, source, kind)
+    with _template_must_fit():
+        laid_over = merge(ours, for_sidecars(deployment.spec.template.spec, ours))
+        _check_gpus("template.spec", _engine_resources(laid_over), deployment)
+    return laid_over
+
+
+def _placement(deployment: LLMDeployment, profile: Profile) -> dict[str, Any]:
+    """Where the pods may run, and how: fields of their spec."""
     # Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
     spread = {
         "maxSkew": 1,
@@ -208,24 +223,16 @@ def engine_pod(
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": selector_labels(deployment)},
     }
-    pull_secrets = (*settings.engine_image_pull_secrets, *source.pull_secrets)
     # Nothing where the template says how: merged with ours, its constraints would mean something else.
     is_said = "topologySpreadConstraints" in deployment.spec.template.spec
     placement = {
         "topologySpreadConstraints": [] if is_said else [spread],
-        "imagePullSecrets": [{"name": name} for name in dict.fromkeys(pull_secrets)],
         "nodeSelector": dict(profile.node_selector),
         "tolerations": [dict(toleration) for toleration in profile.tolerations],
         "runtimeClassName": profile.runtime_class_name,
         "priorityClassName": profile.priority_class_name,
     }
-    ours = pod | {field: value for field, value in placement.items() if value}
-    if (kind := FOREIGN_SERVERS.get(deployment.spec.engine.type)) is not None:
-        ours = with_front(ours, deployment, settings, source, kind)
-    with _template_must_fit():
-        laid_over = merge(ours, for_sidecars(deployment.spec.template.spec, ours))
-        _check_gpus("template.spec", _engine_resources(laid_over), deployment)
-    return laid_over
+    return {field: value for field, value in placement.items() if value}
 
 
 def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
@@ -306,9 +313,9 @@ def _container(
         "resources": {kind: quantities for kind, quantities in resources.items() if quantities},
         # The other probes wait for the startup probe: loading may take long, and failing is noticed soon.
         # Its answer waits for the engine, so that readiness is seen when it comes and not a second later.
-        "startupProbe": _probe("/ready?wait=1", period=1, failures=START_SECONDS, timeout=2),
-        "readinessProbe": _probe("/ready", period=2, failures=2, timeout=2),
-        "livenessProbe": _probe("/health", period=10, failures=3, timeout=5),
+        "startupProbe": probe("/ready?wait=1", period=1, failures=START_SECONDS, timeout=2),
+        "readinessProbe": probe("/ready", period=2, failures=2, timeout=2),
+        "livenessProbe": probe("/health", period=10, failures=3, timeout=5),
         **CONTAINED,
         "volumeMounts": mounts,
     }
@@ -334,13 +341,3 @@ def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Pr
     asked = {"limits": profile.limits, "requests": profile.requests}
     _check_gpus(f"resources.profile {name!r}", asked, deployment)
     return profile
-
-
-def _probe(path: str, *, period: int, failures: int, timeout: int) -> dict[str, Any]:
-    return {
-        "httpGet": {"path": path, "port": names.ENGINE_PORT, "scheme": "HTTP"},
-        "periodSeconds": period,
-        "timeoutSeconds": timeout,
-        "successThreshold": 1,
-        "failureThreshold": failures,
-    }
