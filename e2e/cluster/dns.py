@@ -1,4 +1,8 @@
-"""The cluster's DNS server: follows Services and EndpointSlices, and answers over UDP and TCP from what it has seen.
+"""The cluster's DNS server: follows Services, and answers over UDP and TCP with their cluster IPs.
+
+It follows Kubernetes' DNS specification as far as the scenarios need: A records of Services with a cluster IP, and
+CNAME records of ExternalNames, with the address of a target that is such a Service. The hosts of headless Services, SRV
+and PTR records are left out, and a name outside the cluster does not exist.
 
 Run as `python -m cluster.dns ADDRESS KUBECONFIG`. While the API server cannot be reached it goes on answering from
 what it knows, and says so in its log; before its first list it answers SERVFAIL, so that clients ask again.
@@ -18,17 +22,14 @@ import dns.flags
 import dns.message
 import dns.opcode
 import dns.rcode
+import dns.rdatatype
 import dns.rrset
 
 from cluster.api import Api, ApiError
-from cluster.dns_names import Directory, Key
+from cluster.layout import CLUSTER_DOMAIN
 
 PORT = 53
 TTL_SECONDS = 5
-OLD_UDP_LIMIT_BYTES = 512
-"""Of a datagram to an asker that does not say what it takes (RFC 1035)."""
-UDP_LIMIT_BYTES = 1232
-"""Of any other datagram."""
 _RETRY_SECONDS = 0.5
 _WATCH_SECONDS = 120
 """How long one watch is asked to last; the server ends it in good order after that."""
@@ -38,14 +39,44 @@ def log(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-class Follower:
-    """Keeps one kind of object in a dict, by list and watch, in a thread of its own."""
+Key = tuple[str, str]
+"""Namespace and name."""
+Record = tuple[str, str, str]
+"""Owner without the last dot, kind ("A" or "CNAME"), and value."""
 
-    def __init__(self, api: Api, path: str, objects: dict[Key, dict[str, Any]]) -> None:
-        self.api, self.path, self.objects = api, path, objects
-        self.plural = path.rpartition("/")[2]
+
+class Services:
+    """The Services of a cluster, followed by list and watch in a thread of its own."""
+
+    _PATH = "/api/v1/services"
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.specs: dict[Key, dict[str, Any]] = {}
         self.listed = threading.Event()
-        threading.Thread(target=self._follow, name=self.plural, daemon=True).start()
+        threading.Thread(target=self._follow, name="services", daemon=True).start()
+
+    def lookup(self, name: str) -> list[Record] | None:
+        """The records of a name, in any case of letters, without the last dot; None where it does not exist.
+
+        Names that only have names below them exist too: the zone itself, svc, a namespace with Services.
+        """
+        name = name.lower()
+        if name in (CLUSTER_DOMAIN, f"svc.{CLUSTER_DOMAIN}"):
+            return []
+        if not name.endswith(f".svc.{CLUSTER_DOMAIN}"):
+            return None
+        match name.removesuffix(f".svc.{CLUSTER_DOMAIN}").split("."):
+            case [namespace] if any(key[0] == namespace for key in list(self.specs)):  # another thread may add to it
+                return []
+            case [service, namespace] if spec := self.specs.get((namespace, service)):
+                if spec.get("type") == "ExternalName":
+                    target = spec["externalName"].lower().rstrip(".")
+                    of_target = self.lookup(target) if target != name else None
+                    return [(name, "CNAME", f"{target}."), *(of_target or [])]
+                address = spec.get("clusterIP", "None")
+                return [] if address == "None" else [(name, "A", address)]
+        return None
 
     def _follow(self) -> None:
         while True:
@@ -53,27 +84,24 @@ class Follower:
                 version = self._list()
                 self._watch(version)
             except ApiError as error:
-                log(f"{self.plural}: {error}; answering from what was seen")
+                log(f"services: {error}; answering from what was seen")
                 time.sleep(_RETRY_SECONDS)
 
     def _list(self) -> str:
-        listing = self.api.get(self.path)
-        found = {_key(item): item for item in listing["items"]}
-        for key in self.objects.keys() - found.keys():
-            del self.objects[key]
-        self.objects.update(found)
+        listing = self.api.get(self._PATH)
+        self.specs = {_key(item): item["spec"] for item in listing["items"]}
         self.listed.set()
         return str(listing["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> None:
-        path = f"{self.path}?watch=1&timeoutSeconds={_WATCH_SECONDS}&resourceVersion={version}"
+        path = f"{self._PATH}?watch=1&timeoutSeconds={_WATCH_SECONDS}&resourceVersion={version}"
         for event in self.api.watch(path, silence_seconds=_WATCH_SECONDS + 10):
             item = event["object"]
             match event["type"]:
                 case "ADDED" | "MODIFIED":
-                    self.objects[_key(item)] = item
+                    self.specs[_key(item)] = item["spec"]
                 case "DELETED":
-                    self.objects.pop(_key(item), None)
+                    self.specs.pop(_key(item), None)
                 case "ERROR":
                     raise ApiError(int(item.get("code", 0)), str(item.get("message")))
 
@@ -86,14 +114,10 @@ class Resolver:
     """Turns the bytes of a query into those of its answer."""
 
     def __init__(self, api: Api) -> None:
-        self.directory = Directory()
-        self.followers = [
-            Follower(api, "/api/v1/services", self.directory.services),
-            Follower(api, "/apis/discovery.k8s.io/v1/endpointslices", self.directory.slices),
-        ]
+        self.services = Services(api)
 
-    def resolve(self, message: bytes, over_udp: bool) -> bytes | None:
-        """The answer to a query; None for bytes that are none. What a datagram cannot hold is cut, and says so."""
+    def resolve(self, message: bytes) -> bytes | None:
+        """The answer to a query; None for bytes that are none."""
         try:
             query = dns.message.from_wire(message)
         except dns.exception.DNSException:
@@ -101,25 +125,26 @@ class Resolver:
             return None
         if query.flags & dns.flags.QR:
             return None  # somebody's answer: to answer it could go on for ever
-        reply = dns.message.make_response(query, recursion_available=True, our_payload=UDP_LIMIT_BYTES)
+        reply = dns.message.make_response(query, recursion_available=True)
         reply.flags |= dns.flags.AA
         reply.set_rcode(self._fill(reply))
-        limit = min(query.payload or OLD_UDP_LIMIT_BYTES, UDP_LIMIT_BYTES) if over_udp else 0
-        return reply.to_wire(max_size=limit, prefer_truncation=True)
+        return reply.to_wire()
 
     def _fill(self, reply: dns.message.Message) -> dns.rcode.Rcode:
         """Adds the records that answer the reply's question, and returns its response code."""
         if reply.opcode() != dns.opcode.QUERY or len(reply.question) != 1:
             return dns.rcode.NOTIMP
-        if not all(follower.listed.is_set() for follower in self.followers):
-            log(f"{reply.question[0].name}: the API server has not been read yet")
-            return dns.rcode.SERVFAIL
         (question,) = reply.question
-        found = self.directory.lookup(question.name.to_text(omit_final_dot=True), question.rdtype.name)
-        for record in found.records:
-            owner, value = f"{record.owner}.", record.value + "." * (record.kind == "CNAME")
-            reply.answer.append(dns.rrset.from_text(owner, TTL_SECONDS, "IN", record.kind, value))
-        return dns.rcode.Rcode(found.outcome.value)
+        if not self.services.listed.is_set():
+            log(f"{question.name}: the API server has not been read yet")
+            return dns.rcode.SERVFAIL
+        records = self.services.lookup(question.name.to_text(omit_final_dot=True))
+        if records is None:
+            return dns.rcode.NXDOMAIN
+        for owner, kind, value in records:
+            if kind == "CNAME" or question.rdtype == dns.rdatatype.A:
+                reply.answer.append(dns.rrset.from_text(f"{owner}.", TTL_SECONDS, "IN", kind, value))
+        return dns.rcode.NOERROR
 
 
 def servers(address: str, resolver: Resolver) -> Iterator[socketserver.BaseServer]:
@@ -128,7 +153,7 @@ def servers(address: str, resolver: Resolver) -> Iterator[socketserver.BaseServe
     class Datagram(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             message, socket = self.request
-            if reply := resolver.resolve(message, over_udp=True):
+            if reply := resolver.resolve(message):
                 socket.sendto(reply, self.client_address)
 
     class Stream(socketserver.StreamRequestHandler):
@@ -136,7 +161,7 @@ def servers(address: str, resolver: Resolver) -> Iterator[socketserver.BaseServe
 
         def handle(self) -> None:
             while len(prefix := self.rfile.read(2)) == 2:
-                reply = resolver.resolve(self.rfile.read(struct.unpack(">H", prefix)[0]), over_udp=False)
+                reply = resolver.resolve(self.rfile.read(struct.unpack(">H", prefix)[0]))
                 if reply is None:
                     return
                 self.wfile.write(struct.pack(">H", len(reply)) + reply)
