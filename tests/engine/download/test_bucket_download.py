@@ -2,7 +2,6 @@
 
 import asyncio
 import builtins
-import hashlib
 import os
 import random
 from collections.abc import Iterator
@@ -119,16 +118,6 @@ def test_a_bucket_without_end_is_not_listed_to_its_end(
     error = fails(f"{scheme}://weights/models/a", tmp_path)
     assert error.reason == DownloadFailure.SOURCE_NOT_SUPPORTED
     assert "has more than 7 objects: name the folder that has config.json" in error.message
-
-
-def test_sums_are_checked(server: LoopbackBuckets, tmp_path: Path, scheme: str) -> None:
-    sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in MODEL.items())
-    server.buckets["weights"]["models/a/SHA256SUMS"] = sums.encode()
-    server.flipped.add("model.safetensors")
-    error = fails(f"{scheme}://weights/models/a", tmp_path)
-    assert error.reason == DownloadFailure.DIGEST_MISMATCH and "model.safetensors" in error.message
-    server.flipped.clear()
-    assert fetch(f"{scheme}://weights/models/a", tmp_path) == MODEL
 
 
 def test_a_file_that_changes_meanwhile_is_not_put_together_of_two(

@@ -203,34 +203,6 @@ def test_a_flipped_byte_is_refused_by_name_and_not_kept(hub: LoopbackHub, fetche
     assert contents(fetched.run()) == SERVED
 
 
-@pytest.mark.slow
-def test_killed_at_any_moment_it_goes_on(hub: LoopbackHub, tmp_path: Path) -> None:
-    served = SERVED | {f"model-0000{n}-of-00002.safetensors": bytes([n]) + BIG * 3 for n in (1, 2)}
-    hub.models["acme/dinghy"].revisions["main"] = served
-    hub.pause_seconds = 0.03
-    moments, staging = random.Random(11), ModelsFolder(tmp_path).staging(SOURCE)
-    had = 0
-    for _ in range(10):
-        process = start(tmp_path)
-        target = had + moments.randrange(0, 500_000)
-        while process.poll() is None and staged(staging) <= target:
-            time.sleep(0.005)
-        time.sleep(moments.random() * 0.05)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert staged(staging) >= had  # what was there stays
-        had = staged(staging)
-    hub.pause_seconds = 0.0
-    while hub.active:  # it has not noticed yet that nobody reads
-        time.sleep(0.01)
-    hub.asked.clear()
-    process = start(tmp_path)
-    output, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert contents(Path(output.strip())) == served
-    assert 0 < sum(asked.sent for asked in hub.asked) == sum(map(len, served.values())) - had
-
-
 def staged(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
@@ -239,17 +211,6 @@ def staged(folder: Path) -> int:
         except FileNotFoundError:  # renamed meanwhile
             pass
     return total
-
-
-@pytest.mark.slow
-def test_two_processes_download_once(hub: LoopbackHub, tmp_path: Path) -> None:
-    hub.pause_seconds = 0.03
-    processes = [start(tmp_path) for _ in range(2)]
-    errors = "".join(process.communicate()[1] for process in processes)
-    assert [process.returncode for process in processes] == [0, 0], errors
-    assert contents(tmp_path / folder_name(SOURCE)) == SERVED
-    assert sum(asked.sent for asked in hub.asked) == sum(map(len, SERVED.values()))
-    assert errors.count("waiting for it") == 1 and errors.count("fetched_bytes=0") == 1
 
 
 @pytest.mark.slow
@@ -380,23 +341,6 @@ def test_a_disk_without_room_is_told_before_a_byte_is_fetched(
     error = fetched.fails()
     assert error.reason == DownloadFailure.NO_SPACE and "1000000" in error.message
     assert not hub.asked
-
-
-@pytest.mark.slow
-def test_a_disk_that_fills_up_loses_nothing(hub: LoopbackHub, fetched: Fetched) -> None:
-    other = contents(fetched.run(f"{SOURCE}@v1"))
-    limited = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, 900_000)); "
-        "from fairlead_engine.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", limited, "download", SOURCE, "--to", str(fetched.models.path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and DownloadFailure.NO_SPACE in done.stderr and "make room" in done.stderr
-    assert contents(fetched.models.model(f"{SOURCE}@v1")) == other
-    hub.asked.clear()
-    assert contents(fetched.run()) == SERVED
-    assert min(asked.start for asked in hub.asked if asked.path == "model-00001-of-00002.safetensors") > 0
 
 
 @pytest.mark.slow

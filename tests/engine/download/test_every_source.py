@@ -107,6 +107,7 @@ def test_two_processes_download_once(place: Place, tmp_path: Path) -> None:
     errors = "".join(map(ended, processes))
     assert [process.returncode for process in processes] == [0, 0], errors
     assert contents(tmp_path / folder_name(place.source)) == MODEL and fetched_bytes(errors) == SIZE
+    assert errors.count("waiting for it") == 1
 
 
 def test_a_flipped_byte_is_refused_by_name_and_a_full_disk_loses_nothing(place: Place, tmp_path: Path) -> None:

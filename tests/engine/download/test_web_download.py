@@ -125,16 +125,6 @@ def test_a_file_that_changes_meanwhile_is_not_put_together_of_two(server: Loopba
     assert fetch(server, tmp_path, "models/a") == FOLDER | {SHARDS[0]: WEIGHTS[1:] + b"!"}
 
 
-def test_sums_are_checked(server: LoopbackWeb, tmp_path: Path) -> None:
-    good = "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in FOLDER.items())
-    server.files["models/a/SHA256SUMS"] = good.encode()
-    server.files[f"models/a/{SHARDS[1]}"] = WEIGHTS
-    error = fails(server, tmp_path, "models/a")
-    assert error.reason == DownloadFailure.DIGEST_MISMATCH and SHARDS[1] in error.message
-    server.files[f"models/a/{SHARDS[1]}"] = FOLDER[SHARDS[1]]
-    assert fetch(server, tmp_path, "models/a") == FOLDER
-
-
 @pytest.mark.parametrize(("name", "compression"), [("m.tar", ""), ("m.tar.gz", "gz"), ("m.tgz", "gz"), *ZSTD])
 def test_an_archive_is_unpacked(server: LoopbackWeb, tmp_path: Path, name: str, compression: str) -> None:
     packed = tar({f"./model/{path}": each for path, each in FOLDER.items()} | {"README.md": b"#"}, compression)
