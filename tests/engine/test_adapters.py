@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,7 +21,7 @@ from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import AdapterError, ConfigError, EngineError
 from fairlead_engine.model.lora.adapted_linear import AdaptedLinear
 from fairlead_engine.runner import ModelRunner, model_part
-from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Held, Pooling
+from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import ALL, write_random_adapter
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
@@ -293,34 +292,6 @@ def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: 
     assert len({tuple(tokens) for tokens in answers[0].values()}) > 3
 
 
-def test_what_has_begun_with_an_adapter_goes_on_with_no_other_of_its_name(
-    model: Path, adapters: dict[str, Path]
-) -> None:
-    """As the rounds of a beam search, each of them a request: unloaded or not, it is theirs until they are over."""
-    engine = Engine(config_of(model, {"x": adapters["everything"]}, adapter_folder=str(adapters["everything"].parent)))
-    request = make_request("r", list(range(5, 45)), adapter="x", max_tokens=12)
-    begun = msgspec.structs.replace(request, prompt_token_ids=[44], hold="search")
-    engine.hold("search", Held(prompt_token_ids=list(range(5, 44)), adapter="x"))
-    wanted = serve(engine, [begun])["r"][0]
-    engine.unload_adapter("x")
-    assert serve(engine, [begun])["r"][0] == wanted, "it goes on where nobody else may ask for it"
-    refused = engine.add(request)
-    assert refused is not None and refused.finish_reason is FinishReason.INVALID
-    told: list[AdapterError | None] = []
-    engine.load_adapter("x", adapters["attention"], told.append)
-    while not told:
-        engine.adapters.wait()
-        engine.adapters.settle()
-    assert told == [None]
-    other = serve(engine, [request])["r"][0]
-    assert other != wanted and serve(engine, [begun])["r"][0] == wanted, "nor do they share what was computed"
-    assert serve(engine, [request])["r"][0] == other
-    engine.abort("search")
-    assert engine.add(begun) is not None and serve(engine, [request])["r"][0] == other
-    engine.check()
-    assert engine.load.num_adapters_on_device == 1, "of the old one nothing is left"
-
-
 @pytest.mark.slow
 def test_what_another_rank_cannot_read_fails_that_load_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank may be refused a file that the first has read; all of them go on, and the next load is as any."""
@@ -347,40 +318,6 @@ def test_what_another_rank_cannot_read_fails_that_load_alone(tmp_path: Path, mon
         engine.check()
     finally:
         runner.close()
-
-
-def test_a_name_that_is_loaded_again_shares_no_block_with_what_it_was(model: Path, adapters: dict[str, Path]) -> None:
-    """Not even while somebody still runs with the old one, who is served to the end."""
-    engine = Engine(config_of(model, {"x": adapters["everything"]}))
-    prompt = list(range(2, 30))
-    request, wanted = make_request("r", prompt, adapter="x", max_tokens=12), {}
-    for kind in ("everything", "attention"):
-        wanted[kind] = serve(Engine(config_of(model, {"x": adapters[kind]})), [request])["r"][0]
-    assert engine.add(make_request("old", prompt, adapter="x", max_tokens=12)) is None
-    got: dict[str, list[int]] = {"old": [], "new": []}
-    for _ in range(4):
-        for output in engine.step():
-            got[output.request_id] += output.new_token_ids
-    engine.unload_adapter("x")
-    engine.check()
-    refused = engine.add(make_request("late", prompt, adapter="x", max_tokens=3))
-    assert refused is not None and "The model has no adapter 'x'" in (refused.message or "")
-    with pytest.raises(AdapterError, match="no adapter 'x' is loaded"):
-        engine.unload_adapter("x")
-    ended: list[AdapterError | None] = []
-    engine.load_adapter("x", adapters["attention"], ended.append)
-    while not ended:
-        engine.adapters.wait()
-        engine.adapters.settle()
-    assert ended == [None]
-    assert engine.add(make_request("new", prompt, adapter="x", max_tokens=12)) is None
-    while engine.has_work():
-        for output in engine.step():
-            got[output.request_id] += output.new_token_ids
-            assert output.num_cached_tokens == 0
-        engine.check()
-    assert got == {"old": wanted["everything"], "new": wanted["attention"]}
-    assert engine.load.num_adapters_on_device == 1, "of the old one nothing is left"
 
 
 def test_one_that_was_replaced_on_disk_continues_nobodys_keys_and_values(

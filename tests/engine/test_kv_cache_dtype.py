@@ -61,20 +61,6 @@ def test_a_model_is_transformers_with_a_cache_that_rounds(family: str, name: str
     assert float(torch.cat(gaps).max()) < 1e-2 < float(torch.cat(plain).max())
 
 
-@pytest.mark.parametrize("backend", ["cpu_spans", "block_tables"])
-@pytest.mark.parametrize("name", STEP)
-def test_chunks_company_prefixes_and_preemption_change_no_token(name: str, backend: str, tmp_path: Path) -> None:
-    folder = write_random_checkpoint(tmp_path, FAMILIES["qwen3"](max_position_embeddings=256))
-    settings: dict[str, Any] = {"kv_cache_dtype": name, "attention_backend": backend}
-    prompts = [*PROMPTS, PROMPTS[1][:30] + [3, 4, 5]]
-    whole = serve(folder, prompts, **settings)
-    assert [serve(folder, [prompt], **settings)[0] for prompt in prompts] == whole
-    assert serve(folder, prompts, max_num_batched_tokens=4, **settings) == whole
-    assert serve(folder, prompts, 1, max_num_batched_tokens=7, block_size=1, **settings) == whole
-    size = loaded_runner(folder, device="cpu", dtype="float32", block_size=4, **settings).kv_bytes_per_block()
-    assert serve(folder, prompts, max_model_len=60, kv_cache_memory=18 * size, **settings) == whole
-
-
 @pytest.mark.parametrize(("dtype", "ratio"), [("float32", 4 * 64 / (64 + 4)), ("bfloat16", 2 * 64 / (64 + 4))])
 @pytest.mark.parametrize("name", STEP)
 def test_the_same_memory_holds_more_tokens(name: str, dtype: str, ratio: float, tmp_path: Path) -> None:

@@ -265,6 +265,8 @@ def test_what_cannot_be_loaded_is_refused() -> None:
     engine.adapters.settle()
     with pytest.raises(AdapterError, match="'x' is there already"):
         engine.load_adapter("x", Path("/x"), ended.append)
+    with pytest.raises(AdapterError, match="no adapter 'y' is loaded"):
+        engine.unload_adapter("y")
     none, _ = make(0)
     with pytest.raises(AdapterError, match="start it with --max-loras"):
         none.load_adapter("x", Path("/x"), ended.append)

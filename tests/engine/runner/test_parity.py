@@ -328,41 +328,6 @@ def test_block_tables_of_any_kind_give_the_references_tokens(block_size, scatter
     check(reference, qwen3, sequences)
 
 
-def test_sequences_that_arrive_while_others_decode_disturb_nobody(llama, backend, reference):
-    runner = make_runner(llama, backend=backend)
-    sequences = place(make_prompts(30, 12, 45, 8), 16, num_new=9)
-    for arrived in range(1, len(sequences)):
-        for _ in range(2):
-            step(runner, sequences[:arrived], budget=32)
-    generate(runner, sequences, num_new=9, budget=32)
-    check(reference, llama, sequences)
-
-
-def test_a_prefix_computed_by_another_sequence_is_reused(llama, backend, reference):
-    block_size, num_new = 8, 8
-    runner = make_runner(llama, backend=backend, block_size=block_size)
-    shared, *tails = make_prompts(40, 1, 9, 24)
-    first, *others = place([shared, *(shared + tail for tail in tails)], block_size, num_new)
-    generate(runner, [first], num_new=1, budget=64)
-    for other in others:
-        other.num_computed_tokens = len(shared)
-        other.block_table[:5] = first.block_table[:5]
-    generate(runner, [first, *others], num_new, budget=64)
-    check(reference, llama, [first, *others])
-
-
-def test_a_preempted_sequence_goes_on_where_it_was(qwen3, backend, reference):
-    runner = make_runner(qwen3, backend=backend)
-    sequences = place(make_prompts(50, 20), 16, num_new=12)
-    generate(runner, sequences, num_new=5, budget=64)
-    preempted, other = sequences
-    preempted.num_computed_tokens = 0
-    preempted.block_table = [400, 300, 301, 100]
-    generate(runner, [other], num_new=8, budget=64)
-    generate(runner, sequences, num_new=12, budget=17)
-    check(reference, qwen3, sequences)
-
-
 def test_bfloat16_stays_close_to_float32(llama, reference):
     runner = make_runner(llama, dtype="bfloat16")
     assert runner.dtype is torch.bfloat16
@@ -382,15 +347,3 @@ def test_a_step_in_which_nobody_samples_still_fills_the_cache(llama, backend, re
     sequence.num_computed_tokens = 32
     generate(runner, [sequence], num_new=4, budget=64)
     check(reference, llama, [sequence])
-
-
-def test_log_probabilities_are_the_references(llama, reference):
-    runner = make_runner(llama)
-    (sequence,) = place(make_prompts(25), 16, num_new=1)
-    sequence.sampling = SamplingParams(temperature=0.0, logprobs=4)
-    (token,) = run(runner, Batch([ScheduledSequence(sequence, 25)]))
-    expected = reference.logits(llama, sequence.token_ids)[-1].log_softmax(-1)
-    assert token.logprobs.rank == 0
-    assert [token_id for token_id, _ in token.logprobs.top] == expected.topk(4).indices.tolist()
-    assert [logprob for _, logprob in token.logprobs.top] == pytest.approx(expected.topk(4).values.tolist(), abs=1e-3)
-    assert token.logprobs.logprob == token.logprobs.top[0][1]
