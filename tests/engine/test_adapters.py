@@ -23,13 +23,15 @@ from fairlead_engine.model.lora.adapted_linear import AdaptedLinear
 from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Pooling
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.adapters import ALL, write_random_adapter
+from fairlead_engine_testing.adapted_models import Peft, check, config_of, serve
+from fairlead_engine_testing.adapters import ALL, write_random_adapter, write_random_soft_prompt
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.launches import Launches
 from fairlead_engine_testing.letters import write_letters
 
-TOLERANCE = 1e-3
+NUM_VIRTUAL = 5
+"""Tokens of a soft prompt."""
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "kv_a_proj_with_mqa")
 KINDS: dict[str, dict[str, Any]] = {
     "everything": {"rank": 8, "alpha": 16},
@@ -48,75 +50,6 @@ def write_adapters(folder: Path, model: Path, targets: tuple[str, ...] = ALL) ->
     return found
 
 
-class Peft:
-    """The reference: transformers with peft's adapters, one sequence at a time."""
-
-    def __init__(self, model: Path, adapters: dict[str, Path]) -> None:
-        from peft import PeftModel
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            first, *others = adapters
-            self._model = PeftModel.from_pretrained(base, adapters[first], adapter_name=first).eval()
-            for name in others:
-                self._model.load_adapter(adapters[name], adapter_name=name)
-
-    def logprobs(self, adapter: str | None, token_ids: list[int]) -> torch.Tensor:
-        """[tokens, vocab]."""
-        with torch.inference_mode():
-            if adapter is None:
-                with self._model.disable_adapter():
-                    logits = self._model(torch.tensor([token_ids])).logits[0]
-            else:
-                self._model.set_adapter(adapter)
-                logits = self._model(torch.tensor([token_ids])).logits[0]
-        return logits.log_softmax(-1)  # type: ignore[no-any-return]
-
-
-def config_of(model: Path, adapters: dict[str, Path], **settings: Any) -> EngineConfig:
-    common: dict[str, Any] = {
-        "dtype": "float32", "device": "cpu", "num_threads": 1, "block_size": 4, "max_model_len": 64,
-        "max_num_queued_tokens": 10**6, "kv_cache_memory": 2**20, "max_lora_rank": 64,
-    }  # fmt: skip
-    modules = ",".join(f"{name}={folder}" for name, folder in adapters.items())
-    return EngineConfig(model=str(model), lora_modules=modules or None, **{**common, **settings})
-
-
-def serve(engine: Engine, requests: list[EngineRequest]) -> dict[str, tuple[list[int], list[float], list[float]]]:
-    """Tokens, log-probabilities and vectors."""
-    found: dict[str, tuple[list[int], list[float], list[float]]] = {each.request_id: ([], [], []) for each in requests}
-    for request in requests:
-        assert engine.add(request) is None
-    while engine.has_work():
-        for output in engine.step():
-            tokens, logprobs, vector = found[output.request_id]
-            assert output.message is None
-            tokens += output.new_token_ids
-            logprobs += [each.logprob for each in output.logprobs or ()]
-            vector += (
-                torch.frombuffer(bytearray(output.embedding), dtype=torch.float32).tolist()
-                if (output.embedding)
-                else []
-            )
-        engine.check()
-    return found
-
-
-def check(peft: Peft, request: EngineRequest, tokens: list[int], logprobs: list[float]) -> None:
-    prompt = request.prompt_token_ids
-    wanted = peft.logprobs(request.adapter, prompt + tokens)[len(prompt) - 1 : -1]
-    assert len(tokens) == request.sampling.max_tokens
-    for row, token_id, logprob in zip(wanted, tokens, logprobs, strict=True):
-        assert float(row[token_id]) == pytest.approx(logprob, abs=TOLERANCE)
-        best = row.topk(2).values
-        assert best[0] - row[token_id] <= TOLERANCE
-        assert best[0] - best[1] <= TOLERANCE or token_id == int(row.argmax())
-
-
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "mixtral", "deepseek_v2"])
 def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -> None:
     model = write_random_checkpoint(tmp_path / "model", FAMILIES[family]())
@@ -133,8 +66,8 @@ def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -
     ]  # fmt: skip
     found = serve(engine, requests)
     for request in requests:
-        check(peft, request, *found[request.request_id][:2])
-    unlike = {tuple(tokens) for tokens, _, _ in found.values()}
+        check(peft, request, found[request.request_id])
+    unlike = {tuple(each.tokens) for each in found.values()}
     assert len(unlike) > len(adapters), "adapters change what is said"
 
 
@@ -170,7 +103,7 @@ def test_what_peft_has_saved_is_read(tmp_path: Path) -> None:
     ]
     found = serve(Engine(config_of(model, adapters)), requests)
     for request in requests:
-        check(peft, request, *found[request.request_id][:2])
+        check(peft, request, found[request.request_id])
 
 
 @pytest.fixture(scope="module")
@@ -185,12 +118,13 @@ def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 def random_requests(draw: random.Random, adapters: dict[str, Path], longest: int) -> Iterator[EngineRequest]:
     shared = [draw.randrange(2, 60) for _ in range(longest)]
+    longest -= NUM_VIRTUAL
     for index in range(draw.randint(6, 14)):
         length = draw.randint(1, longest * 2 // 3)
         prompt = shared[: draw.randint(0, length)]
         prompt += [draw.randrange(2, 60) for _ in range(length - len(prompt))]
         common: dict[str, Any] = {"adapter": draw.choice([None, *adapters]), "arrival_time": float(draw.random())}
-        if draw.random() < 0.2:
+        if draw.random() < 0.2 and adapters.get(common["adapter"]) != adapters["soft"]:
             yield make_request(
                 str(index), prompt, max_tokens=0, pooling=draw.choice([Pooling.LAST, Pooling.MEAN]), **common
             )
@@ -204,10 +138,13 @@ def random_requests(draw: random.Random, adapters: dict[str, Path], longest: int
 
 @pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.compute) for seed in range(5, 30))])
 def test_company_places_and_preemption_change_no_answer(
-    seed: int, model: Path, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    seed: int, model: Path, adapters: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More adapters than places on the device, and than the host keeps; steps that overlap, and that are captured."""
+    """More adapters than places on the device, and than the host keeps; steps that overlap, that are captured, that go
+    on by guesses from the text."""
     draw = random.Random(seed)
+    soft = write_random_soft_prompt(tmp_path / "soft", model, num_virtual_tokens=NUM_VIRTUAL)
+    adapters = {**adapters, "soft": soft, "again": soft}
     is_captured = seed % 3 == 0
     if is_captured:
         monkeypatch.setattr(model_part, "choose_recorder", lambda *args, **settings: CPUGraphs())
@@ -226,15 +163,16 @@ def test_company_places_and_preemption_change_no_answer(
     alone = replace(config, enable_prefix_caching=False, max_num_batched_tokens=256, async_scheduling=False)
     apart = Engine(alone, runner)
     wanted = {each.request_id: serve(apart, [each])[each.request_id] for each in requests}
-    for is_async, is_busy in ((False, False), (True, True)):
-        engine = Engine(replace(config, async_scheduling=is_async), runner)
-        if is_busy:
+    for changes in ({}, {"speculative_method": "ngram"}, {"async_scheduling": True}):
+        engine = Engine(replace(config, **{"async_scheduling": False, **changes}), runner)
+        if changes.get("async_scheduling"):
             runner.is_over = lambda launched: False  # type: ignore[attr-defined]
         found = serve(engine, requests)
-        for name, (tokens, logprobs, vector) in wanted.items():
-            assert found[name][0] == tokens
-            assert found[name][1] == pytest.approx(logprobs, abs=2e-3)
-            assert found[name][2] == pytest.approx(vector, abs=1e-4)
+        for name, answer in wanted.items():
+            assert found[name].tokens == answer.tokens
+            assert found[name].logprobs == pytest.approx(answer.logprobs, abs=2e-3)
+            assert found[name].prompt_logprobs == pytest.approx(answer.prompt_logprobs, abs=2e-3)
+            assert found[name].vector == pytest.approx(answer.vector, abs=1e-4)
         assert engine.blocks.num_free == engine.blocks.num_blocks
 
 
@@ -262,9 +200,9 @@ def test_features_meet_in_one_batch_and_each_answer_is_what_it_is_alone(
     found = serve(engine, requests)
     alone = Engine(replace(config, speculative_method=None, enable_prefix_caching=False), runner)
     for request in requests:
-        tokens, _, vector = serve(alone, [request])[request.request_id]
-        assert found[request.request_id][0] == tokens
-        assert found[request.request_id][2] == pytest.approx(vector, abs=1e-4)
+        answer = serve(alone, [request])[request.request_id]
+        assert found[request.request_id].tokens == answer.tokens
+        assert found[request.request_id].vector == pytest.approx(answer.vector, abs=1e-4)
     assert engine.load.num_draft_tokens > 0 and engine.load.num_masks > 0
 
 
@@ -285,7 +223,7 @@ def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: 
                 make_request(str(index), range(3, 12 + index), adapter=adapter, max_tokens=9, ignore_eos=True)
                 for index, adapter in enumerate([*adapters, None])
             ]
-            answers.append({name: tokens for name, (tokens, _, _) in serve(Engine(config, runner), requests).items()})
+            answers.append({name: each.tokens for name, each in serve(Engine(config, runner), requests).items()})
         finally:
             runner.close()
     assert answers[0] == answers[1]
@@ -314,7 +252,7 @@ def test_what_another_rank_cannot_read_fails_that_load_alone(tmp_path: Path, mon
         [lost, found] = told
         assert lost is not None and "rank 1 could not read it: " in lost.message and found is None
         answers = serve(engine, [make_request(name, [5, 6, 7], adapter=name or None) for name in ("", "found")])
-        assert answers[""][0] and answers["found"][0] != answers[""][0]
+        assert answers[""].tokens and answers["found"].tokens != answers[""].tokens
         engine.check()
     finally:
         runner.close()

@@ -4,7 +4,6 @@ that there are tokens before the prompt."""
 import json
 import random
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +11,20 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fairlead_engine.config import EngineConfig
 from fairlead_engine.core import adapter_places
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.runner import ModelRunner, model_part
+from fairlead_engine.runner import ModelRunner
 from fairlead_engine.sequences import Sequence
 from fairlead_engine.speculative.ngram import NGramProposer
 from fairlead_engine.types import EngineRequest, FinishReason, Pooling, SamplingParams
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.adapted_models import TOLERANCE, Answer, Peft, check, config_of, serve
 from fairlead_engine_testing.adapters import write_random_adapter, write_random_soft_prompt
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
 
-TOLERANCE = 1e-3
 NUM_VIRTUAL = {"short": 1, "soft": 6, "long": 11}
-
-
-class Peft:
-    """The reference: transformers with one of peft's adapters, one sequence at a time."""
-
-    def __init__(self, model: Path, adapter: Path | None, num_virtual: int = 0) -> None:
-        from peft import PeftModel
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._model = base.eval() if adapter is None else PeftModel.from_pretrained(base, adapter).eval()
-        self._num_virtual = num_virtual
-
-    def logits(self, token_ids: list[int]) -> torch.Tensor:
-        """[tokens, vocab], of the tokens that are somebody's."""
-        with torch.inference_mode():
-            return self._model(torch.tensor([token_ids])).logits[0, self._num_virtual :]  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -70,50 +46,6 @@ def write_adapters(folder: Path, model: Path) -> dict[str, Path]:
     return {**found, "lora": write_random_adapter(folder / "lora", model, rank=4)}
 
 
-def config_of(model: Path, adapters: dict[str, Path], **settings: Any) -> EngineConfig:
-    common: dict[str, Any] = {
-        "dtype": "float32", "device": "cpu", "num_threads": 1, "block_size": 4, "max_model_len": 64,
-        "max_num_queued_tokens": 10**6, "kv_cache_memory": 2**20, "max_loras": 4,
-    }  # fmt: skip
-    modules = ",".join(f"{name}={folder}" for name, folder in adapters.items())
-    return EngineConfig(model=str(model), lora_modules=modules or None, **{**common, **settings})
-
-
-class Answer:
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.logprobs: list[float] = []
-        self.prompt_logprobs: list[float] = []
-        self.num_cached_tokens = 0
-
-
-def serve(engine: Engine, requests: list[EngineRequest]) -> dict[str, Answer]:
-    found = {each.request_id: Answer() for each in requests}
-    for request in requests:
-        assert engine.add(request) is None
-    while engine.has_work():
-        for output in engine.step():
-            answer = found[output.request_id]
-            assert output.message is None
-            answer.tokens += output.new_token_ids
-            answer.logprobs += [each.logprob for each in output.logprobs or ()]
-            answer.prompt_logprobs += [each.logprob for each in output.prompt_logprobs or ()]
-            answer.num_cached_tokens = max(answer.num_cached_tokens, output.num_cached_tokens)
-        engine.check()
-    return found
-
-
-def check(peft: Peft, request: EngineRequest, answer: Answer) -> None:
-    prompt = request.prompt_token_ids
-    wanted = peft.logits(prompt + answer.tokens).log_softmax(-1)[len(prompt) - 1 : -1]
-    assert len(answer.tokens) == request.sampling.max_tokens
-    for row, token_id, logprob in zip(wanted, answer.tokens, answer.logprobs, strict=True):
-        assert float(row[token_id]) == pytest.approx(logprob, abs=TOLERANCE)
-        best = row.topk(2).values
-        assert best[0] - row[token_id] <= TOLERANCE
-        assert best[0] - best[1] <= TOLERANCE or token_id == int(row.argmax())
-
-
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
 def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -> None:
     """In chunks that end among the virtual tokens, beside a LoRA adapter and none."""
@@ -130,7 +62,7 @@ def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -
     ]  # fmt: skip
     found = serve(engine, requests)
     for adapter in [*adapters, None]:
-        peft = Peft(model, None if adapter is None else adapters[adapter], NUM_VIRTUAL.get(adapter or "", 0))
+        peft = Peft(model, {name: adapters[name] for name in [adapter or "lora"]})
         for request in requests:
             if request.adapter == adapter:
                 check(peft, request, found[request.request_id])
@@ -152,7 +84,7 @@ def test_what_peft_has_saved_is_read(kind: str, model: Path, tmp_path: Path) -> 
     assert json.loads((tmp_path / "saved/adapter_config.json").read_text())["peft_type"] == kind
     request = make_request("r", [7, 9, 30], adapter="x", max_tokens=5, ignore_eos=True, logprobs=0)
     found = serve(Engine(config_of(model, {"x": tmp_path / "saved"})), [request])
-    check(Peft(model, tmp_path / "saved", 5), request, found["r"])
+    check(Peft(model, {"x": tmp_path / "saved"}), request, found["r"])
 
 
 def test_penalties_and_log_probabilities_of_prompts_see_no_virtual_tokens(
@@ -168,14 +100,14 @@ def test_penalties_and_log_probabilities_of_prompts_see_no_virtual_tokens(
     ]
     engine = Engine(config_of(model, adapters, max_num_batched_tokens=5))
     found = {name: answer for each in requests for name, answer in serve(engine, [each]).items()}
-    peft = Peft(model, adapters["soft"], NUM_VIRTUAL["soft"])
-    logprobs = peft.logits(prompt).log_softmax(-1)
+    peft = Peft(model, {"soft": adapters["soft"]})
+    logprobs = peft.logits("soft", prompt).log_softmax(-1)
     wanted = [float(row[token_id]) for row, token_id in zip(logprobs[:-1], prompt[1:], strict=True)]
     for name in ("scored", "again"):
         assert found[name].prompt_logprobs == pytest.approx(wanted, abs=TOLERANCE)
     penalty, token_ids = RepetitionPenaltyLogitsProcessor(5.0), [*prompt]
     for token_id in found["penalised"].tokens:
-        row = penalty(torch.tensor([token_ids]), peft.logits(token_ids)[-1:].clone())[0]
+        row = penalty(torch.tensor([token_ids]), peft.logits("soft", token_ids)[-1:].clone())[0]
         assert float(row.max() - row[token_id]) <= TOLERANCE
         token_ids.append(token_id)
 
@@ -212,50 +144,6 @@ def test_cached_prefixes_count_without_virtual_tokens_and_belong_to_their_adapte
     assert first.tokens == second.tokens
     assert ask("long").num_cached_tokens == ask(None).num_cached_tokens == 0
     assert engine.load.virtual_tokens == NUM_VIRTUAL
-
-
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.compute) for seed in range(2, 25))])
-def test_company_places_and_preemption_change_no_answer(
-    seed: int, model: Path, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More adapters than places; steps that overlap, that are captured, that go on by guesses from the text."""
-    draw = random.Random(seed)
-    if is_captured := seed % 2 == 0:
-        monkeypatch.setattr(model_part, "choose_recorder", lambda *args, **settings: CPUGraphs())
-    longest, most_seqs = 40, draw.choice([2, 4, 6])
-    config = config_of(
-        model, adapters, block_size=draw.choice([2, 3, 4]), max_model_len=longest, max_loras=draw.choice([1, 2, 4]),
-        max_cpu_loras=draw.choice([1, 2, 4]), max_num_seqs=most_seqs, enable_prefix_caching=draw.random() < 0.7,
-        attention_backend="block_tables" if is_captured else draw.choice(["cpu_spans", "block_tables"]),
-        max_num_batched_tokens=max(most_seqs, draw.choice([3, 8, 64])),
-    )  # fmt: skip
-    runner = load_runner(config)
-    blocks = -(-longest // config.block_size) + draw.choice([0, 1, 6, 20])
-    config = replace(config, kv_cache_memory=blocks * runner.kv_bytes_per_block())
-    shared, requests = [draw.randrange(2, 60) for _ in range(20)], []
-    for index in range(14):
-        adapter = draw.choice([None, *adapters, *NUM_VIRTUAL])
-        length = draw.randint(1, 18)
-        prompt = shared[:length] if draw.random() < 0.5 else [draw.randrange(2, 9) for _ in range(length)]
-        sampling = draw.choice(
-            [{}, {"temperature": 1.0, "seed": 3}, {"frequency_penalty": 1.5}, {"prompt_logprobs": 0}]
-        )
-        requests.append(
-            make_request(
-                str(index), prompt, adapter=adapter, arrival_time=draw.random(), ignore_eos=True, logprobs=0,
-                max_tokens=draw.randint(1, longest - length - NUM_VIRTUAL.get(adapter or "", 0)), **sampling,
-            )
-        )  # fmt: skip
-    alone = Engine(replace(config, enable_prefix_caching=False, max_num_batched_tokens=256), runner)
-    wanted = {each.request_id: serve(alone, [each])[each.request_id] for each in requests}
-    for settings in ({"async_scheduling": True}, {"async_scheduling": False, "speculative_method": "ngram"}):
-        engine = Engine(replace(config, **settings), runner)
-        found = serve(engine, requests)
-        for name, answer in wanted.items():
-            assert found[name].tokens == answer.tokens
-            assert found[name].logprobs == pytest.approx(answer.logprobs, abs=2e-3)
-            assert found[name].prompt_logprobs == pytest.approx(answer.prompt_logprobs, abs=2e-3)
-        assert engine.blocks.num_free == engine.blocks.num_blocks
 
 
 def test_nothing_is_quoted_from_virtual_tokens() -> None:
