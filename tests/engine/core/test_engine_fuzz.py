@@ -1,23 +1,29 @@
-"""Prompts made of others' outputs, in caches so small that prefixes get gaps: the books stay right, and all are served.
+"""Whatever arrives in whatever order: every output is the one that a prompt gets alone, and nothing leaks.
 
-Where `test_engine_properties` lets hypothesis look for single mistakes, this plays whole lives of an engine, seeded:
-bursts with pauses, tiny vocabularies, blocks of one to four tokens, budgets of one. What one request generates is what
-the next one asks with, as in every conversation.
+The runner is fake, and its tokens depend on what it finds in its slots, so that a scheduling or block error changes
+one. Whole lives of an engine are played, seeded: bursts with pauses, tiny vocabularies, blocks of one to four tokens,
+budgets of one, caches so small that prefixes get gaps. What one request generates is what the next one asks with, as in
+every conversation. Beside each engine a mirror follows the changes of each step, as the HTTP process does.
 """
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import BlockChanges
+from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
+from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.server.kv_mirror import KVMirror
-from fairlead_engine.types import EngineRequest, FinishReason
+from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config
 
 MAX_LEN = 24
+UNANSWERED = (FinishReason.ERROR, FinishReason.INVALID, FinishReason.REJECTED)
+"""Ends with a message. Invalid is a length that is to be reached where every token is ruled out."""
 MAX_STEPS = 3000
 """More than any of these lives takes by a factor of ten: who needs more waits for ever."""
 
@@ -29,6 +35,8 @@ class Life:
     seed: int
     requests: dict[str, EngineRequest] = field(default_factory=dict)
     tokens: dict[str, list[int]] = field(default_factory=dict)
+    scored: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """Tokens of prompts, with their log-probabilities."""
     ended: dict[str, FinishReason] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -40,7 +48,10 @@ class Life:
         vocab_size = draw.randint(1, 4)
         eos = draw.choice([(), (0,)])
         model = FakeModelConfig(vocab_size=vocab_size, max_position_embeddings=MAX_LEN, eos_token_ids=eos)
-        self.runner = FakeRunner(model, block_size=block_size)
+        max_num_queued = draw.choice([1, 40, *[10_000] * 4])
+        self.is_bounded = max_num_queued < 10_000
+        allocator = draw.choice([ConsecutiveBlocks, LRUBlocks])
+        self.runner = FakeRunner(model, block_size=block_size, block_allocator=allocator)
         self.engine = Engine(
             fake_config(
                 num_blocks=self.num_blocks,
@@ -48,14 +59,14 @@ class Life:
                 max_model_len=self.max_len,
                 max_num_seqs=max_num_seqs,
                 max_num_batched_tokens=max_num_seqs + draw.choice([0, 0, 1, 3, 20]),
-                max_num_queued_tokens=10_000,
+                max_num_queued_tokens=max_num_queued,
                 enable_prefix_caching=draw.random() < 0.9,
                 async_scheduling=draw.random() < 0.5,
             ),
             self.runner,
         )
-        spoilt = {draw.randrange(2, MAX_LEN) for _ in range(draw.choice([0, 0, 1]))}
-        self.runner.is_spoilt = lambda sequence: sequence.num_tokens in spoilt and len(sequence.request_id) == 1
+        self.spoilt = {draw.randrange(2, MAX_LEN) for _ in range(draw.choice([0, 0, 1]))}
+        self.runner.is_spoilt = lambda sequence: sequence.num_tokens in self.spoilt and len(sequence.request_id) == 1
         self.changes = self.engine.blocks.listener = BlockChanges()
         self.mirror = KVMirror()
 
@@ -96,12 +107,28 @@ class Life:
             priority=draw.choice([0, 0, 0, 1, -1]),
             cache_salt=draw.choice([None, None, None, "salt"]),
             part_of=draw.choice([None, None, "x", "y"]),
-            max_tokens=draw.randint(1, 12),
             ignore_eos=draw.random() < 0.5,
+            **self.sampling(),
         )
-        self.requests[name], self.tokens[name] = request, []
-        assert self.engine.add(request) is None
+        self.requests[name], self.tokens[name], self.scored[name] = request, [], []
+        if (refused := self.engine.add(request)) is not None:
+            self.take(refused)
         self.check()
+
+    def sampling(self) -> dict[str, Any]:
+        """What else is asked for: most of the time only a length."""
+        draw = self.random
+        if draw.random() < 0.05:
+            return {"max_tokens": 0, "prompt_logprobs": draw.choice([None, 1])}
+        last = self.runner.model_config.vocab_size - 1
+        most = draw.choice([None, *[draw.randint(1, 12)] * 7])
+        return {
+            "max_tokens": most,
+            "min_tokens": draw.choice([0, 0, 0, min(2, most or 2)]),
+            "stop_token_ids": draw.choice([(), (), (), (last,), (0, last)]),
+            "prompt_logprobs": draw.choice([None, None, None, 0, 3]),
+            "logit_bias": draw.choice([{}, {}, {}, {0: 100.0}, {0: -100.0}]),
+        }
 
     def prompt(self) -> list[int]:
         """Part of another's prompt and of what it is answered, often with something behind it."""
@@ -112,24 +139,35 @@ class Life:
             prompt = [*other, *self.runner.generate(other, draw.randint(0, 8))]
             prompt = prompt[: draw.randint(1, len(prompt))]
         prompt += [draw.randrange(vocab_size) for _ in range(draw.choice([0, 1, 1, 2, 6]))]
-        return prompt[: self.max_len - 1] or [0]
+        return prompt[: self.max_len - draw.choice([0, *[1] * 10])] or [0]
 
     def step(self) -> None:
         line = [*self.engine.scheduler.running, *self.engine.scheduler.waiting]
         computed = [sequence.num_computed_tokens for sequence in line]
         for output in self.engine.step():
-            assert output.request_id not in self.ended
-            self.tokens[output.request_id] += output.new_token_ids
-            assert (output.message is not None) == (output.finish_reason is FinishReason.ERROR)
-            if output.finish_reason is not None:
-                self.ended[output.request_id] = output.finish_reason
+            self.take(output)
         scheduler = self.engine.scheduler
+        widths = [num_tokens for _, num_tokens in self.runner.batches[-1]]
+        assert 0 < sum(widths) <= scheduler.limits.max_num_batched_tokens
+        assert max(len(widths), len(scheduler.running)) <= scheduler.limits.max_num_seqs
+        assert widths == sorted(widths, key=lambda width: width > 1), "single-token items come first"
         parts = [each.part_of for each in scheduler.running if each.part_of is not None]
         assert all(parts.count(each) <= scheduler.max_num_parts for each in parts)
         for first, before in zip(line[:1], computed[:1], strict=True):
             goes_on = first.num_computed_tokens > before or first.under_way is not None
-            assert goes_on or first.finish_reason is FinishReason.ERROR, "the first in line always goes on"
+            assert goes_on or first.finish_reason in UNANSWERED, "the first in line always goes on"
         self.check()
+
+    def take(self, output: SequenceOutput) -> None:
+        name = output.request_id
+        assert name not in self.ended
+        assert (output.message is not None) == (output.finish_reason in UNANSWERED)
+        if output.prompt_logprobs:
+            assert not self.tokens[name], "log-probabilities of a prompt after its first token"
+            self.scored[name] += [(each.token_id, -each.logprob) for each in output.prompt_logprobs]
+        self.tokens[name] += output.new_token_ids
+        if output.finish_reason is not None:
+            self.ended[name] = output.finish_reason
 
     def check(self) -> None:
         self.engine.check()
@@ -139,15 +177,23 @@ class Life:
 
     def judge(self, name: str, request: EngineRequest) -> None:
         """Greedy outputs are those of a fresh engine without any cache."""
-        limit = min(request.sampling.max_tokens or MAX_LEN, self.max_len - len(request.prompt_token_ids))
-        tokens, ended = self.runner.generate(request.prompt_token_ids, limit), FinishReason.LENGTH
-        ends = [index for index, token in enumerate(tokens) if token in self.runner.model_config.eos_token_ids]
-        if ends and not request.sampling.ignore_eos:
-            tokens, ended = tokens[: ends[0] + 1], FinishReason.STOP
-        if self.ended[name] in (FinishReason.ABORT, FinishReason.ERROR):
+        sampling, prompt, ended = request.sampling, request.prompt_token_ids, self.ended[name]
+        most = MAX_LEN if sampling.max_tokens is None else sampling.max_tokens
+        tokens = self.runner.generate(prompt, min(most, self.max_len - len(prompt)), sampling.logit_bias)
+        stops = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else self.runner.model_config.eos_token_ids)}
+        ends = [count for count, each in enumerate(tokens, 1) if each in stops and count >= sampling.min_tokens]
+        if ended in (FinishReason.ABORT, *UNANSWERED):
             assert self.tokens[name] == tokens[: len(self.tokens[name])]
-        else:
-            assert (self.tokens[name], self.ended[name]) == (tokens, ended)
+            if ended is FinishReason.ERROR:
+                assert len(prompt) >= self.max_len or (self.spoilt and len(name) == 1)
+            assert ended is not FinishReason.INVALID or sampling.min_tokens
+            assert ended is not FinishReason.REJECTED or (self.is_bounded and not self.tokens[name])
+            return
+        assert len(prompt) < self.max_len
+        wanted = (tokens[: ends[0]], FinishReason.STOP) if ends else (tokens, FinishReason.LENGTH)
+        assert (self.tokens[name], ended) == wanted
+        is_scored = sampling.prompt_logprobs is not None
+        assert self.scored[name] == [(prompt[i], i) for i in range(1, len(prompt))] * is_scored
 
 
 def play(seeds: range) -> None:
