@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from crd.cases import RULES, RuleCase
 from crd.mutations import mutated_specs
+from crd.verdicts import WHOLE_OBJECT
 from generate_crds import object_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,51 +75,23 @@ def test_each_rule_is_what_its_case_breaks_and_just_keeps(case: RuleCase) -> Non
         obj["metadata"] = STORED | obj["metadata"]
     (found,) = agreed(broken)
     assert found.message.startswith(case.sentence)
+    assert (found.path or WHOLE_OBJECT) == case.field
     assert agreed(kept) == []
 
 
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (
-            {"autoscaling": {"minReplicas": 3, "maxReplicas": 2}},
-            "autoscaling.minReplicas must not be above autoscaling.maxReplicas",
-        ),
-        ({"autoscaling": {"minReplicas": 1}}, "autoscaling.maxReplicas must be set"),
         ({"autoscaling": {"mode": "External", "maxReplicas": 2}}, "autoscaling.mode External excludes"),
-        ({"autoscaling": {"mode": "External", "targets": {"queueDepth": 2}}}, "autoscaling.mode External excludes"),
         ({"autoscaling": {"mode": "External", "scaleUp": {"maxStep": 2}}}, "autoscaling.mode External excludes"),
-        ({"autoscaling": {"maxReplicas": 2, "scaleToZeroAfter": "5m"}}, "needs autoscaling.minReplicas: 0"),
-        (
-            {"autoscaling": {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": "0s"}},
-            "autoscaling.scaleToZeroAfter must be more than 0",
-        ),
-        (
-            {"autoscaling": {"maxReplicas": 2, "targets": {"queueDepth": 2, "tolerance": 20}}},
-            "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken",
-        ),
         ({"resources": {"profile": "gpu", "gpus": 1}}, "resources.profile excludes"),
         ({"resources": {"gpus": 2}}, "resources.gpus must not be above engine.tensorParallelSize"),
-        (
-            {"resources": {"gpus": 4}, "engine": {"tensorParallelSize": 2}},
-            "resources.gpus must not be above engine.tensorParallelSize",
-        ),
-        ({"rollout": {"maxSurge": 0}}, "must not both be 0"),
         ({"rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "must not both be 0"),
-        ({"engine": {"maxNumSeqs": 64, "maxNumBatchedTokens": 32}}, "engine.maxNumSeqs must not be above"),
-        ({"engine": {"env": [{"name": "A", "value": "1", "valueFrom": {}}]}}, "either a value or a valueFrom"),
-        (
-            {"model": {"source": "demo://a", "servedName": "default/later"}},
-            "model.aliases and adapters[].servedName must not contain '/'",
-        ),
         ({"model": {"source": "demo://a", "aliases": ["b", "other/b"]}}, "NAMESPACE/NAME is the name that every"),
         ({"model": {"source": "dinghy"}}, "model.source must look like demo://NAME"),
-        ({"model": {"source": "hf://name-only"}}, "model.source must look like"),
         ({"model": {"source": "file://relative"}}, "model.source must look like"),
         ({"model": {"source": "https://user:password@host/a"}}, "those belong into model.credentials"),
         ({"model": {"source": "https://host/a?X-Amz-Signature=1"}}, "those belong into model.credentials"),
-        ({"model": {"source": "hf://o/n", "cache": {"claim": "c", "node": True}}}, "is kept in one place"),
-        ({"model": {"source": "demo://a", "credentials": {"secretName": "s"}}}, "model.credentials is for sources"),
         ({"model": {"source": "pvc://a", "cache": {"claim": "c"}}}, "model.cache is for sources"),
         *(
             ({"model": {"source": "oci://h.example/a", "cache": {"image": True, **other}}}, sentence)
@@ -129,7 +102,6 @@ def test_each_rule_is_what_its_case_breaks_and_just_keeps(case: RuleCase) -> Non
                 ({"image": False, "imagePath": "a"}, "model.cache.imagePath needs model.cache.image: true"),
             )
         ),
-        ({"model": {"source": "hf://o/n", "cache": {"image": True}}}, "model.cache.image needs a model.source of oci"),
         (
             {
                 "model": {"source": "pvc://a", "cache": {"image": True}},
@@ -144,11 +116,6 @@ def test_each_rule_is_what_its_case_breaks_and_just_keeps(case: RuleCase) -> Non
             },
             "engine.speculative.source must be oci:// or in place (pvc://) with model.cache.image",
         ),
-        ({"model": {"source": "pvc://models/../secrets"}}, "must not contain '..'"),
-        (
-            {"engine": {"speculative": {"method": "draft", "source": "hf://name-only"}}},
-            "engine.speculative.source must look like",
-        ),
         (
             {
                 "model": {"source": "demo://a", "cache": {"node": True}},
@@ -159,6 +126,7 @@ def test_each_rule_is_what_its_case_breaks_and_just_keeps(case: RuleCase) -> Non
     ],
 )
 def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> None:
+    """Further ways to break the rules of `crd.cases`."""
     (broken,) = agreed(body(**spec))
     assert sentence in broken.message
 
@@ -167,9 +135,6 @@ def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> N
     "spec",
     [
         {},
-        {"autoscaling": {"mode": "External"}},
-        {"autoscaling": {"minReplicas": 2, "maxReplicas": 2}},
-        {"autoscaling": {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": "5m"}},
         {
             "autoscaling": {
                 "minReplicas": 0,
@@ -181,8 +146,6 @@ def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> N
             }
         },
         {"resources": {"gpus": 1, "limits": {"memory": "1Gi"}}},
-        {"resources": {"gpus": 4}, "engine": {"tensorParallelSize": 4}},
-        {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
         *(
             {"model": {"source": source}}
             for source in (
