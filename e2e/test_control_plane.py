@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from children import OWNED, events, everything, listed
-from hopeless import HOPELESS, TOO_LARGE, Hopeless
+from hopeless import HOPELESS, Hopeless
 
 pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
 
@@ -163,18 +163,6 @@ def test_kubectl_scale_reaches_the_deployment_and_the_selector_finds_its_pods(
     plane.wait("the pods to go", lambda: not listed(plane, "pods", pending))
 
 
-def test_the_printed_columns(plane: ControlPlane, pending: str) -> None:
-    header, row = plane.kubectl("get", "llm", pending).stdout.splitlines()
-    titles = ["NAME", "MODEL", "READY", "DESIRED", "QUEUE", "TTFT-P90", "REASON", "AGE"]
-    assert header.split() == titles
-    starts = [header.index(title) for title in titles]
-    ends: list[int | None] = [*starts[1:], None]
-    cells = {title: row[start:end].strip() for title, start, end in zip(titles, starts, ends, strict=True)}
-    shown = [cells[title] for title in ("NAME", "MODEL", "READY", "DESIRED", "REASON")]
-    assert shown == [pending, "demo://dinghy", "0", "1", "Unschedulable"]
-    assert cells["AGE"]
-
-
 def test_kubectl_wait_understands_the_conditions(plane: ControlPlane, applied: Callable[..., str], name: str) -> None:
     """Asleep with Fairlead's autoscaler is Ready: the next request wakes it."""
     applied(name, replicas=0, autoscaling={"minReplicas": 0, "maxReplicas": 1})
@@ -218,17 +206,6 @@ def test_what_no_node_takes_is_told_in_the_scheduler_s_words(plane: ControlPlane
     assert "no node can take it; check resources and the nodes" in message
     assert scheduled["message"].split(":")[0] in message
     assert plane.condition(pending, "Degraded")["reason"] == "Unschedulable"
-
-
-def test_a_claim_that_appears_is_noticed(plane: ControlPlane, applied: Callable[..., str], name: str) -> None:
-    applied(name, f"pvc://{name}/model", resources=TOO_LARGE)
-    plane.wait_condition(name, "ModelAvailable", "False", "ModelSourceNotFound")
-    resources = {"requests": {"storage": "1Gi"}}
-    spec = {"accessModes": ["ReadOnlyMany"], "storageClassName": "", "resources": resources}
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
-    plane.apply(claim)
-    plane.wait_condition(name, "Ready", "False", "Unschedulable")
-    plane.delete("pvc", name)
 
 
 @pytest.mark.parametrize("kind", FOREIGN)

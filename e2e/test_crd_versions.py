@@ -22,42 +22,6 @@ RESYNC = 4.0
 # -- what kubectl says before anything is stored --
 
 
-UNKNOWN = {
-    "spec.autoscaling.targets.timeToFirstTokn": {
-        "autoscaling": {"maxReplicas": 2, "targets": {"timeToFirstTokn": "1s"}}
-    },
-    "spec.engine.env[0].valeu": {"engine": {"env": [{"name": "TOKEN", "valeu": "1"}]}},
-}
-"""Path → a spec with a field there that nobody knows."""
-
-
-@pytest.mark.parametrize("path", UNKNOWN)
-def test_kubectl_names_a_field_that_nobody_knows_however_deep_it_is(
-    plane: Any, manifest: Callable[..., Json], name: str, path: str
-) -> None:
-    text = yaml.safe_dump(manifest(name, **UNKNOWN[path]))
-    refused = plane.kubectl("apply", "--validate=strict", "-f", "-", stdin=text, check=False)
-    assert (refused.returncode, f'unknown field "{path}"' in refused.stderr) == (1, True), refused.stderr
-    assert not plane.exists("llm", name)
-    warned = plane.kubectl("apply", "--validate=warn", "--dry-run=server", "-f", "-", stdin=text)
-    assert f'Warning: unknown field "{path}"' in warned.stderr
-
-
-def test_a_dry_run_is_judged_by_the_server_and_makes_nothing(
-    plane: Any, manifest: Callable[..., Json], name: str
-) -> None:
-    def dry(**spec: Any) -> Any:
-        text = yaml.safe_dump(manifest(name, **spec))
-        return plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text, check=False)
-
-    assert dry().stdout == f"llmdeployment.fairlead.dev/{name} created (server dry run)\n"
-    refused = dry(autoscaling={"minReplicas": 3, "maxReplicas": 2})
-    assert refused.returncode == 1
-    assert "autoscaling.minReplicas must not be above autoscaling.maxReplicas" in refused.stderr
-    assert not plane.exists("llm", name)
-    assert not listed(plane, OWNED, name)
-
-
 def test_kubectl_diff_shows_what_was_changed_and_nothing_that_the_operator_wrote(
     plane: Any, manifest: Callable[..., Json], pending: str
 ) -> None:
@@ -73,21 +37,6 @@ def test_kubectl_diff_shows_what_was_changed_and_nothing_that_the_operator_wrote
     assert diff() == (0, set())
     assert diff(replicas=2) == (1, {"- replicas: 1", "+ replicas: 2", "- generation: 1", "+ generation: 2"})
     assert plane.get("llm", pending)["spec"]["replicas"] == 1
-
-
-def test_kubectl_explains_fields(plane: Any) -> None:
-    def explained(path: str, *options: str) -> str:
-        return " ".join(plane.kubectl("explain", path, *options).stdout.split())
-
-    autoscaling = explained("llm.spec.autoscaling")
-    for words in ("KIND: LLMDeployment", "FIELD: autoscaling <Object>", "maxReplicas <integer>", "targets <Object>"):
-        assert words in autoscaling
-    (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
-    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-    for path in (("autoscaling", "maxReplicas"), ("engine", "dtype"), ("model", "source")):
-        described = spec[path[0]]["properties"][path[1]]["description"]
-        assert " ".join(described.split()) in explained(f"llm.spec.{'.'.join(path)}"), path
-    assert "timeToFirstToken <string>" in explained("llm.spec.autoscaling", "--recursive")
 
 
 # -- definitions --

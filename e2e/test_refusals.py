@@ -160,31 +160,6 @@ def test_a_folder_of_the_engine_s_machine_that_is_not_there_is_told(
     assert fleet.condition(name, "Ready")["status"] == "False"
 
 
-def test_a_name_that_an_older_deployment_has_is_told(fleet, deployed: Callable[..., str], name: str) -> None:
-    deployed(name, replicas=0)
-    fleet.wait("the older one to be known", lambda: fleet.condition(name, "Ready"))
-    younger = deployed(f"{name}-2", replicas=0, model={"servedName": name})
-    seen = fleet.wait_condition(younger, "Degraded", "True", "NameConflict")
-    assert f"requests for the model {name!r} go to the older LLMDeployment default/{name}" in seen["message"]
-    assert "choose another model.servedName" in seen["message"]
-    assert fleet.condition(name, "Degraded")["status"] == "False"
-    fleet.delete("llm", name)
-    fleet.wait_condition(younger, "Degraded", "False")
-
-
-def test_an_object_of_somebody_else_is_left_alone(fleet, deployed: Callable[..., str], name: str) -> None:
-    ports = {"ports": [{"port": 80}]}
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": ports}
-    fleet.apply(service)
-    deployed(name, replicas=0)
-    seen = fleet.wait_condition(name, "Degraded", "True", "ResourceNotOwned")
-    assert f"Service {name!r} exists and is not ours: delete it" in seen["message"]
-    assert "type" not in service["spec"]
-    assert fleet.get("service", name)["spec"]["type"] == "ClusterIP", "it is as it was"
-    fleet.kubectl("delete", "service", name)
-    fleet.wait_condition(name, "Degraded", "False")
-
-
 @pytest.mark.kubernetes_only(reason="local mode enforces no memory limit")
 def test_an_engine_that_needs_more_memory_than_its_limit_is_told(
     fleet, deployed: Callable[..., str], name: str

@@ -88,27 +88,11 @@ def test_an_engine_that_hangs_is_named_while_it_does_and_its_stream_goes_on_afte
     assert fleet.num_restarts(pod) == before
 
 
-def test_nothing_of_ours_writes_annotations_or_finalizers_onto_the_user_s_object(fleet, model: str) -> None:
-    metadata = fleet.get("llm", model)["metadata"]
-    assert "finalizers" not in metadata
-    assert set(metadata.get("annotations", {})) <= {"kubectl.kubernetes.io/last-applied-configuration"}
-
-
 def test_a_client_that_leaves_frees_the_engine(fleet, model: str) -> None:
     payloads = stream(fleet, model, 1800)
     next(payloads)
     payloads.close()
     fleet.wait("the engine to run nothing", lambda: fleet.engine_running(model) == 0)
-
-
-@pytest.mark.slow_in_local_mode
-def test_an_operator_that_restarts_loses_nothing(fleet, model: str) -> None:
-    before = fleet.pods(model)
-    [operator] = fleet.system_pods("operator").values()
-    fleet.kill(operator)
-    fleet.kubectl("scale", "llm", model, "--replicas=0")
-    fleet.wait("the change made meanwhile to be acted on", lambda: not fleet.pods(model))
-    assert before
 
 
 @pytest.mark.slow_in_local_mode
