@@ -11,9 +11,8 @@ import torch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.types import EngineRequest, FinishReason, Pooling, SequenceOutput
-from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
-from fairlead_engine_testing.fake_engine import fake_config
 
 POOLINGS = (Pooling.LAST, Pooling.MEAN, Pooling.MAX)
 PREFIX = list(range(20, 45))
@@ -103,23 +102,6 @@ def test_the_last_token_takes_prefixes_from_the_cache_and_a_mean_does_not(folder
     assert generated.num_cached_tokens == num_shared, "what was computed for a vector spares a text"
 
 
-@pytest.mark.parametrize("prefix_caching", [True, False])
-def test_a_mean_survives_preemption(folder, reference, prefix_caching) -> None:
-    engine = make_engine(
-        folder, max_num_batched_tokens=16, max_num_seqs=4, max_model_len=128, enable_prefix_caching=prefix_caching
-    )
-    engine.scheduler.blocks.check(())
-    prompt = [3 + index % 200 for index in range(100)]
-    assert engine.add(embed("mean", prompt, Pooling.MEAN, priority=1)) is None
-    engine.step()
-    sequence = engine.scheduler.running[0]
-    assert 0 < sequence.num_computed_tokens < len(prompt)
-    engine.scheduler._preempt(sequence)
-    outputs = run(engine, [])
-    assert sequence.num_preemptions == 1
-    assert (vector(outputs["mean"]) - expected(reference, folder, prompt, Pooling.MEAN)).abs().max() < 1e-3
-
-
 def test_hidden_states_that_are_no_numbers_end_with_an_error(folder) -> None:
     engine, prompt = make_engine(folder), prompts(1)[0]
     with torch.inference_mode():
@@ -138,15 +120,3 @@ def test_sums_of_requests_that_are_given_up_are_forgotten(folder) -> None:
     engine.abort("mean")
     run(engine, [embed("last", prompts(1)[0], Pooling.LAST)])
     assert not engine.runner._pooler._sums
-
-
-def test_vectors_and_text_share_batches_on_a_fake_runner() -> None:
-    engine = Engine(
-        fake_config(max_num_queued_tokens=1000),
-        FakeRunner(FakeModelConfig(vocab_size=50, eos_token_ids=())),
-        FakeClock(),
-    )
-    requests = [embed(str(index), list(range(1, 30)), pooling) for index, pooling in enumerate(POOLINGS)]
-    outputs = run(engine, [*requests, make_request("text", [5, 6, 7], max_tokens=2)])
-    assert {len(outputs[str(index)].embedding or b"") for index in range(2)} == {32}
-    assert outputs["text"].embedding is None
