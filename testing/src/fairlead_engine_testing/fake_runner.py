@@ -6,6 +6,7 @@ cached prefix of another prompt changes the output or fails an assertion, never 
 """
 
 import hashlib
+import random
 import struct
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Tokens
@@ -209,6 +210,21 @@ class FakeRunner:
             float(token_id == likeliest) + bias.get(token_id, 0) for token_id in range(self.model_config.vocab_size)
         ]
         return logits.index(max(logits))
+
+
+class KnowingProposer:
+    """Proposes what a fake runner will choose, but for a share `wrong` of the tokens."""
+
+    def __init__(self, runner: FakeRunner, wrong: float, seed: int = 0) -> None:
+        self.runner, self.wrong, self.draw = runner, wrong, random.Random(seed)
+        self.num_forgotten = 0
+
+    def propose(self, sequence: Sequence, most: int) -> list[int]:
+        right = self.runner.generate(sequence.token_ids, self.draw.randint(1, most))
+        return [(token + (self.draw.random() < self.wrong)) % self.runner.model_config.vocab_size for token in right]
+
+    def forget(self, sequences: Collection[Sequence]) -> None:
+        self.num_forgotten += len(sequences)
 
 
 def _begun(folder: str | None) -> bytes:

@@ -3,9 +3,10 @@
 import pytest
 
 from fairlead_engine.core.loop import BlockChanges, run_core
-from fairlead_engine.core.messages import Add, BlocksChanged, Command, Reply, Stepped, Stop
+from fairlead_engine.core.messages import Add, BlocksChanged
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
+from fairlead_engine_testing.played_channel import PlayedChannel
 from fairlead_protocol.blocks import ROOT, hash_blocks
 
 A, B, C = hash_blocks(range(12), 4)
@@ -27,29 +28,12 @@ def test_an_eviction_after_a_store_in_the_same_step_is_a_defect() -> None:
         changes.removed(A)
 
 
-class PlayedChannel:
-    """Hands out one list of commands per call, then `Stop`."""
-
-    num_clients = 1
-
-    def __init__(self, *rounds: list[Command]) -> None:
-        self.rounds = list(rounds)
-        self.steps: list[Stepped] = []
-
-    def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
-        return [(0, command) for command in (self.rounds.pop(0) if self.rounds else [Stop()])]
-
-    def send(self, client: int, reply: Reply) -> None:
-        if isinstance(reply, Stepped):
-            self.steps.append(reply)
-
-
 def test_each_report_carries_its_own_changes_and_most_carry_none() -> None:
     add = Add(make_request("a", range(9), max_tokens=5, ignore_eos=True))
     channel = PlayedChannel([add], [], [], [], [])
     assert run_core(lambda: make_fake_engine(fake_config()), channel)
     prompt = hash_blocks(range(9), 4)
-    first, *others = [step.changed for step in channel.steps]
+    first, *others = [step.changed for step in channel.steps()]
     assert first == BlocksChanged([(ROOT, prompt)], [])
     assert [changed is None for changed in others] == [True, True, False, True]
     assert others[2] is not None and others[2].stored[0][0] == prompt[-1]

@@ -263,6 +263,19 @@ class BlockManagerMachine(RuleBasedStateMachine):
         self.blocks.free(sequence)
         assert not sequence.block_table
 
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def retract(self, data: st.DataObject) -> None:
+        sequence = data.draw(st.sampled_from(self.sequences))
+        self.blocks.retract(sequence)
+        assert self.blocks.match(sequence) == []
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=9))
+    def retract_what_nobody_uses(self, tokens: list[int]) -> None:
+        sequence = make_sequence(tokens)
+        self.blocks.match(sequence)
+        self.blocks.retract(sequence)
+
     @invariant()
     def holds_together(self) -> None:
         self.blocks.check(self.sequences)

@@ -20,6 +20,7 @@ from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config
+from fairlead_engine_testing.fake_runner import KnowingProposer
 
 MAX_LEN = 24
 UNANSWERED = (FinishReason.ERROR, FinishReason.INVALID, FinishReason.REJECTED)
@@ -50,6 +51,7 @@ class Life:
         model = FakeModelConfig(vocab_size=vocab_size, max_position_embeddings=MAX_LEN, eos_token_ids=eos)
         max_num_queued = draw.choice([1, 40, *[10_000] * 4])
         self.is_bounded = max_num_queued < 10_000
+        num_drafts = draw.choice([0, 0, draw.randint(1, 6)])
         allocator = draw.choice([ConsecutiveBlocks, LRUBlocks])
         self.runner = FakeRunner(model, block_size=block_size, block_allocator=allocator)
         self.engine = Engine(
@@ -61,10 +63,15 @@ class Life:
                 max_num_batched_tokens=max_num_seqs + draw.choice([0, 0, 1, 3, 20]),
                 max_num_queued_tokens=max_num_queued,
                 enable_prefix_caching=draw.random() < 0.9,
-                async_scheduling=draw.random() < 0.5,
+                async_scheduling=draw.random() < 0.5 and not num_drafts,
+                speculative_method="ngram" if num_drafts else None,
+                num_speculative_tokens=num_drafts or None,
             ),
             self.runner,
         )
+        if self.engine.scheduler.drafting is not None:
+            wrong = draw.choice([0.0, 0.2, 0.6, 1.0])
+            self.engine.scheduler.drafting.proposer = KnowingProposer(self.runner, wrong, self.seed)
         self.spoilt = {draw.randrange(2, MAX_LEN) for _ in range(draw.choice([0, 0, 1]))}
         self.runner.is_spoilt = lambda sequence: sequence.num_tokens in self.spoilt and len(sequence.request_id) == 1
         self.changes = self.engine.blocks.listener = BlockChanges()
@@ -84,6 +91,9 @@ class Life:
             assert not len(self.engine.scheduler.coming)
         for name, request in self.requests.items():
             self.judge(name, request)
+        load = self.engine.load
+        accepted = list(load.num_accepted_per_position)
+        assert accepted == sorted(accepted, reverse=True) and sum(accepted) <= load.num_draft_tokens
 
     def act(self) -> None:
         match self.random.choices(["add", "step", "abort"], [4, 4, 1])[0]:

@@ -12,34 +12,14 @@ from fairlead_engine.core.messages import (
     Command,
     Died,
     Failed,
-    Reply,
     Started,
-    Stepped,
-    Stop,
 )
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.sequences import Sequence
 from fairlead_engine.types import FinishReason, SamplingParams
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
-
-
-class PlayedChannel:
-    """Hands out one list of commands per call, then `Stop`; remembers timeouts and replies."""
-
-    num_clients = 1
-
-    def __init__(self, *rounds: list[Command]) -> None:
-        self.rounds = list(rounds)
-        self.timeouts: list[float | None] = []
-        self.replies: list[Reply] = []
-
-    def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
-        self.timeouts.append(timeout)
-        return [(0, command) for command in (self.rounds.pop(0) if self.rounds else [Stop()])]
-
-    def send(self, client: int, reply: Reply) -> None:
-        self.replies.append(reply)
+from fairlead_engine_testing.played_channel import PlayedChannel
 
 
 def run(*rounds: list[Command], misbehaviour: str = "") -> tuple[bool, PlayedChannel]:
@@ -47,29 +27,25 @@ def run(*rounds: list[Command], misbehaviour: str = "") -> tuple[bool, PlayedCha
     return run_core(lambda: make_fake_engine(fake_config(misbehaviour)), channel), channel
 
 
-def steps(channel: PlayedChannel) -> list[Stepped]:
-    return [reply for reply in channel.replies if isinstance(reply, Stepped)]
-
-
 def test_each_step_is_one_reply_with_every_output() -> None:
     add = [Add(make_request(name, [index], max_tokens=2, ignore_eos=True)) for index, name in enumerate("abc")]
     ended, channel = run(add, [])
     assert ended
     assert isinstance(channel.replies[0], Started)
-    assert [len(step.outputs) for step in steps(channel)] == [3, 3]
-    assert all(output.finish_reason is FinishReason.LENGTH for output in steps(channel)[1].outputs)
+    assert [len(step.outputs) for step in channel.steps()] == [3, 3]
+    assert all(output.finish_reason is FinishReason.LENGTH for output in channel.steps()[1].outputs)
 
 
 def test_every_round_of_commands_is_acknowledged_even_without_a_step() -> None:
     _, channel = run([Abort("nobody"), Abort("either")], [Add(make_request("bad", []))])
-    assert [step.num_commands for step in steps(channel)] == [2, 3]
-    assert steps(channel)[1].outputs[0].finish_reason is FinishReason.ERROR
+    assert [step.num_commands for step in channel.steps()] == [2, 3]
+    assert channel.steps()[1].outputs[0].finish_reason is FinishReason.ERROR
 
 
 def test_an_abort_takes_effect_before_the_next_step() -> None:
     add = Add(make_request("a", range(20), max_tokens=50, ignore_eos=True))
     _, channel = run([add], [Abort("a")])
-    first, second = steps(channel)
+    first, second = channel.steps()
     assert first.load.kv_blocks_free < second.load.kv_blocks_free == second.load.kv_blocks_total
     assert not second.outputs
 
@@ -93,13 +69,13 @@ def test_books_found_wrong_in_a_quiet_moment_begin_anew_and_the_engine_goes_on(
     request = make_request("a", range(9), max_tokens=1)
     ended, channel = run([Add(request)], [], [Add(msgspec.structs.replace(request, request_id="b"))], [])
     assert ended
-    first, mended, second = steps(channel)
+    first, mended, second = channel.steps()
     assert first.load.kv_blocks_total == mended.load.kv_blocks_free == second.load.kv_blocks_free
     assert first.changed is not None and mended.changed is not None
     ((_, hashes),) = first.changed.stored
     assert mended.changed == BlocksChanged([], hashes), "who follows the cache knows that it is empty"
     assert (second.outputs[0].new_token_ids, second.outputs[0].num_cached_tokens) == (first.outputs[0].new_token_ids, 0)
-    assert [step.load.num_failed_checks for step in steps(channel)] == [0, 1, 1]
+    assert [step.load.num_failed_checks for step in channel.steps()] == [0, 1, 1]
     assert "(reference counts differ from block tables); the prefix cache begins anew" in caplog.text
 
 

@@ -1,7 +1,5 @@
 """A prefix that several prompts have in common is computed once, also when they come together."""
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -160,57 +158,6 @@ def test_queued_tokens_leave_out_what_the_cache_will_spare() -> None:
     assert scheduler.num_prefill_tokens == 9
     scheduler.abort("a")
     assert scheduler.num_prefill_tokens == 9, "what a published stays"
-
-
-@dataclass
-class Plan:
-    """One prompt of a random load."""
-
-    tokens: list[int]
-    at_step: int
-    max_tokens: int
-    abort_at: int | None
-
-
-plans = st.builds(
-    Plan,
-    tokens=st.builds(
-        lambda prefix, rest: SHARED[:prefix] + rest,
-        st.integers(0, 16),
-        st.lists(st.integers(0, 2), min_size=1, max_size=12),
-    ),
-    at_step=st.integers(0, 8),
-    max_tokens=st.integers(1, 10),
-    abort_at=st.one_of(st.none(), st.none(), st.integers(1, 12)),
-)
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    load=st.lists(plans, min_size=1, max_size=14),
-    num_blocks=st.integers(11, 40),
-    max_num_seqs=st.integers(1, 6),
-    budget=st.integers(6, 40),
-)
-def test_every_step_does_something_and_everybody_ends(
-    load: list[Plan], num_blocks: int, max_num_seqs: int, budget: int
-) -> None:
-    scheduler = make_scheduler(num_blocks, max_num_seqs=max_num_seqs, budget=budget, queue=10_000)
-    num_steps = 0
-    while num_steps < 9 or scheduler.sequences():
-        for index, plan in enumerate(load):
-            if plan.at_step == num_steps:
-                add(scheduler, make_sequence(str(index), plan.tokens, max_tokens=plan.max_tokens, arrival=num_steps))
-            if plan.abort_at == num_steps:
-                scheduler.abort(str(index))
-        if scheduler.sequences():
-            first = (scheduler.running or scheduler.waiting)[0].request_id
-            shares = step(scheduler)
-            assert first in dict(shares), "the first in line always goes on"
-        num_steps += 1
-        assert num_steps < 2000, "somebody starves"
-    assert not len(scheduler.coming)
-    assert scheduler.blocks.num_free == num_blocks
 
 
 @settings(deadline=None, max_examples=100)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairlead_engine.core.clients import Clients
 from fairlead_engine.core.loop import run_core
-from fairlead_engine.core.messages import Abort, Add, BlocksChanged, Command, Forget, Reply, Started, Stepped, Stop
+from fairlead_engine.core.messages import Abort, Add, BlocksChanged, Command, Forget, Started, Stepped
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.core.socket_client import SocketClient
 from fairlead_engine.errors import EngineDead, EngineGone, KVCacheTooSmall
@@ -21,27 +21,9 @@ from fairlead_engine.types import NO_LOAD, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import FAKE_CORE, fake_config, make_fake_engine
 from fairlead_engine_testing.outputs import outputs_of
+from fairlead_engine_testing.played_channel import PlayedChannel
 
 NUM_CLIENTS = 3
-
-
-class PlayedChannel:
-    """Hands out one list of commands per call, then `Stop`; remembers what each client is told."""
-
-    num_clients = NUM_CLIENTS
-
-    def __init__(self, *rounds: list[tuple[int, Command]]) -> None:
-        self.rounds = list(rounds)
-        self.told: list[list[Reply]] = [[] for _ in range(NUM_CLIENTS)]
-
-    def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
-        return self.rounds.pop(0) if self.rounds else [(0, Stop())]
-
-    def send(self, client: int, reply: Reply) -> None:
-        self.told[client].append(reply)
-
-    def steps(self, client: int) -> list[Stepped]:
-        return [reply for reply in self.told[client] if isinstance(reply, Stepped)]
 
 
 def output(request_id: str, *, is_last: bool) -> SequenceOutput:
@@ -51,7 +33,7 @@ def output(request_id: str, *, is_last: bool) -> SequenceOutput:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["add", "abort", "step", "end", "forget"])), max_size=60))
 def test_every_output_reaches_its_own_client_and_nobody_else(moves: list[tuple[int, str]]) -> None:
-    channel = PlayedChannel()
+    channel = PlayedChannel(num_clients=NUM_CLIENTS)
     clients = Clients(channel)
     running: dict[str, int] = {}
     gone: set[int] = set()
@@ -92,7 +74,7 @@ def test_every_output_reaches_its_own_client_and_nobody_else(moves: list[tuple[i
 
 
 def play(*rounds: list[tuple[int, Command]], misbehaviour: str = "", **changes: Any) -> PlayedChannel:
-    channel = PlayedChannel(*rounds)
+    channel = PlayedChannel(*rounds, num_clients=NUM_CLIENTS)
     run_core(lambda: make_fake_engine(fake_config(misbehaviour, **changes)), channel)
     return channel
 
