@@ -33,15 +33,6 @@ class ApiServer:
         is_json = "json" in reply.headers.get("content-type", "")
         return reply.status_code, reply.json() if is_json else {"message": reply.text}
 
-    def rules(self, namespace: str) -> list[Json]:
-        """What the account may do there, as the server itself sums it up."""
-        group = "authorization.k8s.io/v1"
-        review = {"apiVersion": group, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
-        status, answer = self.call("POST", f"/apis/{group}/selfsubjectrulesreviews", review, dry_run=False)
-        assert status == 201, answer
-        rules: list[Json] = answer["status"]["resourceRules"]
-        return rules
-
 
 def _tls(cluster: Json) -> ssl.SSLContext | bool:
     if cluster.get("insecure-skip-tls-verify"):

@@ -34,14 +34,6 @@ def test_the_model_s_own_host_answers_curl(fleet, applied) -> None:
     assert_right(fleet, "http://dinghy.default/v1/chat/completions")
 
 
-def test_without_the_key_nobody_is_answered(fleet, applied) -> None:
-    url = f"{applied['status']['url']}/chat/completions"
-    told = fleet.shell("curl", "-sS", "-w", "\n%{http_code}", url, "-H", "content-type: application/json", "-d", "{}")
-    *body, status = told.splitlines()
-    assert status == "401"
-    assert json.loads("\n".join(body))["error"]["message"]
-
-
 def test_the_question_that_the_chart_s_notes_print_is_answered(fleet, applied) -> None:
     """From within a gateway's pod, whose root file system is read-only."""
     asked = fleet.kubectl(

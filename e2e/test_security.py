@@ -118,15 +118,6 @@ def test_the_gateways_token_may_only_read_what_it_serves(fleet: Fleet, gateway_a
         assert gateway_account.call(method, path, body)[0] == 403, path
 
 
-def test_no_rule_has_a_wildcard_or_reaches_secrets(fleet: Fleet, account: ApiServer) -> None:
-    """As the server sums up what is granted, not as the chart says it."""
-    for namespace in (fleet.namespace, fleet.system_namespace):
-        for rule in account.rules(namespace):
-            assert "*" not in {*rule["verbs"], *rule.get("resources", []), *rule.get("apiGroups", [])}, rule
-            assert "secrets" not in rule.get("resources", []), rule
-            assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"]), rule
-
-
 @pytest.fixture(scope="module")
 def engine(fleet: Fleet, manifest: Callable[..., Json]) -> Iterator[Json]:
     """The pod of an LLMDeployment that serves."""
@@ -175,44 +166,6 @@ print(json.dumps({**{key: status[key].split()[0] for key in keys}, 'written': wr
     }
     for each in (engine, *running(fleet, "gateway", "operator").values()):
         assert json.loads(inside(fleet, each, script)) == expected, each["metadata"]["name"]
-
-
-def test_engines_are_closed_to_all_but_gateways_and_the_operator(fleet: Fleet, engine: Json) -> None:
-    """The rules themselves: not every network plug-in of a test cluster enforces them (test_network_policies.py)."""
-    policy = fleet.get("networkpolicy", f"{engine['model']}-engine")
-    assert policy["spec"]["policyTypes"] == ["Ingress"]
-    labels = engine["metadata"]["labels"]
-    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    (rule,) = policy["spec"]["ingress"]
-    assert [port["port"] for port in rule["ports"]] == [8000]
-    owned = [owned_pods(fleet, component) for component in ("gateway", "operator")]
-    assert len(owned[0]) >= 2 and owned[1]
-    assert [selected_pods(fleet, peer) for peer in rule["from"]] == owned
-
-
-def selected_pods(fleet: Fleet, peer: Json) -> set[str]:
-    """The pods that a policy's peer lets in, as the API server reads its selectors: nobody of other namespaces."""
-    assert peer.keys() == {"namespaceSelector", "podSelector"}
-    where, who = (
-        ",".join(f"{key}={value}" for key, value in peer[each]["matchLabels"].items())
-        for each in ("namespaceSelector", "podSelector")
-    )
-    namespaces = fleet.get("namespaces", "", "-l", where)["items"]
-    assert [each["metadata"]["name"] for each in namespaces] == [fleet.system_namespace]
-    pods = fleet.get("pods", "", "-n", fleet.system_namespace, "-l", who)["items"]
-    return {each["metadata"]["name"] for each in pods}
-
-
-def owned_pods(fleet: Fleet, component: str) -> set[str]:
-    """Those of the chart's Deployment of `operator` or `gateway`, told by who owns them and not by the labels that a
-    policy goes by."""
-    pods = fleet.get("pods", "", "-n", fleet.system_namespace)["items"]
-    return {
-        pod["metadata"]["name"]
-        for pod in pods
-        for owner in pod["metadata"].get("ownerReferences", [])
-        if owner["name"].rpartition("-")[0] == f"fairlead-{component}"
-    }
 
 
 def test_the_service_has_no_way_to_the_control_port(fleet: Fleet) -> None:

@@ -116,31 +116,9 @@ async def test_the_way_to_ready_is_told_step_by_step(fleet: Fleet) -> None:
         ),
         (
             [SCHEDULED],
-            {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}},
-            "ImagePullBackOff",
-            "check engine.image",
-        ),
-        (
-            [SCHEDULED],
             {"state": {"terminated": {"exitCode": 1, "message": '{"reason": "MissingTensor", "message": "lm_head"}'}}},
             "MissingTensor",
             "lm_head",
-        ),
-        (
-            [SCHEDULED],
-            {
-                "state": {
-                    "terminated": {"exitCode": 1, "message": '{"reason": "NotEnoughMemory", "message": "lower it"}'}
-                }
-            },
-            "NotEnoughMemory",
-            "lower it",
-        ),
-        (
-            [SCHEDULED],
-            {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
-            "OutOfMemory",
-            "raise resources.limits.memory",
         ),
     ],
 )
@@ -157,28 +135,9 @@ async def test_what_keeps_a_pod_from_starting_ends_in_a_condition_and_a_warning(
     assert reason in await fleet.reasons_of_events()
 
 
-@pytest.mark.parametrize(
-    ("spec", "reason", "words"),
-    [
-        ({"resources": {"profile": "absent"}}, "UnknownProfile", "use one of"),
-        ({"model": {"source": "hf://o/n", "cache": {"node": True}}}, "InvalidSpec", "nodeModelsFolder"),
-        ({"model": {"source": "file:///srv"}}, "SourceNotSupported", "local mode only"),
-        (
-            {
-                "model": {"source": "hf://Qwen/Qwen2.5-7B-Instruct"},
-                "engine": {"tensorParallelSize": 8},
-                "resources": {"gpus": 8},
-            },
-            "NotDivisible",
-            "28 attention heads",
-        ),
-    ],
-)
-async def test_what_cannot_be_built_ends_in_a_condition_and_creates_nothing(
-    fleet: Fleet, spec: dict[str, Any], reason: str, words: str
-) -> None:
-    await fleet.create(**spec)
-    assert words in (await fleet.until_reason(reason))["message"]
+async def test_what_cannot_be_built_ends_in_a_condition_and_creates_nothing(fleet: Fleet) -> None:
+    await fleet.create(resources={"profile": "absent"})
+    assert "use one of" in (await fleet.until_reason("UnknownProfile"))["message"]
     assert await fleet.names(DEPLOYMENTS) == []
 
 
