@@ -17,6 +17,7 @@ from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.children import children, pod_monitor
 from fairlead.operator_settings import OperatorSettings
 from fairlead_local.system import Ports, system_deployments
+from fairlead_testing.fleet_objects import stored
 
 SERVED = ["monitoring.coreos.com/v1"]
 Manifest = dict[str, Any]
@@ -135,11 +136,7 @@ def scraped(job: Manifest, pods: list[Manifest]) -> list[str]:
 
 
 def test_plain_prometheus_finds_every_pod_of_ours_and_nobody_elses() -> None:
-    body = {
-        "metadata": {"name": "dinghy", "namespace": "any", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"model": {"source": "demo://dinghy"}},
-    }
-    made = children(LLMDeployment.from_body(body), OperatorSettings())
+    made = children(LLMDeployment.from_body(stored()), OperatorSettings())
     local = system_deployments(Ports(gateway=1, operator=2), CHART, num_gateways=1)
     for system in (of_kind("Deployment", helm.objects(helm.render())), local):
         deployments = [*system, *of_kind("Deployment", list(made))]
@@ -209,14 +206,12 @@ def test_the_chart_makes_what_the_prometheus_operator_understands() -> None:
 
 
 def test_the_operator_makes_what_the_prometheus_operator_understands() -> None:
-    metadata = {"name": "dinghy", "namespace": "default", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    body = {"metadata": metadata, "spec": {"model": {"source": "demo://dinghy"}}}
     chosen = OperatorSettings(
         pod_monitor_labels={"release": "p", "app.kubernetes.io/component": "mine"},
         pod_monitor_interval="1m",
         pod_monitor_scrape_timeout="20s",
     )
-    monitor = pod_monitor(LLMDeployment.from_body(body), chosen)
+    monitor = pod_monitor(LLMDeployment.from_body(stored()), chosen)
     validate(monitor)
     labels = monitor["metadata"]["labels"]
     assert (labels["release"], labels["app.kubernetes.io/component"]) == ("p", "engine")

@@ -25,6 +25,7 @@ from fairlead.manifests.children import children
 from fairlead_protocol.profiles import EngineProfile
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fake_gateway import FakeGateway
+from fairlead_testing.fleet_objects import stored
 from fairlead_testing.measured_profiles import measured_profile, profile_config_map
 from fairlead_testing.operators import (
     NAMESPACE,
@@ -43,13 +44,7 @@ SCALED = {"maxReplicas": 4, "targets": {"queueDepth": 1}, "scaleDown": {"stabili
 
 
 def body(autoscaling: dict[str, Any] | None, **spec: Any) -> JsonObject:
-    return {
-        "metadata": {
-            "name": "dinghy", "namespace": "default", "uid": "u", "resourceVersion": "7", "generation": 1,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        },
-        "spec": {"model": {"source": "demo://dinghy"}, "replicas": 1, "autoscaling": autoscaling} | spec,
-    }  # fmt: skip
+    return stored(namespace="default", **{"replicas": 1, "autoscaling": autoscaling, **spec})
 
 
 def pod(name: str, *, took: int | None = None, ready: bool = True, restarts: int = 0) -> JsonObject:
@@ -106,7 +101,7 @@ class World:
     async def scale(self, seen: JsonObject, replicas: int) -> None:
         if self.refusal is not None:
             raise self.refusal
-        assert seen["metadata"]["resourceVersion"] == "7"
+        assert seen["metadata"]["resourceVersion"] == "5"
         self.scales.append(replicas)
         self.body = self.body | {"spec": self.body["spec"] | {"replicas": replicas}}
         self.pods = [pod(f"p{number}") for number in range(replicas)]

@@ -9,15 +9,14 @@ from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import FleetFigures
 from fairlead.kube.client import JsonObject
 from fairlead_protocol.downloads import DownloadProgress, DownloadStage
+from fairlead_testing.fleet_objects import stored
 
 KEY = ("default", "dinghy")
 NAME = {"llmdeployment": "default/dinghy"}
 
 
 def body(spec: dict[str, Any], status: dict[str, Any] | None = None) -> JsonObject:
-    metadata = {"name": "dinghy", "namespace": "default", "uid": "u", "generation": 1}
-    metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    return {"metadata": metadata, "spec": {"model": {"source": "demo://dinghy"}} | spec, "status": status or {}}
+    return stored(namespace="default", **spec) | {"status": status or {}}
 
 
 def pod(name: str, *, ready: bool, going: bool = False) -> JsonObject:

@@ -14,6 +14,7 @@ from fairlead.controller.status import situation, status
 from fairlead.fit.presets import chart_profiles
 from fairlead.kube.client import JsonObject
 from fairlead.operator_settings import OperatorSettings
+from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings.from_mapping({"profiles": chart_profiles()})
 NOW = "2026-06-01T00:00:00Z"
@@ -28,13 +29,9 @@ READY_POD = {
 def body(
     source: str, profile: str = "nvidia-h100", annotations: dict[str, str] | None = None, **engine: Any
 ) -> JsonObject:
-    return {
-        "metadata": {
-            "name": "skipper", "namespace": "ns", "uid": "u-1", "generation": 1, "annotations": annotations or {},
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        },
-        "spec": {"model": {"source": source}, "engine": engine, "resources": {"profile": profile}},
-    }  # fmt: skip
+    found = stored("skipper", model={"source": source}, engine=engine, resources={"profile": profile})
+    found["metadata"]["annotations"] = annotations or {}
+    return found
 
 
 def said(observed: Observed, settings: OperatorSettings = SETTINGS) -> tuple[Desired, dict[str, Any]]:

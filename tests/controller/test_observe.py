@@ -8,6 +8,7 @@ from fairlead.controller.observe import Cluster, name_claims
 from fairlead.controller.operator_metrics import figures
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead_testing.fleet_objects import stored
 
 
 class Claims:
@@ -27,13 +28,9 @@ class Claims:
 
 
 def body(name: str, created: int = 1, namespace: str = "ns", source: str = "demo://dinghy", **model: Any) -> JsonObject:
-    return {
-        "metadata": {
-            "name": name, "namespace": namespace, "uid": f"uid-{name}",
-            "creationTimestamp": f"2026-01-0{created}T00:00:00Z",
-        },
-        "spec": {"model": {"source": source} | model},
-    }  # fmt: skip
+    found = stored(name, namespace, model={"source": source} | model)
+    found["metadata"] |= {"uid": f"uid-{name}", "creationTimestamp": f"2026-01-0{created}T00:00:00Z"}
+    return found
 
 
 def cluster(*bodies: JsonObject, api: Claims | None = None, pods: Any = (), children: Any = ()) -> Cluster:

@@ -11,18 +11,9 @@ from fairlead.controller.observe import ChildKey, Observed
 from fairlead.controller.plan import Plan, content_hash, differs, key_of, make_plan
 from fairlead.kube.client import JsonObject
 from fairlead.operator_settings import OperatorSettings
+from fairlead_testing.fleet_objects import stored as body
 
 SETTINGS = OperatorSettings()
-
-
-def body(**spec: Any) -> JsonObject:
-    return {
-        "metadata": {
-            "name": "dinghy", "namespace": "ns", "uid": "u-1", "generation": 1, "resourceVersion": "5",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        },
-        "spec": {"model": {"source": "demo://dinghy"}} | spec,
-    }  # fmt: skip
 
 
 def stored(**spec: Any) -> dict[ChildKey, JsonObject]:

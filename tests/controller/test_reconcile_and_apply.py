@@ -16,16 +16,11 @@ from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS, LLMDEPLOYMENTS, Resource
 from fairlead.operator_settings import OperatorSettings
+from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings()
 KEY = ("ns", "dinghy")
-BODY: JsonObject = {
-    "metadata": {
-        "name": "dinghy", "namespace": "ns", "uid": "u-1", "generation": 1, "resourceVersion": "5",
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-    },
-    "spec": {"model": {"source": "demo://dinghy"}},
-}  # fmt: skip
+BODY: JsonObject = stored()
 
 
 class FakeApi:

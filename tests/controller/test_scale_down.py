@@ -18,20 +18,11 @@ from fairlead.fleet.pods import is_active
 from fairlead.kube.client import JsonObject
 from fairlead.operator_settings import OperatorSettings
 from fairlead_local.controllers import replicasets
+from fairlead_testing.fleet_objects import stored as body
 
 SETTINGS = OperatorSettings()
 NOW = "2026-06-01T00:00:00Z"
 READY = {"type": "Ready", "status": "True", "lastTransitionTime": NOW}
-
-
-def body(replicas: int) -> JsonObject:
-    return {
-        "metadata": {
-            "name": "dinghy", "namespace": "ns", "uid": "u", "generation": 1, "resourceVersion": "5",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        },
-        "spec": {"model": {"source": "demo://dinghy"}, "replicas": replicas},
-    }  # fmt: skip
 
 
 @dataclass
@@ -50,8 +41,8 @@ class World:
 
     @classmethod
     def at_rest(cls, replicas: int) -> "World":
-        children = {key_of(child): child for child in desired(Observed(body=body(replicas)), SETTINGS).children}
-        world = cls(body(replicas), children)
+        made = body(replicas=replicas)
+        world = cls(made, {key_of(child): child for child in desired(Observed(body=made), SETTINGS).children})
         world.replica_set()
         world.kubelets()
         world.replica_set()

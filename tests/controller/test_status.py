@@ -14,6 +14,7 @@ from fairlead.controller.status import situation, status
 from fairlead.kube.client import JsonObject
 from fairlead.operator_settings import OperatorSettings
 from fairlead_protocol.downloads import DownloadProgress, DownloadStage
+from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(gateway_url="http://gateway/")
 NOW = "2026-06-01T00:00:00Z"
@@ -23,14 +24,9 @@ READY = {"type": "Ready", "status": "True"}
 
 
 def body(spec: dict[str, Any], **status: Any) -> JsonObject:
-    return {
-        "metadata": {
-            "name": "dinghy", "namespace": "ns", "uid": "u-1", "generation": 4,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        },
-        "spec": {"model": {"source": "demo://dinghy"}} | spec,
-        "status": status,
-    }  # fmt: skip
+    found = stored(**spec)
+    found["metadata"]["generation"] = 4
+    return found | {"status": status}
 
 
 def pod(name: str, *conditions: dict[str, str], deleted: bool = False, **container: Any) -> JsonObject:

@@ -17,23 +17,13 @@ from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings, Profile
 from fairlead_protocol.model_sources import folder_name
+from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")
 
 
 def llmdeployment(**spec: Any) -> LLMDeployment:
-    return LLMDeployment.from_body(
-        {
-            "metadata": {
-                "name": "dinghy",
-                "namespace": "ships",
-                "uid": "u-1",
-                "generation": 1,
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-            },
-            "spec": {"model": {"source": "demo://dinghy"}} | spec,
-        }
-    )
+    return LLMDeployment.from_body(stored(namespace="ships", **spec))
 
 
 def build(settings: OperatorSettings = SETTINGS, **spec: Any) -> tuple[Manifest, Manifest, Manifest]:

@@ -12,15 +12,14 @@ from fairlead.operator_settings import OperatorSettings
 from fairlead_engine.commands.config_sources import from_settings
 from fairlead_engine.config import SPECULATIVE_METHODS, EngineConfig, ServerConfig
 from fairlead_protocol.settings import read_file
+from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")
 
 
 def read(folder: Path, **spec: Any) -> tuple[EngineConfig, ServerConfig]:
     """The engine's settings under this spec."""
-    metadata = {"name": "dinghy", "namespace": "ships", "uid": "u-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    body = {"metadata": metadata, "spec": {"model": {"source": "demo://dinghy"}} | spec}
-    config, *_ = children(LLMDeployment.from_body(body), SETTINGS)
+    config, *_ = children(LLMDeployment.from_body(stored(**spec)), SETTINGS)
     file = folder / "engine.yaml"
     file.write_text(config["data"]["engine.yaml"], encoding="utf-8")
     return from_settings(read_file(file, (EngineConfig, ServerConfig)))

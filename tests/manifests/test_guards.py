@@ -9,16 +9,11 @@ from fairlead.kube.resources import BY_KIND, OPTIONAL_CHILDREN
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.operator_settings import OperatorSettings, SettingsError
+from fairlead_testing.fleet_objects import stored
 
 KINDS = [resource.kind for resource in OPTIONAL_CHILDREN]
 ENGINES = {"fairlead.dev/llmdeployment": "dinghy", "app.kubernetes.io/component": "engine"}
-BODY: dict[str, Any] = {
-    "metadata": {
-        "name": "dinghy", "namespace": "ships", "uid": "u-1", "generation": 1,
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-    },
-    "spec": {"model": {"source": "demo://dinghy"}},
-}  # fmt: skip
+BODY = stored(namespace="ships")
 
 
 def build(kind: str, **settings: Any) -> Manifest:

@@ -10,17 +10,15 @@ from fairlead.api.pod_containers import lasting_container
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
 from fairlead_testing.fake_llama import parser as llama_parser
+from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", allow_file_sources=True)
 IMAGE = "ghcr.io/ggml-org/llama.cpp:server"
-STORED = {"namespace": "ships", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
 
 
 def body(source: str, **engine: Any) -> dict[str, Any]:
-    return {
-        "metadata": STORED | {"name": "boat"},
-        "spec": {"model": {"source": source}, "engine": {"type": "llama.cpp", "image": IMAGE, **engine}},
-    }
+    engine = {"type": "llama.cpp", "image": IMAGE, **engine}
+    return stored("boat", "ships", model={"source": source}, engine=engine)
 
 
 def built(source: str = "pvc://models/boat/q4.gguf", **engine: Any) -> tuple[Any, Any, Any]:

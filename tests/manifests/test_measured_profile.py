@@ -11,6 +11,7 @@ from fairlead.manifests.children import children
 from fairlead.manifests.measured_profile import mounted_profile
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings
+from fairlead_testing.fleet_objects import stored
 from fairlead_testing.measured_profiles import measured_profile, profile_config_map
 
 NAMED = {"configMap": "measured"}
@@ -18,11 +19,8 @@ NAMED = {"configMap": "measured"}
 
 def built(config_map: Any, **engine: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The engine's ConfigMap, and its Deployment's pods."""
-    body = {
-        "metadata": {"name": "m", "namespace": "ns", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01"},
-        "spec": {"model": {"source": "demo://dinghy"}, "engine": {"profile": NAMED, **engine}},
-    }
-    config, deployment, _ = children(LLMDeployment.from_body(body), OperatorSettings(), profile=config_map)
+    body = LLMDeployment.from_body(stored("m", engine={"profile": NAMED, **engine}))
+    config, deployment, _ = children(body, OperatorSettings(), profile=config_map)
     return dict(config), deployment["spec"]["template"]
 
 

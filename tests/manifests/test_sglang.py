@@ -10,22 +10,17 @@ from fairlead.manifests.children import children
 from fairlead.manifests.foreign_pod import EVENTS
 from fairlead.operator_settings import OperatorSettings
 from fairlead_testing.fake_sglang import read_arguments
+from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", allow_file_sources=True)
 IMAGE = "lmsysorg/sglang:v0.5.23"
-STORED = {"namespace": "ships", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
 
 
 def built(**engine: Any) -> tuple[Any, Any, Any]:
     """(the server's container, the front's, the front's configuration file)"""
-    body = {
-        "metadata": STORED | {"name": "boat"},
-        "spec": {
-            "model": {"source": "pvc://models/boat"},
-            "engine": {"type": "SGLang", "image": IMAGE, **engine},
-            "resources": {"gpus": engine.get("tensorParallelSize", 1)},
-        },
-    }
+    resources = {"gpus": engine.get("tensorParallelSize", 1)}
+    engine = {"type": "SGLang", "image": IMAGE, **engine}
+    body = stored("boat", "ships", model={"source": "pvc://models/boat"}, engine=engine, resources=resources)
     assert not broken_rules(body)
     config, deployment, _ = children(LLMDeployment.from_body(body), SETTINGS)
     pod = deployment["spec"]["template"]["spec"]

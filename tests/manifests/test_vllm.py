@@ -16,11 +16,11 @@ from fairlead.manifests.common import Manifest
 from fairlead.operator_settings import OperatorSettings
 from fairlead_engine.__main__ import build_parser
 from fairlead_testing.fake_vllm.__main__ import parser as vllm_parser
+from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", allow_file_sources=True)
 IMAGE = "vllm/vllm-openai:v0.22.0"
 OTHER = {"name": "other", "image": "other:1"}
-STORED = {"namespace": "ships", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
 
 
 def built(source: str = "pvc://models/boat", spec: dict[str, Any] | None = None, **engine: Any) -> tuple[Any, Any]:
@@ -33,10 +33,8 @@ def manifests(
     source: str = "pvc://models/boat", spec: dict[str, Any] | None = None, **engine: Any
 ) -> tuple[Manifest, ...]:
     """ConfigMap, Deployment and Service."""
-    body = {
-        "metadata": STORED | {"name": "boat"},
-        "spec": {"model": {"source": source}, "engine": {"type": "vLLM", "image": IMAGE, **engine}, **(spec or {})},
-    }
+    engine = {"type": "vLLM", "image": IMAGE, **engine}
+    body = stored("boat", "ships", **{"model": {"source": source}, "engine": engine, **(spec or {})})
     assert not broken_rules(body)
     return children(LLMDeployment.from_body(body), SETTINGS)
 

@@ -11,6 +11,15 @@ MODEL = "default/dinghy"
 SENTENCE = "2 replicas: 1 would leave 9 requests waiting (queueDepth 4)"
 
 
+def stored(name: str = "dinghy", namespace: str = "ns", **spec: Any) -> dict[str, Any]:
+    """An LLMDeployment as an API server has it."""
+    metadata = {
+        "name": name, "namespace": namespace, "uid": "u-1", "generation": 1, "resourceVersion": "5",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    return {"metadata": metadata, "spec": {"model": {"source": "demo://dinghy"}} | spec}
+
+
 def deployment(name: str = "dinghy", **status: Any) -> dict[str, Any]:
     """One with this status."""
     return {"metadata": {"namespace": "default", "name": name}, "spec": {}, "status": status}
