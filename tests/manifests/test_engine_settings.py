@@ -10,7 +10,8 @@ from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
 from fairlead_engine.commands.config_sources import from_settings
-from fairlead_engine.config import SPECULATIVE_METHODS, EngineConfig, ServerConfig
+from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_protocol.models.choices import SpeculativeMethod
 from fairlead_protocol.settings import read_file
 from fairlead_testing.fleet_objects import stored
 
@@ -66,7 +67,7 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
     assert (server.tool_call_parser, server.reasoning_parser) == ("mistral", "think")
 
 
-@pytest.mark.parametrize("method", [method for method in SPECULATIVE_METHODS if method != "ngram"])
+@pytest.mark.parametrize("method", [method for method in SpeculativeMethod if method != "ngram"])
 def test_every_way_to_guess_reaches_the_engine(tmp_path: Path, method: str) -> None:
     said = {"method": method, "source": "demo://dinghy", "numTokens": 2}
     engine, _ = read(tmp_path, engine={"speculative": said})

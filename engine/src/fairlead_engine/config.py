@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fairlead_engine.errors import ConfigError
+from fairlead_engine.speculative.methods import METHODS, Method, methods_by_setting
 from fairlead_engine.speculative.tree_shape import StaticTree, TreeError, TreeShape, parse_tree
 from fairlead_protocol.logs import LogFormat
 from fairlead_protocol.models.choices import (
@@ -39,15 +40,6 @@ ATTENTION_BACKENDS = ("auto", "cpu_spans", "block_tables", "triton")
 """Those of `kernels.attention.choice`, which imports torch."""
 KV_CACHE_DTYPES = tuple(map(str, KvCacheDtype))
 QUANTIZATIONS = tuple(map(str, Quantization))
-SPECULATIVE_METHODS = tuple(map(str, SpeculativeMethod))
-_SPECULATIVE_SETTINGS = {
-    "num_speculative_tokens": SPECULATIVE_METHODS,
-    "prompt_lookup_min": ("ngram",),
-    "prompt_lookup_max": ("ngram",),
-    "speculative_model": ("draft", "medusa", "eagle3"),
-    "speculative_tree": ("medusa", "eagle3"),
-}
-"""Settings that one of these methods must be set for."""
 _HOST = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -218,12 +210,12 @@ class EngineConfig:
 
     def _check_speculative(self) -> None:
         if self.speculative_method is not None:
-            _one_of("speculative_method", self.speculative_method, SPECULATIVE_METHODS)
-        for name, methods in _SPECULATIVE_SETTINGS.items():
+            _one_of("speculative_method", self.speculative_method, tuple(METHODS))
+        for name, methods in methods_by_setting().items():
             if getattr(self, name) is not None and self.speculative_method not in methods:
                 hint = f"set speculative-method to {' or '.join(methods)}, or leave it out"
                 raise ConfigError(name, f"is set with speculative-method {self.speculative_method or 'not set'}", hint)
-        if self.speculative_method is None:
+        if (method := self.drafting_method) is None:
             return
         if self.async_scheduling:
             raise ConfigError(
@@ -231,7 +223,7 @@ class EngineConfig:
                 "is set with a speculative-method, which needs the tokens of a step to plan the next one",
                 "leave one of them out",
             )
-        if self.speculative_method in _SPECULATIVE_SETTINGS["speculative_model"]:
+        if method.drafter is not None:
             if not self.speculative_model:
                 raise ConfigError("speculative_model", "is not given", f"name the folder for {self.speculative_method}")
             if self.tensor_parallel_size > 1:
@@ -242,7 +234,7 @@ class EngineConfig:
                 )
         if self.num_speculative_tokens is not None:
             _within("num_speculative_tokens", self.num_speculative_tokens, 1, 32)
-        self._check_tree()
+        self._check_tree(method)
         for name, value in (
             ("prompt_lookup_min", self.lookup_lengths[0]),
             ("prompt_lookup_max", self.lookup_lengths[1]),
@@ -255,7 +247,7 @@ class EngineConfig:
                 "lower it, or raise the other",
             )
 
-    def _check_tree(self) -> None:
+    def _check_tree(self, method: Method) -> None:
         if self.speculative_tree is None:
             return
         try:
@@ -263,9 +255,14 @@ class EngineConfig:
         except TreeError as error:
             hint = "give a list of paths such as [[0],[0,0],[1]], or WIDTHxNODES such as 4x24"
             raise ConfigError("speculative_tree", str(error), hint) from error
-        if self.speculative_method == "eagle3" and isinstance(tree, StaticTree):
-            problem = "is a list of paths, and an EAGLE head follows the guesses that turn out likeliest"
+        if method.why_no_paths is not None and isinstance(tree, StaticTree):
+            problem = f"is a list of paths, and {method.why_no_paths}"
             raise ConfigError("speculative_tree", problem, "say how many: WIDTHxNODES, such as 4x24")
+
+    @property
+    def drafting_method(self) -> Method | None:
+        """The entry of `speculative_method`; None = nobody guesses."""
+        return None if self.speculative_method is None else METHODS[SpeculativeMethod(self.speculative_method)]
 
     @property
     def tree(self) -> TreeShape | None:

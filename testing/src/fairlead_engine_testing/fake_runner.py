@@ -20,7 +20,7 @@ from fairlead_engine.errors import AdapterError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence, Sequence
-from fairlead_engine.speculative.verification import verified
+from fairlead_engine.speculative.drafting import verified
 from fairlead_engine.types import GENERATES, ModelTask, TokenLogprobs
 
 BYTES_PER_SLOT = 64

@@ -9,8 +9,7 @@ from fairlead_engine.core.cache_size import CacheSize, choose_cache_size, size_w
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.core.scheduler import Limits
 from fairlead_engine.errors import KVCacheTooSmall
-from fairlead_engine.speculative.drafting import Drafting, RunnerProposer
-from fairlead_engine.speculative.ngram import NGramProposer
+from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import EngineInfo
 
 
@@ -29,12 +28,9 @@ def cache_size_of(config: EngineConfig, runner: Runner[Any]) -> CacheSize:
 
 def drafting_of(config: EngineConfig) -> Drafting | None:
     """Who guesses what comes next, where anybody does."""
-    if config.speculative_method is None:
+    if (method := config.drafting_method) is None:
         return None
-    assert config.num_speculative_tokens is not None
-    is_ngram = config.speculative_method == "ngram"
-    proposer = NGramProposer(*config.lookup_lengths) if is_ngram else RunnerProposer()
-    return Drafting(proposer, config.num_speculative_tokens, config.tree)
+    return Drafting(method.proposer(*config.lookup_lengths), config.most_places, config.tree)
 
 
 def info_of(

@@ -13,7 +13,6 @@ from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.sequences import SampledToken
 from fairlead_engine.speculative.same_tokens import check_same_tokens
 from fairlead_engine.types import ModelTask
-from fairlead_protocol.models.choices import SpeculativeMethod
 
 Launched = TypeVar("Launched")
 """A batch under way: a runner's own business, handed from its `launch` to its `collect`."""
@@ -128,7 +127,7 @@ class Runner(Protocol[Launched]):
         it does not.
 
         `NO_TOKEN` or `RULED_OUT` where there is none to choose. Fills `prompt_logprobs` of items that have something
-        in `scores`, and `embedding` of those that embed; of those with drafts `chosen` (`speculative.verification`),
+        in `scores`, and `embedding` of those that embed; of those with drafts `chosen` (`drafting.verified`),
         whose first token is told. The sequences may have moved on.
         """
         ...
@@ -149,7 +148,7 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
     if is_encoder(folder):
         return EncoderRunner(folder, config)
     config = replace(config, model=str(folder))
-    if config.speculative_method == SpeculativeMethod.DRAFT and config.speculative_model:
+    if (method := config.drafting_method) is not None and method.is_model and config.speculative_model:
         draft_folder = resolve_model(config.speculative_model)
         check_same_tokens(folder, draft_folder)
         config = replace(config, speculative_model=str(draft_folder))

@@ -7,6 +7,7 @@ nearly agree mostly draw the same.
 """
 
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 from torch import Tensor
@@ -54,6 +55,13 @@ class DraftModel:
     it nothing, and one that is tried again lacks those of a few steps. It may lack those of an answer's last tokens
     when others share their block, and then guesses worse for them.
     """
+
+    num_ahead = 0
+
+    @classmethod
+    def load(cls, config: EngineConfig, part: ModelPart) -> Self:
+        """The model in `config.speculative_model`."""
+        return cls(config, part.config.vocab_size)
 
     def __init__(self, config: EngineConfig, vocab_size: int) -> None:
         """`config`, `vocab_size`: of the model that it guesses for. Raises ModelLoadError and ConfigError."""

@@ -6,17 +6,20 @@ the block, and are those of who computed it: who shares a prefix and goes on oth
 """
 
 import dataclasses
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.tree_rows import TreeRows
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model.eagle_head import EagleHead
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.eagle_head import EagleHead, load_eagle_head
 from fairlead_engine.runner.draft_trees import Frontier, check_width, fill_dynamic, put_drafts
 from fairlead_engine.runner.guesser import draft_places, next_tokens
 from fairlead_engine.runner.model_part import Computed, ModelPart
@@ -26,7 +29,7 @@ from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan, plan_of
 from fairlead_engine.runner.tree_step import TreeStep
 from fairlead_engine.sequences import ScheduledSequence
-from fairlead_engine.speculative.tree_shape import DynamicTree, StaticTree, TreeShape
+from fairlead_engine.speculative.tree_shape import DynamicTree, StaticTree
 
 
 class _TokensBehind(SlotTokens):
@@ -45,12 +48,27 @@ class _TokensBehind(SlotTokens):
 class EagleDrafts:
     """Guesses for one model, as a chain or a tree; of one rank, and launched operation by operation."""
 
-    def __init__(self, head: EagleHead, part: ModelPart, tree: TreeShape | None = None) -> None:
+    num_ahead = 1
+
+    @classmethod
+    def load(cls, config: EngineConfig, part: ModelPart) -> Self:
+        """The head in `config.speculative_model`."""
+        model, tree = part.model, config.tree
+        if not isinstance(model, Decoder):
+            raise ConfigError(
+                "speculative_method",
+                f"is eagle3, which sees what {part.config.architecture} holds in its layers; computed by transformers' "
+                "code it does not tell",
+                "use ngram, draft or medusa",
+            )
+        assert not isinstance(tree, StaticTree), "`EngineConfig` refuses paths"
+        embedding, folder = model.embedding, Path(config.speculative_model or "")
+        head = load_eagle_head(folder, part.config, embedding.weight, part.dtype, part.device, embedding.scale)
+        return cls(head, part, tree)
+
+    def __init__(self, head: EagleHead, part: ModelPart, tree: DynamicTree | None = None) -> None:
         """`part`: the model that it guesses for, which hands out what the head sees from here on. Raises ConfigError
         for a `tree` that it cannot make."""
-        if isinstance(tree, StaticTree):
-            problem = "is a list of paths, and an EAGLE head follows the guesses that turn out likeliest"
-            raise ConfigError("speculative_tree", problem, "say how many: WIDTHxNODES, such as 4x24")
         check_width(tree, len(head.targets))
         self._tree = tree
         self._head = head

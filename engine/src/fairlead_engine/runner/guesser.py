@@ -1,14 +1,15 @@
 """What makes drafts on the device: a smaller model, or heads beside the model."""
 
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.runner.model_part import Computed
+from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
@@ -16,7 +17,20 @@ from fairlead_engine.sequences import ScheduledSequence
 
 
 class Guesser(Protocol):
-    """Belongs to one model runner. Guesses stand in the slots' tokens before the step with them is computed."""
+    """Belongs to one model runner. Guesses stand in the slots' tokens before the step with them is computed.
+
+    Each class is named by the `drafter` of an entry in `speculative.methods.METHODS`.
+    """
+
+    @classmethod
+    def load(cls, config: EngineConfig, part: ModelPart) -> Self:
+        """From `config.speculative_model`, to guess for the model of `part`. Raises ModelLoadError and ConfigError."""
+        ...
+
+    @property
+    def num_ahead(self) -> int:
+        """Tokens behind those that a step computes which must be sent to the device with it."""
+        ...
 
     @property
     def bytes_per_block(self) -> int:

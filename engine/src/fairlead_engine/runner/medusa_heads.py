@@ -5,7 +5,7 @@ layout of its checkpoints: of head i `i.j.linear.weight` and `.bias` of residual
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.loose_tensors import read_tensors, refused
 from fairlead_engine.runner.draft_trees import Frontier, check_width, fill_dynamic, fill_static, put_drafts
 from fairlead_engine.runner.guesser import draft_places, fitted, next_tokens
-from fairlead_engine.runner.model_part import Computed
+from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
@@ -34,7 +35,16 @@ class MedusaHeads:
     with the random number of its place); or as a tree of each head's likeliest tokens. It has no cache; of every slot
     it keeps one hidden state."""
 
-    bytes_per_block = 0
+    bytes_per_block = num_ahead = 0
+
+    @classmethod
+    def load(cls, config: EngineConfig, part: ModelPart) -> Self:
+        """The heads in `config.speculative_model`."""
+        return cls(
+            Path(config.speculative_model or ""),
+            hidden_size=part.config.hidden_size, vocab_size=part.config.vocab_size, most_drafts=config.most_drafts,
+            tree=config.tree, dtype=part.dtype, device=part.device,
+        )  # fmt: skip
 
     def __init__(
         self,

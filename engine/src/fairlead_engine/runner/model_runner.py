@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 
 import msgspec
 import numpy as np
@@ -21,10 +22,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.eagle_head import load_eagle_head
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.draft_model import DraftModel
 from fairlead_engine.runner.dummy_steps import (
     StepLimits,
     blocks_of_largest,
@@ -33,9 +31,7 @@ from fairlead_engine.runner.dummy_steps import (
     largest_drafted_step,
     largest_step,
 )
-from fairlead_engine.runner.eagle_drafts import EagleDrafts
 from fairlead_engine.runner.guesser import Guesser
-from fairlead_engine.runner.medusa_heads import MedusaHeads
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.pooler import Pooler, write_vectors
 from fairlead_engine.runner.progress import Progress
@@ -45,8 +41,7 @@ from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_token
 from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
 from fairlead_engine.runner.tree_step import find_standing, planned_trees
 from fairlead_engine.sequences import UNKNOWN, SampledToken, ScheduledSequence
-from fairlead_engine.speculative.verification import verified
-from fairlead_protocol.models.choices import SpeculativeMethod
+from fairlead_engine.speculative.drafting import verified
 
 _MAX_SCORED_LOGITS = 2**23
 """Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
@@ -100,34 +95,18 @@ class ModelRunner:
         self._pooler = Pooler(part.model.classifier)
         self._most_drafts = config.most_drafts if self.model_config.task.generates else 0
         self._tree = config.tree
-        self._guesser = None if config.speculative_model is None else self._load_guesser(config)
-        self._num_ahead = int(isinstance(self._guesser, EagleDrafts))
-        """Tokens behind those that a step computes which the guesser sees with it."""
+        self._guesser = self._load_guesser(config)
         self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
 
-    def _load_guesser(self, config: EngineConfig) -> Guesser:
-        """What makes the drafts that are `UNKNOWN`: the model, heads or head in `config.speculative_model`."""
-        part, model, folder = self._part, self.model_config, Path(config.speculative_model or "")
-        if part.images is not None:
+    def _load_guesser(self, config: EngineConfig) -> Guesser | None:
+        """What makes the drafts that are `UNKNOWN`; None = there are none such."""
+        if (method := config.drafting_method) is None or method.drafter is None:
+            return None
+        if self._part.images is not None:
             problem = "is set, and what guesses with a model sees no images"
             raise ConfigError("speculative_model", problem, "use ngram, or leave it out")
-        if config.speculative_method == SpeculativeMethod.DRAFT:
-            return DraftModel(config, model.vocab_size)
-        if config.speculative_method == SpeculativeMethod.MEDUSA:
-            return MedusaHeads(
-                folder, hidden_size=model.hidden_size, vocab_size=model.vocab_size, most_drafts=config.most_drafts,
-                tree=config.tree, dtype=self.dtype, device=self.device,
-            )  # fmt: skip
-        if not isinstance(part.model, Decoder):
-            raise ConfigError(
-                "speculative_method",
-                f"is eagle3, which sees what {model.architecture} holds in its layers; computed by transformers' code "
-                "it does not tell",
-                "use ngram, draft or medusa",
-            )
-        embedding = part.model.embedding
-        head = load_eagle_head(folder, model, embedding.weight, self.dtype, self.device, embedding.scale)
-        return EagleDrafts(head, part, config.tree)
+        drafter: type[Guesser] = resolve_name(f"{__package__}.{method.drafter}")
+        return drafter.load(config, self._part)
 
     @property
     def num_parameters(self) -> int:
@@ -150,7 +129,7 @@ class ModelRunner:
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
         if self._guesser is not None:
             self._guesser.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
-        self._sent = SentSlots(num_slots, self._num_ahead)
+        self._sent = SentSlots(num_slots, 0 if self._guesser is None else self._guesser.num_ahead)
 
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
