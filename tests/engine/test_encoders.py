@@ -216,7 +216,7 @@ def test_a_classifier_says_what_it_is_of_texts(tmp_path: Path) -> None:
 def test_an_encoder_is_of_no_use_to_what_generates(tmp_path: Path) -> None:
     folder = write_encoder(tmp_path, "bert")
     assert isinstance(make_engine(folder).runner, EncoderRunner)
-    from fairlead_engine.model import read_config
+    from fairlead_engine.model.loading import read_config
 
     with pytest.raises(ModelLoadError, match="BertModel, an encoder"):
         read_config(folder)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.llm import LLM
-from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.gguf.gguf_blocks import BLOCKS
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
-from fairlead_engine.tokenizer_files import read_tokenizer
+from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.gguf_files import dinghy_vocabulary, write_gguf
@@ -203,7 +203,7 @@ def test_tokenizers_are_read_without_torch(tmp_path: Path) -> None:
     ):
         write()
     program = (
-        "import sys, pathlib\nfrom fairlead_engine.tokenizer_files import read_tokenizer\n"
+        "import sys, pathlib\nfrom fairlead_engine.model.tokenizer_files import read_tokenizer\n"
         f"tokenizer = read_tokenizer(pathlib.Path({str(tmp_path / 'model.gguf')!r}))\n"
         "assert tokenizer.decode(tokenizer.encode('ahoy')) == 'ahoy'\n"
         "sys.exit(' '.join(sorted({'torch', 'numpy'} & set(sys.modules))) or 0)\n"

@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from fairlead_engine.core.profile import identity
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
-from fairlead_engine.model import load_model, read_config, weights
+from fairlead_engine.model import weights
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.shard import Shard

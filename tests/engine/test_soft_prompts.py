@@ -16,9 +16,9 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.sequences import Sequence
 from fairlead_engine.speculative.ngram import NGramProposer
 from fairlead_engine.types import EngineRequest, FinishReason, Pooling, SamplingParams
+from fairlead_engine.types.sequences import Sequence
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapted_models import TOLERANCE, Answer, Peft, check, config_of, serve
 from fairlead_engine_testing.adapters import write_random_adapter, write_random_soft_prompt

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine.errors import ModelLoadError
-from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.dequantized_linear import tell_decoding
 from fairlead_engine.model.quantization.packed_integers import pack, unpack
 from fairlead_engine.model.quantization.stored import choose_source

@@ -15,12 +15,12 @@ from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.prompt import Tokens
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.images.decoded_image import DecodedImage
-from fairlead_engine.sequences import Sequence
 from fairlead_engine.server.prompts import chat_fields
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ChatRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import ModelTask, SamplingParams
+from fairlead_engine.types.sequences import Sequence
 from fairlead_engine_testing.prompts_here import prompts_here
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_engine_testing.vision_checkpoints import PAD, VOCAB_SIZE, write_vision_tokenizer

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from harness import Row, spread
 
-from fairlead_engine.model import load_model, read_ahead, read_config
+from fairlead_engine.model import read_ahead
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 
 SHAPE = {

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.kernels.staging import stage
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots, plan_step
-from fairlead_engine.sequences import SampledToken
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import SampledToken
 from fairlead_engine_testing.fake_runner import FakeModelConfig, FakeRunner
 
 BYTES_PER_SLOT = 4

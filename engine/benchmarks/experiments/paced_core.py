@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from idle_runner import IdleRunner
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.process import serve_core
+from fairlead_engine.types.batch import Batch
 
 IDS = range(300, 1000)
 """That are drawn: words and pieces of them, in a byte-level vocabulary; before them come single bytes."""

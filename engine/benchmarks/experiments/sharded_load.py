@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from harness import Row
 
-from fairlead_engine.model import load_model, read_config
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.shard import Shard
 from fairlead_engine_testing.checkpoints import llama_fields, tensor_shapes
 

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from fairlead_engine.model import read_config
+from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing.checkpoints import tensor_shapes
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj")

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from fairlead_engine.model import ModelConfig, read_config
+from fairlead_engine.model.loading import read_config
 from fairlead_protocol.models.families.deepseek import DeepseekConfig
 from fairlead_protocol.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
+from fairlead_protocol.models.model_config import ModelConfig
 
 Shape = tuple[int, ...]
 _LATENT = {

@@ -11,11 +11,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import start_error
-from fairlead_engine.sequences import SampledToken
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import SampledToken
 from fairlead_engine_testing.fake_runner import BYTES_PER_SLOT, FakeRunner
 
 FAKE_CORE = "fairlead_engine_testing.fake_engine"

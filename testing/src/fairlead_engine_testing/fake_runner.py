@@ -14,14 +14,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead_engine.adapters import AdapterFacts
-from fairlead_engine.batch import Batch
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
-from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import verified
 from fairlead_engine.types import GENERATES, ModelTask, TokenLogprobs
+from fairlead_engine.types.adapters import AdapterFacts
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import NO_TOKEN, SampledToken, ScheduledSequence, Sequence
 
 BYTES_PER_SLOT = 64
 """What one token is said to take in the cache."""

@@ -13,7 +13,7 @@ import pytest
 import tokenizers
 import torch
 
-from fairlead_engine.model import read_config
+from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.checkpoints import llama_fields, tensor_shapes, write_random_checkpoint
 from fairlead_engine_testing.profiles import profile_of

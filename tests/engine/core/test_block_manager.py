@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
-from fairlead_engine.sequences import Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.sequences import Sequence
 from fairlead_protocol.blocks import ROOT, BlockHash, extra_bytes, hash_blocks
 
 BLOCK_SIZE = 2

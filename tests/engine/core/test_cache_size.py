@@ -7,7 +7,7 @@ import pytest
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.cache_size import CacheSize, choose_cache_size
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
-from fairlead_engine.memory import format_bytes, free_memory
+from fairlead_engine.machine.memory import format_bytes, free_memory
 
 KIB = 1024
 GIB = 1024**3

@@ -3,8 +3,8 @@
 import pytest
 
 from fairlead_engine.core.client_parts import ClientParts
-from fairlead_engine.sequences import Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.sequences import Sequence
 
 
 def part(name: str, of: str | None) -> Sequence:

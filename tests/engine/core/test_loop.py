@@ -15,8 +15,8 @@ from fairlead_engine.core.messages import (
     Started,
 )
 from fairlead_engine.errors import KVCacheTooSmall
-from fairlead_engine.sequences import Sequence
 from fairlead_engine.types import FinishReason, SamplingParams
+from fairlead_engine.types.sequences import Sequence
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
 from fairlead_engine_testing.played_channel import PlayedChannel

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.scheduler import Limits, Scheduler
-from fairlead_engine.sequences import SampledToken, Sequence
 from fairlead_engine.types import FinishReason, SamplingParams
+from fairlead_engine.types.sequences import SampledToken, Sequence
 
 BLOCK_SIZE = 4
 SHARED = list(range(100, 116))

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.decoding import DecodingSlots
 from fairlead_engine.core.scheduler import Limits, Scheduler
-from fairlead_engine.sequences import SampledToken, Sequence
 from fairlead_engine.types import FinishReason, SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import SampledToken, Sequence
 
 EOS = 0
 TOKEN = 5

@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.core.step_cost import StepCost, StepWork, solve_nonnegative
-from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 
 TRUE = StepWork(base=3e-3, prefill_step=2e-3, prefill_token=2e-4, prefill_context=1e-7, decode_seq=5e-4, kv_token=2e-6)
 

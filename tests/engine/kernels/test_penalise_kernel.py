@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.runner import penalties
-from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 from fairlead_engine_testing.gpu_code import compiled
 
 HAS_CUDA = torch.cuda.is_available()

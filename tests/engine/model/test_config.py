@@ -10,7 +10,7 @@ import tokenizers
 
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model import ModelConfig, read_config
+from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
     deepseek_v2_fields,
@@ -24,6 +24,7 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_moe_fields,
 )
 from fairlead_protocol.models.families.registry import ARCHITECTURES
+from fairlead_protocol.models.model_config import ModelConfig
 from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
 

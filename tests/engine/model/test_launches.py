@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
@@ -27,8 +26,9 @@ from fairlead_engine.kernels import (
     scaled_product_kernel,
 )
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
-from fairlead_engine.model import layers, load_model, read_config, weights
+from fairlead_engine.model import layers, weights
 from fairlead_engine.model.linear import PlainLinear
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization import int8
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.runner import (
@@ -40,8 +40,9 @@ from fairlead_engine.runner import (
     sampler,
     step_graphs,
 )
-from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import Grammar, SamplingParams
+from fairlead_engine.types.batch import Batch, TokenMasks
+from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, qwen3_moe_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model import Decoder, load_model, read_config
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
     deepseek_v3_fields,

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_engine.model import load_model, loading, read_ahead, read_config
+from fairlead_engine.model import loading, read_ahead
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.read_ahead import ReadAhead, Readers
 from fairlead_engine.model.shard import Shard
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint

@@ -14,10 +14,10 @@ from fairlead.fit.memory_need import (
     weight_bytes,
 )
 from fairlead.fit.model_shape import read_shape
-from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.encoders.encoder_registry import ENCODERS as BUILT_ENCODERS
 from fairlead_engine.model.families.registry import BUILDERS
 from fairlead_engine.model.linear import can_pack
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.quantization.int4_weight_only import can_pack_int4
 from fairlead_engine.model.quantization.int8 import can_pack_int8

@@ -20,7 +20,7 @@ from fairlead_engine.runner.dummy_steps import (
     largest_step,
 )
 from fairlead_engine.runner.step_graphs import foreseen_bytes
-from fairlead_engine.sequences import NO_TOKEN
+from fairlead_engine.types.sequences import NO_TOKEN
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs

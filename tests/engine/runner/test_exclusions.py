@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.runner import repetitions
 from fairlead_engine.runner.exclusions import rule_out_bad_words, rule_out_far, rule_out_others, rule_out_top
 from fairlead_engine.runner.repetitions import penalise_repetitions
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots
-from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 
 VOCAB = 12
 

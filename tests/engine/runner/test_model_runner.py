@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine_testing.model_runners import loaded_runner
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.model import weights
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine_testing.checkpoints import (
     deepseek_v2_fields,
     deepseek_v3_fields,

@@ -2,13 +2,13 @@
 
 import torch
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.backend import DeviceBatch
 from fairlead_engine.runner.prepared_batch import PreparedBatch, prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots, plan_step
-from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 
 CPU = torch.device("cpu")
 

@@ -6,13 +6,13 @@ import random
 import pytest
 import torch
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots
 from fairlead_engine.runner.tree_step import with_ways
-from fairlead_engine.sequences import NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence, Sequence
 
 VOCAB = 50
 EOS = 7

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_engine.sequences import NO_TOKEN, SampledToken, Sequence
 from fairlead_engine.speculative.drafting import DraftLength, verified
 from fairlead_engine.speculative.ngram import NGramProposer
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.sequences import NO_TOKEN, SampledToken, Sequence
 
 
 def sequence(token_ids: list[int]) -> Sequence:

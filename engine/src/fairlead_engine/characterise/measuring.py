@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import Steps
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.types import EngineInfo, EngineRequest, SamplingParams
+from fairlead_engine.types.batch import Batch
 from fairlead_protocol.profiles import Measured
 
 _PROMPT_TOKENS = 128

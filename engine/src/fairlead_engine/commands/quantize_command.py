@@ -62,7 +62,7 @@ def _pieces(folder: Path, args: argparse.Namespace) -> Any:
     """int64 [samples, tokens] of the text. Raises ConfigError where it cannot be read or is too short."""
     import torch
 
-    from fairlead_engine.model import read_config
+    from fairlead_engine.model.loading import read_config
     from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
     try:

@@ -13,10 +13,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairlead_engine.adapters import CONFIG_FILE, NOT_PLACED, WEIGHTS_FILE, Adapter, AdapterFacts
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.errors import AdapterError
-from fairlead_engine.sequences import Sequence
+from fairlead_engine.types.adapters import CONFIG_FILE, NOT_PLACED, WEIGHTS_FILE, Adapter, AdapterFacts
+from fairlead_engine.types.sequences import Sequence
 
 logger = logging.getLogger(__name__)
 

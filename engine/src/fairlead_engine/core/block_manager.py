@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
-from fairlead_engine.sequences import Sequence
+from fairlead_engine.types.sequences import Sequence
 from fairlead_protocol.blocks import ROOT, BlockHash, hash_block, hash_blocks
 
 

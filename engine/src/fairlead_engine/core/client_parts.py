@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 
-from fairlead_engine.sequences import Sequence
+from fairlead_engine.types.sequences import Sequence
 
 
 class ClientParts:

@@ -6,7 +6,7 @@ knows sequences and hashes, and asks whether one is cached; not blocks, tokens o
 
 from collections.abc import Callable, Collection
 
-from fairlead_engine.sequences import Sequence
+from fairlead_engine.types.sequences import Sequence
 from fairlead_protocol.blocks import BlockHash
 
 

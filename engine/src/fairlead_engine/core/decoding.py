@@ -5,8 +5,8 @@ The scheduler says who begins, grows and leaves; it owns what happens to a seque
 
 import numpy as np
 
-from fairlead_engine.batch import Decodes, Numbers
-from fairlead_engine.sequences import Sequence
+from fairlead_engine.types.batch import Decodes, Numbers
+from fairlead_engine.types.sequences import Sequence
 
 
 class DecodingSlots:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead_engine.adapters import Adapter
-from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
@@ -33,9 +31,8 @@ from fairlead_engine.core.thinking import ThinkingBudgets
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, ConfigError, KVCacheTooSmall
-from fairlead_engine.memory import format_bytes
-from fairlead_engine.sequences import SampledToken, Sequence
-from fairlead_engine.tokenizer_files import read_tokenizer_json
+from fairlead_engine.machine.memory import format_bytes
+from fairlead_engine.model.tokenizer_files import read_tokenizer_json
 from fairlead_engine.types import (
     EngineLoad,
     EngineRequest,
@@ -43,6 +40,9 @@ from fairlead_engine.types import (
     Held,
     SequenceOutput,
 )
+from fairlead_engine.types.adapters import Adapter
+from fairlead_engine.types.batch import Batch, TokenMasks
+from fairlead_engine.types.sequences import SampledToken, Sequence
 from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.blocks import extra_bytes
 

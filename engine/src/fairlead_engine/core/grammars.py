@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairlead_engine.batch import Batch, TokenMasks
-from fairlead_engine.child_process import resident_bytes
 from fairlead_engine.core.clock import Clock
-from fairlead_engine.grammar_limits import described, parser_limits
-from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.core.grammar_limits import described, parser_limits
+from fairlead_engine.machine.child_process import resident_bytes
+from fairlead_engine.types.batch import Batch, TokenMasks
+from fairlead_engine.types.sequences import SampledToken, ScheduledSequence, Sequence
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer

@@ -5,8 +5,8 @@ A search asks for the next token of every beam in every round: only what differs
 
 import msgspec
 
-from fairlead_engine.sequences import Sequence
 from fairlead_engine.types import EngineRequest, Held
+from fairlead_engine.types.sequences import Sequence
 from fairlead_protocol.blocks import BlockHash
 
 

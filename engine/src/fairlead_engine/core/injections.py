@@ -7,7 +7,7 @@ caller's answer goes on: AsyncLM (arXiv 2412.07017).
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fairlead_engine.sequences import Sequence
+from fairlead_engine.types.sequences import Sequence
 
 
 @dataclass(slots=True, eq=False)

@@ -13,11 +13,11 @@ from importlib import import_module
 import msgspec
 import zmq
 
-from fairlead_engine.child_process import die_with, leave_signals_to_parent, read_orders
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import run_core
 from fairlead_engine.core.messages import Command, Reply
+from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
 from fairlead_protocol.logs import LogFormat, configure_logging
 
 _LINGER_MS = 2000

@@ -12,11 +12,11 @@ from asyncio.subprocess import PIPE, Process
 
 import msgspec
 
-from fairlead_engine.child_process import described_end, give_orders
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.messages import Forget, Ping, Stop
 from fairlead_engine.core.socket_client import SocketClient
 from fairlead_engine.core.socket_folder import SocketFolder
+from fairlead_engine.machine.child_process import described_end, give_orders
 from fairlead_engine.types import EngineInfo
 from fairlead_protocol.logs import LogFormat
 

@@ -8,8 +8,8 @@ from itertools import chain
 
 from fairlead_engine.core.request_refusal import Refusal, no_choice
 from fairlead_engine.core.runner import RunnerModel
-from fairlead_engine.sequences import Sequence
 from fairlead_engine.types import FinishReason, Pooling, Reading, SamplingParams, fit_prompt
+from fairlead_engine.types.sequences import Sequence
 
 
 class RequestChecks:

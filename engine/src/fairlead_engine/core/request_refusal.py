@@ -4,8 +4,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 
-from fairlead_engine.sequences import Sequence
 from fairlead_engine.types import FinishReason, SequenceOutput
+from fairlead_engine.types.sequences import Sequence
 
 
 @dataclass(frozen=True, slots=True)

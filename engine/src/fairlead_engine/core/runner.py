@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from fairlead_engine.adapters import AdapterFacts
-from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
-from fairlead_engine.sequences import SampledToken
-from fairlead_engine.speculative.same_tokens import check_same_tokens
+from fairlead_engine.model.tokenizer_files import check_same_tokens
 from fairlead_engine.types import ModelTask
+from fairlead_engine.types.adapters import AdapterFacts
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import SampledToken
 
 Launched = TypeVar("Launched")
 """A batch under way: a runner's own business, handed from its `launch` to its `collect`."""

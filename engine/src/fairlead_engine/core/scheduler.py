@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead_engine.batch import Batch, Decodes
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.client_parts import ClientParts
@@ -21,9 +20,10 @@ from fairlead_engine.core.decoding import DecodingSlots
 from fairlead_engine.core.injections import Injection, Injections, is_whole, no_room_for
 from fairlead_engine.core.request_refusal import QueueBound, Refusal, num_awaited_tokens
 from fairlead_engine.core.sequence_ends import SequenceEnds, failed_sequences, reason_to_end
-from fairlead_engine.sequences import NO_SLOT, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import FinishReason
+from fairlead_engine.types.batch import Batch, Decodes
+from fairlead_engine.types.sequences import NO_SLOT, SampledToken, ScheduledSequence, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from fairlead_engine.batch import Batch
-from fairlead_engine.sequences import NO_TOKEN, SampledToken, Sequence
 from fairlead_engine.types import FinishReason, SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import NO_TOKEN, SampledToken, Sequence
 
 
 class SequenceEnds:

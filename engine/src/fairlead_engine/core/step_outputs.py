@@ -1,11 +1,11 @@
 """What a step did for each of its sequences, as their clients are told it."""
 
-from fairlead_engine.batch import Decodes
 from fairlead_engine.core.grammars import Grammars
 from fairlead_engine.core.injections import Injection
 from fairlead_engine.core.request_refusal import Refusal, ended, no_choice
-from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import FinishReason, Injected, SequenceOutput
+from fairlead_engine.types.batch import Decodes
+from fairlead_engine.types.sequences import SampledToken, ScheduledSequence, Sequence
 
 _NO_TOKEN = "no next token could be chosen: the model computed logits that are not finite"
 

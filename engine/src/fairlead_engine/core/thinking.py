@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead_engine.batch import Batch, TokenMasks
-from fairlead_engine.sequences import SampledToken, Sequence
 from fairlead_engine.types import ThinkingBudget
+from fairlead_engine.types.batch import Batch, TokenMasks
+from fairlead_engine.types.sequences import SampledToken, Sequence
 
 _MOST_BEFORE = 8
 """Tokens of an answer behind which its reasoning does not begin any more: white space."""

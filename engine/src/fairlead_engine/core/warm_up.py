@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.runner import Runner, RunnerModel
 from fairlead_engine.core.scheduler import Limits
 from fairlead_engine.core.step_cost import StepWork
-from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 
 _NUM_SHORT = 3
 _SHORT_TOKENS = 16

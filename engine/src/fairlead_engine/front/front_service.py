@@ -10,10 +10,10 @@ from fairlead_engine.errors import Draining, NotReady
 from fairlead_engine.front.foreign_engine import ForeignEngine, ForeignModel
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.front_core import FrontCore
+from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
-from fairlead_engine.tokenizer_files import read_tokenizer
 from fairlead_protocol import messages
 from fairlead_protocol.http.bodies import BodyReader
 from fairlead_protocol.messages import ModelInfo

@@ -18,8 +18,8 @@ from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.read_ahead import ReadAhead
 from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.task import read_task
+from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.model.weights import Watch, Weights
-from fairlead_engine.tokenizer_files import read_tokenizer
 from fairlead_protocol.models.families.registry import (
     ARCHITECTURES,
     find_architecture,

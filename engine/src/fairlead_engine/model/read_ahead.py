@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from fairlead_engine.memory import format_bytes, free_memory
+from fairlead_engine.machine.memory import format_bytes, free_memory
 
 _CHUNK_BYTES = 8 << 20
 _WORTH_BYTES = 64 << 20

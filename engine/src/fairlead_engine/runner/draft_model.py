@@ -12,7 +12,6 @@ from typing import Self
 import numpy as np
 from torch import Tensor
 
-from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.guesser import draft_places, fitted, next_tokens
@@ -20,7 +19,8 @@ from fairlead_engine.runner.model_part import Computed, ModelPart, check_generat
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan, plan_of
-from fairlead_engine.sequences import ScheduledSequence
+from fairlead_engine.types.batch import Batch, Numbers
+from fairlead_engine.types.sequences import ScheduledSequence
 
 _MOST_MADE_UP = 512
 """Tokens that it makes up for at a time: of hundreds of sequences, for which a step had no room for guesses in a while,

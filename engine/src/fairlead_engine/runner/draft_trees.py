@@ -16,8 +16,8 @@ from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.runner.guesser import draft_places
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.tree_step import depths_of
-from fairlead_engine.sequences import ScheduledSequence
 from fairlead_engine.speculative.tree_shape import DynamicTree, StaticTree, TreeShape
+from fairlead_engine.types.sequences import ScheduledSequence
 
 
 class Frontier(NamedTuple):

@@ -8,9 +8,9 @@ from itertools import product
 
 import msgspec
 
-from fairlead_engine.batch import Batch
-from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import GENERATES, ModelTask, SamplingParams
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 
 _EVERYTHING = SamplingParams(
     temperature=0.7, top_p=0.9, top_k=20, min_p=0.01, seed=0, logprobs=1, presence_penalty=0.5, logit_bias={0: 1.0},

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.tree_rows import TreeRows
@@ -28,8 +27,9 @@ from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan, plan_of
 from fairlead_engine.runner.tree_step import TreeStep
-from fairlead_engine.sequences import ScheduledSequence
 from fairlead_engine.speculative.tree_shape import DynamicTree, StaticTree
+from fairlead_engine.types.batch import Batch, Numbers
+from fairlead_engine.types.sequences import ScheduledSequence
 
 
 class _TokensBehind(SlotTokens):

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.adapters import AdapterFacts
-from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import AdapterError, ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
@@ -26,7 +24,9 @@ from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.pooler import Pooler, write_vectors
 from fairlead_engine.runner.readback import Readback
-from fairlead_engine.sequences import SampledToken, ScheduledSequence
+from fairlead_engine.types.adapters import AdapterFacts
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import SampledToken, ScheduledSequence
 from fairlead_protocol.models.families.registry import find_encoder
 from fairlead_protocol.models.json_fields import JsonFields
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.sequences import ScheduledSequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.sequences import ScheduledSequence
 
 _NEVER = float("-inf")
 

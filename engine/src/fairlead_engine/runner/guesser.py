@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
-from fairlead_engine.sequences import ScheduledSequence
+from fairlead_engine.types.batch import Batch, Numbers
+from fairlead_engine.types.sequences import ScheduledSequence
 
 
 class Guesser(Protocol):

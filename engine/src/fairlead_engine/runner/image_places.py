@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairlead_engine.batch import Numbers
 from fairlead_engine.types import PromptImage
+from fairlead_engine.types.batch import Numbers
 
 
 def shift_behind(images: Sequence[PromptImage]) -> int:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.kernels.staging import to_device
@@ -23,8 +22,9 @@ from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
-from fairlead_engine.sequences import ScheduledSequence
 from fairlead_engine.speculative.tree_shape import StaticTree, TreeShape
+from fairlead_engine.types.batch import Batch, Numbers
+from fairlead_engine.types.sequences import ScheduledSequence
 
 _WHAT = "Medusa heads"
 _FILES = ("medusa_lm_head.safetensors", "model.safetensors", "medusa_lm_head.pt")

@@ -17,11 +17,10 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBac
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
 from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model import load_model
 from fairlead_engine.model.decoder import Decoder, Taps
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig
 from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder, load_foreign
-from fairlead_engine.model.loading import read_any_config
+from fairlead_engine.model.loading import load_model, read_any_config
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.cuda_device import choose_meter, choose_recorder

@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.adapters import AdapterFacts
-from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
@@ -40,8 +38,10 @@ from fairlead_engine.runner.readback import Readback
 from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
 from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
 from fairlead_engine.runner.tree_step import find_standing, planned_trees
-from fairlead_engine.sequences import UNKNOWN, SampledToken, ScheduledSequence
 from fairlead_engine.speculative.drafting import verified
+from fairlead_engine.types.adapters import AdapterFacts
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import UNKNOWN, SampledToken, ScheduledSequence
 
 _MAX_SCORED_LOGITS = 2**23
 """Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""

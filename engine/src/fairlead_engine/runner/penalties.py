@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fairlead_engine.kernels.dispatch import has_kernels
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.sequences import ScheduledSequence
 from fairlead_engine.types import SamplingParams
+from fairlead_engine.types.sequences import ScheduledSequence
 
 _LEAST_REPETITION_PENALTY = 1e-30
 """A smaller one ranks the seen tokens above every other anyway, and dividing by it must not overflow."""

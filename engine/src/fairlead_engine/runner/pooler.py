@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from fairlead_engine.sequences import ScheduledSequence
 from fairlead_engine.types import Pooling, Reading
+from fairlead_engine.types.sequences import ScheduledSequence
 
 _EMBEDDING_TYPE = "<f4"
 

@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.adapters import NOT_PLACED
-from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBatch
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import ForwardInput, GivenEmbeddings
@@ -16,6 +14,8 @@ from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SoftRows, StepPlan
 from fairlead_engine.runner.tree_step import TreeStep
+from fairlead_engine.types.adapters import NOT_PLACED
+from fairlead_engine.types.batch import Numbers
 
 
 class PreparedBatch(NamedTuple):

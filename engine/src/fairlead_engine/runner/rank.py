@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from fairlead_engine.child_process import leave_signals_to_parent
 from fairlead_engine.errors import StartError
+from fairlead_engine.machine.child_process import leave_signals_to_parent
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.placement import choose_device

@@ -13,11 +13,10 @@ from pathlib import Path
 import msgspec
 import torch
 
-from fairlead_engine.child_process import described_end
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import StartError, start_error
-from fairlead_engine.model import read_config
-from fairlead_engine.model.loading import is_foreign
+from fairlead_engine.machine.child_process import described_end
+from fairlead_engine.model.loading import is_foreign, read_config
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.foreign_settings import check_settings

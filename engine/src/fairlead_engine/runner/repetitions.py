@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.staging import is_on_host, to_device
-from fairlead_engine.sequences import ScheduledSequence
 from fairlead_engine.types import MOST_LOOKED_BACK, SamplingParams
+from fairlead_engine.types.sequences import ScheduledSequence
 
 _LONGEST = 50
 """Tokens of a repetition that are counted: with any base worth the name nobody draws a token after so many."""

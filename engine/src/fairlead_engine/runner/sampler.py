@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.drawing import draw
 from fairlead_engine.runner.exclusions import rule_out_bad_words, rule_out_far, rule_out_others, rule_out_top
@@ -25,8 +24,9 @@ from fairlead_engine.runner.penalties import is_penalised, penalise
 from fairlead_engine.runner.randomness import draw_key, uniforms
 from fairlead_engine.runner.repetitions import avoids_repetitions, penalise_repetitions
 from fairlead_engine.runner.tree_step import with_ways
-from fairlead_engine.sequences import NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence
 from fairlead_engine.types import SamplingParams, TokenLogprobs
+from fairlead_engine.types.batch import Batch, TokenMasks
+from fairlead_engine.types.sequences import NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence
 
 _XTC = 0x5854_4300_0000_0000
 """Makes of who draws tokens who draws whether the likeliest are left out."""

@@ -5,8 +5,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.types.batch import Numbers
 
 _FEWEST_COLUMNS = 256
 

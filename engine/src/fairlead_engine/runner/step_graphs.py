@@ -17,8 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.adapters import NOT_PLACED
-from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.attention.backend import CapturableBackend, LayerCache
 from fairlead_engine.kernels.attention.block_tables import DeviceTables
 from fairlead_engine.kernels.staging import stage
@@ -27,6 +25,8 @@ from fairlead_engine.model.layers import ForwardInput
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.progress import Progress
 from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.types.adapters import NOT_PLACED
+from fairlead_engine.types.batch import Numbers
 
 _DECODE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Sequences of steps of decodes. Up to a few hundred rows a product takes as long as its weights take to be read, so

@@ -5,14 +5,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from fairlead_engine.adapters import NOT_PLACED
-from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.kernels.attention.backend import NewBlocks
 from fairlead_engine.kernels.staging import int64s
 from fairlead_engine.runner.image_places import places, shift_behind
 from fairlead_engine.runner.slot_tokens import NewTokens
-from fairlead_engine.sequences import UNKNOWN, Sequence
 from fairlead_engine.types import PromptImage
+from fairlead_engine.types.adapters import NOT_PLACED
+from fairlead_engine.types.batch import Batch, Numbers
+from fairlead_engine.types.sequences import UNKNOWN, Sequence
 
 
 class PlannedImage(NamedTuple):

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.tree_rows import TreeRows, ancestor_bits
 from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.step_plan import PlannedTree, StepPlan
-from fairlead_engine.sequences import ScheduledSequence
+from fairlead_engine.types.batch import Batch
+from fairlead_engine.types.sequences import ScheduledSequence
 
 _NO_TOKEN = -9
 """In place of a draft where no guess stands; it is nothing that is ever chosen, nor what stands for no choice."""

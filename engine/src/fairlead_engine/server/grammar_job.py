@@ -5,7 +5,7 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlead_engine.grammar_limits import parser_limits
+from fairlead_engine.core.grammar_limits import parser_limits
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
 from fairlead_engine.server.structured_output import Wish, bare, widest
 from fairlead_engine.server.tool_use import AnswerGrammars, ToolUse

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from fairlead_engine.child_process import die_with, leave_signals_to_parent, read_orders
 from fairlead_engine.core.socket_client import SocketClient
 from fairlead_engine.errors import EngineError
+from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
 from fairlead_engine.server.acceptor import Here
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.control_relay import ControlRelay

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from fairlead_engine.errors import EngineError, RequestError
-from fairlead_engine.tokenizer_files import read_tokenizer
+from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.prompts import ChatPrompt, EncodedPrompt, PromptError, PromptFields

@@ -13,6 +13,7 @@ import msgspec
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
 from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY, AnswerFormats
 from fairlead_engine.server.grammar_job import GrammarJob
 from fairlead_engine.server.image_loader import placed, with_image_tokens
@@ -22,7 +23,6 @@ from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.structured_output import Wish
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun
-from fairlead_engine.tokenizer_files import read_tokenizer
 from fairlead_engine.types import EngineInfo, Injectable, Kind, PromptImage, SamplingParams
 from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from fairlead_engine.core.grammar_limits import described, parser_limits
 from fairlead_engine.errors import RequestError
-from fairlead_engine.grammar_limits import described, parser_limits
 from fairlead_engine.server.json_schema.normal_form import normal_form, without_annotations
 from fairlead_engine.server.json_schema.refusals import schema_error
 from fairlead_engine.server.json_schema.relaxed import relaxed

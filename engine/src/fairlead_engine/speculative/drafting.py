@@ -12,8 +12,8 @@ rejection sampling of Leviathan et al. (2023): a draft stands with its probabili
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from fairlead_engine.sequences import UNKNOWN, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.tree_shape import TreeShape
+from fairlead_engine.types.sequences import UNKNOWN, SampledToken, ScheduledSequence, Sequence
 
 _FADING = 0.98
 """Of what earlier steps say about how many tokens a step brings."""

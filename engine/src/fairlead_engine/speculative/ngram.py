@@ -6,7 +6,7 @@ weights. Source: Saxena, Prompt Lookup Decoding (2023).
 
 from collections.abc import Iterable
 
-from fairlead_engine.sequences import Sequence
+from fairlead_engine.types.sequences import Sequence
 
 _MOST_INDEXED = 4096
 """Tokens of a prompt that are looked through in one step: a long one must not hold the others up."""

@@ -1,7 +1,8 @@
 """What goes into an engine and what comes out: requests with their parameters, outputs, loads.
 
 Everyone imports this package and it imports nearly nobody: no tensors, no HTTP, no I/O. `sampling_params.py` has what a
-request may ask of its answer, declared as `parameters.py` says.
+request may ask of its answer, declared as `parameters.py` says; `sequences.py`, `batch.py` and `adapters.py` have what
+the core and the runner share.
 """
 
 from collections.abc import Sequence

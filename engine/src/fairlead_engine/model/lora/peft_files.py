@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from fairlead_engine.adapters import CONFIG_FILE, WEIGHTS_FILE
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.model.checkpoint import check_readable
+from fairlead_engine.types.adapters import CONFIG_FILE, WEIGHTS_FILE
 
 _PICKLE = "adapter_model.bin"
 _MOST_CONFIG_BYTES = 2**20

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairlead_engine.adapters import CONFIG_FILE
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter, Module
 from fairlead_engine.model.lora.peft_files import FLOATS, PeftFiles
 from fairlead_engine.model.lora.soft_prompt import SOFT_PROMPTS, read_soft_prompt
+from fairlead_engine.types.adapters import CONFIG_FILE
 
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>[AB])\.weight")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead_engine.adapters import Adapter
 from fairlead_engine.types import FinishReason, Injectable, Pooling, PromptImage, Reading, SamplingParams, TokenLogprobs
+from fairlead_engine.types.adapters import Adapter
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
 _NOWHERE = range(0)

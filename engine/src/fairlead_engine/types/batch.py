@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fairlead_engine.sequences import ScheduledSequence, Sequence
+from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 
 Numbers = npt.NDArray[np.int64]
 

@@ -1,0 +1,66 @@
+"""A model's tokenizer, whichever file holds it: a folder's `tokenizer.json`, or one GGUF file; and whether two models
+mean the same by a token.
+
+Both processes read it, and the HTTP process is without torch.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
+from fairlead_protocol.chat import ChatTemplateError
+from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
+from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
+
+
+def read_tokenizer(model: Path, *, renders: bool = True) -> PromptTokenizer:
+    """Tokenizer and chat template; `renders`: as `PromptTokenizer` has it. Raises ModelLoadError (TokenizerInvalid,
+    CheckpointInvalid)."""
+    if model.suffix == GGUF_SUFFIX:
+        from fairlead_protocol.models.gguf_file import GgufFile
+        from fairlead_protocol.models.gguf_tokenizer import read_gguf_tokenizer
+
+        return read_gguf_tokenizer(GgufFile(model), renders=renders)
+    try:
+        return PromptTokenizer.from_folder(model, renders=renders)
+    except (TokenizerError, ChatTemplateError) as error:
+        raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, str(error)) from error
+
+
+def read_tokenizer_json(model: Path) -> str:
+    """The tokenizer alone, as it is written. Raises OSError, or ModelLoadError."""
+    if model.suffix == GGUF_SUFFIX:
+        return read_tokenizer(model).tokenizer_json
+    return (model / "tokenizer.json").read_text(encoding="utf-8")
+
+
+def check_same_tokens(model: Path, draft_model: Path) -> None:
+    """Raises ConfigError unless their tokenizers give the same ids to the same text: only then is what one
+    guesses a token of the other. A model that has no tokenizer is not checked."""
+    if not (model / "tokenizer.json").is_file():
+        return
+    if not (draft_model / "tokenizer.json").is_file():
+        problem = f"names {draft_model}, which has no tokenizer.json to compare with the model's"
+        raise ConfigError("speculative_model", problem, "copy the one that belongs to it there")
+    here, there = (_ids(folder / "tokenizer.json") for folder in (model, draft_model))
+    if here == there:
+        return
+    names = sorted(text for text in here.keys() | there.keys() if here.get(text) != there.get(text))
+    problem = (
+        f"has another tokenizer than the model: {len(names)} tokens differ, such as {names[0]!r} "
+        f"({here.get(names[0], 'not there')} and {there.get(names[0], 'not there')})"
+    )
+    raise ConfigError("speculative_model", problem, "use a smaller model of the same family")
+
+
+def _ids(path: Path) -> dict[str, int]:
+    """By text."""
+    try:
+        read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        words = read["model"]["vocab"]
+        found = dict(words) if isinstance(words, dict) else {word[0]: index for index, word in enumerate(words)}
+        found.update((added["content"], added["id"]) for added in read.get("added_tokens") or [])
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ConfigError("speculative_model", f"cannot be compared: {path} is no tokenizer ({error!r})") from error
+    return found
