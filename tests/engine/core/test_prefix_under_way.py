@@ -151,7 +151,7 @@ def test_other_salts_have_nothing_in_common() -> None:
 def test_queued_tokens_leave_out_what_the_cache_will_spare() -> None:
     scheduler = make_scheduler(queue=30)
     add(scheduler, make_sequence("a", [*SHARED, 1]), *(make_sequence(f"b{index}", [*SHARED, 2]) for index in range(9)))
-    assert scheduler.num_queued_tokens == 17 + 9, "only the first will compute the prefix"
+    assert scheduler.queue.num_tokens == 17 + 9, "only the first will compute the prefix"
     refusal = scheduler.add(make_sequence("c", [7] * 6))
     assert refusal is not None and refusal.reason is FinishReason.REJECTED
     step(scheduler)

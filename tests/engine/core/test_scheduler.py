@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairlead_engine.core.block_manager import BlockManager
-from fairlead_engine.core.decoding import DecodingSlots
+from fairlead_engine.core.running_slots import DecodingSlots
 from fairlead_engine.core.scheduler import Limits, Scheduler
 from fairlead_engine.types import FinishReason, SamplingParams
 from fairlead_engine.types.batch import Batch
@@ -347,12 +347,12 @@ def test_counters_and_load_follow_the_sequences() -> None:
     scheduler = make_scheduler(budget=16)
     scheduler.add(make_sequence("a", 24))
     scheduler.add(make_sequence("b", 8))
-    assert (scheduler.num_queued_tokens, scheduler.num_prefill_tokens) == (32, 32)
+    assert (scheduler.queue.num_tokens, scheduler.num_prefill_tokens) == (32, 32)
     step(scheduler)
-    assert (scheduler.num_prefill_tokens, scheduler.num_kv_tokens) == (16, 16)
+    assert (scheduler.num_prefill_tokens, scheduler.slots.num_kv_tokens) == (16, 16)
     step(scheduler)
     step(scheduler)
-    assert (scheduler.num_prefill_tokens, scheduler.num_kv_tokens) == (0, 34)
+    assert (scheduler.num_prefill_tokens, scheduler.slots.num_kv_tokens) == (0, 34)
     assert (scheduler.counters.prompt_tokens, scheduler.counters.generation_tokens) == (32, 4)
 
 

@@ -48,7 +48,7 @@ def test_steps_run_no_code_of_features_that_nobody_uses() -> None:
         while engine.has_work():
             engine.step()
             assert engine.load
-    assert {("engine.py", "step"), ("scheduler.py", "_commit_decodes"), ("block_manager.py", "publish")} <= found
+    assert {("engine.py", "step"), ("step_results.py", "_write_decodes"), ("block_manager.py", "publish")} <= found
     found -= {("grammars.py", "is_ready")}  # asked once, when it begins
     assert not [each for each in found if each[0] in OF_FEATURES or each[1] in OF_STEPS]
 

@@ -164,7 +164,7 @@ class Engine:
             self._watch.start()
         began = self.clock.monotonic()
         batch, step = self.scheduler.schedule(), None  # decides tokens; never touches tensors
-        injected = [told(*each) for each in self.scheduler.take_injected()]
+        injected = [told(*each) for each in self.scheduler.injected]
         if self._has_adapters:
             self.adapters.place()  # for no batch, too: what waits to be placed cannot be dropped from the host's memory
         if batch:

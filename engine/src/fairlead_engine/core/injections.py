@@ -1,13 +1,14 @@
 """Tokens that are to be put into answers while these are generated: who waits for which, and where is a safe place.
 
-The scheduler asks before each step; it puts them in. Knows ids, not what they stand for. Functions that run while their
+The scheduler has them put in before each step. Knows ids, not what they stand for. Functions that run while their
 caller's answer goes on: AsyncLM (arXiv 2412.07017).
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fairlead_engine.types.sequences import Sequence
+from fairlead_engine.core.running_slots import RunningSlots
+from fairlead_engine.types.sequences import NO_SLOT, Sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -23,29 +24,63 @@ class Injection:
 class Injections:
     """Those that wait for a safe place, in the order in which they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_len: int) -> None:
+        """`max_len`: tokens of the context."""
+        self._max_len = max_len
         self._waiting: dict[Sequence, list[Injection]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def add(self, sequence: Sequence, injection: Injection) -> None:
-        """It waits."""
-        self._waiting.setdefault(sequence, []).append(injection)
+        """It waits, or is refused where there is no room for it: there will not be more."""
+        if (problem := self._no_room_for(sequence, injection)) is not None:
+            injection.done(problem)
+        else:
+            self._waiting.setdefault(sequence, []).append(injection)
 
-    def sequences(self) -> list[Sequence]:
-        """Those that something waits for."""
-        return list(self._waiting)
-
-    def take(self, sequence: Sequence) -> list[Injection]:
-        """All that waits for it, which waits no more."""
-        return self._waiting.pop(sequence, [])
+    def put_in(self, slots: RunningSlots) -> list[tuple[Sequence, Injection]]:
+        """Those that have found their places. An answer that has a place coming, as far as is known, is left out of the
+        next step for that."""
+        found: list[tuple[Sequence, Injection]] = []
+        for sequence in list(self._waiting):
+            if sequence.slot == NO_SLOT or sequence in slots.prefilling:
+                continue
+            if not is_whole(sequence):
+                slots.decoding.resume(sequence)
+            elif not slots.decoding.is_settled(sequence):
+                slots.decoding.pause(sequence)
+            else:
+                slots.decoding.resume(sequence)
+                waiting = self._waiting.pop(sequence)
+                found += [(sequence, each) for each in waiting if self._put_into(sequence, each, slots)]
+        return found
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
         """They have ended."""
         for sequence in sequences:
-            for injection in self.take(sequence):
+            for injection in self._waiting.pop(sequence, []):
                 injection.done("the answer ended before there was a place for it; send it with a new request")
+
+    def _put_into(self, sequence: Sequence, injection: Injection, slots: RunningSlots) -> bool:
+        """Whether there was room: then the sequence has these tokens to compute."""
+        if (problem := self._no_room_for(sequence, injection)) is not None:
+            injection.done(problem)
+            return False
+        number = len(injection.token_ids)
+        slots.prefill_again(sequence)
+        sequence.token_ids += injection.token_ids
+        sequence.num_injected_tokens += number
+        sequence.turn_start = len(sequence.token_ids)
+        sequence.max_num_tokens = min(self._max_len, sequence.max_num_tokens + number)
+        return True
+
+    def _no_room_for(self, sequence: Sequence, injection: Injection) -> str | None:
+        """What is wrong where its tokens do not fit the context, and one more behind them."""
+        number, most = len(injection.token_ids), max(0, self._max_len - sequence.num_tokens - 1)
+        if number <= most:
+            return None
+        return f"it has {number} tokens, and the context of {self._max_len} has room for {most} more"
 
 
 def is_whole(sequence: Sequence) -> bool:
@@ -58,11 +93,3 @@ def is_whole(sequence: Sequence) -> bool:
     own = (sequence.token_ids[at] for at in range(len(sequence.token_ids) - 1, turn_start - 1, -1))
     last = next((each for each in own if each in begins or each in ends), None)
     return not sequence.injectable.begins_inside if last is None else last in ends
-
-
-def no_room_for(sequence: Sequence, injection: Injection, max_len: int) -> str | None:
-    """What is wrong where its tokens do not fit the context of `max_len` tokens, and one more behind them."""
-    number, most = len(injection.token_ids), max(0, max_len - sequence.num_tokens - 1)
-    if number <= most:
-        return None
-    return f"it has {number} tokens, and the context of {max_len} has room for {most} more"

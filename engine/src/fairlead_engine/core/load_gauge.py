@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.grammars import Grammars
-from fairlead_engine.core.request_refusal import num_awaited_tokens
 from fairlead_engine.core.scheduler import Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
+from fairlead_engine.core.waiting_queue import num_awaited_tokens
 from fairlead_engine.types import EngineLoad
 from fairlead_protocol import messages
 
@@ -39,7 +39,7 @@ class LoadGauge:
             queued_prefill_tokens=scheduler.num_prefill_tokens,
             kv_blocks_free=scheduler.blocks.num_free,
             kv_blocks_total=scheduler.blocks.num_blocks,
-            kv_tokens=scheduler.num_kv_tokens,
+            kv_tokens=scheduler.slots.num_kv_tokens,
             num_steps=self._step_cost.num_steps,
             num_preemptions=counters.num_preemptions,
             prefix_query_tokens=counters.prefix_query_tokens,
@@ -71,11 +71,11 @@ class LoadGauge:
         num_slots = scheduler.num_slots
         num_busy = min(num_slots, len(sequences))
         num_kv_tokens = num_busy * sum(sequence.num_tokens for sequence in sequences) / len(sequences)
-        before = scheduler.first_in_line
+        before = scheduler.queue.first_in_line
         num_before = min(len(sequences) - scheduler.num_held_back, len(scheduler.running) + len(before))
         num_slots_awaited = max(0, num_before + 1 - num_slots)
         num_decode_steps = scheduler.mean_output_tokens * num_slots_awaited / num_slots
-        num_tokens = scheduler.num_prefill_tokens - scheduler.num_queued_tokens + sum(map(num_awaited_tokens, before))
+        num_tokens = scheduler.slots.num_prompt_tokens + sum(map(num_awaited_tokens, before))
         num_rows = float(num_busy)
         if (drafting := scheduler.drafting) is not None:
             num_decode_steps /= drafting.tokens_per_decode

@@ -5,24 +5,23 @@ the block manager for blocks and never touches tensors, text or sockets.
 """
 
 import math
-from bisect import bisect_left, insort_left, insort_right
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-
-import numpy as np
 
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.client_parts import ClientParts
 from fairlead_engine.core.coming_blocks import ComingBlocks
-from fairlead_engine.core.decoding import DecodingSlots
-from fairlead_engine.core.injections import Injection, Injections, is_whole, no_room_for
-from fairlead_engine.core.request_refusal import QueueBound, Refusal, num_awaited_tokens
-from fairlead_engine.core.sequence_ends import SequenceEnds, failed_sequences, reason_to_end
+from fairlead_engine.core.injections import Injection, Injections
+from fairlead_engine.core.request_refusal import Refusal
+from fairlead_engine.core.running_slots import RunningSlots
+from fairlead_engine.core.sequence_ends import SequenceEnds
+from fairlead_engine.core.step_results import Counters, StepResults
+from fairlead_engine.core.waiting_queue import WaitingQueue, num_awaited_tokens, rank
 from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import FinishReason
-from fairlead_engine.types.batch import Batch, Decodes
+from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import NO_SLOT, SampledToken, ScheduledSequence, Sequence
 
 
@@ -43,27 +42,6 @@ class Limits:
     holds."""
     whole_prompts: bool = False
     """Whether a prompt is computed in one step or not at all; none is longer than a step then."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """What the scheduler has done since it started; the fields are `EngineLoad`'s, which documents them."""
-
-    num_preemptions: int = 0
-    prefix_query_tokens: int = 0
-    prefix_hit_tokens: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-
-
-_PART_SECONDS = 0.25
-"""Each part of a request counts as having come this much later than the one before, as if its client had sent them one
-after the other: whoever comes meanwhile goes ahead of the later ones, and nobody goes ahead of them for ever."""
-
-
-def _rank(sequence: Sequence) -> tuple[int, float]:
-    """Who comes first: lower priority value, then earlier arrival."""
-    return sequence.priority, sequence.arrival_time + _PART_SECONDS * sequence.num_parts_before
 
 
 _USUAL_OUTPUT_TOKENS = 128.0
@@ -111,38 +89,31 @@ class Scheduler:
         self.counters = Counters()
         self.num_ended = 0
         """Sequences since the start, however they ended."""
-        self.num_kv_tokens = 0
-        """Tokens of running sequences that are in the cache."""
-        self.waiting: list[Sequence] = []
-        """By rank."""
-        self.running: list[Sequence] = []
-        """By rank, so the last one is the one to preempt."""
         self.max_num_parts = max(1, limits.max_num_seqs - max(1, limits.max_num_seqs // 8))
         """Slots that one request may hold."""
         # The last token of a full context is never fed back, so it needs no room in the cache.
         self.max_len = min(limits.max_model_len, blocks.num_blocks * blocks.block_size + 1)
         self.ends = SequenceEnds(eos_token_ids, self.max_len)
+        self.queue = WaitingQueue(limits.max_num_queued_tokens, self.max_num_parts, predict_wait, now)
+        self.waiting = self.queue.sequences
+        self.slots = RunningSlots(limits.max_num_seqs, blocks.block_size)
+        self.running = self.slots.sequences
         self._sequences: dict[str, Sequence] = {}
-        self._prefilling: list[Sequence] = []
-        """Those of `running` whose prompt is not planned to its end, by rank; `_decoding` has the others."""
-        self._decoding = DecodingSlots(limits.max_num_seqs, blocks.block_size)
-        self._completed: list[Sequence] = []
-        """Those whose prompt the last step planned to its end: until it has a result they have tokens to compute."""
         self._parts = ClientParts(self.max_num_parts)
         self._preempted: list[Sequence] = []
         """Since the last commit: the step that it takes the results of may have them."""
         self._share = blocks.num_blocks * blocks.block_size // limits.max_num_seqs
         """Tokens that the cache has room for if all sequences are as long."""
-        self._free_slots = list(reversed(range(limits.max_num_seqs)))
         self.mean_output_tokens = _USUAL_OUTPUT_TOKENS
         """Fading mean over the sequences that ended."""
         self._now = now
-        self._queue_bound = QueueBound(limits.max_num_queued_tokens, self.max_num_parts, predict_wait)
         self._is_ready = is_ready
         self.drafting = drafting
         self._adapters = adapters
-        self._injections = Injections()
-        self._injected: list[tuple[Sequence, Injection]] = []
+        self.injections = Injections(self.max_len)
+        self.injected: list[tuple[Sequence, Injection]] = []
+        """What `schedule` has put into answers."""
+        self._results = StepResults(blocks, self.coming, self.slots, self.counters)
 
     # -- requests come and go --------------------------------------------------------------------------------------
 
@@ -152,14 +123,14 @@ class Scheduler:
         if refusal is None:
             sequence.num_parts_before = self._parts.number_of(sequence)
             self._look_up(sequence)
-            refusal = self._queue_bound.refusal(sequence, self.waiting)
+            refusal = self.queue.refusal(sequence)
         if refusal is None:
             self._sequences[sequence.request_id] = sequence
             self._parts.come(sequence)
             sequence.max_num_tokens = self.ends.max_num_tokens_of(sequence)
             sequence.end_token_ids = self.ends.token_ids_of(sequence.sampling)
             self.coming.expect(sequence)
-            insort_right(self.waiting, sequence, key=_rank)
+            self.queue.add(sequence)
             if self._adapters is not None:
                 self._adapters.added(sequence)
         return refusal
@@ -183,15 +154,8 @@ class Scheduler:
             injection.done("the answer has ended; send it with a new request")
         elif sequence.injectable is None:
             injection.done("nothing can be put into this answer; it was not asked for as injectable")
-        elif (problem := no_room_for(sequence, injection, self.max_len)) is not None:
-            injection.done(problem)  # there will not be more
         else:
-            self._injections.add(sequence, injection)
-
-    def take_injected(self) -> list[tuple[Sequence, Injection]]:
-        """What was put in since this was asked last."""
-        found, self._injected = self._injected, []
-        return found
+            self.injections.add(sequence, injection)
 
     def rename(self, sequence: Sequence, extra: bytes) -> None:
         """From here on its blocks have other names: `extra` instead of what they were made with."""
@@ -214,17 +178,6 @@ class Scheduler:
         return self._sequences.values()
 
     @property
-    def num_queued_tokens(self) -> int:
-        """Tokens of waiting sequences, without those the cache is expected to spare them."""
-        return sum(map(num_awaited_tokens, self.waiting))
-
-    @property
-    def first_in_line(self) -> list[Sequence]:
-        """Those that wait and go before a request that came now, which goes ahead of later parts of others."""
-        now = self._now()
-        return [sequence for sequence in self.waiting if _rank(sequence)[1] <= now]
-
-    @property
     def num_slots(self) -> int:
         """How many sequences like those there are may run at once."""
         limits, sequences = self.limits, self.sequences()
@@ -241,8 +194,7 @@ class Scheduler:
     @property
     def num_prefill_tokens(self) -> int:
         """Tokens still to be computed that are not decodes: all that wait, and what is left of running prompts."""
-        completed = [sequence for sequence in self._completed if sequence.under_way and sequence.slot != NO_SLOT]
-        return self.num_queued_tokens + _num_prompt_tokens(self._prefilling + completed)
+        return self.queue.num_tokens + self.slots.num_prompt_tokens
 
     def _cannot_run(self, sequence: Sequence) -> Refusal | None:
         if not sequence.num_tokens:
@@ -274,56 +226,22 @@ class Scheduler:
         chooses as there; sequences that surely end with it are left out.
         """
         num_preemptions = self.counters.num_preemptions
-        if self._injections:
-            self._put_in()
+        self.injected = self.injections.put_in(self.slots) if self.injections else []
         batch = self._schedule_running()
         if self.waiting and self.counters.num_preemptions == num_preemptions:
             batch.chunks += self._admit_waiting(self.limits.max_num_batched_tokens - batch.num_tokens)
-        completing = [item for item in batch.chunks if item.samples]
-        self._completed = [item.sequence for item in completing]
-        for item in completing:
-            self._prefilling.remove(item.sequence)
-            self._decoding.begin(item.sequence, item.end)
+        self.slots.complete([item for item in batch.chunks if item.samples])
         batch.chunks.sort(key=lambda item: item.num_tokens > 1)
         if self.drafting is not None:
             self._add_drafts(batch, self.drafting)
         return batch
 
-    def _put_in(self) -> None:
-        """What has found its place. Who has one coming, as far as is known, is left out of the step for that."""
-        for sequence in self._injections.sequences():
-            if sequence.slot == NO_SLOT or sequence in self._prefilling:
-                continue
-            if not is_whole(sequence):
-                self._decoding.resume(sequence)
-            elif not self._decoding.is_settled(sequence):
-                self._decoding.pause(sequence)
-            else:
-                self._decoding.resume(sequence)
-                for injection in self._injections.take(sequence):
-                    self._put_into(sequence, injection)
-
-    def _put_into(self, sequence: Sequence, injection: Injection) -> None:
-        """From here on it has these tokens to compute, as one whose prompt is not computed to its end."""
-        if (problem := no_room_for(sequence, injection, self.max_len)) is not None:
-            injection.done(problem)
-            return
-        number = len(injection.token_ids)
-        if sequence not in self._prefilling:
-            self._decoding.leave(sequence.slot)
-            insort_right(self._prefilling, sequence, key=_rank)
-        sequence.token_ids += injection.token_ids
-        sequence.num_injected_tokens += number
-        sequence.turn_start = len(sequence.token_ids)
-        sequence.max_num_tokens = min(self.max_len, sequence.max_num_tokens + number)
-        self._injected.append((sequence, injection))
-
     def _schedule_running(self) -> Batch:
         """A token of everyone who is past the prompt, and what the budget leaves of prompts."""
-        grown, chunks = self._grow(), []
-        budget = self.limits.max_num_batched_tokens - len(self._decoding.going_on)
-        num_behind = len(self._prefilling)
-        for sequence in list(self._prefilling):
+        slots, grown, chunks = self.slots, self._grow(), []
+        budget = self.limits.max_num_batched_tokens - len(slots.decoding.going_on)
+        num_behind = len(slots.prefilling)
+        for sequence in list(slots.prefilling):
             if sequence.slot == NO_SLOT:  # preempted for one before it
                 continue
             num_behind -= 1
@@ -336,14 +254,14 @@ class Scheduler:
             if num_tokens and self._make_room(sequence, start + num_tokens):
                 chunks.append(self._plan_chunk(sequence, num_tokens))
                 budget -= num_tokens
-        return Batch(chunks, self._decoding.take([sequence for sequence in grown if sequence.slot != NO_SLOT]))
+        return Batch(chunks, slots.decoding.take([sequence for sequence in grown if sequence.slot != NO_SLOT]))
 
     def _add_drafts(self, batch: Batch, drafting: Drafting) -> None:
         """Lets decodes go on by drafts, as far as all others leave budget and blocks: nobody is preempted for them, and
         no sequence comes to have more than it may end with."""
         decodes, drafted, plain = batch.decodes, list[ScheduledSequence](), list[int]()
         budget = self.limits.max_num_batched_tokens - batch.num_tokens
-        num_spare = self.blocks.num_free - self._num_reserved_blocks()
+        num_spare = self.blocks.num_free - self.slots.num_reserved_blocks
         columns = (decodes.sequences, decodes.ends.tolist(), decodes.most.tolist())
         for row, (sequence, end, most) in enumerate(zip(*columns, strict=True)):
             num_blocks = len(sequence.block_table)
@@ -364,9 +282,9 @@ class Scheduler:
 
     def _grow(self) -> list[Sequence]:
         """A block for everyone whose next token lacks one; where they do not suffice, by rank."""
-        growing = self._decoding.without_room()
+        growing = self.slots.decoding.without_room()
         if is_short := len(growing) > self.blocks.num_free:
-            growing.sort(key=_rank)
+            growing.sort(key=rank)
         for sequence in growing:
             end = len(sequence.block_table) * self.blocks.block_size + 1
             if not is_short or (sequence.slot != NO_SLOT and self._make_room(sequence, end)):
@@ -401,12 +319,12 @@ class Scheduler:
         self.counters.num_preemptions += 1
         self._look_up(sequence)
         self.coming.expect(sequence)
-        insort_left(self.waiting, sequence, key=_rank)
+        self.queue.put_back(sequence)
 
     def _admit_waiting(self, budget: int) -> list[ScheduledSequence]:
         items: list[ScheduledSequence] = []
         num_slots = self.limits.max_num_seqs - len(self.running)
-        num_blocks = self.blocks.num_free - self._num_reserved_blocks()
+        num_blocks = self.blocks.num_free - self.slots.num_reserved_blocks
         num_awaiting: Counter[str | None] = Counter()  # parts that will take slots once their prefixes are there
         most = self.limits.max_batch_weight
         weight = math.inf if most is None else most - sum(self._weight(sequence) for sequence in self.running)
@@ -437,7 +355,7 @@ class Scheduler:
                     break
                 weight -= self._weight(sequence)
             num_slots -= 1
-            num_blocks -= num_needed + 1  # as `_num_reserved_blocks` would count
+            num_blocks -= num_needed + 1  # as `num_reserved_blocks` would count
             if matched is None:
                 num_awaiting[sequence.part_of] += 1
                 position += 1
@@ -455,141 +373,37 @@ class Scheduler:
         expected = sequence.num_prompt_tokens + (num_output_tokens or self.mean_output_tokens)
         return max(sequence.num_tokens, min(expected, sequence.max_num_tokens))
 
-    def _num_reserved_blocks(self) -> int:
-        """Blocks that running sequences are sure to want: the rest of their prompts, and one more each.
-
-        Who is admitted leaves these free, or it would soon preempt somebody or be preempted.
-        """
-        num_wanted = self._decoding.num_reserved_blocks()
-        for sequence in self._prefilling:
-            num_wanted += self.blocks.num_blocks_for(sequence.num_tokens) + 1 - len(sequence.block_table)
-        return num_wanted
-
     def _admit(self, sequence: Sequence, matched: list[int]) -> None:
-        sequence.slot = self._free_slots.pop()
+        self.slots.begin(sequence)
         self._parts.begin(sequence)
         if self._adapters is not None and sequence.adapter is not None:
             self._adapters.begin(sequence.adapter)
         self.blocks.share(sequence, matched)
         self.coming.begin(sequence, len(matched))
-        sequence.num_computed_tokens = len(matched) * self.blocks.block_size
-        self.num_kv_tokens += sequence.num_computed_tokens
+        self.slots.computed(sequence, len(matched) * self.blocks.block_size)
         if sequence.first_scheduled_time is None:
             sequence.first_scheduled_time = self._now()
             sequence.num_cached_tokens = max(0, sequence.num_computed_tokens - sequence.num_virtual_tokens)
             self.counters.prefix_query_tokens += sequence.num_prompt_tokens
             self.counters.prefix_hit_tokens += sequence.num_cached_tokens
-        insort_right(self.running, sequence, key=_rank)
-        insort_right(self._prefilling, sequence, key=_rank)
 
     def _extend(self, sequence: Sequence, end: int) -> None:
         """Blocks for its tokens up to `end`. It is expected to grow to its share of the cache at most, which is what it
         has if all were as long."""
         self.blocks.extend(sequence, end, max(sequence.num_tokens, min(sequence.max_num_tokens, self._share)))
-        self._decoding.grew(sequence)
+        self.slots.decoding.grew(sequence)
 
     # -- after the step --------------------------------------------------------------------------------------------
 
     def commit(self, batch: Batch, sampled: list[SampledToken | None]) -> list[Sequence]:
-        """Writes a step's results into its sequences, publishes full blocks and frees what ended.
-
-        `sampled` has one entry per item: a token exactly where the item `samples`. Returns the sequences that ended.
-        One without a token, or with scores that are no numbers, ends with ERROR, and nobody reuses its blocks: what
-        spoilt its logits may be in them. One that ruled every token out itself ends with INVALID, and its blocks are as
-        good as any. Of one that was preempted since only the token counts: its blocks are another's.
-        """
-        decodes, num_decodes = batch.decodes, len(batch.decodes)
-        token_ids = [token.token_id for token in sampled[:num_decodes] if token is not None]
-        failed = failed_sequences(batch, sampled, token_ids)
-        for sequence, reason in failed.items():
-            sequence.finish_reason = reason
-            if reason is FinishReason.ERROR:
-                self.blocks.retract(sequence)
-        if failed:
-            rows = [row for row, sequence in enumerate(decodes.sequences) if sequence.finish_reason is None]
-            decodes, token_ids = decodes.pick(rows), [token_ids[row] for row in rows]
-        finished = [*failed] + self._commit_decodes(decodes, token_ids)
-        for item, token in zip(batch.chunks, sampled[num_decodes:], strict=True):
-            if item.sequence.finish_reason is None and self._commit_chunk(item, token):
-                finished.append(item.sequence)
+        """Takes a step's results (`StepResults.write`), and frees what ended. `sampled` has one entry per item: a token
+        exactly where the item `samples`. Returns the sequences that ended."""
+        finished = self._results.write(batch, sampled, self._preempted)
         if self.drafting is not None:
-            self.drafting.observe(num_decodes, [item for item in batch.chunks if item.drafts])
+            self.drafting.observe(len(batch.decodes), [item for item in batch.chunks if item.drafts])
         self._preempted.clear()
         self._remove(finished)
         return finished
-
-    def _commit_decodes(self, decodes: Decodes, token_ids: list[int]) -> list[Sequence]:
-        """Appends a token to each and returns those that end with it."""
-        sequences, ends, block_size = decodes.sequences, decodes.ends.tolist(), self.blocks.block_size
-        ending: list[Sequence] = []
-        for sequence, end, token_id in zip(sequences, ends, token_ids, strict=True):  # once: each is far away in memory
-            sequence.token_ids.append(token_id)
-            sequence.num_computed_tokens = end
-            if token_id in sequence.end_token_ids:
-                ending.append(sequence)
-        self.counters.generation_tokens += len(token_ids)
-        self.num_kv_tokens += len(token_ids)
-        for sequence in self._preempted:  # of these only the token counts
-            if sequence.slot == NO_SLOT:
-                self.num_kv_tokens -= sequence.num_computed_tokens > 0
-                sequence.num_computed_tokens = 0
-        for row in np.flatnonzero(decodes.ends % block_size == 0).tolist():
-            if sequences[row].block_table:
-                self._publish(sequences[row], ends[row] - 1, ends[row])
-        ending += [sequences[row] for row in np.flatnonzero(decodes.ends + 1 >= decodes.most).tolist()]
-        for sequence in ending:
-            sequence.finish_reason = reason_to_end(sequence)
-        return [sequence for sequence in dict.fromkeys(ending) if sequence.finish_reason is not None]
-
-    def _commit_chunk(self, item: ScheduledSequence, token: SampledToken | None) -> bool:
-        """Whether its sequence has ended."""
-        if item.drafts:
-            return self._commit_drafted(item)
-        assert item.samples == (token is not None), "the runner must sample exactly where a sequence's end is reached"
-        sequence, end = item.sequence, item.end
-        if sequence.under_way is item:
-            sequence.under_way = None
-        if sequence.block_table is item.block_table:
-            self._computed(sequence, item.start, end)
-        if token is not None:
-            self._append(sequence, token.token_id)
-        elif end == len(sequence.token_ids):  # no more than its prompt was wanted
-            sequence.finish_reason = FinishReason.LENGTH if sequence.pooling is None else FinishReason.STOP
-            self.counters.prompt_tokens += sequence.num_prompt_tokens
-        if item.reads_prompt:
-            sequence.num_read_tokens += len(item.scores) + len(item.pools)
-        return sequence.finish_reason is not None
-
-    def _commit_drafted(self, item: ScheduledSequence) -> bool:
-        """Appends what was chosen up to where the sequence ends, if it does; what was computed of drafts that do not
-        stand is written over by its next step. Whether it has ended."""
-        sequence, chosen = item.sequence, item.chosen
-        for count, token in enumerate(chosen, start=1):
-            self._append(sequence, token.token_id)
-            if sequence.finish_reason is not None:
-                del chosen[count:]
-                break
-        self._computed(sequence, item.start, item.start + len(chosen))
-        self._decoding.gained(sequence.slot, len(chosen) - 1)
-        return sequence.finish_reason is not None
-
-    def _computed(self, sequence: Sequence, start: int, end: int) -> None:
-        """Its tokens from `start` to `end` are in the cache from here on."""
-        self.num_kv_tokens += end - sequence.num_computed_tokens
-        sequence.num_computed_tokens = end
-        self._publish(sequence, start, end)
-
-    def _publish(self, sequence: Sequence, start: int, end: int) -> None:
-        """Its tokens from `start` to `end` have been computed."""
-        self.blocks.publish(sequence, start)
-        self.coming.made(sequence, start, end)
-
-    def _append(self, sequence: Sequence, token_id: int) -> None:
-        sequence.token_ids.append(token_id)
-        self.counters.generation_tokens += 1
-        if sequence.num_output_tokens == 1:
-            self.counters.prompt_tokens += sequence.num_prompt_tokens
-        sequence.finish_reason = reason_to_end(sequence)
 
     def _remove(self, ended: list[Sequence]) -> None:
         """Forgets sequences that have a finish reason, and frees their blocks."""
@@ -601,7 +415,7 @@ class Scheduler:
                 self.mean_output_tokens += (sequence.num_output_tokens - self.mean_output_tokens) / 32
             self.coming.gone(sequence)
             if sequence.slot == NO_SLOT:
-                self._leave_queue(sequence)
+                self.queue.remove(sequence)
             self._leave(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]
@@ -610,49 +424,25 @@ class Scheduler:
                 self._adapters.ended(sequence)
         if self.drafting is not None:
             self.drafting.forget(ended)
-        if self._injections:
-            self._injections.forget(ended)
-        self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
-
-    def _leave_queue(self, sequence: Sequence) -> None:
-        """Of one that waits; without a look at all of the others, as thousands may leave one by one."""
-        place = bisect_left(self.waiting, _rank(sequence), key=_rank)
-        while self.waiting[place] is not sequence:
-            place += 1
-        del self.waiting[place]
+        if self.injections:
+            self.injections.forget(ended)
+        self.running[:] = [sequence for sequence in self.running if sequence.finish_reason is None]
 
     def _leave(self, sequence: Sequence) -> None:
         """Gives up the slot, of one that has it."""
         if sequence.slot == NO_SLOT:
             return
-        self.num_kv_tokens -= sequence.num_computed_tokens
         self._parts.leave(sequence)
-        if sequence in self._prefilling:
-            self._prefilling.remove(sequence)
         if self._adapters is not None and sequence.adapter is not None:
             self._adapters.end(sequence.adapter)
-        self._decoding.leave(sequence.slot)
-        self._free_slots.append(sequence.slot)
-        sequence.slot = NO_SLOT
+        self.slots.leave(sequence)
 
     def check(self) -> None:
         """Raises AssertionError when a block or a slot is leaked, shared wrongly or counted wrongly."""
         self.blocks.check(self.sequences())
         self.coming.check(self.sequences())
-        slots = sorted(self._free_slots + [sequence.slot for sequence in self.running])
-        assert slots == list(range(self.limits.max_num_seqs)), "a slot is leaked or shared"
-        self._decoding.check(self.running, self._prefilling)
+        self.slots.check()
         assert all(sequence.slot == NO_SLOT for sequence in self.waiting), "who waits has a slot"
-        num_kv_tokens = sum(sequence.num_computed_tokens for sequence in self.running)
-        assert self.num_kv_tokens == num_kv_tokens, "tokens in the cache are counted wrongly"
-        num_prompt_tokens = _num_prompt_tokens(self.running)
-        assert self.num_prefill_tokens == self.num_queued_tokens + num_prompt_tokens, "a prompt is left uncounted"
         self._parts.check(self.sequences(), self.running)
         if self._adapters is not None:
             self._adapters.check(self.running, self.sequences())
-
-
-def _num_prompt_tokens(sequences: list[Sequence]) -> int:
-    """Tokens to compute of those that have more to do than a decode."""
-    unfinished = [len(sequence.token_ids) - sequence.num_computed_tokens for sequence in sequences]
-    return sum([num_tokens for num_tokens in unfinished if num_tokens > 1])
