@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairlead_engine.core.clock import Clock
+from fairlead_engine.core.device_places import DevicePlaces
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.types.adapters import CONFIG_FILE, NOT_PLACED, WEIGHTS_FILE, Adapter, AdapterFacts
 from fairlead_engine.types.sequences import Sequence
@@ -75,7 +76,7 @@ class Adapters:
         self._most_in_host = most_in_host
         self._most_virtual_tokens = most_virtual_tokens
         self._clock = clock
-        self._slots: list[Adapter | None] = [None] * runner.num_adapter_slots
+        self._places = DevicePlaces(runner.num_adapter_slots)
         self._by_name: dict[str, Adapter] = {}
         self._in_host: dict[int, Adapter] = {}
         """By key, the last used last."""
@@ -83,9 +84,6 @@ class Adapters:
         self._retries: dict[int, _Retry] = {}
         """By key; of adapters that somebody waits for."""
         self._keys = count(1)
-        self._ticks = count(1)
-        self._to_place: list[Adapter] = []
-        self._claims = 0
         self._wanted: set[int] = set()
         self._seconds: dict[str, float] | None = None
         self._virtual_tokens: dict[str, int] | None = None
@@ -105,7 +103,7 @@ class Adapters:
     def load(self, name: str, folder: Path, done: Callable[[AdapterError | None], None]) -> None:
         """Begins to read an adapter; `done` is told by `settle` when requests may ask for it, or why not. So is whoever
         asks for the same meanwhile: who asked first may have given up waiting. Raises AdapterError."""
-        if not self._slots:
+        if not self._places.slots:
             raise AdapterError("this engine has no room for adapters; start it with --max-loras")
         if not name or len(name) > _MOST_NAME or not name.isprintable():
             raise AdapterError(f"the adapter's name must have 1 to {_MOST_NAME} printable characters")
@@ -194,14 +192,14 @@ class Adapters:
         """From here on, those that wait are asked for by rank."""
         if self._reading:
             self.settle()
-        self._claims = 0
+        self._places.num_claims = 0
         self._wanted.clear()
 
     def may_begin(self, adapter: Adapter) -> bool:
         """Whether a waiting sequence may begin with it now. Where not, what it takes is under way."""
         self._wanted.add(adapter.key)
         if adapter.slot != NOT_PLACED:
-            return not adapter.num_running or adapter not in self._giving_way()
+            return not adapter.num_running or not self._places.gives_way(adapter)
         retry = self._retries.get(adapter.key)
         is_put_off = retry is not None and self._clock.monotonic() < retry.due
         if adapter.key in self.broken or adapter.key in self._reading or is_put_off:
@@ -211,37 +209,34 @@ class Adapters:
         if not adapter.is_in_host and num_kept < self._most_in_host:
             self._read(adapter)
             return False
-        if adapter.is_in_host and self._free_slot() is not None:
+        if adapter.is_in_host and self._places.free_slot() is not None:
             return True
-        self._claims += 1
+        self._places.num_claims += 1
         return False
 
     def begin(self, adapter: Adapter) -> None:
         """A sequence begins to run with it."""
         if adapter.slot == NOT_PLACED:
-            self._place(adapter)
-        if not adapter.num_running:
-            adapter.begun_at = next(self._ticks)
-        adapter.num_running += 1
+            self._seconds = None
+        self._places.begin(adapter)
         if adapter.is_in_host:  # as the one that was used last
             self._in_host[adapter.key] = self._in_host.pop(adapter.key)
 
     def end(self, adapter: Adapter) -> None:
         """One that ran with it does not any more."""
-        adapter.num_running -= 1
+        self._places.end(adapter)
         if not adapter.num_running:
-            adapter.begun_at = next(self._ticks)
             self._seconds = None
 
     def place(self) -> None:
         """Brings to the device what the next step needs there."""
-        for adapter in self._to_place:
+        for adapter in self._places.to_place:
             began = self._clock.monotonic()
             self._runner.place_adapter(adapter.key, adapter.slot)
             self.num_placed += 1
             pace = (self._clock.monotonic() - began) / max(1, adapter.num_bytes)
             self._place_pace += (pace - self._place_pace) / 4 if self._place_pace else pace
-        self._to_place.clear()
+        self._places.to_place.clear()
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
@@ -266,7 +261,7 @@ class Adapters:
         return {
             "adapters": self.seconds,
             "virtual_tokens": self.virtual_tokens,
-            "num_adapters_on_device": sum(each is not None for each in self._slots),
+            "num_adapters_on_device": sum(each is not None for each in self._places.slots),
             "num_adapters_placed": self.num_placed,
             "num_adapters_read": self.num_read,
             "adapter_read_seconds": self.read_seconds,
@@ -274,15 +269,21 @@ class Adapters:
 
     def check(self, running: list[Sequence], sequences: Any) -> None:
         """Raises AssertionError when one is counted or placed wrongly."""
-        for slot, adapter in enumerate(self._slots):
+        for slot, adapter in enumerate(self._places.slots):
             assert adapter is None or adapter.slot == slot, "an adapter is in another's slot"
         of_sequences = (each.adapter for each in sequences)
-        known = {each for each in (*self._by_name.values(), *self._slots, *self._holds.values(), *of_sequences) if each}
+        known = {
+            each
+            for each in (*self._by_name.values(), *self._places.slots, *self._holds.values(), *of_sequences)
+            if each
+        }
         for adapter in known:
             assert adapter.num_holds == sum(each is adapter for each in self._holds.values())
             assert adapter.num_running == sum(each.adapter is adapter for each in running)
             assert adapter.num_sequences == sum(each.adapter is adapter for each in sequences)
-            assert not adapter.num_running or self._slots[adapter.slot] is adapter, "one is in use and not placed"
+            assert not adapter.num_running or self._places.slots[adapter.slot] is adapter, (
+                "one is in use and not placed"
+            )
         waited_for = {adapter.key for adapter in known if adapter.num_sequences}
         assert self._retries.keys() <= waited_for, "one is to be read that nobody waits for"
         assert len(self._in_host) <= self._most_in_host
@@ -323,14 +324,14 @@ class Adapters:
                 others = [
                     key
                     for key, each in self._in_host.items()
-                    if key != adapter.key and each not in self._to_place and key not in pinned
+                    if key != adapter.key and each not in self._places.to_place and key not in pinned
                 ]
                 unwanted = [key for key in others if key not in self._wanted]
                 self._forget(self._in_host[(unwanted or others or [adapter.key])[0]])
             if reading.done:
                 self._by_name[adapter.name] = adapter
-                if adapter.is_in_host and None in self._slots:  # the first request need not wait
-                    self._place(adapter)
+                if adapter.is_in_host and None in self._places.slots:  # the first request need not wait
+                    self._places.put(adapter)
             self._drop_left(adapter)
         for done in reading.done:
             done(error)
@@ -384,41 +385,12 @@ class Adapters:
         self._runner.forget_adapter(adapter.key)
         self._seconds = None
 
-    def _free_slot(self) -> int | None:
-        """An empty one, or that of the adapter that nobody runs with for longest."""
-        unused = [adapter for adapter in self._slots if adapter is not None and not adapter.num_running]
-        if None in self._slots:
-            return self._slots.index(None)
-        return min(unused, key=lambda each: each.begun_at).slot if unused else None
-
-    def _giving_way(self) -> list[Adapter]:
-        """Those in use for longest, one for each claim."""
-        if not self._claims:
-            return []
-        in_use = (adapter for adapter in self._slots if adapter is not None and adapter.num_running)
-        return sorted(in_use, key=lambda each: each.begun_at)[: self._claims]
-
-    def _place(self, adapter: Adapter) -> None:
-        slot = self._free_slot()
-        assert slot is not None and adapter.is_in_host
-        if (before := self._slots[slot]) is not None:
-            self._leave_slot(before)
-        self._slots[slot], adapter.slot = adapter, slot
-        self._to_place.append(adapter)
-        self._seconds = None
-
-    def _leave_slot(self, adapter: Adapter) -> None:
-        self._slots[adapter.slot] = None
-        adapter.slot = NOT_PLACED
-        if adapter in self._to_place:
-            self._to_place.remove(adapter)
-
     def _drop_left(self, adapter: Adapter) -> None:
         """Of one that was unloaded nothing is kept once nobody needs it."""
         if not adapter.is_leaving or adapter.num_sequences or adapter.num_holds or adapter.key in self._reading:
             return
         if adapter.slot != NOT_PLACED:
-            self._leave_slot(adapter)
+            self._places.leave(adapter)
         if adapter.is_in_host:
             self._forget(adapter)
         self.broken.pop(adapter.key, None)

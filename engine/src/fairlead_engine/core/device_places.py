@@ -1,0 +1,62 @@
+"""Which adapter has which slot of the device, and which of them gives way."""
+
+from itertools import count
+
+from fairlead_engine.types.adapters import NOT_PLACED, Adapter
+
+
+class DevicePlaces:
+    """Slots in the order of last use. A sequence whose adapter finds none *claims* one: for each claim the adapter that
+    has been in use for longest gives way, which is for the caller to keep to."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.slots: list[Adapter | None] = [None] * num_slots
+        self.num_claims = 0
+        """Since `Adapters.look`."""
+        self.to_place: list[Adapter] = []
+        """Those that have a slot, and are still to be brought there."""
+        self._ticks = count(1)
+
+    def begin(self, adapter: Adapter) -> None:
+        """A sequence begins to run with it."""
+        if adapter.slot == NOT_PLACED:
+            self.put(adapter)
+        if not adapter.num_running:
+            adapter.begun_at = next(self._ticks)
+        adapter.num_running += 1
+
+    def end(self, adapter: Adapter) -> None:
+        """A sequence that ran with it does not any more."""
+        adapter.num_running -= 1
+        if not adapter.num_running:
+            adapter.begun_at = next(self._ticks)
+
+    def put(self, adapter: Adapter) -> None:
+        """Gives it a slot, of which one must be free."""
+        slot = self.free_slot()
+        assert slot is not None and adapter.is_in_host
+        if (before := self.slots[slot]) is not None:
+            self.leave(before)
+        self.slots[slot], adapter.slot = adapter, slot
+        self.to_place.append(adapter)
+
+    def leave(self, adapter: Adapter) -> None:
+        """It gives up its slot."""
+        self.slots[adapter.slot] = None
+        adapter.slot = NOT_PLACED
+        if adapter in self.to_place:
+            self.to_place.remove(adapter)
+
+    def free_slot(self) -> int | None:
+        """An empty one, or that of the adapter that nobody runs with for longest."""
+        unused = [adapter for adapter in self.slots if adapter is not None and not adapter.num_running]
+        if None in self.slots:
+            return self.slots.index(None)
+        return min(unused, key=lambda each: each.begun_at).slot if unused else None
+
+    def gives_way(self, adapter: Adapter) -> bool:
+        """Whether it is among those in use for longest, one for each claim."""
+        if not self.num_claims:
+            return False
+        in_use = (each for each in self.slots if each is not None and each.num_running)
+        return adapter in sorted(in_use, key=lambda each: each.begun_at)[: self.num_claims]
