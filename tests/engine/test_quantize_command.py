@@ -12,7 +12,7 @@ from fairlead_engine.config import QUANTIZATIONS, EngineConfig
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
-from fairlead_engine.runner.quantizing import Orders, quantize
+from fairlead_engine.runner.quantizing import QuantizeOrders, quantize
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS
 from fairlead_protocol.tokenizing import PromptTokenizer
@@ -25,7 +25,7 @@ def logits(folder: Path, **settings) -> LogitModel:
 
 
 def written(folder: Path, target: Path, texts: torch.Tensor | None = None, **orders) -> Path:
-    quantize(folder, target, Orders(device="cpu", **orders), texts, lambda line: None)
+    quantize(folder, target, QuantizeOrders(device="cpu", **orders), texts, lambda line: None)
     return target
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.front.foreign_blocks import ForeignBlocks
-from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, Interrupted, Removed, Resumed, Stored
+from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, EventsInterrupted, Removed, Resumed, Stored
 from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_protocol.blocks import extra_bytes, hash_blocks
 
@@ -65,7 +65,7 @@ def test_blocks_without_a_history_have_no_name_and_nor_have_their_children(block
 
 def test_what_was_computed_is_assumed_while_events_are_missed(blocks: ForeignBlocks) -> None:
     assert blocks.computed(NAMES) is None  # events tell
-    blocks.told([stored(7), Interrupted()])
+    blocks.told([stored(7), EventsInterrupted()])
     assert blocks.computed(NAMES) == BlocksChanged(stored=[(NAMES[0], NAMES[1:])], removed=[])
     changed = blocks.told([stored(8, parent=7, ids=IDS[2:]), Resumed(True)])
     assert changed == BlocksChanged(stored=[], removed=[NAMES[2]])
@@ -117,7 +117,7 @@ def test_the_books_agree_with_a_cache_whatever_happens(seed: int) -> None:
             continue
         if rng.random() < 0.1:
             is_cut = not is_cut
-            told = [Interrupted()] if is_cut else [*missed, Resumed(True)]
+            told = [EventsInterrupted()] if is_cut else [*missed, Resumed(True)]
             missed = missed if is_cut else []
             apply(mirror, blocks.told(told))
         if is_cut:
@@ -141,7 +141,7 @@ def apply(mirror: KVMirror, changed: BlocksChanged | None) -> None:
 def test_what_was_given_up_is_exact_again_once_it_is_told_from_its_beginning(blocks: ForeignBlocks) -> None:
     blocks.told([stored(7, 8)])
     assert blocks.lost() is None and blocks.is_exact  # the events go on, and tell what becomes of it
-    blocks.told([Interrupted()])
+    blocks.told([EventsInterrupted()])
     assert blocks.lost() is not None and blocks.num_held(NAMES) == 0
     blocks.told([Resumed(True)])
     assert not blocks.is_exact
@@ -155,7 +155,7 @@ def test_what_was_given_up_is_exact_again_once_it_is_told_from_its_beginning(blo
 def test_gateways_are_told_of_no_more_blocks_than_there_are(is_exact: bool, steps: list[tuple[int, list[int]]]) -> None:
     """A server that keeps others elsewhere, or whose removals were missed, knows more."""
     blocks, mirror = ForeignBlocks(SIZE, 4), KVMirror(SIZE)
-    blocks.told([Resumed(True)] if is_exact else [Interrupted()])
+    blocks.told([Resumed(True)] if is_exact else [EventsInterrupted()])
     for serial, (kind, ids) in enumerate(steps):
         num = len(ids) // SIZE
         if kind:

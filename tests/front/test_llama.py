@@ -15,7 +15,7 @@ from fairlead_engine.front import server_questions
 from fairlead_engine.front.foreign_engine import NotServing
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.llama_server import LlamaServer, read_gauges
-from fairlead_engine.front.sequence_places import Place, SequencePlaces
+from fairlead_engine.front.sequence_places import SequencePlace, SequencePlaces
 from fairlead_protocol.blocks import hash_blocks, num_cacheable_blocks
 from fairlead_protocol.http.client import TimeLimits
 from fairlead_testing.fake_engine.prompts import make_tokenizer
@@ -160,7 +160,7 @@ def test_gauges_are_read_from_its_metrics() -> None:
 @given(st.lists(st.tuples(st.lists(st.binary(min_size=1, max_size=1), max_size=6), st.booleans()), max_size=30))
 def test_no_place_is_taken_twice_and_none_holds_what_nobody_computed(turns: list[tuple[list[bytes], bool]]) -> None:
     places = SequencePlaces(3)
-    busy: list[Place] = []
+    busy: list[SequencePlace] = []
     computed: set[tuple[bytes, ...]] = {()}
     for names, ends_one in turns:
         if ends_one and busy:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead_engine.download import buckets
-from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
@@ -65,7 +65,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 
 
 def fetch(source: str, models: Path, **settings: Any) -> dict[str, bytes]:
-    orders = Orders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6, **settings)
+    orders = DownloadOrders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6, **settings)
     folder = asyncio.run(download(orders, Reporter(source)))
     found = [each for each in folder.rglob("*") if each.is_file() and each.name != ".fairlead.json"]
     return {each.relative_to(folder).as_posix(): each.read_bytes() for each in found}

@@ -18,9 +18,9 @@ from urllib.request import urlopen
 import pytest
 
 from fairlead_engine.download import downloader, limits
-from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder, hold_model, last_used, read_manifest
-from fairlead_engine.download.remote import DownloadError, Listing, Remote, RemoteFile
+from fairlead_engine.download.remote import DownloadError, Remote, RemoteFile, SourceListing
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
 from fairlead_protocol.downloads import DownloadFailure, DownloadProgress, DownloadStage
@@ -81,7 +81,7 @@ class Fetched:
     reporter: Reporter = field(default_factory=lambda: Reporter(SOURCE))
 
     def run(self, source: str = SOURCE, **settings: Any) -> Path:
-        orders = Orders(source, self.models, backoff_seconds=0.001, **settings)
+        orders = DownloadOrders(source, self.models, backoff_seconds=0.001, **settings)
         return asyncio.run(download(orders, self.reporter))
 
     def fails(self, source: str = SOURCE, **settings: Any) -> DownloadError:
@@ -305,9 +305,9 @@ class Dripping(Remote):
     def __init__(self, content: bytes, num_slow: int) -> None:
         self.content, self.num_slow, self.starts = content, num_slow, list[int]()
 
-    async def open(self) -> Listing:
+    async def open(self) -> SourceListing:
         files = {"config.json": 2, "model.safetensors": len(self.content)}
-        return Listing("r1", tuple(RemoteFile(path, size) for path, size in files.items()))
+        return SourceListing("r1", tuple(RemoteFile(path, size) for path, size in files.items()))
 
     async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
         if file.path == "config.json":
@@ -328,7 +328,7 @@ def test_a_connection_that_has_become_slow_is_given_up_for_another(
 ) -> None:
     monkeypatch.setattr(limits, "SLOW_SECONDS", 0.05)
     remote = Dripping(random.Random(8).randbytes(500_000), num_slow=3)
-    orders = Orders(SOURCE, ModelsFolder(tmp_path), backoff_seconds=0.001, attempts=2)
+    orders = DownloadOrders(SOURCE, ModelsFolder(tmp_path), backoff_seconds=0.001, attempts=2)
     folder = asyncio.run(download(orders, Reporter(SOURCE), remote))
     assert (folder / "model.safetensors").read_bytes() == remote.content
     assert len(remote.starts) == 4 and remote.starts == sorted(set(remote.starts))  # what came is kept

@@ -18,7 +18,7 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
 from fairlead_engine.demo import resolve_model
-from fairlead_engine.download.downloader import Orders, download, free_bytes
+from fairlead_engine.download.downloader import DownloadOrders, download, free_bytes
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
 from fairlead_engine.download.pickled_weights import PickledWeights
 from fairlead_engine.download.remote import DownloadError
@@ -53,7 +53,7 @@ def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fetch(hub: LoopbackHub, folder: Path, models: Path) -> Path:
     hub.models = {"acme/cutter": HubModel({"main": {path.name: path.read_bytes() for path in folder.iterdir()}})}
-    return asyncio.run(download(Orders(SOURCE, ModelsFolder(models)), Reporter(SOURCE)))
+    return asyncio.run(download(DownloadOrders(SOURCE, ModelsFolder(models)), Reporter(SOURCE)))
 
 
 def names(folder: Path) -> set[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fairlead_engine.download import http_reader, limits
-from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder
-from fairlead_engine.download.remote import DownloadError, Listing, Packing, RemoteFile
+from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile, SourceListing
 from fairlead_engine.download.reporting import Reporter
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
@@ -32,8 +32,8 @@ class FakeRemote:
         self.pause_seconds = 0.0
         self.chunk = b"x" * MIB
 
-    async def open(self) -> Listing:
-        return Listing("1", tuple(self._listed(path, content) for path, content in self.files.items()))
+    async def open(self) -> SourceListing:
+        return SourceListing("1", tuple(self._listed(path, content) for path, content in self.files.items()))
 
     def _listed(self, path: str, content: bytes | None) -> RemoteFile:
         size = len(content) if self.states_size and content is not None else None
@@ -52,7 +52,7 @@ class FakeRemote:
 
 
 async def fetch(folder: Path, remote: FakeRemote | None = None, size_limit: int | None = None) -> Path:
-    orders = Orders(SOURCE, ModelsFolder(folder), size_limit=size_limit, attempts=2, backoff_seconds=0.0)
+    orders = DownloadOrders(SOURCE, ModelsFolder(folder), size_limit=size_limit, attempts=2, backoff_seconds=0.0)
     async with asyncio.timeout(60):
         return await download(orders, Reporter(SOURCE), remote)
 

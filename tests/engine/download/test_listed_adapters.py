@@ -20,7 +20,7 @@ import pytest
 import torch
 from safetensors.numpy import load, save
 
-from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.listed_adapters import Habits, ListedAdapters
 from fairlead_engine.download.models_folder import ModelsFolder, is_held, read_manifest
 from fairlead_engine.download.remote import DownloadError
@@ -53,7 +53,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
         yield running
 
 
-class Listing:
+class SourceListing:
     """The file, and what becomes of it."""
 
     def __init__(self, path: Path, adapters: ListedAdapters) -> None:
@@ -72,11 +72,11 @@ class Listing:
 
 
 @asynccontextmanager
-async def listed(folder: Path) -> AsyncIterator[Listing]:
+async def listed(folder: Path) -> AsyncIterator[SourceListing]:
     habits = Habits(look_seconds=0.01, first_pause_seconds=0.05)
     adapters = ListedAdapters(folder / "sources", ModelsFolder(folder / "models"), habits=habits)
     async with adapters.kept():
-        yield Listing(folder / "sources", adapters)
+        yield SourceListing(folder / "sources", adapters)
 
 
 async def test_what_is_listed_is_fetched_and_held_until_it_is_listed_no_more(hub: LoopbackHub, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_source_is_either_a_model_or_an_adapter(hub: LoopbackHub, tmp_pa
     models = ModelsFolder(tmp_path)
 
     async def fetch(source: str, kind: Kind) -> Path:
-        return await download(Orders(source=source, models=models, kind=kind), Reporter(source))
+        return await download(DownloadOrders(source=source, models=models, kind=kind), Reporter(source))
 
     await fetch("hf://acme/pirate", Kind.ADAPTER)
     for source, kind in (("hf://acme/pirate", Kind.MODEL), ("hf://acme/poet", Kind.MODEL)):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead_engine.download.downloader import Orders, download
-from fairlead_engine.download.models_folder import Manifest, ModelsFolder, hold_model, is_held
+from fairlead_engine.download.downloader import DownloadOrders, download
+from fairlead_engine.download.models_folder import ModelManifest, ModelsFolder, hold_model, is_held
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
 from fairlead_protocol.downloads import DownloadFailure
@@ -30,7 +30,7 @@ def without_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def put(models: ModelsFolder) -> Path:
     models.prepare()
     models.staging(SOURCE).mkdir()
-    manifest = Manifest(source=SOURCE, revision="a", bytes=2, files=[], downloaded_at="2026-01-01T00:00:00+00:00")
+    manifest = ModelManifest(source=SOURCE, revision="a", bytes=2, files=[], downloaded_at="2026-01-01T00:00:00+00:00")
     models.complete(SOURCE, manifest)
     return models.model(SOURCE)
 
@@ -76,7 +76,7 @@ def test_a_model_is_never_lost_between_the_old_one_and_the_new(tmp_path: Path, m
         patch.setattr(Path, "rename", killed)
         put(models)
     assert models.manifest(SOURCE) is None
-    folder = asyncio.run(download(Orders(SOURCE, models), Reporter(SOURCE)))
+    folder = asyncio.run(download(DownloadOrders(SOURCE, models), Reporter(SOURCE)))
     assert folder == models.model(SOURCE) and models.manifest(SOURCE) is not None
 
 

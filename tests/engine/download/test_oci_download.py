@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
 from fairlead_engine.download.oci_registry import may_be_plain
 from fairlead_engine.download.remote import DownloadError
@@ -79,7 +79,7 @@ def tar(members: dict[str, bytes], compression: str = "", links: tuple[str, ...]
 def pull(registry: LoopbackRegistry, models: Path, name: str = "acme/dinghy:v1") -> dict[str, bytes]:
     source = f"oci://{registry.host}/{name}"
     folder = asyncio.run(
-        download(Orders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6), Reporter(source))
+        download(DownloadOrders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6), Reporter(source))
     )
     found = [each for each in folder.rglob("*") if each.is_file() and each.name != ".fairlead.json"]
     return {each.relative_to(folder).as_posix(): each.read_bytes() for each in found}

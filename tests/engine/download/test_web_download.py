@@ -16,7 +16,7 @@ import pytest
 from backports import zstd
 
 from fairlead_engine.download import archive
-from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder
 from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile
 from fairlead_engine.download.reporting import Reporter
@@ -63,7 +63,7 @@ def server(running: LoopbackWeb, certificate: Certificate, monkeypatch: pytest.M
 def fetch(server: LoopbackWeb, models: Path, path: str) -> dict[str, bytes]:
     source = f"https://{server.host}/{path}"
     folder = asyncio.run(
-        download(Orders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6), Reporter(source))
+        download(DownloadOrders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6), Reporter(source))
     )
     found = [each for each in folder.rglob("*") if each.is_file() and each.name != ".fairlead.json"]
     return {each.relative_to(folder).as_posix(): each.read_bytes() for each in found}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, weighted_product
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_blocks, rounded_rows
-from fairlead_engine.kernels.route_top_k import Routing, shares
+from fairlead_engine.kernels.route_top_k import ExpertRouting, shares
 from fairlead_engine_testing.gpu_code import compiled
 
 HAS_CUDA = torch.cuda.is_available()
@@ -113,7 +113,7 @@ def test_both_give_what_each_expert_alone_gives(
     from fairlead_engine.kernels import expert_product_kernel as kernel
 
     generator = torch.Generator().manual_seed(seed)
-    routing = Routing(min(each, num_experts), normalised, scale=1.5)
+    routing = ExpertRouting(min(each, num_experts), normalised, scale=1.5)
     in_features, group_size = sizes
     kind = {
         "stored": stored, "has_offsets": has_offsets, "in_any_order": in_any_order, "has_bias": has_bias,
@@ -168,7 +168,7 @@ def test_company_changes_no_bit_of_a_row(device, stored, group_size):
     x, logits = torch.randn(9, 64, generator=generator), torch.randn(9, 4, generator=generator)
 
     def computed(x):
-        routes = routes_for(logits, Routing(2), x, weights, device)
+        routes = routes_for(logits, ExpertRouting(2), x, weights, device)
         return kernel.gated_product(x.to(device), there(weights, device), routes)
 
     whole = computed(x)
@@ -184,7 +184,7 @@ def test_numbers_that_are_none_spoil_their_own_row_alone(device):
 
     kind = {"has_offsets": False, "in_any_order": False, "has_bias": False, "rounds": True, "dtype": torch.float32}
     weights = some_weights((4, 80, 40), 40, "int8", generator=torch.Generator().manual_seed(0), **kind)
-    x, logits, routing = torch.randn(5, 40), torch.randn(5, 4), Routing(2)
+    x, logits, routing = torch.randn(5, 40), torch.randn(5, 4), ExpertRouting(2)
 
     def computed(x, logits):
         routes = routes_for(logits, routing, x, weights, device)
@@ -223,7 +223,7 @@ for name, rows, stored, size, scaling, rounding, gates in (
 ):
     tile = 64 if scaling == kernel.FLOATS else min(size or 128, kernel._MOST_INPUTS[rows])
     tile = kernel._TILE_COLUMNS if scaling == kernel.PER_COLUMN else size if rounding == kernel.BY_TILE else tile
-    shape, is_mixed = kernel.TileShape(scaling, rounding, size, tile), scaling == kernel.PER_COLUMN
+    shape, is_mixed = kernel.ExpertTiles(scaling, rounding, size, tile), scaling == kernel.PER_COLUMN
     for gate in gates:
         constants = dict(
             EACH=8, PADDED_EACH=8, NUM_EXPERTS=128, PADDED_EXPERTS=128, GROUP_SIZE=size, TILE_ROWS=rows,

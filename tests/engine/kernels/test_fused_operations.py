@@ -9,7 +9,7 @@ from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.gates import gelu_mul, silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, norm_rope
 from fairlead_engine.kernels.rms_norm import rms_norm
-from fairlead_engine.kernels.route_top_k import Routing, route_top_k
+from fairlead_engine.kernels.route_top_k import ExpertRouting, route_top_k
 
 
 def normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -61,7 +61,7 @@ def test_query_and_key_heads_are_normalised_and_turned_and_values_are_not(with_n
 
 def test_the_likeliest_experts_share_what_all_others_leave():
     logits = torch.tensor([[1.0, 3.0, 2.0, -5.0], [0.0, 0.0, -9.0, 4.0]]).bfloat16()
-    weights, experts = route_top_k(logits, Routing(2))
+    weights, experts = route_top_k(logits, ExpertRouting(2))
     assert experts.tolist()[0] == [1, 2]
     assert experts.tolist()[1][0] == 3
     assert weights.dtype is torch.float32

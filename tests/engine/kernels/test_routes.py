@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.kernels.route_top_k import Routing, route_top_k, shares
+from fairlead_engine.kernels.route_top_k import ExpertRouting, route_top_k, shares
 from fairlead_engine.kernels.routes import find_routes
 from fairlead_engine_testing.gpu_code import compiled
 
@@ -47,7 +47,7 @@ def test_both_find_who_goes_where(device, num_tokens, shape, each, has_bias, nor
     num_experts, num_groups, num_chosen_groups = shape
     bias = torch.randn(num_experts, generator=generator) if has_bias else None
     each = min(each, num_experts // num_groups * num_chosen_groups)
-    routing = Routing(each, normalised, num_groups, num_chosen_groups, 1.5, bias)
+    routing = ExpertRouting(each, normalised, num_groups, num_chosen_groups, 1.5, bias)
     # No two are as good as each other: who then goes first is nobody's matter.
     orders = torch.rand(num_tokens, num_experts, generator=generator).argsort(1)
     logits, x = (orders / 8 - 2).to(dtype), torch.randn(num_tokens, 33, generator=generator)
@@ -69,7 +69,7 @@ def test_a_token_has_as_many_experts_as_it_should_whatever_its_logits_are(device
     logits[1], logits[2, 3], logits[3], logits[4, :4] = float("nan"), float("nan"), 0.0, float("inf")
     logits[5] = float("-inf")
     for bias in (None, torch.randn(8)):
-        routing = Routing(2, bias=bias, num_groups=4, num_chosen_groups=2)
+        routing = ExpertRouting(2, bias=bias, num_groups=4, num_chosen_groups=2)
         for found in both(logits, routing, torch.randn(6, 4), device)[: 1 if bias is None else 2]:
             assert int(found.counts.sum()) == 12
             assert sorted(pair for row, num in zip(found.order, found.counts, strict=True) for pair in row[:num]) == [

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.acceptor import Acceptor, Here
-from fairlead_engine.server.peer_link import Ask, Closed, Line, Loaded, Passage, ToPeer
+from fairlead_engine.server.peer_link import Ask, Closed, Line, Passage, PeerLoaded, ToPeer
 from fairlead_engine.server.peers import share
 
 
@@ -126,12 +126,12 @@ async def test_what_is_given_can_be_used_at_the_other_end() -> None:
 
 async def test_a_line_ends_with_its_other_end() -> None:
     ends = socket.socketpair()
-    one: Line[Loaded | Closed] = await Line.over(ends[0], Loaded | Closed)
+    one: Line[PeerLoaded | Closed] = await Line.over(ends[0], PeerLoaded | Closed)
     other: Line[ToPeer] = await Line.over(ends[1], ToPeer)
-    other.send(Loaded())
+    other.send(PeerLoaded())
     other.send(Closed(3))
     one.send(Ask())
-    assert [await one.receive(), await one.receive()] == [Loaded(), Closed(3)]
+    assert [await one.receive(), await one.receive()] == [PeerLoaded(), Closed(3)]
     assert await other.receive() == Ask()
     other.close()
     assert await one.receive() is None

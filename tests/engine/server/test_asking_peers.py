@@ -14,7 +14,7 @@ from fairlead_engine.server import peers as module
 from fairlead_engine.server.acceptor import Here
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.lifecycle import Lifecycle
-from fairlead_engine.server.peer_link import Ask, Figures, FromPeer, Line, Passage, ToPeer
+from fairlead_engine.server.peer_link import Ask, FromPeer, Line, Passage, PeerFigures, ToPeer
 from fairlead_engine.server.peers import Peer, Peers
 
 
@@ -44,13 +44,13 @@ async def test_who_asks_gets_what_was_counted_after_that(known: tuple[Peers, Pee
     assert isinstance(await far.receive(), Ask)
     asking = asyncio.create_task(peer.answer())
     assert isinstance(await far.receive(), Ask)
-    far.send(Figures(1, []))
+    far.send(PeerFigures(1, []))
     while peer.figures.num_running != 1:
         await asyncio.sleep(0)
     for _ in range(5):
         await asyncio.sleep(0)
     assert not asking.done(), "this was counted before it was asked for"
-    far.send(Figures(2, []))
+    far.send(PeerFigures(2, []))
     await asking
     assert (peer.figures.num_running, peer.silent_seconds) == (2, 0.0)
 
@@ -65,11 +65,11 @@ async def test_an_answer_that_comes_too_late_answers_nobody_else(
     monkeypatch.setattr(module, "_ANSWER_SECONDS", 5.0)
     asking = asyncio.create_task(peer.answer())
     await asyncio.sleep(0)
-    far.send(Figures(1, []))
+    far.send(PeerFigures(1, []))
     while peer.figures.num_running != 1:
         await asyncio.sleep(0)
     assert not asking.done()
-    far.send(Figures(2, []))
+    far.send(PeerFigures(2, []))
     await asking
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.server.metrics import Metrics
-from fairlead_engine.server.peer_link import Figures
+from fairlead_engine.server.peer_link import PeerFigures
 from fairlead_engine.server.peers import Peer
 
 DYING = """#!{python}
@@ -28,7 +28,7 @@ async def test_what_a_dead_process_has_counted_stays_and_its_connections_do_not(
     counted.first_token(0.1)
     counted.watch_connections([None] * 3)
     script = tmp_path / "peer"
-    said = msgspec.json.encode(Figures(2, counted.observed())) + b"\n"
+    said = msgspec.json.encode(PeerFigures(2, counted.observed())) + b"\n"
     script.write_text(DYING.format(python=sys.executable, said=said))
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead_engine.download.certificates import trusted
-from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.listed_adapters import ListedAdapters
 from fairlead_engine.download.models_folder import ModelsFolder, is_held, last_used, not_writable
 from fairlead_engine.download.remote import DownloadError
@@ -92,7 +92,7 @@ def run_download(args: argparse.Namespace) -> int:
     """Returns the exit status: 0 the model is there, 1 it is not; why is in the termination log."""
     configure_logging(args.log_level, args.log_format)
     try:
-        orders = Orders(
+        orders = DownloadOrders(
             source=_with_revision(args.source, args.revision),
             models=_folder(args),
             size_limit=args.size_limit,
@@ -176,7 +176,7 @@ def run_prune(args: argparse.Namespace) -> int:
     return status
 
 
-async def _download(orders: Orders, host: str, port: int | None) -> Path:
+async def _download(orders: DownloadOrders, host: str, port: int | None) -> Path:
     _end_at_sigterm()
     reporter = Reporter(orders.source)
     async with told(reporter, host=host, port=port):

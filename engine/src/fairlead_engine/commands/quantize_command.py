@@ -41,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Returns the exit status: 0 written, 1 the model cannot be read, or not be written so."""
     from fairlead_engine.demo import resolve_model
-    from fairlead_engine.runner.quantizing import Orders, quantize
+    from fairlead_engine.runner.quantizing import QuantizeOrders, quantize
 
-    orders = Orders(format_name=args.format, method=args.method, group_size=args.group_size, device=args.device)
+    orders = QuantizeOrders(format_name=args.format, method=args.method, group_size=args.group_size, device=args.device)
     try:
         folder = resolve_model(args.model)
         if (args.method == "rtn") == bool(args.calibration):

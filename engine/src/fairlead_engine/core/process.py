@@ -1,8 +1,8 @@
 """The core as a process of its own: `python -m fairlead_engine.core`, started by `ProcessClient` and by nobody else.
 
-Its parent writes one line to standard input, `Launch`, and then keeps the pipe open for as long as it lives: the end of
-that pipe is the end of this process. Everything else goes over ZeroMQ sockets: one that the parent has bound, and one
-for each other process that serves its model over HTTP.
+Its parent writes one line to standard input, `CoreLaunch`, and then keeps the pipe open for as long as it lives: the
+end of that pipe is the end of this process. Everything else goes over ZeroMQ sockets: one that the parent has bound,
+and one for each other process that serves its model over HTTP.
 """
 
 import gc
@@ -24,7 +24,7 @@ _LINGER_MS = 2000
 """How long the last reply may take to leave when the process ends."""
 
 
-class Launch(msgspec.Struct, frozen=True):
+class CoreLaunch(msgspec.Struct, frozen=True):
     """What a core needs to know to start."""
 
     addresses: list[str]
@@ -42,7 +42,7 @@ def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[
     """Runs a core until its parent stops it or dies; returns the exit status. `modules` are imported first: what takes
     long to import counts as that."""
     leave_signals_to_parent()
-    launch = msgspec.json.decode(read_orders(), type=Launch)
+    launch = msgspec.json.decode(read_orders(), type=CoreLaunch)
     configure_logging(launch.log_level, launch.log_format)
     die_with(launch.parent_pid)
     channel = _SocketChannel(launch.addresses)
@@ -52,7 +52,7 @@ def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[
         channel.close()
 
 
-def _started(make_engine: Callable[[EngineConfig], Engine], launch: Launch, modules: Sequence[str]) -> Engine:
+def _started(make_engine: Callable[[EngineConfig], Engine], launch: CoreLaunch, modules: Sequence[str]) -> Engine:
     """Keeps the garbage collector off what lives as long as the process: a full collection would stall a step, and many
     of them an import."""
     for module in modules:

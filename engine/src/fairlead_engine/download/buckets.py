@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead_engine.download.certificates import PUT_CERTIFICATE
 from fairlead_engine.download.limits import paced
-from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, RemoteFile
+from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, RemoteFile, SourceListing
 from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revision_of
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
@@ -68,7 +68,7 @@ class BucketRemote:
         """Of objects, by path below the folder."""
         self._etags: dict[str, str] = {}
 
-    async def open(self) -> Listing:
+    async def open(self) -> SourceListing:
         objects = await self._objects()
         files = [file for each in objects if (file := self._file(each)) is not None]
         if not files:
@@ -79,7 +79,7 @@ class BucketRemote:
         listed = next((file for file in files if file.path == SUMS), None)
         sums = read_sums(await self._text(listed)) if listed is not None else {}
         found = tuple(RemoteFile(file.path, file.size, sums.get(file.path)) for file in files)
-        return Listing(revision_of(found, self._etags), found)
+        return SourceListing(revision_of(found, self._etags), found)
 
     async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
         import obstore

@@ -19,15 +19,15 @@ from fairlead_engine.download import archive, converters
 from fairlead_engine.download.limits import listed, paced
 from fairlead_engine.download.models_folder import (
     MANIFEST,
-    Manifest,
+    DownloadPlan,
     ManifestFile,
+    ModelManifest,
     ModelsFolder,
-    Plan,
     not_writable,
     touch,
 )
 from fairlead_engine.download.part_file import PART, PartFile, in_thread
-from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, Remote, RemoteFile
+from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Remote, RemoteFile, SourceListing
 from fairlead_engine.download.remotes import remote_of
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine.download.selection import (
@@ -56,7 +56,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class DownloadOrders:
     """What is to be downloaded, and how."""
 
     source: str
@@ -75,7 +75,7 @@ class Orders:
     """Before the second try, doubled for each that follows."""
 
 
-async def download(orders: Orders, reporter: Reporter, remote: Remote | None = None) -> Path:
+async def download(orders: DownloadOrders, reporter: Reporter, remote: Remote | None = None) -> Path:
     """The folder of the model, whole. `remote`: of the source, where not by its scheme. Raises DownloadError."""
     models, source = orders.models, orders.source
     parsed = parse_source(source)
@@ -96,7 +96,7 @@ async def download(orders: Orders, reporter: Reporter, remote: Remote | None = N
             return await _Run(orders, reporter, remote, listing).run()
 
 
-async def _our_turn(orders: Orders, reporter: Reporter, stack: AsyncExitStack) -> None:
+async def _our_turn(orders: DownloadOrders, reporter: Reporter, stack: AsyncExitStack) -> None:
     """Two pods of a node, or two processes, never download one model at once: the second finds it there."""
     while not (lock := orders.models.try_lock(orders.source)).__enter__():
         lock.__exit__(None, None, None)
@@ -107,7 +107,7 @@ async def _our_turn(orders: Orders, reporter: Reporter, stack: AsyncExitStack) -
     stack.push(lock)
 
 
-def _as_it_is(orders: Orders, there: Manifest, reporter: Reporter) -> Path:
+def _as_it_is(orders: DownloadOrders, there: ModelManifest, reporter: Reporter) -> Path:
     folder = orders.models.model(orders.source)
     check_kind([file.path for file in there.files], orders.source, orders.kind)
     touch(folder)
@@ -122,7 +122,7 @@ def _as_it_is(orders: Orders, there: Manifest, reporter: Reporter) -> Path:
 class _Run:
     """What is left of one download once its source is listed."""
 
-    def __init__(self, orders: Orders, reporter: Reporter, remote: Remote, listing: Listing) -> None:
+    def __init__(self, orders: DownloadOrders, reporter: Reporter, remote: Remote, listing: SourceListing) -> None:
         self._orders = orders
         self._models = orders.models
         self._reporter = reporter
@@ -171,7 +171,7 @@ class _Run:
         total = sum(file.size or 0 for file in files)
         total_known = all(file.size is not None for file in files)
         self._reporter.expect(total if total_known else None)
-        plan = Plan(source=self._orders.source, revision=self._listing.revision, bytes=total)
+        plan = DownloadPlan(source=self._orders.source, revision=self._listing.revision, bytes=total)
         self._num_bytes = total
         self._claim(total)
         self._models.plan(self._orders.source, plan)
@@ -309,7 +309,7 @@ class _Run:
         every = [path for path in self._staging.rglob("*") if path.is_file()]
         paths = sorted(path for path in every if path.name != MANIFEST and not path.name.startswith(".plan"))
         files = [await self._described(path) for path in paths]
-        manifest = Manifest(
+        manifest = ModelManifest(
             source=self._orders.source,
             revision=self._listing.revision,
             bytes=sum(file.size for file in files),
@@ -371,7 +371,7 @@ def _packed_bytes(files: tuple[RemoteFile, ...]) -> int:
 
 
 async def _patiently(
-    action: Callable[[], Awaitable[Answer]], orders: Orders, what: str, progress: Callable[[], int] = lambda: 0
+    action: Callable[[], Awaitable[Answer]], orders: DownloadOrders, what: str, progress: Callable[[], int] = lambda: 0
 ) -> Answer:
     """Tries until it works, or until nothing has come of several tries in a row. Raises DownloadError."""
     failed, before = 0, progress()

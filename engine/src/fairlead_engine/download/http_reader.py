@@ -91,7 +91,7 @@ class HttpReader:
     ) -> AsyncIterator[bytes]:
         """Bytes of a file from `start` on. `etag`: of the file that was listed, else Changed is raised, as when its
         `size` differs. Empty where bytes before `start` came. Raises Interrupted, and
-        `aiohttp.ClientResponse` of an error as `Refused`."""
+        `aiohttp.ClientResponse` of an error as `HttpRefused`."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         if start and etag and not etag.startswith("W/"):
             headers["If-Range"] = etag
@@ -99,7 +99,7 @@ class HttpReader:
             if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise Changed
             if answer.status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
-                raise Refused(answer.status, dict(answer.headers))
+                raise HttpRefused(answer.status, dict(answer.headers))
             if etag and answer.headers.get("ETag", etag) != etag:
                 raise Changed
             begins = _first_byte(answer)
@@ -137,7 +137,7 @@ class HttpReader:
         return self._session
 
 
-class Refused(Exception):
+class HttpRefused(Exception):
     """An answer with an error that another try does not change."""
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import msgspec
 from yarl import URL
 
-from fairlead_engine.download.http_reader import HttpReader, Refused
-from fairlead_engine.download.remote import DownloadError, Interrupted, Listing, RemoteFile
+from fairlead_engine.download.http_reader import HttpReader, HttpRefused
+from fairlead_engine.download.remote import DownloadError, Interrupted, RemoteFile, SourceListing
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
 
@@ -52,11 +52,11 @@ class HubRemote:
         self._token = os.environ.get("HF_TOKEN", "").strip()
         self._http = HttpReader(f"Bearer {self._token}" if self._token else None)
 
-    async def open(self) -> Listing:
+    async def open(self) -> SourceListing:
         url = f"{self._endpoint}/api/models/{self._id}/revision/{quote(self._revision, safe='')}?blobs=true"
         status, headers, text = await self._http.whole(url, _LARGEST_LISTING)
         if status != HTTPStatus.OK:
-            raise self._refusal(Refused(status, headers))
+            raise self._refusal(HttpRefused(status, headers))
         if text is None:
             problem = f"{self._shown} lists hf://{self._id} in more than {_LARGEST_LISTING} bytes: it is no model"
             raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, problem)
@@ -65,20 +65,20 @@ class HubRemote:
         except (msgspec.MsgspecError, RecursionError) as error:
             raise Interrupted(f"{self._shown} answers with something else than a model: {error}") from None
         self._commit = model.sha
-        return Listing(model.sha, tuple(map(_remote_file, model.siblings)))
+        return SourceListing(model.sha, tuple(map(_remote_file, model.siblings)))
 
     async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
         url = f"{self._endpoint}/{self._id}/resolve/{self._commit}/{quote(file.path)}"
         try:
             async for chunk in self._http.read(url, start, size=file.size):
                 yield chunk
-        except Refused as refused:
+        except HttpRefused as refused:
             raise self._refusal(refused, file) from None
 
     async def close(self) -> None:
         await self._http.close()
 
-    def _refusal(self, refused: Refused, file: RemoteFile | None = None) -> DownloadError:
+    def _refusal(self, refused: HttpRefused, file: RemoteFile | None = None) -> DownloadError:
         """What the hub means: its code says more than the status, which is 401 for what nobody may know of."""
         code, name = refused.headers.get("x-error-code"), f"hf://{self._id}"
         invalid = "invalid" in refused.headers.get("x-error-message", "").lower()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
-from fairlead_engine.download.remote import DownloadError, Interrupted, Listing
+from fairlead_engine.download.remote import DownloadError, Interrupted, SourceListing
 from fairlead_protocol.downloads import DownloadFailure
 
 ANSWER_SECONDS = 60.0
@@ -51,7 +51,7 @@ class Pace:
         self._since, self._num_bytes = time.monotonic(), 0
 
 
-async def listed(listing: Callable[[], Awaitable[Listing]], source: str) -> Listing:
+async def listed(listing: Callable[[], Awaitable[SourceListing]], source: str) -> SourceListing:
     """What a source lists. Raises Interrupted where that takes too long, DownloadError where it is too much."""
     found = await in_time(listing, LISTING_SECONDS, "the listing")
     if len(found.files) > MOST_FILES:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import HeldModel, ModelsFolder, hold_model
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
@@ -47,7 +47,7 @@ class ListedAdapters:
         self, listing: Path, models: ModelsFolder, *, size_limit: int | None = None, habits: Habits | None = None
     ) -> None:
         self._listing = listing
-        self._orders = Orders(source="", models=models, kind=Kind.ADAPTER, size_limit=size_limit)
+        self._orders = DownloadOrders(source="", models=models, kind=Kind.ADAPTER, size_limit=size_limit)
         self._habits = habits or Habits()
         self._gate = asyncio.Semaphore(self._habits.at_once)
         self._kept: dict[str, _Kept] = {}
@@ -80,7 +80,7 @@ class ListedAdapters:
 class _Kept:
     """One source: the task that downloads it, again after a failure, and the lock on what came."""
 
-    def __init__(self, orders: Orders, gate: asyncio.Semaphore, habits: Habits) -> None:
+    def __init__(self, orders: DownloadOrders, gate: asyncio.Semaphore, habits: Habits) -> None:
         self._orders = orders
         self._gate = gate
         self._reporter: Reporter | None = None

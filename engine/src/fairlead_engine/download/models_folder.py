@@ -47,7 +47,7 @@ class ManifestFile(msgspec.Struct, kw_only=True, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, kw_only=True, frozen=True):
+class ModelManifest(msgspec.Struct, kw_only=True, frozen=True):
     """What a downloaded folder holds, and from where: its `.fairlead.json`."""
 
     source: str
@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, kw_only=True, frozen=True):
     """UTC, ISO 8601."""
 
 
-class Plan(msgspec.Struct, kw_only=True, frozen=True):
+class DownloadPlan(msgspec.Struct, kw_only=True, frozen=True):
     """What an unfinished download is going to hold: other processes count its bytes as taken."""
 
     source: str
@@ -66,7 +66,7 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
     bytes: int
 
 
-Known = TypeVar("Known", Manifest, Plan)
+Known = TypeVar("Known", ModelManifest, DownloadPlan)
 
 
 class HeldModel:
@@ -112,7 +112,7 @@ class ModelsFolder:
         """Where it is put together."""
         return self.path / _DOWNLOADS / folder_name(source)
 
-    def manifest(self, source: str) -> Manifest | None:
+    def manifest(self, source: str) -> ModelManifest | None:
         """Of a model that is there; None = it is not, or not whole."""
         return read_manifest(self.model(source))
 
@@ -144,15 +144,15 @@ class ModelsFolder:
         finally:
             os.close(descriptor)
 
-    def plan(self, source: str, plan: Plan) -> None:
+    def plan(self, source: str, plan: DownloadPlan) -> None:
         """Notes what the download is going to hold."""
         (self.staging(source) / _PLAN).write_bytes(msgspec.json.encode(plan))
 
-    def planned(self, source: str) -> Plan | None:
+    def planned(self, source: str) -> DownloadPlan | None:
         """What an earlier run was going to."""
-        return _read(self.staging(source) / _PLAN, Plan)
+        return _read(self.staging(source) / _PLAN, DownloadPlan)
 
-    def complete(self, source: str, manifest: Manifest) -> None:
+    def complete(self, source: str, manifest: ModelManifest) -> None:
         """Puts what was staged in the model's place, in one step; what was there is removed once nobody holds it."""
         staging, model = self.staging(source), self.model(source)
         (staging / _PLAN).unlink(missing_ok=True)
@@ -172,7 +172,7 @@ class ModelsFolder:
         if not model.exists() and not (staging / _PLAN).exists() and read_manifest(staging) is not None:
             staging.rename(model)
 
-    def models(self) -> dict[Path, Manifest]:
+    def models(self) -> dict[Path, ModelManifest]:
         """All that are whole, the one that was least recently used first."""
         found = {path: manifest for path in _folders(self.path) if (manifest := read_manifest(path)) is not None}
         return dict(sorted(found.items(), key=lambda item: last_used(item[0])))
@@ -180,7 +180,7 @@ class ModelsFolder:
     def unfinished(self) -> Iterator[tuple[Path, int]]:
         """Downloads that are not whole, and the bytes that each takes, or is going to."""
         for path in _folders(self.path / _DOWNLOADS):
-            plan = _read(path / _PLAN, Plan)
+            plan = _read(path / _PLAN, DownloadPlan)
             yield path, max(_size(path), plan.bytes if plan else 0)
 
     def used_bytes(self, without: str | None = None) -> int:
@@ -249,9 +249,9 @@ class ModelsFolder:
             os.close(descriptor)
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> ModelManifest | None:
     """Of a folder that was downloaded whole; None = of any other."""
-    return _read(folder / MANIFEST, Manifest)
+    return _read(folder / MANIFEST, ModelManifest)
 
 
 def touch(folder: Path) -> None:

@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.download import archive
-from fairlead_engine.download.http_reader import HttpReader, Refused
+from fairlead_engine.download.http_reader import HttpReader, HttpRefused
 from fairlead_engine.download.registry_login import CONFIG, PASSWORD, USERNAME, RegistryLogin
-from fairlead_engine.download.remote import DownloadError, Interrupted, Listing, Packing, RemoteFile
+from fairlead_engine.download.remote import DownloadError, Interrupted, Packing, RemoteFile, SourceListing
 from fairlead_engine.download.selection import model_folder
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
@@ -84,7 +84,7 @@ class OciRemote:
         self._digests: dict[str, str] = {}
         """Of blobs, by path."""
 
-    async def open(self) -> Listing:
+    async def open(self) -> SourceListing:
         digest, manifest = await self._manifest(self._reference)
         revision = digest
         for _ in range(_MOST_INDEXES):
@@ -93,7 +93,7 @@ class OciRemote:
             digest, manifest = await self._manifest(self._chosen(manifest.manifests).digest)
         if manifest.layers is None:
             raise self._unfit("has a manifest without layers: push the model's files with ORAS, modctl or as an image")
-        return Listing(revision, self._files(manifest.layers))
+        return SourceListing(revision, self._files(manifest.layers))
 
     async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
         url = f"{self._base}/blobs/{self._digests[file.path]}"
@@ -103,7 +103,7 @@ class OciRemote:
                     start += len(chunk)
                     yield chunk
                 return
-            except Refused as refused:  # also of a token that has run out
+            except HttpRefused as refused:  # also of a token that has run out
                 if is_last or refused.status != HTTPStatus.UNAUTHORIZED:
                     raise self._refusal(refused.status, "", f"its layer {file.path}") from None
                 await self._log_in(refused.headers.get("www-authenticate", ""))

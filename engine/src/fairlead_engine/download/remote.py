@@ -56,7 +56,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class SourceListing:
     """What a source holds at one revision."""
 
     revision: str
@@ -73,7 +73,7 @@ class Listing:
 class Remote(Protocol):
     """One model at one source."""
 
-    async def open(self) -> Listing:
+    async def open(self) -> SourceListing:
         """Connects, and lists. Raises DownloadError, or Interrupted where another try may help."""
 
     def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:

@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from fairlead_engine.download import archive
-from fairlead_engine.download.http_reader import HttpReader, Refused
-from fairlead_engine.download.remote import DownloadError, Listing, Packing, RemoteFile
+from fairlead_engine.download.http_reader import HttpReader, HttpRefused
+from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile, SourceListing
 from fairlead_engine.download.selection import ADAPTER_WEIGHTS, INDEX_FILE, SETTINGS, SINGLE_FILE
 from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revision_of
 from fairlead_protocol.downloads import DownloadFailure
@@ -36,7 +36,7 @@ class WebRemote:
         """Of files, by path."""
         self._etags: dict[str, str] = {}
 
-    async def open(self) -> Listing:
+    async def open(self) -> SourceListing:
         is_archive = self._path.name.endswith(archive.SUFFIXES)
         if is_archive:
             files = [await self._named(self._path.name, self._url, must=True)]
@@ -55,14 +55,14 @@ class WebRemote:
             for file in files
             if file is not None
         )
-        return Listing(revision_of(found, self._etags), found)
+        return SourceListing(revision_of(found, self._etags), found)
 
     async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
         url = self._urls[file.path]
         try:
             async for chunk in self._http.read(url, start, etag=self._etags.get(file.path), size=file.size):
                 yield chunk
-        except Refused as refused:
+        except HttpRefused as refused:
             raise _refusal(refused.status, url) from None
 
     async def close(self) -> None:

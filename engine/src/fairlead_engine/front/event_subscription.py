@@ -13,7 +13,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, Interrupted, Resumed
+from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, EventsInterrupted, Resumed
 from fairlead_engine.front.vllm_events import MalformedEvents, decode_events
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class EventSubscription:
             log.warning(
                 "block events are cut off: what the cache holds is approximated", extra={"endpoint": self._endpoint}
             )
-            return [Interrupted()]
+            return [EventsInterrupted()]
         return []
 
     async def _heard(self, frames: Sequence[bytes], context: zmq.asyncio.Context) -> list[BlockEvent]:

@@ -22,13 +22,13 @@ from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.front.foreign_engine import (
     BlockEvent,
     Cleared,
+    EventsInterrupted,
     ForeignHash,
-    Interrupted,
     Removed,
     Resumed,
     Stored,
 )
-from fairlead_engine.front.sequence_places import Place, SequencePlaces
+from fairlead_engine.front.sequence_places import SequencePlace, SequencePlaces
 from fairlead_protocol.blocks import DIGEST_SIZE, ROOT, BlockHash, extra_bytes, hash_block
 
 _SPARE = 4
@@ -85,7 +85,7 @@ class ForeignBlocks:
                 case Cleared():
                     self._clear()
                     self._is_lost = False
-                case Interrupted():
+                case EventsInterrupted():
                     self.is_exact = False
                 case Resumed(is_complete=True) if not self._is_lost:
                     self.is_exact = True
@@ -102,12 +102,12 @@ class ForeignBlocks:
         self._is_lost = True
         return self._taken()
 
-    def begins(self, names: Sequence[BlockHash]) -> tuple[Place | None, BlocksChanged | None]:
+    def begins(self, names: Sequence[BlockHash]) -> tuple[SequencePlace | None, BlocksChanged | None]:
         """A prompt of these blocks goes to the server; the place that it takes, where there are places."""
         place = None if self._places is None else self._places.take(names)
         return place, self._as_placed()
 
-    def computed(self, names: Sequence[BlockHash], place: Place | None = None) -> BlocksChanged | None:
+    def computed(self, names: Sequence[BlockHash], place: SequencePlace | None = None) -> BlocksChanged | None:
         """The server has computed a prompt of these blocks. `place`: that it took."""
         if self._places is not None:
             if place is not None:
@@ -119,7 +119,7 @@ class ForeignBlocks:
         self._forget_assumed(self._num_blocks)
         return self._taken()
 
-    def ends(self, place: Place | None) -> BlocksChanged | None:
+    def ends(self, place: SequencePlace | None) -> BlocksChanged | None:
         """The sequence in this place is over."""
         if self._places is not None and place is not None:
             self._places.left(place)

@@ -86,7 +86,7 @@ class Cleared:
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
+class EventsInterrupted:
     """From now on events may be missed."""
 
 
@@ -97,7 +97,7 @@ class Resumed:
     is_complete: bool
 
 
-BlockEvent = Stored | Removed | Cleared | Interrupted | Resumed
+BlockEvent = Stored | Removed | Cleared | EventsInterrupted | Resumed
 
 
 class ForeignEngine(Protocol):

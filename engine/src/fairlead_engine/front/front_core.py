@@ -13,7 +13,7 @@ from fairlead_engine.front.foreign_blocks import ForeignBlocks
 from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, ForeignEngine, ForeignModel, NotServing
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.passing_requests import PassingRequest, PassingRequests
-from fairlead_engine.front.sequence_places import Place
+from fairlead_engine.front.sequence_places import SequencePlace
 from fairlead_engine.types import EngineLoad
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import StepCost
@@ -52,7 +52,7 @@ class FrontCore:
         self._now = now
         self._blocks: ForeignBlocks | None = None
         """None also where it keeps none for other prompts."""
-        self._places: dict[PassingRequest, list[Place | None]] = {}
+        self._places: dict[PassingRequest, list[SequencePlace | None]] = {}
         """That the prompts of each request took, where there are places."""
         self._usage = 0.0
         self._num_tokens = 0.0
@@ -157,7 +157,7 @@ class FrontCore:
                 places[index] = places[index] or self._place(self._blocks, chain)  # it may have waited for one
                 self._pass_on(self._blocks.computed(chain, places[index]))
 
-    def _place(self, blocks: ForeignBlocks, chain: Sequence[BlockHash]) -> Place | None:
+    def _place(self, blocks: ForeignBlocks, chain: Sequence[BlockHash]) -> SequencePlace | None:
         place, changed = blocks.begins(chain)
         self._pass_on(changed)
         return place

@@ -25,13 +25,13 @@ class _Properties(msgspec.Struct):
     build_info: str = "of an unknown version"
 
 
-class _Card(msgspec.Struct):
+class _LlamaModel(msgspec.Struct):
     id: str
     aliases: list[str] = []
 
 
-class _Cards(msgspec.Struct):
-    data: list[_Card]
+class _LlamaModels(msgspec.Struct):
+    data: list[_LlamaModel]
 
 
 class LlamaServer:
@@ -52,7 +52,7 @@ class LlamaServer:
         properties = await self._questions.document("/props", _Properties)
         names = [
             name
-            for card in (await self._questions.document("/v1/models", _Cards)).data
+            for card in (await self._questions.document("/v1/models", _LlamaModels)).data
             for name in (card.id, *card.aliases)
         ]
         if self._served_name not in names:

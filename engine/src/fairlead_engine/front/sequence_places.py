@@ -15,7 +15,7 @@ LEAST_SHARE = 0.1
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class SequencePlace:
     """One of them."""
 
     names: tuple[BlockHash, ...] = ()
@@ -27,9 +27,9 @@ class SequencePlaces:
     """Those of one server, the least recently used first."""
 
     def __init__(self, num_places: int) -> None:
-        self._places = [Place() for _ in range(num_places)]
+        self._places = [SequencePlace() for _ in range(num_places)]
 
-    def take(self, names: Sequence[BlockHash]) -> Place | None:
+    def take(self, names: Sequence[BlockHash]) -> SequencePlace | None:
         """A sequence of this prompt begins, in the place that is returned; None = it waits for one."""
         free = [place for place in self._places if not place.is_busy]
         if not free:
@@ -42,11 +42,11 @@ class SequencePlaces:
         self._used(best)
         return best
 
-    def computed(self, place: Place, names: Sequence[BlockHash]) -> None:
+    def computed(self, place: SequencePlace, names: Sequence[BlockHash]) -> None:
         """The prompt in this place is computed."""
         place.names = tuple(names)
 
-    def left(self, place: Place) -> None:
+    def left(self, place: SequencePlace) -> None:
         """Its sequence is over; what it held stays until another comes."""
         place.is_busy = False
         self._used(place)
@@ -60,7 +60,7 @@ class SequencePlaces:
         """Blocks of each place that another sequence may take."""
         return (place.names for place in self._places if not place.is_busy)
 
-    def _used(self, place: Place) -> None:
+    def _used(self, place: SequencePlace) -> None:
         self._places.remove(place)
         self._places.append(place)
 

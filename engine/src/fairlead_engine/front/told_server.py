@@ -11,17 +11,17 @@ from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.server_questions import ServerQuestions
 
 
-class ModelCard(msgspec.Struct):
+class ListedModel(msgspec.Struct):
     """A model, as vLLM and SGLang list it at `/v1/models`."""
 
     id: str
     max_model_len: int | None = None
 
 
-class ModelCards(msgspec.Struct):
+class ListedModels(msgspec.Struct):
     """All of them."""
 
-    data: list[ModelCard]
+    data: list[ListedModel]
 
     def length_of(self, name: str) -> int:
         """Longest prompt plus answer of the model, in tokens. Raises NotServing where it is not served."""
@@ -59,4 +59,4 @@ class ToldServer(ABC):
 
     async def max_model_len(self) -> int:
         """Of the model that is to be served. Raises NotServing where it is not."""
-        return (await self._questions.document("/v1/models", ModelCards)).length_of(self._served_name)
+        return (await self._questions.document("/v1/models", ListedModels)).length_of(self._served_name)

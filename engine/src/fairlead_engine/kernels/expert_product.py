@@ -9,7 +9,7 @@ from torch.nn import functional
 from fairlead_engine.kernels.dispatch import with_kernel
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.rounded_rows import RowFormat, rounded_blocks, rounded_rows
-from fairlead_engine.kernels.route_top_k import Routing, shares
+from fairlead_engine.kernels.route_top_k import ExpertRouting, shares
 from fairlead_engine.kernels.routes import Routes
 
 
@@ -58,7 +58,7 @@ def gated_product(x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate 
 
 
 @with_kernel("fairlead_engine.kernels.expert_product_kernel")
-def weighted_product(rows: Tensor, weights: ExpertWeights, routes: Routes, routing: Routing) -> Tensor:
+def weighted_product(rows: Tensor, weights: ExpertWeights, routes: Routes, routing: ExpertRouting) -> Tensor:
     """What came of `gated_product` [pairs, in_features] times the weights of the pairs' experts, and that times what
     each counts for its token: [tokens, each, out_features], of which a token's sum is wanted."""
     product = _product(_rounded(rows, weights), weights, routes).to(rows.dtype)

@@ -32,7 +32,7 @@ from fairlead_engine.kernels.expert_product import ExpertWeights
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.rounded_rows import rounded_blocks
 from fairlead_engine.kernels.rounded_rows_kernel import nearest, scales_of_rows
-from fairlead_engine.kernels.route_top_k import Routing
+from fairlead_engine.kernels.route_top_k import ExpertRouting
 from fairlead_engine.kernels.routes import Routes
 
 FEW_ROWS, MANY_ROWS = 16, 64
@@ -254,11 +254,11 @@ def gated_product(x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate 
     """As `kernels.expert_product.gated_product`."""
     output = torch.empty((routes.num_pairs, weights.values.shape[1] // 2), dtype=x.dtype, device=x.device)
     kind = SIDE_BY_SIDE if gate.limit is None else BY_TURNS
-    _launch(output, x, routes.largest, weights, routes, kind, gate, Routing(1))
+    _launch(output, x, routes.largest, weights, routes, kind, gate, ExpertRouting(1))
     return output
 
 
-def weighted_product(rows: Tensor, weights: ExpertWeights, routes: Routes, routing: Routing) -> Tensor:
+def weighted_product(rows: Tensor, weights: ExpertWeights, routes: Routes, routing: ExpertRouting) -> Tensor:
     """As `kernels.expert_product.weighted_product`."""
     output = torch.empty((*routes.experts.shape, weights.values.shape[1]), dtype=rows.dtype, device=rows.device)
     _launch(output, rows, routes.largest_within, weights, routes, UNGATED, SILU, routing)
@@ -273,7 +273,7 @@ def _launch(
     routes: Routes,
     kind: int,
     gate: Gate,
-    routing: Routing,
+    routing: ExpertRouting,
 ) -> None:
     """`largest`: of the rows of x."""
     num_experts, out_features, in_features = weights.values.shape
@@ -335,7 +335,7 @@ def _launch(
     )
 
 
-class TileShape(NamedTuple):
+class ExpertTiles(NamedTuple):
     """How the scales of a weight lie over its columns, and how many of those are multiplied at a time."""
 
     scaling: int
@@ -344,26 +344,26 @@ class TileShape(NamedTuple):
     tile_inputs: int
 
 
-def tile_shape(weights: ExpertWeights, tile_rows: int) -> TileShape:
+def tile_shape(weights: ExpertWeights, tile_rows: int) -> ExpertTiles:
     """That of a product with tiles of so many rows."""
     if weights.scales is None:
-        return TileShape(FLOATS, UNROUNDED, 0, _FLOAT_INPUTS)
+        return ExpertTiles(FLOATS, UNROUNDED, 0, _FLOAT_INPUTS)
     most_inputs, size, num_groups = _MOST_INPUTS[tile_rows], weights.group_size, weights.scales.shape[2]
     rounding = BY_ROW if weights.rounds_by_rows else UNROUNDED
     if weights.groups is not None:
-        return TileShape(PER_COLUMN, rounding, size, _TILE_COLUMNS)
+        return ExpertTiles(PER_COLUMN, rounding, size, _TILE_COLUMNS)
     if num_groups == 1:
         scaling = PER_ROW if weights.offsets is None else PER_TILE
-        return TileShape(scaling, rounding, most_inputs * max(1, size), most_inputs)
+        return ExpertTiles(scaling, rounding, most_inputs * max(1, size), most_inputs)
     if weights.rounds_by_blocks and size in (16, 32, 64, 128):
-        return TileShape(PER_TILE, BY_TILE, size, size)
+        return ExpertTiles(PER_TILE, BY_TILE, size, size)
     for tile_inputs in (most_inputs, 64, 32, 16):
         if size % tile_inputs == 0:
-            return TileShape(PER_TILE, rounding, size, tile_inputs)
-    return TileShape(PER_COLUMN, rounding, size, _TILE_COLUMNS)
+            return ExpertTiles(PER_TILE, rounding, size, tile_inputs)
+    return ExpertTiles(PER_COLUMN, rounding, size, _TILE_COLUMNS)
 
 
-def num_stages(shape: TileShape, tile_rows: int) -> int:
+def num_stages(shape: ExpertTiles, tile_rows: int) -> int:
     """Tiles that are on their way at a time: fewer where they are large."""
     return 2 if tile_rows == MANY_ROWS and shape.tile_inputs > 64 else 3
 

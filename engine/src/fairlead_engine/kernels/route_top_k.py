@@ -9,7 +9,7 @@ _LEAST_SUM = 1e-20
 """Added to that of sigmoids, which may all be 0."""
 
 
-class Routing(NamedTuple):
+class ExpertRouting(NamedTuple):
     """How a model's router chooses, by what it says of each expert."""
 
     num_chosen: int
@@ -37,14 +37,14 @@ class Routing(NamedTuple):
         return 0.0 if self.bias is None else _LEAST_SUM
 
 
-def route_top_k(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+def route_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]:
     """A token's experts, from logits [rows, experts]: float32 weights, and int64 indices, both [rows, num_chosen], best
     first."""
     scores, experts = choose_top_k(logits, routing)
     return shares(scores, routing), experts
 
 
-def choose_top_k(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+def choose_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]:
     """The same with scores, which are not weights yet. Scores are float32 (arXiv 2401.04088). A group is as good as its
     best expert, or as its best two together where there is a bias."""
     bias = routing.bias
@@ -56,14 +56,14 @@ def choose_top_k(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
     return best if bias is None else scores.gather(1, experts), experts
 
 
-def shares(scores: Tensor, routing: Routing) -> Tensor:
+def shares(scores: Tensor, routing: ExpertRouting) -> Tensor:
     """From the scores of a token's experts [rows, num_chosen] to their weights."""
     if routing.normalised:
         scores = scores / (scores.sum(dim=-1, keepdim=True) + routing.least_sum)
     return scores if routing.scale == 1.0 else scores * routing.scale
 
 
-def _within_groups(merits: Tensor, routing: Routing, num_counted: int) -> Tensor:
+def _within_groups(merits: Tensor, routing: ExpertRouting, num_counted: int) -> Tensor:
     """The same with minus infinity for experts of all but the best groups."""
     grouped = merits.view(len(merits), routing.num_groups, -1)
     of_groups = grouped.topk(min(num_counted, grouped.shape[-1]), dim=-1).values.sum(-1)

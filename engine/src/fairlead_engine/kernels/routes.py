@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.dispatch import with_kernel
-from fairlead_engine.kernels.route_top_k import Routing, choose_top_k
+from fairlead_engine.kernels.route_top_k import ExpertRouting, choose_top_k
 
 
 class Routes(NamedTuple):
@@ -31,7 +31,7 @@ class Routes(NamedTuple):
 
 
 @with_kernel("fairlead_engine.kernels.routes_kernel")
-def find_routes(logits: Tensor, routing: Routing, x: Tensor, rounds: bool = False) -> Routes:
+def find_routes(logits: Tensor, routing: ExpertRouting, x: Tensor, rounds: bool = False) -> Routes:
     """From a router's logits [tokens, experts] for x [tokens, hidden]; `rounds`: whether the rows of x and what experts
     make of them are rounded by rows."""
     scores, experts = choose_top_k(logits, routing)

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairlead_engine.kernels.route_top_k import Routing
+from fairlead_engine.kernels.route_top_k import ExpertRouting
 from fairlead_engine.kernels.routes import Routes
 
 _FEW_TOKENS, _MANY_TOKENS = 16, 64
@@ -123,7 +123,7 @@ def routes_kernel(  # type: ignore[no-untyped-def]
         tl.store(largest + row, tl.max(highest, 0))
 
 
-def find_routes(logits: Tensor, routing: Routing, x: Tensor, rounds: bool = False) -> Routes:
+def find_routes(logits: Tensor, routing: ExpertRouting, x: Tensor, rounds: bool = False) -> Routes:
     """As `kernels.routes.find_routes`."""
     (num_tokens, num_experts), each = logits.shape, routing.num_chosen
 

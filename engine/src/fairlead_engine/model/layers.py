@@ -18,7 +18,7 @@ from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product,
 from fairlead_engine.kernels.gates import SILU, Gate, silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.rms_norm import rms_norm
-from fairlead_engine.kernels.route_top_k import Routing, route_top_k
+from fairlead_engine.kernels.route_top_k import ExpertRouting, route_top_k
 from fairlead_engine.kernels.routes import find_routes
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_linear import AdaptedRows
@@ -123,7 +123,7 @@ class SparseExperts:
 
     router: Linear
     experts: tuple[FeedForward, ...]
-    routing: Routing
+    routing: ExpertRouting
     shard: Shard
     """Which part of each expert this is."""
     waits_for_device: ClassVar[bool] = True
@@ -149,7 +149,7 @@ class GroupedExperts:
     router: Linear
     gate_up: ExpertWeights
     down: ExpertWeights
-    routing: Routing
+    routing: ExpertRouting
     shard: Shard
     gate: Gate = SILU
     waits_for_device: ClassVar[bool] = False

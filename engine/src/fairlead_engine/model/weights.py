@@ -14,7 +14,7 @@ from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.norm_rope import HeadNorm
-from fairlead_engine.kernels.route_top_k import Routing
+from fairlead_engine.kernels.route_top_k import ExpertRouting
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
@@ -274,7 +274,7 @@ class Weights:
         self,
         prefix: str,
         num_experts: int,
-        routing: Routing,
+        routing: ExpertRouting,
         *,
         inner: int | None = None,
         gate: str = "gate_proj",
@@ -292,7 +292,7 @@ class Weights:
     def expert_layer(
         self,
         router: Linear,
-        routing: Routing,
+        routing: ExpertRouting,
         experts: Sequence[ExpertProjections],
         inner: int,
         *,

@@ -68,7 +68,7 @@ class WatchedLinear:
         return self.linear(x)
 
 
-class Reading:
+class LayerwiseReading:
     """A model that reads texts of one length in step, layer by layer."""
 
     def __init__(self, model: Decoder, texts: Tensor) -> None:

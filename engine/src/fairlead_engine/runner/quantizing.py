@@ -18,9 +18,9 @@ from fairlead_engine.model.checkpoint import INDEX_FILE, Checkpoint
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.compensated import best_input_scales, clipped_scales, compensate, relative_error
-from fairlead_engine.model.quantization.written import GRIDS, Grid
+from fairlead_engine.model.quantization.written import GRIDS, RoundingGrid
 from fairlead_engine.model.safetensors_writer import SafetensorsWriter
-from fairlead_engine.runner.calibration import Reading, WatchedLinear
+from fairlead_engine.runner.calibration import LayerwiseReading, WatchedLinear
 from fairlead_engine.runner.placement import choose_device, choose_dtype
 from fairlead_protocol.models.model_config import ModelConfig
 
@@ -34,7 +34,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class QuantizeOrders:
     """What to make of a checkpoint."""
 
     format_name: str
@@ -43,7 +43,7 @@ class Orders:
     """None = as the format has it."""
     device: str = "auto"
 
-    def grid(self) -> Grid:
+    def grid(self) -> RoundingGrid:
         """Raises ConfigError where format and group size do not go together."""
         grid = GRIDS[self.format_name]
         if self.group_size is None:
@@ -57,7 +57,7 @@ Tell = Callable[[str], None]
 """Gets a line of progress at a time."""
 
 
-def quantize(folder: Path, target: Path, orders: Orders, texts: Tensor | None, tell: Tell) -> None:
+def quantize(folder: Path, target: Path, orders: QuantizeOrders, texts: Tensor | None, tell: Tell) -> None:
     """`texts` int64 [texts, tokens]: what the model reads for methods that look at activations.
 
     Writes beside `target`, which takes its place when all is done. Raises StartError: a model that cannot be read or is
@@ -88,7 +88,7 @@ def quantize(folder: Path, target: Path, orders: Orders, texts: Tensor | None, t
         partial.mkdir(parents=True)
         with torch.inference_mode(), Checkpoint(folder, torch.float32, device) as checkpoint:
             _check_apart(folder, watched, checkpoint)
-            reading = None if texts is None else Reading(model, texts)
+            reading = None if texts is None else LayerwiseReading(model, texts)
             made = _Rounding(checkpoint, grid, orders.method, config, dtype)
             files = SafetensorsWriter(partial)
             for index in range(config.num_layers):
@@ -127,7 +127,7 @@ class _Rounding:
     """Rounds the linear layers of a model, a decoder layer at a time."""
 
     def __init__(
-        self, checkpoint: Checkpoint, grid: Grid, method: str, config: ModelConfig, dtype: torch.dtype
+        self, checkpoint: Checkpoint, grid: RoundingGrid, method: str, config: ModelConfig, dtype: torch.dtype
     ) -> None:
         """`dtype`: what the model computes in."""
         self._checkpoint = checkpoint

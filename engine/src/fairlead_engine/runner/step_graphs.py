@@ -77,7 +77,7 @@ def foreseen_bytes(num_layers: int, limits: StepLimits, work_space: int, has_ada
     return work_space + num_graphs * num_layers * _LAUNCHES_PER_LAYER * _BYTES_PER_LAUNCH
 
 
-class Decoded(NamedTuple):
+class GraphOutput(NamedTuple):
     """What a graph of decodes computed; it stays until the next step."""
 
     hidden: Tensor
@@ -139,7 +139,7 @@ class StepGraphs:
         """Whether there is a graph for a step of one query of so many sequences."""
         return _next_size(self._decodes, num_sequences) is not None
 
-    def decode(self, slots: Numbers, context_lens: Numbers, adapters: Numbers, shifts: Numbers) -> Decoded:
+    def decode(self, slots: Numbers, context_lens: Numbers, adapters: Numbers, shifts: Numbers) -> GraphOutput:
         """Computes a step of one query of each sequence, with the adapters in those slots, or none, turned by positions
         that are shifted by so much, or not at all. Tables and tokens are up to date, and there is a graph."""
         size = _next_size(self._decodes, len(slots))
@@ -154,7 +154,7 @@ class StepGraphs:
         (self._adapted if len(adapters) else self._decodes)[size]()
         tapped = self._buffers.tapped[: len(slots)] if self._tapped_layers else None
         row_slots, row_ends = rows[:2, : len(slots)]
-        return Decoded(self._buffers.hidden[: len(slots)], row_slots, row_ends, tapped)
+        return GraphOutput(self._buffers.hidden[: len(slots)], row_slots, row_ends, tapped)
 
     def between_attentions(self, num_tokens: int) -> "PaddedPieces | None":
         """What computes a step of so many tokens but for its attentions; None = there are no graphs of so many."""

@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 1.0
 _WANT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class Place(Protocol):
+class HttpProcess(Protocol):
     """A process that serves connections."""
 
     @property
@@ -72,7 +72,7 @@ class Here:
 class Acceptor:
     """Gives each connection to the place that has the most room."""
 
-    def __init__(self, listener: socket.socket, places: Callable[[], Sequence[Place]]) -> None:
+    def __init__(self, listener: socket.socket, places: Callable[[], Sequence[HttpProcess]]) -> None:
         """`places`: those that serve now, at least one of which takes anything."""
         listener.setblocking(False)
         self._listener = listener

@@ -1,6 +1,6 @@
 """`/metrics`: what this engine does, under our names and, where one exists, under the name vLLM gave the same figure.
 
-Figures of the core are read from its newest load when scraped; figures of requests are observed here, and added to
+PeerFigures of the core are read from its newest load when scraped; figures of requests are observed here, and added to
 what the other HTTP processes of this engine have observed. Every metric of `SHARED` exists as `fairlead_engine_NAME`
 and as `vllm:NAME` with the same samples.
 """
@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.server.engine_stream import EngineStream
-from fairlead_engine.server.peer_link import Sample
+from fairlead_engine.server.peer_link import MetricSample
 from fairlead_engine.server.refusals import Outcome
 from fairlead_engine.types import EngineInfo, EngineLoad, FinishReason
 from fairlead_protocol.http.connections import CutReason
@@ -83,7 +83,7 @@ class Metrics:
     """The metrics of one served model, labelled `model_name`."""
 
     def __init__(self, model_name: str) -> None:
-        self.elsewhere: Callable[[], Iterable[Sample]] = tuple
+        self.elsewhere: Callable[[], Iterable[MetricSample]] = tuple
         """What the other HTTP processes have observed."""
         self._labels = {"model_name": model_name}
         self._registry = CollectorRegistry()
@@ -151,17 +151,17 @@ class Metrics:
         """Everything in Prometheus' text format."""
         return generate_latest(self._published)
 
-    def observed(self) -> list[Sample]:
+    def observed(self) -> list[MetricSample]:
         """What this process has observed of requests and connections."""
         return [
-            Sample(metric.name, sample.name, dict(sample.labels), sample.value, metric.type == "gauge")
+            MetricSample(metric.name, sample.name, dict(sample.labels), sample.value, metric.type == "gauge")
             for metric in self._registry.collect()
             for sample in metric.samples
         ]
 
     def _everywhere(self) -> Iterator[Metric]:
         """What all processes have observed, added up."""
-        others: dict[str, list[Sample]] = {}
+        others: dict[str, list[MetricSample]] = {}
         for sample in self.elsewhere():
             others.setdefault(sample.family, []).append(sample)
         for metric in self._registry.collect():
@@ -279,7 +279,7 @@ class _CoreFigures(Collector):
         return family
 
 
-def _add(metric: Metric, others: list[Sample]) -> None:
+def _add(metric: Metric, others: list[MetricSample]) -> None:
     """Adds samples of the same family to those of a metric."""
     if not others:
         return

@@ -20,7 +20,7 @@ _CONNECTIONS_AT_ONCE = 32
 for."""
 
 
-class Orders(msgspec.Struct, frozen=True):
+class PeerOrders(msgspec.Struct, frozen=True):
     """What a peer needs to know to start: one line on its standard input."""
 
     parent_pid: int
@@ -47,7 +47,7 @@ class Serve(msgspec.Struct, frozen=True, tag=True):
     """When the model was loaded, as it is told to clients; Unix time."""
 
 
-class Drain(msgspec.Struct, frozen=True, tag=True):
+class DrainPeer(msgspec.Struct, frozen=True, tag=True):
     """Finish what runs."""
 
     grace_seconds: float
@@ -65,16 +65,16 @@ class CoreLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """Send `Figures`."""
+    """Send `PeerFigures`."""
 
 
-ToPeer = Serve | Drain | Hurry | CoreLost | Ask
+ToPeer = Serve | DrainPeer | Hurry | CoreLost | Ask
 
 
 # -- from a peer to the first process ----------------------------------------------------------------------------------
 
 
-class Loaded(msgspec.Struct, frozen=True, tag=True):
+class PeerLoaded(msgspec.Struct, frozen=True, tag=True):
     """Its files are read, and the core has answered it."""
 
 
@@ -107,7 +107,7 @@ class Drained(msgspec.Struct, frozen=True, tag=True):
     """Nothing runs any more, and nothing is taken."""
 
 
-class Sample(msgspec.Struct, frozen=True, array_like=True):
+class MetricSample(msgspec.Struct, frozen=True, array_like=True):
     """One number of the metrics."""
 
     family: str
@@ -118,16 +118,16 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     """Whether it says nothing any more once its process has ended; others have counted."""
 
 
-class Figures(msgspec.Struct, frozen=True, tag=True):
+class PeerFigures(msgspec.Struct, frozen=True, tag=True):
     """What it has counted since its start."""
 
     num_running: int
-    samples: list[Sample]
+    samples: list[MetricSample]
     awaited_seconds: float = 0.0
     """How long the core has owed it an answer to what it has asked."""
 
 
-FromPeer = Loaded | NotLoaded | Closed | Seen | MalformedDispatch | Drained | Figures
+FromPeer = PeerLoaded | NotLoaded | Closed | Seen | MalformedDispatch | Drained | PeerFigures
 
 
 class Line(Generic[Incoming]):

@@ -25,16 +25,16 @@ from fairlead_engine.server.peer_link import (
     Ask,
     Closed,
     CoreLost,
-    Drain,
     Drained,
-    Figures,
+    DrainPeer,
     Hurry,
     Line,
-    Loaded,
     MalformedDispatch,
     NotLoaded,
-    Orders,
     Passage,
+    PeerFigures,
+    PeerLoaded,
+    PeerOrders,
     Seen,
     Serve,
     ToPeer,
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 class PeerProcess:
     """Serves until its line to the first process ends."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: PeerOrders) -> None:
         self._orders = orders
         self._client = SocketClient(orders.core_address)
         self._service = Service(
@@ -99,7 +99,7 @@ class PeerProcess:
             line.send(NotLoaded(**error.to_dict()))
         else:
             self._model = files, info
-            line.send(Loaded())
+            line.send(PeerLoaded())
 
     async def _tell_drained(self, line: Line[ToPeer]) -> None:
         await self._service.lifecycle.stopped.wait()
@@ -113,7 +113,7 @@ class PeerProcess:
                 settle_garbage()
                 self._service.ready(*self._model, created)
                 self._passage.open()
-            case Drain(grace_seconds, timeout_seconds):
+            case DrainPeer(grace_seconds, timeout_seconds):
                 lifecycle.drain(grace_seconds=grace_seconds, timeout_seconds=timeout_seconds)
             case Hurry():
                 lifecycle.hurry()
@@ -121,7 +121,7 @@ class PeerProcess:
                 self._client.lost(text)
             case Ask():
                 observed = self._service.metrics.observed()
-                line.send(Figures(lifecycle.num_running, observed, self._client.step_age_seconds))
+                line.send(PeerFigures(lifecycle.num_running, observed, self._client.step_age_seconds))
 
     def _missed(self) -> None:
         log.warning("a connection is lost: this process may open no more files")
@@ -142,7 +142,7 @@ class PeerProcess:
 def main() -> int:
     """Serves by the orders on standard input; returns the exit status."""
     leave_signals_to_parent()
-    orders = msgspec.json.decode(read_orders(), type=Orders)
+    orders = msgspec.json.decode(read_orders(), type=PeerOrders)
     die_with(orders.parent_pid)
     configure_logging(orders.server.log_level, orders.server.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -27,18 +27,18 @@ from fairlead_engine.server.peer_link import (
     Ask,
     Closed,
     CoreLost,
-    Drain,
     Drained,
-    Figures,
+    DrainPeer,
     FromPeer,
     Hurry,
     Line,
-    Loaded,
     MalformedDispatch,
+    MetricSample,
     NotLoaded,
-    Orders,
     Passage,
-    Sample,
+    PeerFigures,
+    PeerLoaded,
+    PeerOrders,
     Seen,
     Serve,
 )
@@ -134,13 +134,13 @@ class Peers:
             return None
         return f"HTTP process {silent.place} of this engine has not answered for {silent.silent_seconds:.0f} s"
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """What they have observed, when they were last asked; those that have died, too, but for what was of then."""
         for peer in self._peers:
             yield from peer.figures.samples
 
     def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
-        self._tell(Drain(grace_seconds, timeout_seconds))
+        self._tell(DrainPeer(grace_seconds, timeout_seconds))
         self._wait_at_most(grace_seconds + timeout_seconds)
 
     def hurry(self) -> None:
@@ -221,7 +221,7 @@ class Peer:
         self.drained = asyncio.Event()
         """It has finished, or is gone."""
         self.is_serving = False
-        self.figures = Figures(0, [])
+        self.figures = PeerFigures(0, [])
         """The last that it told."""
         self._stream = stream
         self._take_control = take_control
@@ -254,7 +254,7 @@ class Peer:
         for end in theirs:
             end.close()
         messages_fd, connections_fd = descriptors
-        orders = Orders(
+        orders = PeerOrders(
             parent_pid=os.getpid(),
             place=self.place,
             num_places=num_places,
@@ -332,7 +332,7 @@ class Peer:
     async def _listen(self, line: Line[FromPeer]) -> None:
         while (message := await line.receive()) is not None:
             match message:
-                case Loaded():
+                case PeerLoaded():
                     self._is_loaded()
                 case NotLoaded(reason, text):
                     self._is_loaded(start_error(reason, text))
@@ -344,7 +344,7 @@ class Peer:
                     self._stream.dispatches.num_malformed += 1
                 case Drained():
                     self.drained.set()
-                case Figures():
+                case PeerFigures():
                     self.figures = message
                     self._asked_at = None
                     if self._asked:
@@ -355,7 +355,7 @@ class Peer:
         self.is_serving = False
         await asyncio.wait([self._tasks[0]])  # its last words
         self._is_loaded(PeerLost(f"HTTP process {self.place} of this engine could not start: {how}"))
-        self.figures = Figures(0, [sample for sample in self.figures.samples if not sample.is_of_now])
+        self.figures = PeerFigures(0, [sample for sample in self.figures.samples if not sample.is_of_now])
         for answer in self._asked:
             _settle(answer)
         self.drained.set()

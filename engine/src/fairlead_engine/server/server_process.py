@@ -12,7 +12,7 @@ from typing import Any
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineDead
-from fairlead_engine.server.acceptor import Acceptor, Here, Place
+from fairlead_engine.server.acceptor import Acceptor, Here, HttpProcess
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.http_server import make_http_server, settle_garbage
 from fairlead_engine.server.peers import Peers, share
@@ -107,7 +107,7 @@ class ServerProcess:
         self._acceptor.open()
         return [asyncio.create_task(each.serve(sockets=[])) for each in (self._http, self._control)]
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[HttpProcess]:
         """This process last, which has other things to do as well."""
         return [*self._peers.places, self._here]
 

@@ -4,7 +4,7 @@ out."""
 
 import torch
 
-from fairlead_engine.kernels.route_top_k import Routing
+from fairlead_engine.kernels.route_top_k import ExpertRouting
 from fairlead_engine.model.checkpoint import WHOLE
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.latent_attention import LatentAttention, LowRankQuery
@@ -65,7 +65,7 @@ def _feed_forward(weights: Weights, config: DeepseekConfig, prefix: str) -> Feed
     prefix, is_dense = f"{prefix}.mlp", layer_index(prefix) in config.dense_layers
     if is_dense:
         return weights.feed_forward(prefix)
-    routing = Routing(
+    routing = ExpertRouting(
         config.num_experts_per_token, config.is_normalised, num_groups=config.num_groups,
         num_chosen_groups=config.num_chosen_groups, scale=config.routed_scale,
     )  # fmt: skip

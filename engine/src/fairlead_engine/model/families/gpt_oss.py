@@ -2,7 +2,7 @@
 in every other layer and may attend to nothing, by a score of each head."""
 
 from fairlead_engine.kernels.gates import Gate
-from fairlead_engine.kernels.route_top_k import Routing
+from fairlead_engine.kernels.route_top_k import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.expert_products import ExpertProjections
 from fairlead_engine.model.layers import Experts
@@ -22,7 +22,7 @@ def build(weights: Weights, config: GptOssConfig) -> Decoder:
             layers = [f"{one}.{name}" for one in each]
             weights.unstack(f"{prefix}.mlp.experts.{name}", layers, is_transposed=True)
         router = weights.linear({f"{prefix}.mlp.router": config.num_experts}, hidden, bias=True, is_sensitive=True)
-        routing = Routing(config.num_experts_per_token)
+        routing = ExpertRouting(config.num_experts_per_token)
         projections = [ExpertProjections({f"{one}.gate_up_proj": 2 * inner}, f"{one}.down_proj") for one in each]
         return weights.expert_layer(  # rows of gate and up lie by turns
             router, routing, projections, inner, row_parts=[scaled(part, 2)], bias=True, gate=gate

@@ -1,7 +1,7 @@
 """Qwen1.5-MoE and Qwen2-MoE (arXiv 2407.10671), Qwen3-MoE (arXiv 2505.09388): Qwen2 and Qwen3 with many narrow experts,
 and in the older ones an expert that all tokens take."""
 
-from fairlead_engine.kernels.route_top_k import Routing
+from fairlead_engine.kernels.route_top_k import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.layers import FeedForward, SharedExpert
 from fairlead_engine.model.weights import Weights, layer_index
@@ -9,7 +9,7 @@ from fairlead_protocol.models.families.experts import QwenExpertsConfig
 
 
 def build(weights: Weights, config: QwenExpertsConfig) -> Decoder:
-    routing = Routing(config.num_experts_per_token, config.is_normalised)
+    routing = ExpertRouting(config.num_experts_per_token, config.is_normalised)
 
     def feed_forward(prefix: str) -> FeedForward:
         mlp = f"{prefix}.mlp"

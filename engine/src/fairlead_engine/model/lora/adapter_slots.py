@@ -15,7 +15,7 @@ from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_linear import AdaptedLinear, AdaptedRows
 
 
-class Place(NamedTuple):
+class AdapterTarget(NamedTuple):
     """Where a part of a module's adapter goes: a projection of a layer's product, of this rank."""
 
     linear: AdaptedLinear
@@ -32,14 +32,14 @@ class Module:
 
     in_features: int
     out_features: int
-    places: list[Place] = field(default_factory=list)
+    places: list[AdapterTarget] = field(default_factory=list)
     """Several of a module that is stored as one, and computed as several."""
 
 
 class HostAdapter(NamedTuple):
     """An adapter in the memory of the host: rank's part of it, in the model's dtype."""
 
-    tensors: list[tuple[Place, Tensor, Tensor]]
+    tensors: list[tuple[AdapterTarget, Tensor, Tensor]]
     """[rank, in_features] and [rank, out_features], the latter scaled."""
     prompt: Tensor | None = None
     """[virtual tokens, hidden], of a soft prompt, which has no other tensors."""
@@ -117,7 +117,7 @@ class AdapterSlots:
         for index, ((name, size), (first, end)) in enumerate(zip(out_features.items(), ends, strict=True)):
             stored, num_rows, offset = self._fused.get(name, (name, size, 0))
             module = self.modules.setdefault(stored, Module(in_features, num_rows))
-            module.places.append(Place(linear, index, slice(offset + first, offset + end), columns))
+            module.places.append(AdapterTarget(linear, index, slice(offset + first, offset + end), columns))
         self._linears.append(linear)
         return linear
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
-from fairlead_engine.model.quantization.written import Grid
+from fairlead_engine.model.quantization.written import RoundingGrid
 
 _BLOCK = 128
 """Columns whose errors are spread over the others at once."""
@@ -29,7 +29,7 @@ def relative_error(weight: Tensor, rounded: Tensor, moments: Tensor) -> float:
     return float(((error @ moments) * error).sum()) / size if size > 0 else 0.0
 
 
-def compensate(weight: Tensor, scales: Tensor, grid: Grid, moments: Tensor, num_inputs: int) -> QuantizedWeight:
+def compensate(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tensor, num_inputs: int) -> QuantizedWeight:
     """GPTQ (arXiv 2210.17323): columns are rounded one after the other, those with the largest moments first, and the
     error of each is made good, as far as it goes, by those that are still to come.
 
@@ -77,7 +77,7 @@ def _inverse_root(moments: Tensor, share: float) -> Tensor:
 
 
 def best_input_scales(
-    weights: Sequence[Tensor], moments: Tensor, magnitudes: Tensor, grid: Grid, dtype: torch.dtype
+    weights: Sequence[Tensor], moments: Tensor, magnitudes: Tensor, grid: RoundingGrid, dtype: torch.dtype
 ) -> Tensor:
     """AWQ (arXiv 2306.00978): what to multiply the columns of these weights by, float32 [in_features], before they are
     rounded, when their inputs are divided by the same: a power of the inputs' mean magnitudes [in_features], which is
@@ -98,7 +98,7 @@ def best_input_scales(
     return best
 
 
-def clipped_scales(weight: Tensor, scales: Tensor, grid: Grid, moments: Tensor) -> Tensor:
+def clipped_scales(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tensor) -> Tensor:
     """Scales [rows, groups] that cut off the largest elements where the finer steps for the others are worth it, given
     what the inputs of each group are: as AWQ has it."""
     size = grid.group_size or weight.shape[1]

@@ -14,7 +14,7 @@ _STRATEGY = "strategy"
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class RoundingGrid:
     """The numbers that weights are rounded to once they are scaled, and how they are stored."""
 
     dtype: torch.dtype
@@ -74,9 +74,11 @@ class Grid:
 
 _E4M3 = E4M3_ROWS.largest
 GRIDS = {
-    "int8": Grid(torch.int8, 127.0, -127, 127, 8, "int-quantized", rounds_activations=True),
-    "int8-weight-only": Grid(torch.int8, 127.0, -127, 127, 8, "pack-quantized", rounds_activations=False),
-    "int4-weight-only": Grid(torch.int8, 7.5, -8, 7, 4, "pack-quantized", rounds_activations=False, group_size=128),
-    "fp8": Grid(torch.float8_e4m3fn, _E4M3, -_E4M3, _E4M3, 8, "float-quantized", rounds_activations=True),
+    "int8": RoundingGrid(torch.int8, 127.0, -127, 127, 8, "int-quantized", rounds_activations=True),
+    "int8-weight-only": RoundingGrid(torch.int8, 127.0, -127, 127, 8, "pack-quantized", rounds_activations=False),
+    "int4-weight-only": RoundingGrid(
+        torch.int8, 7.5, -8, 7, 4, "pack-quantized", rounds_activations=False, group_size=128
+    ),
+    "fp8": RoundingGrid(torch.float8_e4m3fn, _E4M3, -_E4M3, _E4M3, 8, "float-quantized", rounds_activations=True),
 }
 """By format."""

@@ -14,7 +14,7 @@ _LONGEST_NAME = 1024
 _BEHIND_WORD = ",}]" + _SPACE
 
 
-class Source:
+class AnswerSource:
     """What has come and was not read."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Source:
 
 
 def until(
-    source: Source, markers: tuple[str, ...], make: Callable[[str], Part | None], *, is_text: bool = True
+    source: AnswerSource, markers: tuple[str, ...], make: Callable[[str], Part | None], *, is_text: bool = True
 ) -> Reading[str | None]:
     """Hands on what stands before the first marker, as it comes, and reads the marker; None where there is none. What
     may be the beginning of a marker is left out of an answer that is cut there, and of one that the model ended there
@@ -91,7 +91,7 @@ def until(
         yield None
 
 
-def text_until(source: Source, *markers: str) -> Reading[tuple[str, str | None]]:
+def text_until(source: AnswerSource, *markers: str) -> Reading[tuple[str, str | None]]:
     """Reads what stands before the first marker, all of it, and the marker; None where there is none near."""
     while True:
         text = source.rest[:_LONGEST_NAME]
@@ -105,7 +105,7 @@ def text_until(source: Source, *markers: str) -> Reading[tuple[str, str | None]]
         yield None
 
 
-def starts_with(source: Source, *texts: str) -> Reading[str | None]:
+def starts_with(source: AnswerSource, *texts: str) -> Reading[str | None]:
     """Reads the one of the texts that comes next; None where none of them does."""
     while True:
         rest = source.rest
@@ -121,7 +121,7 @@ def without_begun(text: str, *markers: str) -> str:
     return text[: len(text) - _num_begun(text, markers)]
 
 
-def left_out(source: Source, *texts: str) -> Reading[None]:
+def left_out(source: AnswerSource, *texts: str) -> Reading[None]:
     """Leaves the beginning of one of the texts out of an answer that ends with it."""
     while any(text.startswith(source.rest) for text in texts):
         if source.is_over:
@@ -130,12 +130,12 @@ def left_out(source: Source, *texts: str) -> Reading[None]:
         yield None
 
 
-def is_begun(source: Source, *texts: str) -> bool:
+def is_begun(source: AnswerSource, *texts: str) -> bool:
     """Whether the answer ends with the beginning of one of the texts, which comes next; or with nothing."""
     return source.is_over and any(text.startswith(source.rest) for text in texts)
 
 
-def space(source: Source) -> Reading[str]:
+def space(source: AnswerSource) -> Reading[str]:
     """Reads white space; returns the character behind it, which is not read, or nothing at the end."""
     while True:
         rest = source.rest
@@ -146,7 +146,7 @@ def space(source: Source) -> Reading[str]:
         yield None
 
 
-def json_value(source: Source, make: Callable[[str], Part] | None = None) -> Reading[str | None]:
+def json_value(source: AnswerSource, make: Callable[[str], Part] | None = None) -> Reading[str | None]:
     """Reads a JSON value: returns its text, handing that on as it comes where `make` is given; None where it is cut
     off. Only brackets and quotes are looked at: whether it is valid is for its reader."""
     first = yield from space(source)
@@ -163,7 +163,7 @@ def json_value(source: Source, make: Callable[[str], Part] | None = None) -> Rea
         yield None
 
 
-def python_value(source: Source) -> Reading[str | None]:
+def python_value(source: AnswerSource) -> Reading[str | None]:
     """Reads a dict, list or text as Python writes them, and returns its text; None where it is cut off."""
     found, scan = "", _Scan(is_bare=False, quotes="'\"")
     while not scan.is_whole:
@@ -175,7 +175,7 @@ def python_value(source: Source) -> Reading[str | None]:
     return found
 
 
-def behind_bracket(source: Source) -> Reading[str]:
+def behind_bracket(source: AnswerSource) -> Reading[str]:
     """The character behind the next one, and behind white space; nothing at the end. Neither is read."""
     while True:
         behind = source.rest[1:].lstrip(_SPACE)
@@ -221,7 +221,7 @@ class _Scan:
             self.is_whole = self._depth <= 0
 
 
-def json_text(source: Source) -> Reading[str | None]:
+def json_text(source: AnswerSource) -> Reading[str | None]:
     """Reads a JSON string and returns what it stands for; None where something else comes."""
     first = yield from space(source)
     if first != '"':

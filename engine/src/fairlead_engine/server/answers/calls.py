@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Any, TypeGuard
 
 from fairlead_engine.server.answers.answer_text import (
-    Source,
+    AnswerSource,
     behind_bracket,
     json_text,
     json_value,
@@ -43,7 +43,7 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def call_object(source: Source, names: Collection[str] | None = None) -> Reading[Found]:
+def call_object(source: AnswerSource, names: Collection[str] | None = None) -> Reading[Found]:
     """Reads such an object, its fields in any order. `names`: an object is a call only with one of these. A call that
     goes on as no object does ends there."""
     source.mark()
@@ -67,7 +67,7 @@ def call_object(source: Source, names: Collection[str] | None = None) -> Reading
     return (yield from cut(source))
 
 
-def call_objects(source: Source, begin: str, names: Collection[str] | None = None) -> Reading[Found]:
+def call_objects(source: AnswerSource, begin: str, names: Collection[str] | None = None) -> Reading[Found]:
     """Reads one object or more behind the marker `begin`: as a list, or one behind the other. Where there is none the
     marker is text."""
     source.mark()
@@ -89,7 +89,7 @@ def call_objects(source: Source, begin: str, names: Collection[str] | None = Non
     return first
 
 
-def cut(source: Source) -> Reading[Found]:
+def cut(source: AnswerSource) -> Reading[Found]:
     """The answer ends in what would have become a call: leaves that out."""
     source.take(len(source.rest))
     yield CallCut()
@@ -113,7 +113,7 @@ def ended(arguments: str, *, is_over: bool) -> Reading[None]:
 class _ObjectReader:
     """Reads one object."""
 
-    def __init__(self, source: Source, names: Collection[str] | None) -> None:
+    def __init__(self, source: AnswerSource, names: Collection[str] | None) -> None:
         self.name: str | None = None
         self._source = source
         self._names = names

@@ -5,7 +5,7 @@ import string
 from collections.abc import Collection
 
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
-from fairlead_engine.server.answers.answer_text import Source, until
+from fairlead_engine.server.answers.answer_text import AnswerSource, until
 from fairlead_engine.server.answers.parts import (
     CallArguments,
     CallBegun,
@@ -40,7 +40,7 @@ class AnswerReader:
         self._detokenizer = detokenizer
         self._formats = formats
         self._most_calls = most_calls
-        self._source = Source()
+        self._source = AnswerSource()
         self._reading = _read(self._source, formats, names, has_begun_reasoning)
         self._num_calls = self._num_whole = 0
         self._is_cut = False
@@ -138,7 +138,9 @@ def _is_models_own(delta: TextDelta) -> bool:
     return delta.finish_reason is FinishReason.STOP and delta.stop_reason is None
 
 
-def _read(source: Source, formats: AnswerFormats, names: Collection[str], has_begun_reasoning: bool) -> Reading[None]:
+def _read(
+    source: AnswerSource, formats: AnswerFormats, names: Collection[str], has_begun_reasoning: bool
+) -> Reading[None]:
     tools, reasoning = formats.tools, formats.reasoning
     answer = _answer(source, tools, names)
     if reasoning is None:
@@ -149,7 +151,7 @@ def _read(source: Source, formats: AnswerFormats, names: Collection[str], has_be
     yield from answer if has_reasoned else reasoning.without_end(answer, source)
 
 
-def _answer(source: Source, tools: ToolFormat | None, names: Collection[str]) -> Reading[None]:
+def _answer(source: AnswerSource, tools: ToolFormat | None, names: Collection[str]) -> Reading[None]:
     if tools is not None:
         yield from tools.read(source, names)
     yield from until(source, (), Content)

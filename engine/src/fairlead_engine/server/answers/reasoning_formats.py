@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from fairlead_engine.server.answers.answer_text import Source, is_begun, space, starts_with, until, without_begun
+from fairlead_engine.server.answers.answer_text import AnswerSource, is_begun, space, starts_with, until, without_begun
 from fairlead_engine.server.answers.parts import CallBegun, Content, Reading, Reasoning
 
 
@@ -18,7 +18,7 @@ class ReasoningFormat(NamedTuple):
         return (self.begin, self.end)
 
     def read(
-        self, source: Source, *, has_begun: bool, call: str | None = None, names: Collection[str] = ()
+        self, source: AnswerSource, *, has_begun: bool, call: str | None = None, names: Collection[str] = ()
     ) -> Reading[bool]:
         """Reads the reasoning, if there is any, and the white space behind it; whether there was any. `has_begun`: the
         prompt ends with its first marker. `call`: the marker before calls. Reasoning that is never closed ends with a
@@ -41,7 +41,7 @@ class ReasoningFormat(NamedTuple):
         yield from space(source)
         return True
 
-    def _or_call(self, source: Source, call: str, names: Collection[str]) -> Reading[None]:
+    def _or_call(self, source: AnswerSource, call: str, names: Collection[str]) -> Reading[None]:
         """Behind the marker of a call: waits for the end of the reasoning, of which all this is a part, or of the
         answer, which then has a call."""
         held = [call]
@@ -57,7 +57,7 @@ class ReasoningFormat(NamedTuple):
         else:
             yield Reasoning(text)
 
-    def without_end(self, reading: Reading[None], source: Source) -> Reading[None]:
+    def without_end(self, reading: Reading[None], source: AnswerSource) -> Reading[None]:
         """An answer that did not begin with reasoning, without the marker of its end and the white space behind it: the
         first is no text, as clients were told none of the other."""
         held, is_behind = "", False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairlead_engine.server.answers.answer_text import (
-    Source,
+    AnswerSource,
     left_out,
     space,
     starts_with,
@@ -56,7 +56,7 @@ class Tags(NamedTuple):
 
 
 def tagged_call(
-    source: Source, tags: Tags, names: Collection[str], block_end: str, *, is_known: bool = False
+    source: AnswerSource, tags: Tags, names: Collection[str], block_end: str, *, is_known: bool = False
 ) -> Reading[Found]:
     """Reads a call, from its name on. `names`: the functions there are, with their schemas where it maps them.
     `block_end`: what ends the call, too. `is_known`: it is a call only of one of `names`."""
@@ -80,7 +80,7 @@ def tagged_call(
     return Found.CALL
 
 
-def _arguments(source: Source, tags: Tags, schema: Mapping[str, Any], block_end: str) -> Reading[None]:
+def _arguments(source: AnswerSource, tags: Tags, schema: Mapping[str, Any], block_end: str) -> Reading[None]:
     before, given = "{", set[str]()
     while True:
         yield from space(source)
@@ -111,7 +111,7 @@ def _arguments(source: Source, tags: Tags, schema: Mapping[str, Any], block_end:
             return
 
 
-def _value(source: Source, tags: Tags, kinds: Collection[str], others: Collection[str]) -> Reading[bool]:
+def _value(source: AnswerSource, tags: Tags, kinds: Collection[str], others: Collection[str]) -> Reading[bool]:
     """Hands on a value as JSON; whether it is whole. `others`: arguments that may follow."""
     if set(kinds) != {"string"}:
         held: list[str] = []
@@ -133,7 +133,7 @@ def _value(source: Source, tags: Tags, kinds: Collection[str], others: Collectio
 
 
 def _until_value_end(
-    source: Source, tags: Tags, others: Collection[str], make: Callable[[str], CallArguments]
+    source: AnswerSource, tags: Tags, others: Collection[str], make: Callable[[str], CallArguments]
 ) -> Reading[bool]:
     """Hands on a value up to its end, or to where the next argument begins on a new line: models forget the end."""
     while (marker := (yield from until(source, (tags.value_end, "\n" + tags.key), make, is_text=False))) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from fairlead_engine.server.answers.answer_text import (
-    Source,
+    AnswerSource,
     is_begun,
     json_value,
     left_out,
@@ -73,7 +73,7 @@ class ToolFormat(ABC):
         """`template`: shows which of its variants a model knows."""
 
     @abstractmethod
-    def read(self, source: Source, names: Collection[str]) -> Reading[None]:
+    def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
         """Reads the text of an answer, and its calls; `names`: the functions there are, which may be mapped to the
         schemas of their parameters."""
 
@@ -86,12 +86,12 @@ class Hermes(ToolFormat):
     markers = (begin, end)
     shape = CallShape(begin, '\n{"name": "{name}", "arguments": ', "}\n" + end, "\n" + begin)
 
-    def read(self, source: Source, names: Collection[str]) -> Reading[None]:
+    def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
         while (yield from until(source, (self.begin,), Content)) is not None:
             if (yield from call_objects(source, self.begin)) is Found.CALL:
                 yield from self._end(source)
 
-    def _end(self, source: Source) -> Reading[None]:
+    def _end(self, source: AnswerSource) -> Reading[None]:
         """Reads what stands behind a call."""
         yield from space(source)
         if (yield from starts_with(source, self.end)) is None:
@@ -109,13 +109,13 @@ class Llama3(ToolFormat):
     markers = (begin,)
     shape = CallShape("", '{"name": "{name}", "parameters": ', "}", "; ")
 
-    def read(self, source: Source, names: Collection[str]) -> Reading[None]:
+    def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
         found = yield from self._calls(source, names)
         while found is Found.OTHER and (yield from until(source, (self.begin,), Content)) is not None:
             found = yield from self._calls(source, names)
         yield from until(source, (), Content)
 
-    def _calls(self, source: Source, names: Collection[str]) -> Reading[Found]:
+    def _calls(self, source: AnswerSource, names: Collection[str]) -> Reading[Found]:
         yield from starts_with(source, self.begin)
         found = first = yield from call_object(source, names)
         while found is Found.CALL:
@@ -141,7 +141,7 @@ class Mistral(ToolFormat):
         else:
             self.shape = CallShape(self.begin, '{"name": "{name}", "arguments": ', "}", ", ", "[", "]")
 
-    def read(self, source: Source, names: Collection[str]) -> Reading[None]:
+    def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
         while (yield from until(source, (self.begin,), Content)) is not None:
             first = yield from space(source)
             if first in ("[", "{"):
@@ -149,7 +149,7 @@ class Mistral(ToolFormat):
             else:
                 yield from self._named(source)
 
-    def _named(self, source: Source) -> Reading[None]:
+    def _named(self, source: AnswerSource) -> Reading[None]:
         source.mark()
         name, marker = yield from text_until(source, self.arguments, self.call_id, "{")
         if marker is None or not is_name(name.strip()):
@@ -164,7 +164,7 @@ class Mistral(ToolFormat):
         yield from _arguments(source)
         yield from space(source)
 
-    def _no_name(self, source: Source, *, may_be_cut: bool) -> Reading[None]:
+    def _no_name(self, source: AnswerSource, *, may_be_cut: bool) -> Reading[None]:
         """What stands behind the marker is no call, or the answer ends in its name."""
         is_spent = may_be_cut and source.is_spent
         source.back()
@@ -191,7 +191,7 @@ class DeepSeek(ToolFormat):
             before = f"{self.call_begin}{{name}}{self.separator}"
             self.shape = CallShape(self.begin, before, self.call_end, "", "", self.end)
 
-    def read(self, source: Source, names: Collection[str]) -> Reading[None]:
+    def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
         while (marker := (yield from until(source, (self.begin, self.call_begin), Content))) is not None:
             if marker == self.call_begin:  # models forget the first
                 source.unread(len(marker))
@@ -204,7 +204,7 @@ class DeepSeek(ToolFormat):
             yield from space(source)
             yield from left_out(source, self.call_begin, self.end)
 
-    def _call(self, source: Source, names: Collection[str]) -> Reading[None]:
+    def _call(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
         source.mark()
         name = yield from self._name(source, names)
         if isinstance(name, Found):
@@ -225,7 +225,7 @@ class DeepSeek(ToolFormat):
         else:
             yield from left_out(source, "```", "json", self.call_end)
 
-    def _name(self, source: Source, names: Collection[str]) -> Reading[str | Found]:
+    def _name(self, source: AnswerSource, names: Collection[str]) -> Reading[str | Found]:
         """The name, up to what stands behind it: the arguments, or their fence. What stands before the separator is the
         name, or the kind of tool, behind which the name is."""
         before, marker = yield from text_until(source, self.separator, self.call_end)
@@ -240,7 +240,7 @@ class DeepSeek(ToolFormat):
         name = name.strip()
         return name if is_name(name) else Found.OTHER
 
-    def _fence(self, source: Source) -> Reading[None]:
+    def _fence(self, source: AnswerSource) -> Reading[None]:
         """Reads what stands before fenced arguments."""
         if (yield from space(source)) == "`":
             yield from starts_with(source, "```")
@@ -265,7 +265,7 @@ class Harmony(ToolFormat):
     shape = CallShape(channel, f"commentary to=functions.{{name}} <|constrain|>json{message}", "", None)
     _recipient = re.compile(r"to=(functions\.)?([^\s<]+)")
 
-    def read(self, source: Source, names: Collection[str]) -> Reading[None]:
+    def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
         while True:
             header, marker = yield from text_until(source, self.message)
             if marker is None:
@@ -283,14 +283,14 @@ class Harmony(ToolFormat):
         found = self._recipient.search(header)
         return found[2] if found and is_name(found[2]) and (found[1] or found[2] in names) else None
 
-    def _until_end(self, source: Source, make: Callable[[str], Part]) -> Reading[str | None]:
+    def _until_end(self, source: AnswerSource, make: Callable[[str], Part]) -> Reading[str | None]:
         """Hands on a message, to its end or to where the next one begins."""
         end = yield from until(source, (*self.ends, *self.begins), make)
         if end in self.begins:
             source.unread(len(end))
         return end
 
-    def _call(self, source: Source, name: str) -> Reading[None]:
+    def _call(self, source: AnswerSource, name: str) -> Reading[None]:
         yield CallBegun(name)
         written: list[str] = []
 
@@ -302,7 +302,7 @@ class Harmony(ToolFormat):
         # <|call|> ends the sequence, so it need not be seen
         yield from ended("".join(written), is_over=end is not None or not source.is_cut)
 
-    def _without_message(self, source: Source, header: str) -> Reading[None]:
+    def _without_message(self, source: AnswerSource, header: str) -> Reading[None]:
         """The answer ends in a header, which is nobody's text and may begin with who is called; or it never had one."""
         if source.is_spent:
             header = without_begun(header, *self.markers)
@@ -313,7 +313,7 @@ class Harmony(ToolFormat):
             yield CallCut()
 
 
-def _arguments(source: Source) -> Reading[None]:
+def _arguments(source: AnswerSource) -> Reading[None]:
     """Reads the last call's arguments, behind which nothing needs to stand."""
     if (yield from json_value(source, CallArguments)) is not None:
         yield CallEnded()
@@ -326,14 +326,14 @@ class Tagged(ToolFormat):
     end: str
     tags: Tags
 
-    def read(self, source: Source, names: Collection[str]) -> Reading[None]:
+    def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
         begins = (self.begin, self.tags.name) if self.tags.name else (self.begin,)
         while (marker := (yield from until(source, begins, Content))) is not None:
             if marker != self.begin:  # models forget the first
                 source.unread(len(marker))
             yield from self._block(source, names, marker)
 
-    def _block(self, source: Source, names: Collection[str], marker: str) -> Reading[None]:
+    def _block(self, source: AnswerSource, names: Collection[str], marker: str) -> Reading[None]:
         num_calls = 0
         source.mark()
         yield from space(source)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fairlead_engine.server.answers.answer_text import Source
+from fairlead_engine.server.answers.answer_text import AnswerSource
 from fairlead_engine.server.answers.parts import CallArguments, CallBegun, CallCut, CallEnded
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS, ToolFormat
 from fairlead_protocol.chat import ChatTemplate, ChatTemplateError
@@ -82,7 +82,7 @@ def _reads(tools: ToolFormat, answer: str) -> bool:
     """Whether the format finds the one call that was rendered, behind its marker, and nothing else of that kind."""
     if tools.shape.begin not in answer:
         return False
-    source = Source()
+    source = AnswerSource()
     source.add(answer)
     source.is_over = True
     names, arguments, num_whole = list[str](), "", 0
