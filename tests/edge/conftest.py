@@ -13,7 +13,7 @@ import uvloop
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.faults import engine_limits, engine_protocol
+from fairlead_engine.server.http_server import engine_limits, engine_protocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 import uvicorn
 
-from fairlead_engine.server.faults import engine_limits, engine_protocol
+from fairlead_engine.server.http_server import engine_limits, engine_protocol
 from fairlead_protocol.http.ahead import MAX_REQUESTS
 from fairlead_protocol.http.connections import CutReason
 

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from fairlead_engine.errors import EngineDead
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.faults import engine_limits, engine_protocol
+from fairlead_engine.server.http_server import engine_limits, engine_protocol
 from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.prompts_here import PromptsHere

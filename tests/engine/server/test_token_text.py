@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.server.detokenizer import Detokenizer, TextDelta
-from fairlead_engine.server.stop_strings import StopStrings
+from fairlead_engine.server.detokenizer import Detokenizer, StopStrings, TextDelta
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
 from fairlead_protocol.tokenizing import PromptTokenizer

@@ -13,7 +13,7 @@ from fairlead_protocol.settings import BYTES, SECONDS
 
 _ADDRESS = re.compile(r"tcp://[^/]+:[0-9]+|ipc://.+")
 ENGINES = ("vllm", "llama-cpp", "sglang")
-"""Those of `front.kinds`, which imports what each needs."""
+"""Those of `KINDS` in `front_process.py`, which imports what each needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

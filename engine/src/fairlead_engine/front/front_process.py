@@ -4,21 +4,32 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Callable, Mapping
 
 import uvloop
 
 from fairlead_engine.errors import AddressUnavailable, EngineError
 from fairlead_engine.front.first_requests import warm_up
+from fairlead_engine.front.foreign_engine import ForeignEngine
 from fairlead_engine.front.front_app import build_front_app
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.front_proxy import FrontProxy
 from fairlead_engine.front.front_service import FrontService
-from fairlead_engine.front.kinds import KINDS
+from fairlead_engine.front.llama_server import LlamaServer
+from fairlead_engine.front.sglang_server import SglangServer
+from fairlead_engine.front.vllm_server import VllmServer
 from fairlead_engine.server import termination
 from fairlead_engine.server.http_server import make_http_server, settle_garbage
 from fairlead_protocol.http.addresses import authority
 from fairlead_protocol.http.connections import allow_descriptors, listening_socket
 from fairlead_protocol.logs import configure_logging
+
+KINDS: Mapping[str, Callable[[FrontConfig], ForeignEngine]] = {
+    "vllm": VllmServer,
+    "llama-cpp": LlamaServer,
+    "sglang": SglangServer,
+}
+
 
 log = logging.getLogger(__name__)
 

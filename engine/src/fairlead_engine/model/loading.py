@@ -1,4 +1,5 @@
-"""From a model's folder to its configuration, and to a `Decoder`; what is in between is its family's."""
+"""From a model's folder, or its one GGUF file, to its configuration, and to a `Decoder`; what is in between is its
+family's."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,12 +8,14 @@ import msgspec
 import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, read_foreign_config
 from fairlead_engine.model.families.registry import builder_of
+from fairlead_engine.model.gguf.gguf_checkpoint import GgufCheckpoint
+from fairlead_engine.model.gguf.gguf_config import config_fields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
-from fairlead_engine.model.model_files import checkpoint_class, read_fields
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.read_ahead import ReadAhead
@@ -27,6 +30,7 @@ from fairlead_protocol.models.families.registry import (
     find_family,
     generating,
 )
+from fairlead_protocol.models.gguf_file import GgufFile
 from fairlead_protocol.models.image_settings import ImageSettings, read_image_settings
 from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.model_config import ModelConfig
@@ -133,3 +137,15 @@ def _tokenizer_end(folder: Path, vocab_size: int) -> tuple[int, ...]:
         return ()
     token_id = tokenizer.token_id(tokenizer.special_tokens.get("eos_token", ""))
     return () if token_id is None or token_id >= vocab_size else (token_id,)
+
+
+def read_fields(model: Path) -> JsonFields:
+    """`config.json`, or what a file says in its place. Raises ModelLoadError."""
+    if model.suffix == GGUF_SUFFIX:
+        return JsonFields(model, config_fields(GgufFile(model)))
+    return JsonFields.read(model / "config.json")
+
+
+def checkpoint_class(model: Path) -> type[Checkpoint]:
+    """What reads the model's tensors."""
+    return GgufCheckpoint if model.suffix == GGUF_SUFFIX else Checkpoint

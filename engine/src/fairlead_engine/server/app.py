@@ -19,13 +19,13 @@ from fairlead_engine.server.adapter_endpoints import (
     UnloadAdapterRequest,
 )
 from fairlead_engine.server.answering import Answering, Handler, RawEndpoint, refuse
-from fairlead_engine.server.embedding_endpoint import EmbeddingEndpoint
 from fairlead_engine.server.generate_endpoints import ChatEndpoint, CompletionEndpoint
 from fairlead_engine.server.injection_endpoint import PATH_INJECT, InjectionEndpoint, InjectReply, InjectRequest
 from fairlead_engine.server.kv_endpoints import KVEndpoints
 from fairlead_engine.server.model_endpoints import ModelCard, ModelEndpoints, ModelList, TextReply, TokensReply
 from fairlead_engine.server.openapi import NDJSON, Documentation, RawOperation, Schema
 from fairlead_engine.server.probe_endpoints import READY_PARAMETERS, DrainReply, ProbeEndpoints, Status
+from fairlead_engine.server.reading_endpoint import EmbeddingEndpoint
 from fairlead_engine.server.schemas import (
     ChatRequest,
     ClassifyRequest,
