@@ -12,9 +12,8 @@ from typing import Any
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.adapter_places import Adapters
-from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.clock import Clock
-from fairlead_engine.core.engine_parts import cache_size_of, drafting_of, info_of
+from fairlead_engine.core.engine_parts import allocated_blocks, cache_size_of, drafting_of, info_of, limits_of
 from fairlead_engine.core.grammars import Grammars, usable_cores
 from fairlead_engine.core.holds import Holds
 from fairlead_engine.core.injections import Injection
@@ -23,15 +22,14 @@ from fairlead_engine.core.profile import load_profile, prior
 from fairlead_engine.core.request_checks import RequestChecks
 from fairlead_engine.core.request_refusal import Refusal, ended
 from fairlead_engine.core.runner import Runner, load_runner
-from fairlead_engine.core.scheduler import Limits, Scheduler
+from fairlead_engine.core.scheduler import Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.step_outputs import output_of, outputs_of_decodes, told
 from fairlead_engine.core.step_watch import LatePlanning, StepWatch
 from fairlead_engine.core.thinking import ThinkingBudgets
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
-from fairlead_engine.errors import AdapterError, ConfigError, KVCacheTooSmall
-from fairlead_engine.machine.memory import format_bytes
+from fairlead_engine.errors import AdapterError, ConfigError
 from fairlead_engine.model.tokenizer_files import read_tokenizer_json
 from fairlead_engine.types import (
     EngineLoad,
@@ -84,28 +82,9 @@ class Engine:
         profile = load_profile(config.profile, self.runner, config.block_size) if config.profile else None
         model, device = self.runner.model_config, str(self.runner.device)
         self.config = config = config.for_device(device, model.max_position_embeddings if model.task.sees_all else 0)
-        assert config.max_num_seqs and config.max_num_batched_tokens and config.max_num_queued_tokens
         size = cache_size_of(config, self.runner)
-        limits = Limits(
-            max_model_len=size.max_model_len,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_num_queued_tokens=config.max_num_queued_tokens,
-            max_batch_weight=profile.max_batch_weight.most if profile else None,
-            whole_prompts=model.task.sees_all,
-        )
-        blocks_per_slot = -(-size.max_model_len // config.block_size)
-        try:
-            self.runner.allocate_kv_cache(size.num_blocks, limits.max_num_seqs, blocks_per_slot)
-        except (MemoryError, RuntimeError) as error:  # the latter is torch's
-            wanted = format_bytes(size.num_blocks * self.runner.kv_bytes_per_block())
-            raise KVCacheTooSmall(f"no {wanted} can be had for the KV cache; lower kv-cache-memory") from error
-        self.blocks = BlockManager(
-            size.num_blocks,
-            config.block_size,
-            enable_prefix_caching=config.enable_prefix_caching and not model.task.sees_all,
-            make_allocator=self.runner.block_allocator,
-        )
+        limits = limits_of(config, model.task, size, profile)
+        self.blocks = allocated_blocks(config, self.runner, size)
         self.grammars = Grammars(
             lambda: read_tokenizer_json(resolve_model(config.model)),
             vocab_size=model.vocab_size,

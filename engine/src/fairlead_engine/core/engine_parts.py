@@ -9,8 +9,10 @@ from fairlead_engine.core.cache_size import CacheSize, choose_cache_size, size_w
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.core.scheduler import Limits
 from fairlead_engine.errors import KVCacheTooSmall
+from fairlead_engine.machine.memory import format_bytes
 from fairlead_engine.speculative.drafting import Drafting
-from fairlead_engine.types import EngineInfo
+from fairlead_engine.types import EngineInfo, ModelTask
+from fairlead_protocol.profiles import EngineProfile
 
 
 def cache_size_of(config: EngineConfig, runner: Runner[Any]) -> CacheSize:
@@ -23,6 +25,34 @@ def cache_size_of(config: EngineConfig, runner: Runner[Any]) -> CacheSize:
         device_memory=None if config.kv_cache_memory else _device_memory(runner, config),
         bytes_per_block=runner.kv_bytes_per_block(),
         max_position_embeddings=model.max_position_embeddings,
+    )
+
+
+def limits_of(config: EngineConfig, task: ModelTask, size: CacheSize, profile: EngineProfile | None) -> Limits:
+    """What the scheduler keeps to; `config` is for the device."""
+    assert config.max_num_seqs and config.max_num_batched_tokens and config.max_num_queued_tokens
+    return Limits(
+        max_model_len=size.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_queued_tokens=config.max_num_queued_tokens,
+        max_batch_weight=profile.max_batch_weight.most if profile else None,
+        whole_prompts=task.sees_all,
+    )
+
+
+def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize) -> BlockManager:
+    """The blocks of the cache, for which the runner has made room. Raises KVCacheTooSmall."""
+    try:
+        runner.allocate_kv_cache(size.num_blocks, config.max_num_seqs or 0, -(-size.max_model_len // config.block_size))
+    except (MemoryError, RuntimeError) as error:  # the latter is torch's
+        wanted = format_bytes(size.num_blocks * runner.kv_bytes_per_block())
+        raise KVCacheTooSmall(f"no {wanted} can be had for the KV cache; lower kv-cache-memory") from error
+    return BlockManager(
+        size.num_blocks,
+        config.block_size,
+        enable_prefix_caching=config.enable_prefix_caching and not runner.model_config.task.sees_all,
+        make_allocator=runner.block_allocator,
     )
 
 
