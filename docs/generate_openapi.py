@@ -126,7 +126,10 @@ def document() -> Document:
         "components": {
             "schemas": schemas | _referenced(paths, engine["components"]["schemas"]),
             "headers": {key: {"description": says, "schema": {"type": kind}} for key, (says, kind) in HEADERS.items()},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
@@ -147,7 +150,8 @@ def _inference(engine: Document) -> Document:
     """What engines say of a path of theirs, with what the gateway adds."""
     done = engine["responses"]["200"] | {"headers": _headers(HEADER_REQUEST_ID, *OF_ANSWERS)}
     kept = {key: engine[key] for key in ("summary", "operationId", "requestBody")}
-    return kept | _common("inference", {"200": done, **_refusals(ERRORS)})
+    [refusal] = _names(engine["responses"]["default"])
+    return kept | _common("inference", {"200": done, **_refusals(ERRORS, refusal)})
 
 
 def _read(operation: str, summary: str, schema: str | None) -> Document:
@@ -167,12 +171,17 @@ def _probe(path: str, says: str) -> Document:
 
 
 def _common(tag: str, responses: Document) -> Document:
-    return {"tags": [tag], "parameters": [_ID], "security": [{}, {"key": []}], "responses": responses}
+    return {
+        "tags": [tag],
+        "parameters": [_ID],
+        "security": [{}, {"key": []}, {"x-api-key": []}],
+        "responses": responses,
+    }
 
 
-def _refusals(statuses: Any) -> Document:
+def _refusals(statuses: Any, schema: str = "ErrorReply") -> Document:
     special = {401: "www-authenticate", 405: "allow"} | dict.fromkeys(RETRYING, "retry-after")
-    reply = {"$ref": "#/components/schemas/ErrorReply"}
+    reply = {"$ref": f"#/components/schemas/{schema}"}
     return {
         str(status): _answer(
             f"{HTTPStatus(status).phrase}. {ERRORS[status]}", reply,

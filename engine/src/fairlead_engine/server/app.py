@@ -48,6 +48,7 @@ from fairlead_protocol.messages import (
     ModelInfo,
     StreamLine,
 )
+from fairlead_protocol.translate.messages import COUNT_TOKENS_PATH, CountTokensRequest, DialectErrorReply, InputTokens
 
 _CHAT = RawOperation(
     path="/v1/chat/completions", name="chat", summary="Answer a chat", request=ChatRequest, streams=True
@@ -70,6 +71,14 @@ _TOKENIZE = RawOperation(
     summary="The token ids of a text or chat",
     request=TokenizeRequest,
     reply=TokensReply,
+)
+_COUNT_TOKENS = RawOperation(
+    path=COUNT_TOKENS_PATH,
+    name="count_tokens",
+    summary="How many tokens a conversation in Anthropic's form has",
+    request=CountTokensRequest,
+    reply=InputTokens,
+    refusal=DialectErrorReply,
 )
 _DETOKENIZE = RawOperation(
     path="/detokenize", name="detokenize", summary="The text of token ids", request=DetokenizeRequest, reply=TextReply
@@ -123,6 +132,7 @@ def build_app(service: Service) -> FastAPI:
     app.add_raw(_SCORE, ScoreEndpoint(service))
     app.add_raw(_CLASSIFY, ClassifyEndpoint(service))
     app.add_raw(_TOKENIZE, model.tokenize)
+    app.add_raw(_COUNT_TOKENS, model.count_tokens)
     app.add_raw(_DETOKENIZE, model.detokenize)
     app.add_raw(_LOAD_ADAPTER, adapters.load)
     app.add_raw(_UNLOAD_ADAPTER, adapters.unload)

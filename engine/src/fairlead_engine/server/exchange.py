@@ -14,11 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
-from fairlead_engine.errors import EngineError, QueueFull
+from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.server.refusals import BodyTooLarge, BodyTooSlow, Outcome, Refusal, UnsupportedEncoding, refusal
+from fairlead_protocol.budget import OverBudget
 from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
 from fairlead_protocol.http.streaming import STREAM_WRITER, StreamWriter
 from fairlead_protocol.messages import HEADER_REQUEST_ID
+from fairlead_protocol.prompts import PromptError
+from fairlead_protocol.translate import translation_of
 
 log = logging.getLogger(__name__)
 request_log = logging.getLogger("fairlead_engine.request")
@@ -54,6 +57,8 @@ class Exchange:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = self.headers.get(HEADER_REQUEST_ID, "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self.translation = translation_of(scope["path"])
+        """Of what the client sends and gets; None = it speaks OpenAI's API."""
         self.status: int | None = None
         self._receive = receive
         self._send = send
@@ -87,8 +92,22 @@ class Exchange:
                     message = "this engine is receiving more request bodies at once than it has memory for"
                     raise QueueFull(message) from error
 
+    def translated(self, body: bytes) -> bytes:
+        """The request body in the OpenAI form. Raises `RequestError`, naming the field that the client sent."""
+        if self.translation is None:
+            return body
+        try:
+            return self.translation.request(body)[1]
+        except PromptError as error:
+            raise RequestError(error.field or None, error.message, error.code) from error
+        except OverBudget as error:
+            raise RequestError(None, str(error), "request_too_complex") from error
+
     async def send_json(self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Answers with encoded JSON."""
+        """Answers with encoded JSON, translated for this client."""
+        if self.translation is not None:
+            status, body = self.translation.answer(status, body, self.request_id)
+            headers = {"request-id": self.request_id, **(headers or {})}  # by this name in Anthropic's API
         await self.send_body(body, "application/json", status=status, headers=headers)
 
     async def send_body(

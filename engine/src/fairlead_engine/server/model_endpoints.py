@@ -52,7 +52,7 @@ class TextReply(msgspec.Struct, frozen=True):
 
 
 class ModelEndpoints:
-    """`/v1/models`, `/fairlead/v1/model`, `/tokenize` and `/detokenize`."""
+    """`/v1/models`, `/fairlead/v1/model`, `/tokenize`, `/v1/messages/count_tokens` and `/detokenize`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -77,6 +77,12 @@ class ModelEndpoints:
         """`POST /tokenize`, in vLLM's shape."""
         body = await exchange.body()
         await exchange.while_connected(self._tokenize(exchange, body))
+
+    async def count_tokens(self, exchange: Exchange) -> None:
+        """`POST /v1/messages/count_tokens`, in Anthropic's shape: `/tokenize`, translated."""
+        body = await exchange.body()
+        await self._service.pacer.pace(len(body))
+        await exchange.while_connected(self._tokenize(exchange, exchange.translated(body)))
 
     async def _tokenize(self, exchange: Exchange, body: bytes) -> None:
         model = self._service.model()

@@ -35,6 +35,8 @@ class RawOperation:
     """None = an object of OpenAI's API, described there."""
     reply_type: str = _JSON
     """The content type of `reply`; of `NDJSON` each line is one."""
+    refusal: Schema = ErrorReply
+    """The body of its refusals."""
     streams: bool = False
     """Whether `stream: true` answers with server-sent events instead."""
     tag: str = "inference"
@@ -48,7 +50,10 @@ class RawOperation:
             "tags": [self.tag],
             "summary": self.summary,
             "operationId": self.name,
-            "responses": {"200": {"description": "Successful Response", "content": content}, "default": _ERROR},
+            "responses": {
+                "200": {"description": "Successful Response", "content": content},
+                "default": _refused(self.refusal),
+            },
         }
         if self.request:
             described["requestBody"] = {"required": True, "content": _json(self.request)}
@@ -75,7 +80,7 @@ class Documentation:
 
     def add(self, operation: RawOperation) -> None:
         """Describes a raw operation."""
-        self._schemas |= {schema for schema in (operation.request, operation.reply) if schema}
+        self._schemas |= {schema for schema in (operation.request, operation.reply, operation.refusal) if schema}
         self._paths[operation.path] = {operation.method.lower(): operation.description()}
 
     def responses(self, reply: Schema | None, status: int) -> dict[int | str, dict[str, Any]]:
@@ -100,4 +105,8 @@ def _json(schema: Schema, content_type: str = _JSON) -> dict[str, Any]:
     return {content_type: {"schema": {"$ref": _REFERENCE.format(name=_name(schema))}}}
 
 
-_ERROR = {"description": "Refused or failed, in OpenAI's error shape", "content": _json(ErrorReply)}
+def _refused(schema: Schema) -> dict[str, Any]:
+    return {"description": "Refused or failed, in OpenAI's error shape", "content": _json(schema)}
+
+
+_ERROR = _refused(ErrorReply)

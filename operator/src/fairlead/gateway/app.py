@@ -23,7 +23,7 @@ from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors, routes
 from fairlead.gateway.openai.document import PATH_DOCUMENT, document
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
-from fairlead.gateway.openai.parse import check_cost, parse, request_id_from
+from fairlead.gateway.openai.parse import check_cost, parse, request_id_from, translated
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.telemetry.gateway_metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
@@ -31,6 +31,7 @@ from fairlead_protocol.http.bodies import BodyReader, Held
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 from fairlead_protocol.scrapes import Scrapes
+from fairlead_protocol.translate import translation_of
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class GatewayApp:
             request_id=request_id_from(headers.get(_REQUEST_ID)) or secrets.token_hex(16),
             stall_timeout=self._settings.client_stall_timeout,
             closing=self.draining or _EXPECT in headers,
+            translation=translation_of(scope["path"]),
         )
         try:
             await self._route(scope, headers, client)
@@ -146,7 +148,10 @@ class GatewayApp:
             await self._pacer.pace(len(body))
             check_cost(body)
             await self._pacer.pace(len(body))
-            request = parse(target.path, body, headers.items(), request_id=seen.request_id, chosen=target.chosen)
+            if client.translation is not None:
+                await self._pacer.pace(len(body))
+            path, body = translated(target.path, body, client.translation)
+            request = parse(path, body, headers.items(), request_id=seen.request_id, chosen=target.chosen)
             del body  # what is needed of it is in the request
             request.on_read = held.release
             seen.parsed(request)

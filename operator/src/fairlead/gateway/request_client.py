@@ -9,6 +9,7 @@ from fairlead.gateway.openai.errors import Header, OpenAIError, body_refusal, un
 from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
 from fairlead_protocol.http.stall import StallTimer
 from fairlead_protocol.messages import HEADER_REQUEST_ID
+from fairlead_protocol.translate import Translation
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -62,7 +63,14 @@ class Client:
     `stall_timeout` seconds counts as gone."""
 
     def __init__(
-        self, receive: Receive, send: Send, *, request_id: str, stall_timeout: float, closing: bool = False
+        self,
+        receive: Receive,
+        send: Send,
+        *,
+        request_id: str,
+        stall_timeout: float,
+        closing: bool = False,
+        translation: Translation | None = None,
     ) -> None:
         self._receive = receive
         self._send = send
@@ -71,6 +79,8 @@ class Client:
         """Whose API key came with the request; None where there are no keys."""
         self.closing = closing
         """Whether the answer will say that the connection is not to be used again."""
+        self.translation = translation
+        """Of what it sends and gets; None = it speaks OpenAI's API."""
         self.watch = ClientWatch(receive)
         """To be entered when the body has been read."""
         self._timer = StallTimer(asyncio.get_running_loop(), stall_timeout, self.watch.leave)
@@ -97,6 +107,8 @@ class Client:
         """Status and headers; the request's id is added."""
         self.status = status
         all_headers = [(_REQUEST_ID, self.request_id.encode()), *headers]
+        if self.translation is not None:
+            all_headers.append((b"request-id", self.request_id.encode()))  # by this name in Anthropic's API
         if self.closing:
             all_headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
@@ -117,10 +129,17 @@ class Client:
     async def reply(
         self, status: int, body: bytes, headers: Iterable[Header] = (), *, content_type: bytes = JSON
     ) -> None:
-        """A whole answer."""
+        """A whole answer, translated for this client."""
+        status, body = self.translated(status, body)
         length = str(len(body)).encode()
         await self.start(status, [(b"content-type", content_type), (b"content-length", length), *headers])
         await self.finish(body)
+
+    def translated(self, status: int, body: bytes) -> tuple[int, bytes]:
+        """Status and body of a whole answer in the client's dialect."""
+        if self.translation is None:
+            return status, body
+        return self.translation.answer(status, body, self.request_id)
 
     async def refuse(self, error: OpenAIError) -> None:
         """The error as an answer; where the answer has begun, as the stream's last event."""

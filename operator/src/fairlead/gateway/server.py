@@ -42,6 +42,7 @@ from fairlead_protocol.http.limited import (
 )
 from fairlead_protocol.http.server import HttpServer
 from fairlead_protocol.lanes import Pacer
+from fairlead_protocol.translate import translation_of
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +196,10 @@ def client_protocol(
     def refuse(fault: Fault, sentence: str, target: str) -> WholeAnswer:
         error = http_refusal(fault, sentence, settings)
         on_refused(error, target)
-        return WholeAnswer(error.status, error.headers, error.body())
+        status, body = error.status, error.body()
+        if (translation := translation_of(target)) is not None:
+            status, body = translation.answer(status, body, "")
+        return WholeAnswer(status, error.headers, body)
 
     limits = HttpLimits(
         max_connections=settings.max_connections,

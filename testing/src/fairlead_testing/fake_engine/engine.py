@@ -250,11 +250,11 @@ class FakeEngine:
 
     async def _respond(self, request: RecordedRequest, responder: Responder) -> None:
         path, _, query = request.path.partition("?")
-        if path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank"):
+        if path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/tokenize"):
             if self.keeps_requests:
                 self.requests.append(request)
             self.seen.came(request.headers.get(HEADER_DISPATCH))
-            await self._infer(request, responder)
+            await (self._tokenize if path == "/tokenize" else self._infer)(request, responder)
         elif path.startswith("/v1/chat/completions/") and path.endswith("/inject"):
             await self._inject(path.split("/")[-2], request.json(), responder)
         elif path == "/health" or (path == "/ready" and not self.loads.draining):
@@ -345,6 +345,17 @@ class FakeEngine:
             self.core.remove(sequence)
             self.num_running -= 1
             self.loads.changed()
+
+    async def _tokenize(self, request: RecordedRequest, responder: Responder) -> None:
+        if self.refusal is not None:
+            await _refuse(self.refusal, responder)
+            return
+        try:
+            ids = read_prompt(request.json())
+        except UnreadablePrompt as unreadable:
+            await responder.json(400, error(str(unreadable), "invalid_request_error"))
+            return
+        await responder.json(200, {"count": len(ids), "max_model_len": self.limits.max_model_len, "tokens": ids})
 
     def _tokens(self, body: dict[str, Any]) -> list[str]:
         """What it is going to say."""

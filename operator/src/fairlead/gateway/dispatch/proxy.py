@@ -205,6 +205,7 @@ class Proxy:
         if status >= 500 and error_code_of(body) == CODE_ENGINE_DEAD:
             error = upstream_failed(f"The engine of the replica {replica.name} has died.", status=503)
             raise ReplicaFailed(Failure.DIED, error, retryable=True)
+        status, body = client.translated(status, body)
         if status < 400:
             seen.usage = usage_of(body)
             if seen.usage is not None:

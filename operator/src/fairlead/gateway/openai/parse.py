@@ -25,6 +25,8 @@ from fairlead_protocol.budget import (
     check_json,
 )
 from fairlead_protocol.messages import FIELD_TOKENS, PRIVATE_FIELD_PREFIX
+from fairlead_protocol.prompts import PromptError
+from fairlead_protocol.translate import Translation
 
 FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent"})
 """Client headers that engines get; credentials and everything else end here."""
@@ -96,6 +98,17 @@ def check_cost(body: bytes) -> None:
     except OverBudget as error:
         message = str(error)
         raise bad_request(f"{message[:1].upper()}{message[1:]}.", code="request_too_complex") from error
+
+
+def translated(path: str, body: bytes, translation: Translation | None) -> tuple[str, bytes]:
+    """The path of the engine's API and the body for it; `translation`: None = they are that already. Raises OpenAIError
+    (400). For bodies that have passed `check_cost`."""
+    if translation is None:
+        return path, body
+    try:
+        return translation.request(body)
+    except PromptError as error:
+        raise bad_request(error.message, param=error.field or None) from error
 
 
 def parse(

@@ -8,6 +8,7 @@ from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead.gateway.openai.errors import model_not_found
 from fairlead_protocol.adapters import with_adapter
+from fairlead_protocol.translate import TRANSLATED_PATHS
 
 CHAT_PATH = "/v1/chat/completions"
 EMBEDDINGS_PATH = "/v1/embeddings"
@@ -16,8 +17,8 @@ SCORE_PATH = "/v1/score"
 CLASSIFY_PATH = "/v1/classify"
 READING_PATHS = frozenset({EMBEDDINGS_PATH, RERANK_PATH, SCORE_PATH, CLASSIFY_PATH})
 """Answered with what is read off prompts: nothing is generated, and the answer comes at the first token's time."""
-INFERENCE_PATHS = READING_PATHS | {CHAT_PATH, "/v1/completions", "/tokenize", "/detokenize"}
-"""Forwarded to engines, by POST; the same paths as there."""
+INFERENCE_PATHS = READING_PATHS | TRANSLATED_PATHS | {CHAT_PATH, "/v1/completions", "/tokenize", "/detokenize"}
+"""Forwarded to engines, by POST; the same paths as there, but for other dialects, which are translated before."""
 INJECT_PATH = f"{CHAT_PATH}/{{id}}/inject"
 """To whichever engine has the answer (`dispatch/injector.py`)."""
 MODELS_PATH = "/v1/models"
