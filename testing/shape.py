@@ -28,15 +28,15 @@ PRODUCT = ("protocol", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 85_500,
-    "lines of tests, e2e and testing": 97_500,
-    "modules of the product": 676,
+    "lines of the product": 86_250,
+    "lines of tests, e2e and testing": 96_800,
+    "modules of the product": 667,
     "% placeholder words in docstrings": 13.9,
-    "short modules with one importer": 51,
-    "class names defined twice": 63,
-    "loose modules of the engine": 12,
-    "classes of more than 30 methods": 4,
-    "functions of more than 60 lines": 5,
+    "short modules with one importer": 31,
+    "class names defined twice": 23,
+    "loose modules of the engine": 5,
+    "classes of more than 30 methods": 0,
+    "functions of more than 60 lines": 3,
     "import circles": 0,
 }
 """Of each figure, the most that it may be."""

@@ -380,7 +380,7 @@ async def test_what_an_engine_says_against_an_adapter_is_shortened() -> None:
     async with listening(serve) as port:
         containers = [{"name": names.ENGINE_CONTAINER, "ports": [{"containerPort": port}]}]
         pod = {"metadata": {"name": "dinghy-0"}, "spec": {"containers": containers}, "status": {"podIP": "127.0.0.1"}}
-        with pytest.raises(Refused, match="xxx") as raised:
+        with pytest.raises(EngineRefused, match="xxx") as raised:
             await HttpEngineAdapters().load(pod, "poet", "/adapters/poet")
     assert len(str(raised.value)) < 5000
 

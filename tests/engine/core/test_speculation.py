@@ -11,7 +11,6 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
 from fairlead_engine.types import FinishReason
-from fairlead_engine.types.sequences import Sequence
 from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.checked_steps import run_checked
 from fairlead_engine_testing.fake_engine import fake_config

@@ -34,7 +34,7 @@ class Silent(EngineRefused):
 
 
 class EngineAdapters(Protocol):
-    """Of whichever pod is given. Methods raise Refused."""
+    """Of whichever pod is given. Methods raise EngineRefused."""
 
     async def served(self, pod: JsonObject) -> set[str]:
         """The names that requests may ask for."""
@@ -81,7 +81,7 @@ class HttpEngineAdapters:
     async def _ask(
         self, pod: JsonObject, method: str, path: str, body: Any = None, limits: TimeLimits | None = None
     ) -> bytes:
-        """What it answers. Raises Refused."""
+        """What it answers. Raises EngineRefused."""
         self._http = self._http or HttpClient(max_idle=0)
         origin, target = parse(engine_url(pod) + path)
         content = None if body is None else json.dumps(body).encode()
