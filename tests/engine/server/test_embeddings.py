@@ -75,7 +75,9 @@ async def test_the_same_through_a_gateway_which_routes_and_meters_it(
     async with running_gateway(make_pool([replica], name="tiny"), follow=True) as (gateway, _, url):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(30):
-            while gateway.datastore.load("one", loop.time()) is None or not all(pool.digests for pool in gateway.pools):
+            while gateway.datastore.load("one", loop.time()) is None or not all(
+                pool.prompts.digests for pool in gateway.pools
+            ):
                 await asyncio.sleep(0.01)
 
         def ask() -> None:

@@ -67,7 +67,9 @@ async def test_the_official_client_gets_the_references_vectors_directly_and_thro
     async with running_gateway(make_pool([replica], name="tiny"), follow=True) as (gateway, _, url):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(30):
-            while gateway.datastore.load("one", loop.time()) is None or not all(pool.digests for pool in gateway.pools):
+            while gateway.datastore.load("one", loop.time()) is None or not all(
+                pool.prompts.digests for pool in gateway.pools
+            ):
                 await asyncio.sleep(0.01)
 
         def ask(base_url: str) -> None:

@@ -106,7 +106,9 @@ async def test_a_cross_encoder_scores_as_the_reference_directly_and_through_a_ga
     async with running_gateway(make_pool([replica], name="tiny"), follow=True) as (gateway, _, url):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(30):
-            while gateway.datastore.load("one", loop.time()) is None or not all(pool.digests for pool in gateway.pools):
+            while gateway.datastore.load("one", loop.time()) is None or not all(
+                pool.prompts.digests for pool in gateway.pools
+            ):
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(check, cross_encoder.url, folder)
         await asyncio.to_thread(check, url, folder)

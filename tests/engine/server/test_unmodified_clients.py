@@ -231,7 +231,7 @@ def serving(pools: list[Any]) -> Iterator[str]:
             told.extend((asyncio.get_running_loop(), url))
             try:
                 async with asyncio.timeout(60):
-                    while not all(pool.digests for pool in gateway.pools):
+                    while not all(pool.prompts.digests for pool in gateway.pools):
                         await asyncio.sleep(0.01)
             finally:
                 started.set()
