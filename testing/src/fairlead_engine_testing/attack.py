@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from fairlead_engine_testing.hostile_requests import (
     requests_for_each_grammar,
 )
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
+from fairlead_protocol.workers.limits import cpu_seconds
 
 _LIFE_SECONDS = 180.0
 _BURST_SECONDS = 12.0
@@ -55,6 +57,8 @@ _NUM_QUESTIONS = 12
 """To each that means harm, at once."""
 _PROBE_SECONDS = 10.0
 """In which an engine answers a probe, whatever its model is at."""
+_MOST_TOLD = 2000
+"""Characters of a problem; bodies may have megabytes."""
 _MOST_GROWTH_BY_HARM = 200 * 2**20
 _MOST_GROWTH = 64 * 2**20
 """Bytes by which a process may be larger at the end of a life than after its first half,"""
@@ -95,15 +99,17 @@ class Engine:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
 
     def wait_ready(self) -> None:
-        """Raises RuntimeError where it ends instead."""
-        for _ in range(600):
-            if self.process.poll() is not None:
-                break
+        """Raises RuntimeError where it ends instead, stands still for a minute, or works for five without an end."""
+        worked, worked_at = 0.0, time.monotonic()
+        while self.process.poll() is None and worked < 300 and time.monotonic() < worked_at + 60:
             try:
                 if httpx.get(self.url + "/ready", timeout=5).status_code == 200:
                     return
             except httpx.TransportError:
                 pass
+            with suppress(OSError):  # one of them ends
+                if (seconds := sum(map(cpu_seconds, self.pids()))) > worked:
+                    worked, worked_at = seconds, time.monotonic()
             time.sleep(0.1)
         raise RuntimeError(f"the engine did not get ready:\n{self.log.read_text()[-3000:]}")
 
@@ -351,7 +357,7 @@ class Attack:
     def _problem(self, engine: Engine, text: str) -> None:
         kept = self._folder / f"problem-{len(self.report.problems)}.log"
         shutil.copyfile(engine.log, kept)
-        self.report.problems.append(f"{text} (log: {kept})")
+        self.report.problems.append(f"{text[:_MOST_TOLD]} (log: {kept})")
         self._say("  " + self.report.problems[-1])
 
 
