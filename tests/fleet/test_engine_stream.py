@@ -12,6 +12,7 @@ import pytest
 
 from fairlead.fleet.engine_stream import EngineStream, StreamTimes
 from fairlead.routing.replica import Limits, Replica
+from fairlead_protocol import loop_shares
 from fairlead_protocol.messages import HEADER_DISPATCH
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
@@ -251,7 +252,8 @@ async def test_lines_that_make_no_sense_break_the_stream_and_no_more() -> None:
     server.close()
 
 
-async def test_a_long_listing_lets_others_go_on_meanwhile() -> None:
+async def test_a_long_listing_lets_others_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_shares, "PIECE_SECONDS", 0.0)  # a fast machine does much in one piece
     num_chains = 4000
     chains = [
         {"parent": None, "hashes": [f"{16 * chain + index:032x}" for index in range(16)]} for chain in range(num_chains)
