@@ -134,8 +134,7 @@ def test_the_opening_of_a_chat_is_not_its_first_token(event: bytes, is_token: bo
 @pytest.mark.parametrize("mark", [b'"delta":{}', b'"choices":[]'])
 def test_events_without_a_token_are_not_counted(mark: bytes) -> None:
     events = UsageFilter(hide_usage=True)
-    events.feed(b'data: {"choices":[{"text":"H"}]}\n\n')
-    events.feed(b"data: {" + mark + b"}\n\n")
+    events.feed(b'data: {"choices":[{"text":"H"}]}\n\ndata: {' + mark + b"}\n\n")
     assert events.num_tokens == 1
     events.feed(b"data: {" + 9 * mark + b"}\n\n")
     assert events.num_tokens == 1, "whatever an engine writes, what is counted does not go down"
