@@ -56,12 +56,12 @@ async def test_a_prompt_goes_where_its_beginning_is_cached_and_the_answer_says_w
 
 
 async def test_prompts_with_one_beginning_that_come_at_once_share_one_prefill(start) -> None:
-    """Before the first of them has been read, its blocks count as cached where it is being read."""
+    """Blocks whose prefill is not over count as cached on their replica. (Its 66 ms outweigh the others' ends.)"""
     setup = await start(engines=engines(2), follow=True)
-    answers = await asyncio.gather(*(setup.post(chat(str(index))) for index in range(4)))
+    answers = await asyncio.gather(*(setup.post(chat(7 * SHARED + str(index))) for index in range(4)))
     assert len({headers["x-fairlead-replica"] for _, _, headers in answers}) == 1
     predicted = sorted(int(headers["x-fairlead-predicted-cached-tokens"]) for _, _, headers in answers)
-    assert predicted[0] == 0 and predicted[1] > 300
+    assert predicted[0] == 0 and predicted[1] > 2_000
     assert [int(headers["x-fairlead-cached-tokens"]) for _, _, headers in answers].count(0) == 1
 
 
