@@ -50,3 +50,20 @@ async def test_a_stream_that_takes_little_does_not_wait_for_those_that_take_much
         assert resting.done()
     for stream in streams:
         stream.cancel()
+
+
+async def test_spread_items_leave_the_loop_to_others() -> None:
+    share, turns, num_turns = LoopShares().stream(), list[int](), 0
+
+    async def others() -> None:
+        nonlocal num_turns
+        while True:
+            num_turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    async for _ in share.spread(range(10)):
+        work(share)
+        turns.append(num_turns)
+    task.cancel()
+    assert sorted(set(turns)) == turns

@@ -1,4 +1,5 @@
-"""How much of the event loop streams from outside may take: an engine may send lines or events without end.
+"""How much of the event loop streams and requests from outside may take: an engine may send lines or events without
+end, a client thousands of prompts in one request.
 
 A stream that takes little of the loop goes on at once, so honest streams never wait here. One that takes more goes on
 in turn with the others of its kind that do: between two pieces of their work the loop is everybody else's for at least
@@ -7,6 +8,10 @@ as long as the last piece took. A stream that waits reads nothing, so its sender
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Iterable
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 PIECE_SECONDS = 0.002
 """Of a processor: so much work of one stream is done at once."""
@@ -48,6 +53,14 @@ class LoopShare:
     def is_long(self) -> bool:
         """Whether the piece has taken so much that others should go on now."""
         return time.thread_time() - self._began > PIECE_SECONDS
+
+    async def spread(self, items: Iterable[Item]) -> AsyncIterator[Item]:
+        """Yields `items`; what the caller does with each is a part of a piece."""
+        self.begin()
+        for item in items:
+            yield item
+            if self.is_long:
+                await self.rest()
 
     async def rest(self) -> None:
         """The piece is done: returns when the next one may begin, and begins it."""

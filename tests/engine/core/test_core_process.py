@@ -7,11 +7,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from itertools import pairwise
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from fairlead_engine.core.process_client import ProcessClient
+from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import EngineDead
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.fake_engine import FAKE_CORE, fake_config
@@ -158,3 +161,17 @@ def test_importing_a_client_pulls_in_nothing_heavy(module: str, unwanted: list[s
     program = f"import sys, {module}; print([name for name in {unwanted!r} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+async def test_commands_that_come_at_once_are_taken_between_several_steps() -> None:
+    """A request of thousands of prompts does not keep others from their next step until all are queued."""
+    client = ProcessClient(fake_config("step_seconds=0.01"), module=FAKE_CORE)
+    await client.start()
+    num_taken = [0]
+    client.listen(SimpleNamespace(stepped=lambda _, num_commands: num_taken.append(num_commands)))
+    for index in range(1000):
+        client.add(make_request(f"r{index}", max_tokens=9, ignore_eos=True), RequestStream(lambda: None))
+    while num_taken[-1] < 1000:
+        await asyncio.sleep(0.005)
+    assert max(after - before for before, after in pairwise(num_taken)) <= 256
+    await client.close()

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import struct
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -184,3 +185,28 @@ def test_metrics_and_load_of_a_real_engine_count_its_tokens(served: Any) -> None
     reply = httpx.post(f"{served.url}/v1/embeddings", json={"model": "tiny", "input": [[9] * 40, [8] * 30]})
     assert reply.json()["usage"]["prompt_tokens"] == 70
     assert served.metric("fairlead_engine_prompt_tokens_total") == before + 70
+
+
+async def test_many_inputs_are_sent_to_the_core_in_turn_with_others_work(start_app: Any) -> None:
+    """Sending each of 40 takes a millisecond here; a client that leaves meanwhile leaves nothing behind."""
+    engine, turns, num_turns = ScriptedEngine(), list[int](), 0
+    add = engine.add
+
+    def add_slowly(*args: Any) -> int:
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+        turns.append(num_turns)
+        return add(*args)
+
+    engine.add = add_slowly
+    asking = asyncio.create_task(
+        start_app(engine).http.post("/v1/embeddings", json={"model": "tiny", "input": ["x"] * 40})
+    )
+    while len(turns) < 20:
+        num_turns += 1
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert len(set(turns)) > 5
+    assert not engine.running

@@ -16,8 +16,8 @@ class Channel(Protocol):
     num_clients: int
 
     def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
-        """The commands that came since the last call, each with its client; waits up to `timeout` seconds for one,
-        None = for ever."""
+        """Commands that came since the last call, each with its client and in its order; those of a client that sends
+        very many are left for the next call. Waits up to `timeout` seconds for one, None = for ever."""
         ...
 
     def send(self, client: int, reply: Reply) -> None:

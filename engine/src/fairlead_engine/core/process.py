@@ -8,6 +8,7 @@ and one for each other process that serves its model over HTTP.
 import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 import msgspec
@@ -20,6 +21,9 @@ from fairlead_engine.core.messages import Command, Reply
 from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
 from fairlead_protocol.logs import LogFormat, configure_logging
 
+_BYTES_AT_ONCE = 256 * 1024
+"""Of one client's commands, what is taken between two steps: reading that and queueing it takes some 10 ms."""
+_COMMANDS_AT_ONCE = 256
 _LINGER_MS = 2000
 """How long the last reply may take to leave when the process ends."""
 
@@ -84,11 +88,13 @@ class _SocketChannel:
             self._poller.poll(None if timeout is None else int(timeout * 1000))
         commands: list[tuple[int, Command]] = []
         for client, socket in enumerate(self._sockets):
-            while True:
-                try:
-                    commands.append((client, self._decoder.decode(socket.recv(zmq.NOBLOCK))))
-                except zmq.Again:
-                    break
+            num_bytes = 0
+            with suppress(zmq.Again):
+                for _ in range(_COMMANDS_AT_ONCE):
+                    command = socket.recv(zmq.NOBLOCK)
+                    commands.append((client, self._decoder.decode(command)))
+                    if (num_bytes := num_bytes + len(command)) > _BYTES_AT_ONCE:
+                        break
         return commands
 
     def send(self, client: int, reply: Reply) -> None:

@@ -40,6 +40,7 @@ from fairlead_engine.server.structured_output import wish_of
 from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun, tool_use
 from fairlead_engine.types import Grammar, Injectable, Kind, Pooling, Reading, SamplingParams, ThinkingBudget
 from fairlead_protocol.image_parts import url_bytes
+from fairlead_protocol.loop_shares import LoopShare
 from fairlead_protocol.messages import HEADER_DISPATCH
 from fairlead_protocol.prompts import EncodedPrompt, PromptFields
 
@@ -89,7 +90,8 @@ class PromptEndpoint(ABC, Generic[Request]):
                     sampling = with_grammar(sampling, kept_to)
                 if (budget := await self.thinking(request, prompts, model)) is not None:
                     sampling = msgspec.structs.replace(sampling, thinking=budget)
-                choices = self._service.choices(
+                share = self._service.shares.stream()
+                choices = await self._service.choices(
                     request,
                     encoded,
                     sampling,
@@ -101,10 +103,11 @@ class PromptEndpoint(ABC, Generic[Request]):
                     comes_from_gateway=dispatch.gateway is not None,
                     injectable=self.injectable(request, prompts, model),
                     images=images,
+                    share=share,
                 )
                 images = []  # they are large, too
             on_sent = partial(self._service.stream.sent, dispatch=dispatch)
-            async with self.generation(request, choices, on_sent) as generation:
+            async with self.generation(request, choices, on_sent, share) as generation:
                 admission.attach(generation.stop)
                 try:
                     await generation.started()
@@ -140,9 +143,11 @@ class PromptEndpoint(ABC, Generic[Request]):
         """How long answers may reason; None = as long as they want to."""
         return None
 
-    def generation(self, request: Request, choices: list[Choice], on_sent: Callable[[int], None]) -> Generation:
+    def generation(
+        self, request: Request, choices: list[Choice], on_sent: Callable[[int], None], share: LoopShare
+    ) -> Generation:
         """What runs them; raises `RequestError`."""
-        return Generation(self._service.client, choices, self._service.metrics, on_sent)
+        return Generation(self._service.client, choices, self._service.metrics, on_sent, share)
 
     def pooling(self, request: Request, model: ServedModel) -> Pooling | None:
         """What vector is made of the hidden states; None = text is generated."""
@@ -183,11 +188,13 @@ class GenerateEndpoint(PromptEndpoint[Generating]):
         has_prompt = isinstance(request, CompletionRequest) and bool(request.echo)
         return Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skips, follows_prompt=has_prompt)
 
-    def generation(self, request: Generating, choices: list[Choice], on_sent: Callable[[int], None]) -> Generation:
+    def generation(
+        self, request: Generating, choices: list[Choice], on_sent: Callable[[int], None], share: LoopShare
+    ) -> Generation:
         client, metrics = self._service.client, self._service.metrics
         if request.use_beam_search:
             return BeamSearch(client, choices, metrics, on_sent, request=request, info=client.info)
-        return Generation(client, choices, metrics, on_sent)
+        return Generation(client, choices, metrics, on_sent, share)
 
     async def made(self, job: GrammarJob) -> Grammar | None:
         """What an answer keeps to; raises `RequestError`."""

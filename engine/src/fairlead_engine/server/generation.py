@@ -19,6 +19,7 @@ from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineRequest, FinishReason, SequenceOutput
+from fairlead_protocol.loop_shares import LoopShare, LoopShares
 
 _HOLD_SECONDS = 30.0
 """Well within the time that a gateway gives a replica for an answer's first byte."""
@@ -100,9 +101,13 @@ class Generation:
         choices: Sequence[Choice],
         metrics: Metrics,
         on_sent: Callable[[int], None] | None = None,
+        share: LoopShare | None = None,
     ) -> None:
+        """`on_sent`: called with the number of each choice's command to the core. `share`: of the loop, for sending
+        many of them; None = they are sent at once."""
         self.choices = choices
-        self._on_sent = on_sent  # called with each choice's command to the core
+        self._share = share or LoopShares().stream()
+        self._on_sent = on_sent
         self._client = client
         self._metrics = metrics
         self._streams: list[tuple[Choice, RequestStream]] = []  # of the choices that run
@@ -115,19 +120,26 @@ class Generation:
         self._first: list[ChoiceDelta] = []
 
     async def __aenter__(self) -> "Generation":
-        for choice in self.choices:
-            stream = RequestStream(self._read_soon)
-            try:
-                command = self._client.add(choice.request, stream)
-            except Exception as error:
-                self._fail(choice, error)
-                continue
-            if choice.request.images:  # the core has them, for as long as it may want them
-                choice.request = msgspec.structs.replace(choice.request, images=())
-            self._streams.append((choice, stream))
-            if self._on_sent is not None:
-                self._on_sent(command)
+        try:
+            async for choice in self._share.spread(self.choices):
+                self._send(choice)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
+
+    def _send(self, choice: Choice) -> None:
+        stream = RequestStream(self._read_soon)
+        try:
+            command = self._client.add(choice.request, stream)
+        except Exception as error:
+            self._fail(choice, error)
+            return
+        if choice.request.images:  # the core has them, for as long as it may want them
+            choice.request = msgspec.structs.replace(choice.request, images=())
+        self._streams.append((choice, stream))
+        if self._on_sent is not None:
+            self._on_sent(command)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

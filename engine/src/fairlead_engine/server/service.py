@@ -39,6 +39,7 @@ from fairlead_engine.types import (
 from fairlead_protocol import messages
 from fairlead_protocol.http.bodies import BodyReader
 from fairlead_protocol.lanes import Lanes, Pacer
+from fairlead_protocol.loop_shares import LoopShare, LoopShares
 from fairlead_protocol.prompts import EncodedPrompt
 from fairlead_protocol.workers.root import WorkerRoot
 
@@ -107,6 +108,8 @@ class Service:
         self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
         self.lanes = Lanes()
+        self.shares = LoopShares()
+        """Of the loop, for requests of many prompts."""
         self._root = root or prompt_root()
         self.prompts = PromptWorkers(name, self._root, make_asked)
         self.grammars = GrammarCompiler(self._root, config.grammar_timeout)
@@ -260,7 +263,7 @@ class Service:
                 "answer_too_large",
             )
 
-    def choices(
+    async def choices(
         self,
         request: PromptRequest,
         prompts: Sequence[EncodedPrompt],
@@ -274,18 +277,19 @@ class Service:
         comes_from_gateway: bool,
         injectable: Injectable | None = None,
         images: Sequence[DecodedImage] = (),
+        share: LoopShare,
     ) -> list[Choice]:
         """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`.
 
-        `make_reader`: for a prompt, what reads its outputs. `images`: of a chat's one prompt. A gateway wants a request
-        back that would wait here while another replica is free; anybody else has only us.
+        `make_reader`: for a prompt, what reads its outputs. `images`: of a chat's one prompt. `share`: of the loop. A
+        gateway wants a request back that would wait here while another replica is free; anybody else has only us.
         """
         model = self.model()
         model.check_sampling(sampling)
         serial = next(self._ids)  # clients may repeat their request ids; the core's must be unique, of all processes
         part_of = f"{request_id}/{serial}"
         choices = []
-        for index, (prompt, each) in enumerate(itertools.product(prompts, range(request.num_each))):
+        async for index, (prompt, each) in share.spread(enumerate(itertools.product(prompts, range(request.num_each)))):
             engine_request = EngineRequest(
                 request_id=f"{part_of}.{index}",
                 prompt_token_ids=prompt.token_ids,
