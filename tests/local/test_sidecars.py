@@ -32,11 +32,10 @@ while True:
     if (folder / f"{name}.listens").exists():
         listener = socket.create_server((os.environ["POD_IP"], 8000))
         (folder / f"{name}.listens").unlink()
-    if (folder / f"{name}.ends").exists():
-        code = int((folder / f"{name}.ends").read_text())
+    if (folder / f"{name}.ends").exists() and (code := (folder / f"{name}.ends").read_text()):
         (folder / f"{name}.ends").unlink()
         say("ended")
-        os._exit(code)
+        os._exit(int(code))
     time.sleep(0.02)
 """
 """Writes down when it begins, is told to end, and ends; does what files in a folder tell it."""
