@@ -14,6 +14,7 @@ import pytest
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.runner import model_runner
 from fairlead_engine.types import EngineRequest, Grammar, Pooling, ThinkingBudget
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
@@ -76,6 +77,8 @@ def serve(engine: Engine, events: dict[int, list[EngineRequest]], aborts: dict[i
                 del by_name[output.request_id]
         engine.check()
         step += 1
+    while engine.blocks.is_loading:
+        engine.blocks.settle()
     assert engine.blocks.num_free == engine.blocks.num_blocks
     return answers
 
@@ -122,7 +125,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in range(num_seeds)
     ],
 )
-def test_company_and_preemption_change_no_answer(seed: int, kv_cache_dtype: str, folder: Path) -> None:
+def test_company_and_preemption_change_no_answer(
+    seed: int, kv_cache_dtype: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = random.Random(seed)
     size, longest, num_seqs = draw.choice([1, 2, 4, 16]), draw.choice(LONGEST), draw.choice([1, 2, 4, 8])
     backend = draw.choice(["cpu_spans", "block_tables"])
@@ -130,11 +135,14 @@ def test_company_and_preemption_change_no_answer(seed: int, kv_cache_dtype: str,
         folder, dtype="float32", device="cpu", num_threads=1, block_size=size, attention_backend=backend,
         kv_cache_dtype=kv_cache_dtype,
     )  # fmt: skip
-    fewest = -(-longest // size)
+    fewest, caches = -(-longest // size), draw.random() < 0.7
+    num_places = draw.choice([0, 1, fewest, 4 * fewest]) * caches
+    monkeypatch.setattr(model_runner, "_LOADED_AT_ONCE", draw.choice([0, 2**20]))  # else beside the steps
     config = EngineConfig(
         model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=size, max_model_len=longest,
         max_num_seqs=num_seqs, max_num_batched_tokens=max(num_seqs, draw.choice([1, 2, 7, 64])),
-        max_num_queued_tokens=10**6, enable_prefix_caching=draw.random() < 0.7,
+        max_num_queued_tokens=10**6, enable_prefix_caching=caches,
+        host_kv_cache_memory=num_places * runner.kv_bytes_per_block() or None,
         kv_cache_memory=(fewest + draw.choice([0, 1, fewest // 2])) * runner.kv_bytes_per_block(),
     )  # fmt: skip
     prefixes = [[draw.randrange(2, VOCAB_SIZE) for _ in range(longest)] for _ in range(2)]
@@ -147,7 +155,10 @@ def test_company_and_preemption_change_no_answer(seed: int, kv_cache_dtype: str,
         if draw.random() < 0.3:
             aborts.setdefault(draw.randrange(30), []).append(name)
     requests = [request for step in sorted(events) for request in events[step]]
-    alone = replace(config, enable_prefix_caching=False, max_num_batched_tokens=256, async_scheduling=False)
+    alone = replace(
+        config, enable_prefix_caching=False, host_kv_cache_memory=None, max_num_batched_tokens=256,
+        async_scheduling=False,
+    )  # fmt: skip
     whole = [serve(Engine(alone, runner), {0: [request]}, {})[0] for request in requests]
     guesses = {"speculative_method": "ngram", "num_speculative_tokens": draw.randint(1, 5), "prompt_lookup_min": 1}
     for changes, is_busy in (

@@ -43,6 +43,15 @@ def test_a_model_that_fits() -> None:
     assert remedies(fit) == ()
 
 
+def test_prefixes_in_the_hosts_memory_take_of_a_cpus_and_not_of_a_gpus() -> None:
+    choice = {"max_model_len": 8192, "max_num_seqs": 2, "kv_memory": 2 * GIB, "dtype": "bfloat16"}
+    kept = EngineChoice.of(spec(Engine(extra_args=("--host-kv-cache-memory", "20Gi")))).host_kv_memory
+    assert kept == 20 * GIB
+    for memory, verdict in ((cpu(30), Verdict.TOO_LARGE), (cpu(45), Verdict.FITS), (gpu(30), Verdict.FITS)):
+        fits = found(LLAMA_8B, memory, **choice)
+        assert found(LLAMA_8B, memory, **choice, host_kv_memory=kept).verdict is verdict, fits.message
+
+
 def test_weights_larger_than_the_memory_are_certain() -> None:
     fit = found(LLAMA_70B, gpu(79))
     assert (fit.verdict, fit.is_certain_no) == (Verdict.WEIGHTS_TOO_LARGE, True)

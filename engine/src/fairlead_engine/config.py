@@ -90,6 +90,10 @@ class EngineConfig:
     kv_cache_memory: Annotated[int | None, BYTES] = None
     """Bytes for the KV cache (also as 512Mi, 2Gi). None = on a CPU the smaller of 1 GiB and 40 % of the memory that is
     free to this process; on CUDA what `gpu_memory_utilization` leaves beside weights and the largest step."""
+    host_kv_cache_memory: Annotated[int | None, BYTES] = None
+    """Bytes (also as 2Gi) of the host's memory for a second tier of the prefix cache: KV blocks that the device has no
+    room for are copied there, and back for a prompt that begins with them. Each rank takes as much. None = they are
+    forgotten."""
     gpu_memory_utilization: float = UTILIZATION
     """Share of a CUDA device's memory that weights, cache and work space may take together, in (0, 1]."""
     max_num_queued_tokens: int | None = None
@@ -186,6 +190,10 @@ class EngineConfig:
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_tokens"):
             _at_least(name, getattr(self, name), 1)
         _at_least("kv_cache_memory", self.kv_cache_memory, 1)
+        _at_least("host_kv_cache_memory", self.host_kv_cache_memory, 1)
+        if self.host_kv_cache_memory is not None and not self.enable_prefix_caching:
+            hint = "leave it out, or leave enable-prefix-caching on"
+            raise ConfigError("host_kv_cache_memory", "is set, and prefixes are not cached", hint)
         _at_least("max_image_pixels", self.max_image_pixels, 1)
         if self.num_threads is not None:
             _within("num_threads", self.num_threads, 1, 4096)

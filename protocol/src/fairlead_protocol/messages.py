@@ -190,6 +190,8 @@ class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
     kv_blocks_free: Count
     """Free blocks, those that still hold reusable prefixes included."""
     kv_blocks_total: Count
+    kv_blocks_host: Count = 0
+    """Blocks that the host's memory has room for beside the device's: prefixes there can be reused, too."""
     kv_tokens: Count
     """Tokens of running requests that are in the cache: what each decode step reads."""
     token_budget: Count

@@ -77,6 +77,8 @@ class FakeRunner:
         """By key, the names of the folders of those in the host's memory."""
         self.placed: dict[int, str] = {}
         """The same by slot of the device."""
+        self.load_looks = 1
+        """How often it is asked whether blocks were loaded until they are."""
         self._store: list[bytes | None] = []
         self._chosen: dict[int, int] = {}
         """By slot, the token that was chosen last: the next step may begin before anybody was told."""
@@ -86,6 +88,29 @@ class FakeRunner:
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         self._store = [None] * (num_blocks * self.block_size)
+
+    def allocate_places(self, num_places: int) -> None:
+        self._places: list[list[bytes | None]] = [[] for _ in range(num_places)]
+
+    def save_blocks(self, blocks: list[int], places: list[int]) -> None:
+        size = self.block_size
+        for block, place in zip(blocks, places, strict=True):
+            self._places[place] = self._store[block * size : (block + 1) * size]
+            assert None not in self._places[place], "a block is saved that was never computed"
+
+    def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
+        """It takes `load_looks` looks until what was there at the first is there."""
+        left = self.load_looks
+
+        def is_over() -> bool:
+            nonlocal left
+            if left := left - 1:
+                return left < 0
+            for place, block in zip(places, blocks, strict=True):
+                self._store[block * self.block_size : (block + 1) * self.block_size] = self._places[place]
+            return True
+
+        return is_over
 
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int

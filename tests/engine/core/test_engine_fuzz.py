@@ -54,15 +54,18 @@ class Life:
         num_drafts = draw.choice([0, 0, draw.randint(1, 6)])
         allocator = draw.choice([ConsecutiveBlocks, LRUBlocks])
         self.runner = FakeRunner(model, block_size=block_size, block_allocator=allocator)
+        self.runner.load_looks = draw.choice([1, 1, 2, 5])
+        caches, num_places = draw.random() < 0.9, draw.choice([0, draw.randint(1, 2 * self.num_blocks)])
         self.engine = Engine(
             fake_config(
                 num_blocks=self.num_blocks,
+                host_kv_cache_memory=(num_places * self.runner.kv_bytes_per_block() or None) if caches else None,
                 block_size=block_size,
                 max_model_len=self.max_len,
                 max_num_seqs=max_num_seqs,
                 max_num_batched_tokens=max_num_seqs + draw.choice([0, 0, 1, 3, 20]),
                 max_num_queued_tokens=max_num_queued,
-                enable_prefix_caching=draw.random() < 0.9,
+                enable_prefix_caching=caches,
                 async_scheduling=draw.random() < 0.5 and not num_drafts,
                 speculative_method="ngram" if num_drafts else None,
                 num_speculative_tokens=num_drafts or None,
@@ -87,6 +90,8 @@ class Life:
                 num_steps += 1
                 assert num_steps < MAX_STEPS, f"somebody waits for ever: {self.engine.load}"
             self.engine.check()
+            while self.engine.blocks.is_loading:
+                self.engine.blocks.settle()
             assert self.engine.blocks.num_free == self.num_blocks
             assert not len(self.engine.scheduler.coming)
         for name, request in self.requests.items():
@@ -153,19 +158,21 @@ class Life:
 
     def step(self) -> None:
         line = [*self.engine.scheduler.running, *self.engine.scheduler.waiting]
-        computed = [sequence.num_computed_tokens for sequence in line]
+        computed, num_batches = [sequence.num_computed_tokens for sequence in line], len(self.runner.batches)
+        was_loading = self.engine.blocks.is_loading
         for output in self.engine.step():
             self.take(output)
-        scheduler = self.engine.scheduler
-        widths = [num_tokens for _, num_tokens in self.runner.batches[-1]]
-        assert 0 < sum(widths) <= scheduler.limits.max_num_batched_tokens
+        scheduler, waits = self.engine.scheduler, was_loading or self.engine.blocks.is_loading
+        widths = [num_tokens for batch in self.runner.batches[num_batches:] for _, num_tokens in batch]
+        assert all(self.runner.batches[num_batches:])
+        assert sum(widths) <= scheduler.limits.max_num_batched_tokens
         assert max(len(widths), len(scheduler.running)) <= scheduler.limits.max_num_seqs
         assert widths == sorted(widths, key=lambda width: width > 1), "single-token items come first"
         parts = [each.part_of for each in scheduler.running if each.part_of is not None]
         assert all(parts.count(each) <= scheduler.max_num_parts for each in parts)
         for first, before in zip(line[:1], computed[:1], strict=True):
             goes_on = first.num_computed_tokens > before or first.under_way is not None
-            assert goes_on or first.finish_reason in UNANSWERED, "the first in line always goes on"
+            assert goes_on or waits or first.finish_reason in UNANSWERED, "the first in line always goes on"
         self.check()
 
     def take(self, output: SequenceOutput) -> None:

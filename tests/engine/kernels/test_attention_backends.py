@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -133,6 +133,14 @@ def spoilt_cache(backend, layout):
     return cache
 
 
+def move_away_and_back(backend, layout, cache):
+    (spare,) = backend.allocate(replace(layout, device=torch.device("cpu"), num_layers=1), 2 * NUM_BLOCKS)
+    blocks, places = torch.arange(NUM_BLOCKS), torch.arange(2 * NUM_BLOCKS - 1, -1, -2)
+    backend.copy_blocks(layout, cache, spare, blocks, places)
+    spoil(cache)
+    backend.copy_blocks(layout, spare, cache, places, blocks)
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
 @pytest.mark.parametrize(
     "name", ["cpu_spans", "block_tables", pytest.param("triton", marks=(INTERPRETED, pytest.mark.compute))]
@@ -144,6 +152,7 @@ def spoilt_cache(backend, layout):
     lengths=st.lists(st.integers(1, 16), min_size=1, max_size=5),
     widths=st.lists(st.integers(0, 9), min_size=30, max_size=30),
     scatter=st.booleans(),
+    moves=st.booleans(),
     bounds=st.sampled_from([(2**16, 2**25), (20, 100), (1, 1)]),
     kv_dtype=st.sampled_from(list(KV_DTYPES.values())),
     shared_value_dim=st.sampled_from([None, None, 6, 1]),
@@ -152,9 +161,10 @@ def spoilt_cache(backend, layout):
     ),
 )
 def test_any_steps_equal_the_definition(
-    name, device, block_size, heads, lengths, widths, scatter, bounds, kv_dtype, shared_value_dim, scoring
+    name, device, block_size, heads, lengths, widths, scatter, moves, bounds, kv_dtype, shared_value_dim, scoring
 ):
-    """Prefills in chunks of any widths beside decodes, until all tokens are done; others in the same slots follow."""
+    """Prefills in chunks of any widths beside decodes, until all tokens are done; others in the same slots follow. With
+    `moves` every block is copied to another cache after each step, and back into a spoilt one."""
     num_heads, num_kv_heads = heads
     layout = make_layout(block_size, num_kv_heads, torch.device(device), num_heads, kv_dtype, shared_value_dim)
     if scoring.sinks is not None:
@@ -173,6 +183,8 @@ def test_any_steps_equal_the_definition(
                 shares = sorted(((each, num) for each, num in shares if num), key=lambda share: share[1] > 1)
                 if shares:
                     run_step(backend, tables, cache, shares, scoring)
+                if moves:
+                    move_away_and_back(backend, layout, cache)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NaN

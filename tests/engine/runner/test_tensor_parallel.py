@@ -89,6 +89,10 @@ def requests() -> Iterator[EngineRequest]:
     for seed, text in enumerate(("start: /[a-e]{2,9}X/", 'start: "ab" | "Zabc"')):
         sampling = SamplingParams(max_tokens=12, seed=seed, grammar=Grammar(text))
         yield EngineRequest(request_id=text, prompt_token_ids=[5, 6], sampling=sampling, arrival_time=seed)
+    again = [2 + (7 * 3 + 3 * place) % 97 for place in range(23)]
+    yield EngineRequest(
+        request_id="again", prompt_token_ids=again, sampling=SamplingParams(max_tokens=3), arrival_time=10.0
+    )
     yield EngineRequest(
         request_id="vector", prompt_token_ids=[5, 6, 7], sampling=SamplingParams(max_tokens=0), arrival_time=9.0,
         pooling=Pooling.MEAN,
@@ -104,7 +108,8 @@ def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[flo
     )  # fmt: skip
     runner = load_runner(config)
     try:
-        engine = Engine(replace(config, kv_cache_memory=40 * runner.kv_bytes_per_block()), runner)
+        num_blocks = 26 if config.host_kv_cache_memory else 40
+        engine = Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
         tokens: dict[str, list[int]] = {}
         vector = array("f")
         for request in requests():
@@ -116,6 +121,7 @@ def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[flo
                 vector.frombytes(output.embedding or b"")
             engine.check()
         assert engine.info.num_parameters == runner.num_parameters
+        assert bool(engine.load.num_blocks_loaded) == (config.host_kv_cache_memory is not None)
         return tokens, list(vector)
     finally:
         runner.close()
@@ -127,6 +133,7 @@ def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[flo
         *(pytest.param(name, 2, {}, marks=() if name in QUICK else pytest.mark.compute) for name in FAMILIES),
         ("llama", 2, {"async_scheduling": True, "attention_backend": "block_tables"}),
         pytest.param("llama", 4, {}, marks=pytest.mark.compute),
+        ("llama", 2, {"host_kv_cache_memory": 2**20}),
         ("qwen3", 2, {"speculative_method": "ngram", "prompt_lookup_min": 1}),
         pytest.param("one-kv-head", 4, {}, marks=pytest.mark.compute),
         pytest.param("qwen3", 2, {"kv_cache_dtype": "int8"}, marks=pytest.mark.compute),

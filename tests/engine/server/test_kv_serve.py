@@ -94,12 +94,14 @@ def random_load(url: str, num_requests: int) -> None:
         list(pool.map(one, range(num_requests)))
 
 
+@pytest.mark.parametrize("host", [(), ("--host-kv-cache-memory", "60k")], ids=["device", "host"])
 def test_at_equal_seq_followers_and_engine_agree_and_another_process_s_epoch_is_refused(
-    start_engine: Any, checkpoint: Path, served: Any
+    host: tuple[str, ...], start_engine: Any, checkpoint: Path, served: Any
 ) -> None:
     engine = start_engine(
-        "--model", str(checkpoint), "--served-name", "tiny", "--kv-cache-memory", "150k", "--max-model-len", "256"
-    )
+        "--model", str(checkpoint), "--served-name", "tiny", "--kv-cache-memory", "150k", "--max-model-len", "256",
+        *host,
+    )  # fmt: skip
     engine.wait_ready()
     early = Follower(engine.url)
     random_load(engine.url, 30)
@@ -117,6 +119,10 @@ def test_at_equal_seq_followers_and_engine_agree_and_another_process_s_epoch_is_
     assert engine.metric("fairlead_engine_kv_events_total") == listed["seq"]
     assert engine.metric("fairlead_engine_kv_followers") == 2
     idle = early.wait_for_load(running=0, waiting=0)
+    most = max(map(len, early.at.values()))
+    assert (idle["kv_blocks_total"] < most <= idle["kv_blocks_total"] + idle["kv_blocks_host"]) == bool(host)
+    assert bool(engine.metric("fairlead_engine_kv_blocks_loaded_total")) == bool(host)
+    assert bool(engine.metric("fairlead_engine_kv_blocks_saved_total")) == bool(host)
     assert idle["seen"] == {"gw": 29}, "the 30th client numbered nothing"
     assert idle["kv_blocks_free"] == idle["kv_blocks_total"]
     theirs = httpx.get(served.url + BLOCKS).json()["epoch"]

@@ -100,16 +100,21 @@ def test_whoever_guesses_the_tokens_are_the_models(seed: int, folders: dict[str,
     assert load.num_draft_tokens
 
 
-def test_the_model_itself_guesses_right_after_chunks_prefixes_and_preemption(folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize("host", [None, 2**20])
+def test_the_model_itself_guesses_right_after_chunks_prefixes_and_preemption(
+    host: int | None, folders: dict[str, Path]
+) -> None:
     asked = [request for request in requests(0) if request.sampling.grammar is None]
     config = config_of(
         folders["llama"], block_size=4, max_num_seqs=4, max_num_batched_tokens=24, speculative_method="draft",
-        speculative_model=str(folders["llama"]), num_speculative_tokens=3,
+        speculative_model=str(folders["llama"]), num_speculative_tokens=3, host_kv_cache_memory=host,
     )  # fmt: skip
     _, load = serve(config, 20, asked)
     assert load.num_preemptions
     assert load.prefix_hit_tokens
-    assert sum(load.num_accepted_per_position) >= 0.97 * load.num_draft_tokens, "greedy and drawn"
+    assert bool(load.num_blocks_loaded) == (host is not None)
+    least = 0.97 if host is None else 0.8  # what the draft model had not computed of a saved block it lacks for good
+    assert sum(load.num_accepted_per_position) >= least * load.num_draft_tokens, "greedy and drawn"
 
 
 def test_the_model_itself_guesses_right_behind_what_was_put_into_its_answer(folders: dict[str, Path]) -> None:

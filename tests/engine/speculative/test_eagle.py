@@ -219,10 +219,12 @@ def requests() -> list[EngineRequest]:
     ]  # fmt: skip
 
 
-def test_guesses_are_the_references(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", [None, 2**20])
+def test_guesses_are_the_references(host: int | None, folder: Path, tmp_path: Path) -> None:
     """In chunks, mixed steps and after preemption, and wherever some guesses stand and some do not."""
-    load = held_to_the_reference(folder, write_head(tmp_path), requests())
+    load = held_to_the_reference(folder, write_head(tmp_path), requests(), host_kv_cache_memory=host)
     assert load.num_preemptions
+    assert bool(load.num_blocks_loaded) == (host is not None)
     assert 0 < sum(load.num_accepted_per_position) < load.num_draft_tokens
     assert load.num_accepted_per_position[-1], "more than one stands at a time"
 

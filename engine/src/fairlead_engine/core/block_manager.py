@@ -6,8 +6,10 @@ The scheduler calls it before each step (`match`, `share`, `extend`), after it (
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Protocol
 
+from fairlead_engine.core.host_blocks import HostTier
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.types.sequences import Sequence
 from fairlead_protocol.blocks import ROOT, BlockHash, hash_block, hash_blocks
@@ -35,8 +37,11 @@ class BlockManager:
     A whole computed block is published under its hash, which covers all tokens before it. Several blocks may hold the
     same hash: equal prompts that run side by side keep their own, so that block tables only ever grow at the end. A
     sequence gives its blocks back last one first, so that the tail of a chain is evicted before its head, which more
-    prompts share. Which free block a table gets is the allocator's business. Source: PagedAttention and automatic
-    prefix caching of vLLM (Kwon et al., 2023).
+    prompts share. Which free block a table gets is the allocator's business.
+
+    With a `host` tier an evicted prefix stays reusable: the host's memory keeps a copy, which `fetched` loads back into
+    the device's blocks for a sequence that waits. Source: PagedAttention and automatic prefix caching of vLLM (Kwon et
+    al., 2023).
     """
 
     def __init__(
@@ -47,11 +52,14 @@ class BlockManager:
         enable_prefix_caching: bool = True,
         listener: BlockListener | None = None,
         make_allocator: Callable[[int], BlockAllocator] = LRUBlocks,
+        host: HostTier | None = None,
     ) -> None:
+        """`host`: the tier that keeps what is evicted; None = it is forgotten."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.listener = listener
+        self.host = host
         self._make_allocator = make_allocator
         self._block_of: dict[BlockHash, int] = {}
         self._adapter_of: dict[BlockHash, str] = {}
@@ -62,9 +70,11 @@ class BlockManager:
 
     def reset(self) -> None:
         """All blocks are empty: whatever they held is forgotten. Only while no sequence has any."""
-        for block_hash in self._block_of:
+        for block_hash in self.published():
             if self.listener is not None:
                 self.listener.removed(block_hash)
+        if self.host is not None:
+            self.host.clear()
         self._ref_count = [0] * self.num_blocks
         self._hash_of: list[BlockHash | None] = [None] * self.num_blocks
         self._block_of, self._copies, self._adapter_of = {}, {}, {}
@@ -76,12 +86,12 @@ class BlockManager:
         return len(self._free)
 
     def published(self) -> set[BlockHash]:
-        """Hashes of all blocks that can be reused, as a new set."""
-        return set(self._block_of)
+        """Hashes of all blocks that can be reused, in whatever tier, as a new set."""
+        return set(self._block_of).union(self.host or ())
 
     def holds(self, block_hash: BlockHash) -> bool:
         """Whether a block with this hash can be reused."""
-        return block_hash in self._block_of
+        return block_hash in self._block_of or (self.host is not None and block_hash in self.host)
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold this many tokens."""
@@ -90,7 +100,7 @@ class BlockManager:
     # -- prefix cache ----------------------------------------------------------------------------------------------
 
     def match(self, sequence: Sequence) -> list[int]:
-        """The longest cached prefix of a sequence, as blocks; changes nothing but the sequence's hashes.
+        """The longest prefix of a sequence on the device, as blocks; changes nothing but the sequence's hashes.
 
         Covers no token that is computed in any case (`Sequence.num_sparable_tokens`). Valid until the next `share`,
         `extend` or `publish`.
@@ -108,6 +118,54 @@ class BlockManager:
             matched.append(block)
         return matched
 
+    def _hosted(self, sequence: Sequence, first: int) -> list[BlockHash]:
+        """Hashes of the sequence's blocks from `first` on, as far as the host alone has them."""
+        if self.host is None:
+            return []
+        host, hashes = self.host, sequence.block_hashes[first : sequence.num_sparable_tokens // self.block_size]
+        return list(takewhile(lambda each: each in host and each not in self._block_of, hashes))
+
+    def num_hosted(self, sequence: Sequence, first: int) -> int:
+        """How many blocks that follow the sequence's `first` ones on the device `fetched` would load."""
+        return len(self._hosted(sequence, first))
+
+    def fetched(self, sequence: Sequence, matched: list[int]) -> list[int] | None:
+        """The prefix of a waiting sequence with what the host has of it behind its `matched` blocks, which is loaded;
+        None while that is under way. Needs as many free blocks as `num_needed` says."""
+        hashes = self._hosted(sequence, len(matched))
+        if self.host is None or not hashes:
+            return matched
+        if self.host.is_loading(hashes[0]):
+            return None
+        load = self.host.begin(list(takewhile(lambda each: not self._is_loading(each), hashes)), matched)
+        for block in matched:
+            self._hold(block)
+        last = matched[-1] if matched else None
+        for index in range(len(load.hashes)):
+            last = self._take(last, len(load.hashes) - index)
+            load.blocks.append(last)
+        self.host.load(load)
+        self.settle()
+        return None if load in self.host.loads else self.match(sequence)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether blocks are being loaded from the host."""
+        return self.host is not None and bool(self.host.loads)
+
+    def flush(self) -> None:
+        """Has the host keep what was evicted since the last call; before a step overwrites it."""
+        if self.host is not None:
+            self.host.flush()
+
+    def settle(self) -> None:
+        """Lets everybody share what was loaded meanwhile."""
+        for load in () if self.host is None else self.host.over():
+            for block, block_hash in zip(load.blocks, load.hashes, strict=True):
+                if block_hash is not None:
+                    self._note(block, block_hash)
+            self._release(load.held)
+
     def num_needed(self, sequence: Sequence, matched: list[int]) -> int:
         """Free blocks it takes to hold all tokens of a waiting sequence, `matched` being its cached prefix.
 
@@ -120,9 +178,7 @@ class BlockManager:
         """Starts the sequence's block table with its cached prefix."""
         assert not sequence.block_table
         for block in matched:
-            if not self._ref_count[block]:
-                self._free.reuse(block)
-            self._ref_count[block] += 1
+            self._hold(block)
         sequence.block_table.extend(matched)
 
     def publish(self, sequence: Sequence, start: int) -> None:
@@ -136,7 +192,7 @@ class BlockManager:
         blocks, hashes = sequence.block_table[first:end], sequence.block_hashes[first:end]
         if sequence.adapter is not None:
             self._adapter_of.update(dict.fromkeys(hashes, sequence.adapter.name))
-        if len(hashes) == 1 or not self._block_of.keys().isdisjoint(hashes):
+        if len(hashes) == 1 or self.host is not None or not self._block_of.keys().isdisjoint(hashes):
             self._publish_each(sequence, first, end)
             return
         for block, block_hash in zip(blocks, hashes, strict=True):
@@ -157,15 +213,14 @@ class BlockManager:
 
     def _retract(self, hashes: list[BlockHash]) -> None:
         for block_hash in hashes:
-            self._adapter_of.pop(block_hash, None)
-            if (first := self._block_of.pop(block_hash, None)) is None:
-                continue
-            for block in (first, *self._copies.pop(block_hash, ())):
+            was_hosted = self.host is not None and self.host.drop(block_hash)
+            first = self._block_of.pop(block_hash, None)
+            for block in () if first is None else (first, *self._copies.pop(block_hash, ())):
                 self._hash_of[block] = None
                 if not self._ref_count[block]:
                     self._free.empty(block)
-            if self.listener is not None:
-                self.listener.removed(block_hash)
+            if was_hosted or first is not None:
+                self._forget(block_hash)
 
     # -- allocation ------------------------------------------------------------------------------------------------
 
@@ -185,23 +240,13 @@ class BlockManager:
         table, block_size = sequence.block_table, self.block_size
         number, most = -(-num_tokens // block_size), -(-expected_tokens // block_size)
         last, most = table[-1] if table else None, max(number, most)
-        take, hash_of, ref_count = self._free.take, self._hash_of, self._ref_count
         for index in range(len(table), number):
-            last = block = take(last, most - index)
-            if hash_of[block] is not None:
-                self._evict(block)
-            ref_count[block] = 1
-            table.append(block)
+            last = self._take(last, most - index)
+            table.append(last)
 
     def free(self, sequence: Sequence) -> None:
         """Gives back all blocks of a sequence, last one first."""
-        ref_count, hash_of, release = self._ref_count, self._hash_of, self._free.release
-        if sequence.block_table:
-            self._free.end_run(sequence.block_table[-1])
-        for block in reversed(sequence.block_table):
-            ref_count[block] -= 1
-            if not ref_count[block]:
-                release(block, evictable=hash_of[block] is not None)
+        self._release(sequence.block_table)
         sequence.block_table = []
 
     # -- invariants ------------------------------------------------------------------------------------------------
@@ -212,6 +257,9 @@ class BlockManager:
         `sequences` are all that may hold blocks.
         """
         uses = Counter(block for sequence in sequences for block in sequence.block_table)
+        if self.host is not None:
+            uses.update(block for load in self.host.loads for block in load.held)
+            self.host.check()
         expected = [0] * self.num_blocks
         for block, count in uses.items():
             expected[block] = count
@@ -221,11 +269,38 @@ class BlockManager:
         assert published.keys().isdisjoint(copies), "a block is another's copy and its own"
         assert all(block_hash in self._block_of for block_hash in self._copies), "a block is no block's copy"
         published.update(copies)
-        assert self._adapter_of.keys() <= self._block_of.keys(), "an adapter's block is not there"
+        assert self._adapter_of.keys() <= self.published(), "an adapter's block is not there"
         assert self._hash_of == [published.get(block) for block in range(self.num_blocks)], "the hash index is wrong"
         self._free.check(in_use=set(uses), evictable=published.keys() - uses.keys())
 
     # -- the rest is private ---------------------------------------------------------------------------------------
+
+    def _is_loading(self, block_hash: BlockHash) -> bool:
+        return self.host is not None and self.host.is_loading(block_hash)
+
+    def _hold(self, block: int) -> None:
+        """One more user of a block, which keeps it from being evicted."""
+        if not self._ref_count[block]:
+            self._free.reuse(block)
+        self._ref_count[block] += 1
+
+    def _take(self, last: int | None, most: int) -> int:
+        """A free block for one user, behind block `last`; its table is expected to need `most`."""
+        block = self._free.take(last, most)
+        if self._hash_of[block] is not None:
+            self._evict(block)
+        self._ref_count[block] = 1
+        return block
+
+    def _release(self, blocks: list[int]) -> None:
+        """One user less of each, last one first."""
+        ref_count, hash_of, release = self._ref_count, self._hash_of, self._free.release
+        if blocks:
+            self._free.end_run(blocks[-1])
+        for block in reversed(blocks):
+            ref_count[block] -= 1
+            if not ref_count[block]:
+                release(block, evictable=hash_of[block] is not None)
 
     def _extend_hashes(self, sequence: Sequence, num_tokens: int) -> None:
         """Hashes the whole blocks among the first `num_tokens` tokens that have no hash yet."""
@@ -248,14 +323,20 @@ class BlockManager:
         new: list[BlockHash] = []
         for index in range(first, end):
             block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
-            self._hash_of[block] = block_hash
-            if self._block_of.setdefault(block_hash, block) == block:
-                new.append(block_hash)
-            else:
-                self._copies.setdefault(block_hash, []).append(block)
+            was_held = self.holds(block_hash)
+            self._note(block, block_hash)
+            if was_held:
                 self._announce(sequence, index, new)
                 new = []
+            else:
+                new.append(block_hash)
         self._announce(sequence, end, new)
+
+    def _note(self, block: int, block_hash: BlockHash) -> None:
+        """The block holds this from now on."""
+        self._hash_of[block] = block_hash
+        if self._block_of.setdefault(block_hash, block) != block:
+            self._copies.setdefault(block_hash, []).append(block)
 
     def _announce(self, sequence: Sequence, end: int, hashes: list[BlockHash]) -> None:
         """Tells the listener about new hashes, which are the sequence's up to block `end`."""
@@ -264,7 +345,7 @@ class BlockManager:
             self.listener.stored(sequence.block_hashes[first - 1] if first else ROOT, hashes)
 
     def _evict(self, block: int) -> None:
-        """Forgets the prefix that a block holds."""
+        """Forgets the prefix that a block holds, or leaves it to the host."""
         block_hash = self._hash_of[block]
         assert block_hash is not None
         self._hash_of[block] = None
@@ -276,6 +357,12 @@ class BlockManager:
                 self._copies[block_hash] = copies
             return
         del self._block_of[block_hash]
+        left = block_hash if self.host is None else self.host.keep(block_hash, block)
+        if left is not None and left not in self._block_of:
+            self._forget(left)
+
+    def _forget(self, block_hash: BlockHash) -> None:
+        """No tier has it any more."""
         if self._adapter_of:
             self._adapter_of.pop(block_hash, None)
         if self.listener is not None:

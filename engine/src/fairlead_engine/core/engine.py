@@ -5,6 +5,7 @@ runner and step cost together and reports what happened; each decision is one of
 """
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,10 @@ from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.blocks import extra_bytes
 
 logger = logging.getLogger(__name__)
+
+
+_LOAD_SECONDS = 0.001
+"""After which a step that has nothing to compute looks again whether blocks were loaded from the host."""
 
 
 @dataclass(slots=True)
@@ -156,7 +161,7 @@ class Engine:
                 self._planning.planned(began, is_late=not step.was_awaited and self.runner.is_over(step.launched))
         if step is None:
             if not batch:  # there is nothing to compute before something else is ready
-                (self.adapters if self.adapters.is_awaited else self.grammars).wait()
+                self._wait()
             self._expect_end()
             return injected + self._broken()
         batch, sampled = self._results(step)
@@ -300,6 +305,7 @@ class Engine:
         With nobody's blocks to lose, an empty prefix cache is all it costs, and no request must fail for it.
         """
         try:
+            self.blocks.settle()
             self.check()
         except Exception as error:
             logger.exception("the books of KV blocks were wrong (%s); the prefix cache begins anew, empty", error)
@@ -362,6 +368,15 @@ class Engine:
         """All tokens before are accepted."""
         masks = self.grammars.begin(batch)
         return lambda: self.thinking.forced(batch, masks())
+
+    def _wait(self) -> None:
+        """For what those that wait need besides slots and blocks."""
+        if self.blocks.is_loading:
+            time.sleep(_LOAD_SECONDS)
+        elif self.adapters.is_awaited:
+            self.adapters.wait()
+        else:
+            self.grammars.wait()
 
     def _launch(self, batch: Batch) -> _Step:
         return _Step(batch, self.runner.launch(batch), self.scheduler.num_ended)

@@ -6,9 +6,10 @@ from typing import Any
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import CacheSize, choose_cache_size, size_without_cache
+from fairlead_engine.core.host_blocks import HostTier
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.core.scheduler import Limits
-from fairlead_engine.errors import KVCacheTooSmall
+from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.machine.memory import format_bytes
 from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import EngineInfo, ModelTask
@@ -42,18 +43,38 @@ def limits_of(config: EngineConfig, task: ModelTask, size: CacheSize, profile: E
 
 
 def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize) -> BlockManager:
-    """The blocks of the cache, for which the runner has made room. Raises KVCacheTooSmall."""
+    """The blocks of the cache, for which the runner has made room on the device and in the host's memory. Raises
+    ConfigError and KVCacheTooSmall."""
+    bytes_per_block, host = runner.kv_bytes_per_block(), None
+    num_places = _num_places(config, bytes_per_block)
+    memory, setting = size.num_blocks * bytes_per_block, "kv-cache-memory"
     try:
         runner.allocate_kv_cache(size.num_blocks, config.max_num_seqs or 0, -(-size.max_model_len // config.block_size))
+        if num_places:
+            memory, setting = num_places * bytes_per_block, "host-kv-cache-memory"
+            runner.allocate_places(num_places)
+            host = HostTier(num_places, runner)
     except (MemoryError, RuntimeError) as error:  # the latter is torch's
-        wanted = format_bytes(size.num_blocks * runner.kv_bytes_per_block())
-        raise KVCacheTooSmall(f"no {wanted} can be had for the KV cache; lower kv-cache-memory") from error
+        raise KVCacheTooSmall(f"no {format_bytes(memory)} can be had for the KV cache; lower {setting}") from error
     return BlockManager(
         size.num_blocks,
         config.block_size,
         enable_prefix_caching=config.enable_prefix_caching and not runner.model_config.task.sees_all,
         make_allocator=runner.block_allocator,
+        host=host,
     )
+
+
+def _num_places(config: EngineConfig, bytes_per_block: int) -> int:
+    """Blocks that the host's memory is to keep. Raises ConfigError."""
+    if config.host_kv_cache_memory is None:
+        return 0
+    if not bytes_per_block:
+        raise ConfigError("host_kv_cache_memory", "is set, and this model keeps no keys and values", "leave it out")
+    if config.host_kv_cache_memory < bytes_per_block:
+        problem = f"{config.host_kv_cache_memory} is less than the {bytes_per_block} bytes of one block"
+        raise ConfigError("host_kv_cache_memory", problem, "raise it, or leave it out")
+    return config.host_kv_cache_memory // bytes_per_block
 
 
 def drafting_of(config: EngineConfig) -> Drafting | None:

@@ -39,6 +39,7 @@ class LoadGauge:
             queued_prefill_tokens=scheduler.num_prefill_tokens,
             kv_blocks_free=scheduler.blocks.num_free,
             kv_blocks_total=scheduler.blocks.num_blocks,
+            kv_blocks_host=0 if scheduler.blocks.host is None else scheduler.blocks.host.num_places,
             kv_tokens=scheduler.slots.num_kv_tokens,
             num_steps=self._step_cost.num_steps,
             num_preemptions=counters.num_preemptions,
@@ -57,6 +58,8 @@ class LoadGauge:
             load = replace(load, **self._grammars.figures)
         if drafting is not None:
             load = replace(load, **drafting.figures)
+        if (host := scheduler.blocks.host) is not None:
+            load = replace(load, num_blocks_saved=host.num_saved, num_blocks_loaded=host.num_loaded)
         return replace(load, **self._adapters.figures) if self._adapters is not None else load
 
     @property

@@ -1,6 +1,6 @@
 """What the engine needs of the thing that computes: `ModelRunner` in earnest, `FakeRunner` in tests."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +83,19 @@ class Runner(Protocol[Launched]):
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for blocks 0 to `num_blocks - 1`, and for as many sequences at once, each of at most so many of
         them; called once, before the first `launch`."""
+        ...
+
+    def allocate_places(self, num_places: int) -> None:
+        """Makes room for copies of so many blocks in the host's memory; called once, after `allocate_kv_cache`, or
+        never."""
+        ...
+
+    def save_blocks(self, blocks: list[int], places: list[int]) -> None:
+        """`BlockMover.save_blocks`."""
+        ...
+
+    def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
+        """`BlockMover.load_blocks`."""
         ...
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:

@@ -61,8 +61,9 @@ class Scheduler:
     once however many and however long they are.
 
     A waiting sequence whose next block a running one is computing waits until that block can be shared, so that a
-    prefix many prompts have in common is computed once even when they come together. Those behind it may pass, but only
-    into slots and blocks that it will not need.
+    prefix many prompts have in common is computed once even when they come together. So does a sequence whose next
+    block is being loaded from the host's memory. Those behind it may pass, but only into slots and blocks that it will
+    not need.
 
     Sources: the unified budget of vLLM's V1 scheduler; chunked prefill of Sarathi-Serve (Agrawal et al., 2024).
     """
@@ -213,7 +214,8 @@ class Scheduler:
     def _look_up(self, sequence: Sequence) -> list[int]:
         """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
         matched = self.blocks.match(sequence)
-        num_expected = len(matched) + self.coming.num_coming(sequence, len(matched))
+        num_cached = len(matched) + self.blocks.num_hosted(sequence, len(matched))
+        num_expected = num_cached + self.coming.num_coming(sequence, num_cached)
         sequence.num_expected_cached_tokens = num_expected * self.blocks.block_size
         return matched
 
@@ -226,6 +228,7 @@ class Scheduler:
         chooses as there; sequences that surely end with it are left out.
         """
         num_preemptions = self.counters.num_preemptions
+        self.blocks.settle()
         self.injected = self.injections.put_in(self.slots) if self.injections else []
         batch = self._schedule_running()
         if self.waiting and self.counters.num_preemptions == num_preemptions:
@@ -234,6 +237,7 @@ class Scheduler:
         batch.chunks.sort(key=lambda item: item.num_tokens > 1)
         if self.drafting is not None:
             self._add_drafts(batch, self.drafting)
+        self.blocks.flush()  # the step will overwrite what was evicted for it
         return batch
 
     def _schedule_running(self) -> Batch:
@@ -356,6 +360,8 @@ class Scheduler:
                 weight -= self._weight(sequence)
             num_slots -= 1
             num_blocks -= num_needed + 1  # as `num_reserved_blocks` would count
+            if matched is not None:
+                matched = self.blocks.fetched(sequence, matched)
             if matched is None:
                 num_awaiting[sequence.part_of] += 1
                 position += 1

@@ -15,6 +15,7 @@ from torch import Tensor
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.guesser import draft_places, fitted, next_tokens
+from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import Computed, ModelPart, check_generates
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
@@ -89,6 +90,15 @@ class DraftModel:
         """By slot, the tokens whose keys and values are there,"""
         self._block_tables: list[list[int] | None] = [None] * num_slots
         """and the table that they are in: a sequence has another each time it begins to run."""
+
+    @property
+    def host(self) -> HostCache | None:
+        """Copies of its blocks in the host's memory."""
+        return self._part.host
+
+    def allocate_places(self, num_places: int) -> None:
+        """Makes room in the host's memory for copies of so many blocks."""
+        self._part.allocate_places(num_places)
 
     def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
         """Computes what it lacks of the batch, and its drafts, one after the other: int32 [drafts], item by item; they

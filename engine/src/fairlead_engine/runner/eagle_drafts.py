@@ -21,6 +21,7 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.eagle_head import EagleHead, load_eagle_head
 from fairlead_engine.runner.draft_trees import Frontier, check_width, fill_dynamic, put_drafts
 from fairlead_engine.runner.guesser import draft_places, next_tokens
+from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.sampler import Sampler
@@ -82,6 +83,7 @@ class EagleDrafts:
             head_dim=head.config.head_dim,
             shared_value_dim=head.config.shared_value_dim,
         )
+        self.host: HostCache | None = None
         part.tapped_layers = head.tapped_layers
 
     @property
@@ -96,6 +98,9 @@ class EagleDrafts:
         shape = num_slots, self._head.config.hidden_size
         self._hidden = torch.zeros(shape, dtype=self._layout.dtype, device=self._device)
         """By slot, what was computed last: of the position before its last token's."""
+
+    def allocate_places(self, num_places: int) -> None:
+        self.host = HostCache(self._backend, self._layout, [self._cache], num_places)
 
     def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
         self._tables.update(plan.new_blocks)

@@ -4,7 +4,7 @@ It stands where `ModelRunner` does, for models in which each token sees all othe
 every prompt is in one of them (`Limits.whole_prompts`).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +96,18 @@ class EncoderRunner:
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Nor made."""
+
+    def allocate_places(self, num_places: int) -> None:
+        """Nobody asks, as blocks take no bytes."""
+        raise NotImplementedError
+
+    def save_blocks(self, blocks: list[int], places: list[int]) -> None:
+        """Nobody asks."""
+        raise NotImplementedError
+
+    def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
+        """Nobody asks."""
+        raise NotImplementedError
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
         """Everything is torch's."""

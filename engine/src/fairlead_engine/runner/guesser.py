@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
@@ -39,6 +40,13 @@ class Guesser(Protocol):
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
         """Makes room for as many blocks and slots as the model has, whose `tokens` it reads and adds to."""
+        ...
+
+    host: HostCache | None
+    """Copies of its own cache's blocks in the host's memory; None = it has no cache, or there are none."""
+
+    def allocate_places(self, num_places: int) -> None:
+        """Makes room in the host's memory for copies of so many of its blocks."""
         ...
 
     def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:

@@ -36,6 +36,7 @@ class MedusaHeads:
     it keeps one hidden state."""
 
     bytes_per_block = num_ahead = 0
+    host = None
 
     @classmethod
     def load(cls, config: EngineConfig, part: ModelPart) -> Self:
@@ -84,6 +85,9 @@ class MedusaHeads:
         self._hidden = torch.zeros((num_slots, output.shape[1]), dtype=output.dtype, device=self._device)
         """By slot, what its last token was chosen from."""
         self._tokens = tokens
+
+    def allocate_places(self, num_places: int) -> None:
+        """It has no cache."""
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
         return computed.hidden

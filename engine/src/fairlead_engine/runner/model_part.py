@@ -28,6 +28,7 @@ from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.foreign_settings import check_settings
 from fairlead_engine.runner.foreign_trial import try_out
 from fairlead_engine.runner.host_adapters import AdapterAgreement, HostAdapters
+from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.image_vectors import ImageVectors
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
@@ -114,6 +115,8 @@ class ModelPart:
         """Of a device that has memory of its own."""
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
         self._caches: list[LayerCache] = []
+        self.host: HostCache | None = None
+        """Copies of blocks in the host's memory; None = there are none."""
         self._tables: Any = None
 
     def _load(self, settings: EngineConfig, found: ModelConfig | ForeignConfig) -> Decoder | ForeignDecoder:
@@ -146,7 +149,7 @@ class ModelPart:
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for so many blocks and slots; forgets what an earlier cache held."""
-        self._caches, self._graphs = [], None  # frees the earlier one first
+        self._caches, self._graphs, self.host = [], None, None  # frees the earlier one first
         stays = self._recorder is not None  # what graphs read must stay where it is, and they need a slot to spare
         self._caches = self.backend.allocate(self.layout, num_blocks + stays)
         self._tables = self.backend.tables(self.layout, num_slots + stays, blocks_per_slot)
@@ -155,6 +158,10 @@ class ModelPart:
             self._tables.rows[num_slots] = num_blocks
         if self.meter is not None:
             self.meter.begin()
+
+    def allocate_places(self, num_places: int) -> None:
+        """Makes room in the host's memory for copies of so many blocks."""
+        self.host = HostCache(self.backend, self.layout, self._caches, num_places)
 
     def clear(self) -> None:
         """Fills the cache with zeros, for who may read what nobody has stored."""

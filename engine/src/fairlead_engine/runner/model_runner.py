@@ -3,8 +3,8 @@
 The core's engine calls it. It never decides what runs, and only reads the sequences it is given.
 """
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -30,6 +30,7 @@ from fairlead_engine.runner.dummy_steps import (
     largest_step,
 )
 from fairlead_engine.runner.guesser import Guesser
+from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.pooler import Pooler, write_vectors
 from fairlead_engine.runner.progress import Progress
@@ -43,6 +44,8 @@ from fairlead_engine.types.adapters import AdapterFacts
 from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import UNKNOWN, SampledToken, ScheduledSequence
 
+_LOADED_AT_ONCE = 2**20
+"""Bytes that are copied from the host's memory to a CPU's cache while nothing else is done: some 0.2 ms."""
 _MAX_SCORED_LOGITS = 2**23
 """Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
 
@@ -76,6 +79,7 @@ class ModelRunner:
 
     def __init__(self, config: EngineConfig) -> None:
         """Loads the model in the folder `config.model`, and what drafts for it. The cache comes separately."""
+        self._loader = ThreadPoolExecutor(1, "load-blocks")
         self._ranks = Ranks(config) if config.tensor_parallel_size > 1 else None
         try:  # the others load theirs meanwhile
             self._part = part = ModelPart(config, Shard(0, config.tensor_parallel_size))
@@ -130,6 +134,41 @@ class ModelRunner:
         if self._guesser is not None:
             self._guesser.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
         self._sent = SentSlots(num_slots, 0 if self._guesser is None else self._guesser.num_ahead)
+
+    def allocate_places(self, num_places: int) -> None:
+        """Makes room in the host's memory for copies of so many blocks, those of a draft model's cache too."""
+        if self._ranks is not None:
+            self._ranks.allocate_places(num_places)
+        self._part.allocate_places(num_places)
+        if self._guesser is not None:
+            self._guesser.allocate_places(num_places)
+
+    def save_blocks(self, blocks: list[int], places: list[int]) -> None:
+        """Copies what blocks hold to the host's memory. Raises RankLost."""
+        if self._ranks is not None:
+            self._ranks.save_blocks(blocks, places)
+        for copies in self._host_caches:
+            copies.save(blocks, places)
+
+    def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
+        """Copies it back, large amounts on a CPU beside the steps. Raises RankLost."""
+        if self._ranks is not None:
+            self._ranks.load_blocks(places, blocks)
+
+        def load() -> None:
+            for copies in self._host_caches:
+                copies.load(places, blocks)
+
+        if self.device.type != "cpu" or len(blocks) * self.kv_bytes_per_block() <= _LOADED_AT_ONCE:
+            load()
+            return lambda: True
+        loading = self._loader.submit(load)
+        return lambda: loading.done() and loading.result() is None
+
+    @property
+    def _host_caches(self) -> list[HostCache]:
+        of_drafts = None if self._guesser is None else self._guesser.host
+        return [copies for copies in (self._part.host, of_drafts) if copies is not None]
 
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
@@ -310,6 +349,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Ends the processes of other ranks; nothing can be launched any more."""
+        self._loader.shutdown()
         if self._ranks is not None:
             self._ranks.close()
 

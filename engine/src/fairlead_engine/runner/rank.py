@@ -24,13 +24,16 @@ from fairlead_engine.runner.rank_messages import (
     HERE,
     READY,
     Allocate,
+    AllocatePlaces,
     Capture,
     ForgetAdapter,
     Join,
+    LoadBlocks,
     Measure,
     PlaceAdapter,
     ReadAdapter,
     Reader,
+    SaveBlocks,
     Step,
 )
 from fairlead_protocol.logs import configure_logging
@@ -85,6 +88,12 @@ def serve(part: ModelPart, reader: Reader) -> None:
         match message:
             case Allocate(num_blocks, num_slots, blocks_per_slot):
                 part.allocate(num_blocks, num_slots, blocks_per_slot)
+            case AllocatePlaces(num_places):
+                part.allocate_places(num_places)
+            case SaveBlocks(blocks, places) if part.host is not None:
+                part.host.save(blocks, places)
+            case LoadBlocks(places, blocks) if part.host is not None:
+                part.host.load(places, blocks)
             case Measure(utilization, limits):
                 part.memory_for_cache(utilization, limits)
             case Capture(max_num_batched_tokens):

@@ -36,6 +36,26 @@ class Allocate(msgspec.Struct, frozen=True, tag=True, array_like=True):
     blocks_per_slot: int
 
 
+class AllocatePlaces(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Make room for copies of blocks in the host's memory."""
+
+    num_places: int
+
+
+class SaveBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Copy blocks to places in the host's memory."""
+
+    blocks: list[int]
+    places: list[int]
+
+
+class LoadBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Copy places in the host's memory to blocks."""
+
+    places: list[int]
+    blocks: list[int]
+
+
 class Measure(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Say how much memory is left for a cache."""
 
@@ -75,7 +95,19 @@ class ForgetAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
     key: int
 
 
-Message = Join | Allocate | Measure | Capture | ReadAdapter | PlaceAdapter | ForgetAdapter | Step
+Message = (
+    Join
+    | Allocate
+    | AllocatePlaces
+    | SaveBlocks
+    | LoadBlocks
+    | Measure
+    | Capture
+    | ReadAdapter
+    | PlaceAdapter
+    | ForgetAdapter
+    | Step
+)
 
 
 class Writer:

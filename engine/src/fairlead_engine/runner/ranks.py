@@ -27,13 +27,16 @@ from fairlead_engine.runner.rank_messages import (
     HERE,
     READY,
     Allocate,
+    AllocatePlaces,
     Capture,
     ForgetAdapter,
     Join,
+    LoadBlocks,
     Measure,
     Message,
     PlaceAdapter,
     ReadAdapter,
+    SaveBlocks,
     Step,
     Writer,
 )
@@ -99,6 +102,18 @@ class Ranks:
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Has them make room for the cache, as rank 0 does."""
         self._send(Allocate(num_blocks, num_slots, blocks_per_slot))
+
+    def allocate_places(self, num_places: int) -> None:
+        """Has them make room in the host's memory for copies of so many blocks."""
+        self._send(AllocatePlaces(num_places))
+
+    def save_blocks(self, blocks: list[int], places: list[int]) -> None:
+        """Has them copy blocks to places in the host's memory."""
+        self._send(SaveBlocks(blocks, places))
+
+    def load_blocks(self, places: list[int], blocks: list[int]) -> None:
+        """Has them copy these back, before the next step."""
+        self._send(LoadBlocks(places, blocks))
 
     def measure(self, utilization: float, limits: StepLimits) -> None:
         """Has them say how much memory they have left for a cache, as rank 0 does: they meet in the least."""

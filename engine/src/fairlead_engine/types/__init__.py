@@ -242,6 +242,10 @@ class EngineLoad(LoadFigures, kw_only=True, frozen=True, omit_defaults=True):
     """and one was read from its folder,"""
     adapter_read_seconds: float = 0.0
     """and how long that took, until it could be placed."""
+    num_blocks_saved: int = 0
+    """KV blocks that were copied to the host's memory when the device had no room for them."""
+    num_blocks_loaded: int = 0
+    """KV blocks that were copied back for a prompt that begins with them."""
     num_failed_checks: int = 0
     """Times the idle engine found its books of blocks wrong and emptied its prefix cache."""
     prefix_query_tokens: int = 0

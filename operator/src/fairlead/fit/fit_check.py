@@ -165,7 +165,9 @@ def _divides_group(shape: ModelConfig, choice: EngineChoice, group: int) -> str:
 
 def _judged(found: Fit, memory: int) -> Fit:
     choice, need, device = found.choice, found.need, found.memory.device
-    usable = int(memory * choice.utilization) if device is DeviceKind.CUDA and choice.kv_memory is None else memory
+    usable = memory - choice.host_kv_memory if device is DeviceKind.CPU else memory
+    if device is DeviceKind.CUDA and choice.kv_memory is None:
+        usable = int(memory * choice.utilization)
     left = usable - need.beside_cache
     cache = min(left, choice.kv_memory) if choice.kv_memory is not None else left
     if device is DeviceKind.CPU and choice.kv_memory is None:

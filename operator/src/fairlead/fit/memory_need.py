@@ -42,6 +42,8 @@ class EngineChoice:
     kv_dtype: str = "auto"
     kv_memory: int | None = None
     """Bytes; None = what is left."""
+    host_kv_memory: int = 0
+    """Bytes of the host's memory for prefixes that the cache has no room for."""
     block_size: int = BLOCK_SIZE
     max_model_len: int | None = None
     max_num_seqs: int | None = None
@@ -71,13 +73,14 @@ class EngineChoice:
         extra, speculative = _extra(engine.extra_args), engine.speculative
         has_any = bool(spec.adapters) or not _ADAPTERS_GIVEN.isdisjoint(extra)
         num_adapters = NUM_ADAPTERS if engine.max_loras is None and has_any else engine.max_loras or 0
-        memory = extra.get("kv-cache-memory")
+        memory, host_memory = _bytes(extra, "kv-cache-memory"), _bytes(extra, "host-kv-cache-memory")
         return cls(
             dtype=_one_of(extra, "dtype", Dtype) or str(engine.dtype),
             quantization=extra.get("quantization", engine.quantization and str(engine.quantization)),
             head_quantization=_one_of(extra, "head-quantization", ROUNDED),
             kv_dtype=_one_of(extra, "kv-cache-dtype", KvCacheDtype) or str(engine.kv_cache.dtype),
-            kv_memory=engine.kv_cache.memory if memory is None else _bytes(memory),
+            kv_memory=engine.kv_cache.memory if memory is None else memory,
+            host_kv_memory=host_memory or 0,
             block_size=_number(extra, "block-size", engine.kv_cache.block_size) or BLOCK_SIZE,
             max_model_len=_number(extra, "max-model-len", engine.max_model_len),
             max_num_seqs=_number(extra, "max-num-seqs", engine.max_num_seqs),
@@ -129,13 +132,15 @@ def _one_of(extra: Mapping[str, str], name: str, known: Iterable[str]) -> str | 
     return value
 
 
-def _bytes(memory: str) -> int:
+def _bytes(extra: Mapping[str, str], name: str) -> int | None:
+    if (memory := extra.get(name)) is None:
+        return None
     try:
         found = parse_bytes(memory)
     except ValueError as error:
-        raise ValueError(f"engine.extraArgs: --kv-cache-memory: {error}") from error
+        raise ValueError(f"engine.extraArgs: --{name}: {error}") from error
     if not 0 < found < 2**63:
-        raise ValueError(f"engine.extraArgs: --kv-cache-memory {memory[:20]} is no memory that a machine has")
+        raise ValueError(f"engine.extraArgs: --{name} {memory[:20]} is no memory that a machine has")
     return found
 
 

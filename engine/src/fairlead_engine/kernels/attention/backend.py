@@ -153,6 +153,13 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         is what was there before the call."""
         ...
 
+    def copy_blocks(
+        self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor
+    ) -> None:
+        """Copies whole blocks of a layer's cache, int64 [blocks], to as many of another cache, as they are stored. Both
+        were allocated by this backend with this layout, be it on another device."""
+        ...
+
 
 @runtime_checkable
 class CapturableBackend(AttentionBackend[Tables, Metadata], Protocol[Tables, Metadata]):

@@ -178,6 +178,17 @@ class BlockTables:
     def move(self, cache: LayerCache, metadata: BlockTableMetadata, sources: Tensor, targets: Tensor) -> None:
         move_slots(cache, metadata.slot_mapping, sources, targets)
 
+    def copy_blocks(
+        self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor
+    ) -> None:
+        copy_whole_blocks(source, target, sources, targets)
+
+
+def copy_whole_blocks(source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor) -> None:
+    """`AttentionBackend.copy_blocks` between caches of `allocate_blocks`."""
+    for heads, copies in zip(source.stored, target.stored, strict=True):
+        heads.move(0, sources, targets, copies)
+
 
 def move_slots(cache: LayerCache, slot_mapping: Tensor, sources: Tensor, targets: Tensor) -> None:
     """`AttentionBackend.move` in a cache of `allocate_blocks`."""

@@ -173,6 +173,13 @@ class CPUSpans:
         for heads in cache.stored:
             heads.move(1, metadata.slots[sources], metadata.slots[targets])
 
+    def copy_blocks(
+        self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor
+    ) -> None:
+        for heads, copies in zip(source.stored, target.stored, strict=True):
+            size = layout.block_size
+            heads.unflatten(1, size).move(1, sources, targets, copies.unflatten(1, size))
+
 
 def _attend_plainly(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySpan, scoring: Scoring) -> Tensor:
     """From queries [num_queries, kv_heads, group, head_dim] to the same shape, over keys and values [kv_heads, tokens,

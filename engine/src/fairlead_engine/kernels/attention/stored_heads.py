@@ -43,21 +43,35 @@ class StoredHeads(NamedTuple):
             self.numbers.index_copy_(dim, places, heads)
             return
         numbers, scales = quantize_heads(heads, self.numbers.dtype)
-        # As bytes: torch copies no 8-bit floats by index on a CPU.
-        self.numbers.view(torch.uint8).index_copy_(dim, places, numbers.view(torch.uint8))
+        self._bits.index_copy_(dim, places, numbers.view(torch.uint8))
         self.scales.index_copy_(dim, places, scales)
 
-    def move(self, dim: int, sources: Tensor, targets: Tensor) -> None:
-        """Copies what is at `sources` int64 [n] of one dimension to `targets`, as it is stored."""
-        bits = self.numbers.view(torch.uint8) if self.scales is not None else self.numbers
-        bits.index_copy_(dim, targets, bits.index_select(dim, sources))
-        if self.scales is not None:
-            self.scales.index_copy_(dim, targets, self.scales.index_select(dim, sources))
+    def move(self, dim: int, sources: Tensor, targets: Tensor, into: "StoredHeads | None" = None) -> None:
+        """Copies what is at `sources` int64 [n] of one dimension to `targets`, as it is stored. `into`: heads of the
+        same shape but for that dimension, on any device; None = these."""
+        into = into or self
+        for found, copies in ((self._bits, into._bits), (self.scales, into.scales)):
+            if found is not None and copies is not None:
+                picked = found.index_select(dim, sources.to(found.device)).to(copies.device)
+                copies.index_copy_(dim, targets.to(copies.device), picked)
+
+    @property
+    def _bits(self) -> Tensor:
+        """The numbers as torch copies them by index on a CPU, which it does with no 8-bit floats."""
+        return self.numbers.view(torch.uint8) if self.scales is not None else self.numbers
 
     def flatten(self, first: int, last: int) -> "StoredHeads":
         """A view whose dimensions from `first` to `last`, of those before head_dim, are one."""
         scales = None if self.scales is None else self.scales.flatten(first, last)
         return StoredHeads(self.numbers.flatten(first, last), scales)
+
+    def unflatten(self, dim: int, size: int) -> "StoredHeads":
+        """A view with one dimension, before head_dim, divided into two, of which the second has this size."""
+
+        def divided(tensor: Tensor) -> Tensor:
+            return tensor.view(*tensor.shape[:dim], -1, size, *tensor.shape[dim + 1 :])
+
+        return StoredHeads(divided(self.numbers), None if self.scales is None else divided(self.scales))
 
     def narrow(self, dim: int, start: int, length: int) -> "StoredHeads":
         """A view of consecutive places of one dimension."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, Numbers
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
-from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks, move_slots
+from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks, copy_whole_blocks, move_slots
 from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.norm_rope import HeadTurn
@@ -133,6 +133,11 @@ class TritonPaged:
 
     def move(self, cache: LayerCache, metadata: PagedStep, sources: Tensor, targets: Tensor) -> None:
         move_slots(cache, metadata.slot_mapping, sources, targets)
+
+    def copy_blocks(
+        self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor
+    ) -> None:
+        copy_whole_blocks(source, target, sources, targets)
 
     def _grid(
         self, layout: CacheLayout, query_starts: Numbers, context_lens: Numbers, before: list[Grid]

@@ -1,0 +1,142 @@
+"""The second tier of the prefix cache: blocks that left the device and stay in the host's memory.
+
+The block manager keeps an evicted block here instead of forgetting it, and loads it back for a sequence whose prompt
+begins with it. This module knows hashes, block ids and places; the `BlockMover` knows tensors.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairlead_protocol.blocks import BlockHash
+
+
+class BlockMover(Protocol):
+    """Copies whole blocks between the device's cache and the host's places. A runner is one."""
+
+    def save_blocks(self, blocks: list[int], places: list[int]) -> None:
+        """Copies what blocks hold to as many places, before any step that is launched later overwrites a block."""
+        ...
+
+    def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
+        """Begins to copy what places hold to as many blocks. The result tells whether all is there; a step that reads
+        the blocks may be launched from then on."""
+        ...
+
+
+@dataclass(slots=True)
+class Load:
+    """Blocks on their way from the host to the device."""
+
+    hashes: list[BlockHash | None]
+    """What each block will hold; None = nobody may share it any more."""
+    blocks: list[int]
+    prefix: list[int]
+    """Blocks of the device before them in the prompt, which stay there until the load is over."""
+    places: list[int]
+    is_over: Callable[[], bool]
+
+    @property
+    def held(self) -> list[int]:
+        """Every block of the device that the load keeps from being evicted, in the order of the prompt."""
+        return [*self.prefix, *self.blocks]
+
+
+class HostTier:
+    """Places 0 to `num_places - 1` of the host's memory. A new block takes an empty place, or that of the block whose
+    last use was longest ago and which is not being loaded."""
+
+    def __init__(self, num_places: int, mover: BlockMover) -> None:
+        self.num_places = num_places
+        self.num_saved = self.num_loaded = 0
+        """Blocks copied to the host and back since the start."""
+        self._mover = mover
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all blocks and loads."""
+        self._place_of: OrderedDict[BlockHash, int] = OrderedDict()
+        """By last use, the oldest first."""
+        self._empty = list(reversed(range(self.num_places)))
+        self._unsaved: dict[int, int] = {}
+        """By place, the block whose copy it is to hold (`flush`)."""
+        self.loads: list[Load] = []
+
+    def __contains__(self, block_hash: object) -> bool:
+        return block_hash in self._place_of
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        return iter(self._place_of)
+
+    def keep(self, block_hash: BlockHash, block: int) -> BlockHash | None:
+        """Takes over what an evicted block holds. Returns the hash that this tier has no place for any more: another,
+        the same where all places are being loaded, or None."""
+        if block_hash in self._place_of:
+            self._place_of.move_to_end(block_hash)
+            return None
+        left = None
+        if not self._empty:
+            loading = {place for load in self.loads for place in load.places}
+            left = next((each for each, place in self._place_of.items() if place not in loading), None)
+            if left is None:
+                return block_hash
+            self._empty.append(self._place_of.pop(left))
+        place = self._place_of[block_hash] = self._empty.pop()
+        self._unsaved[place] = block
+        return left
+
+    def drop(self, block_hash: BlockHash) -> bool:
+        """Nobody may share what a block with this hash holds, be it on its way to the device. Whether it was here."""
+        for load in self.loads:
+            load.hashes = [None if each == block_hash else each for each in load.hashes]
+        place = self._place_of.pop(block_hash, None)
+        if place is None:
+            return False
+        self._unsaved.pop(place, None)
+        if not any(place in load.places for load in self.loads):
+            self._empty.append(place)
+        return True
+
+    def flush(self) -> None:
+        """Copies what was kept since the last call; before a step overwrites the blocks."""
+        if self._unsaved:
+            self._mover.save_blocks(list(self._unsaved.values()), list(self._unsaved))
+            self.num_saved += len(self._unsaved)
+            self._unsaved.clear()
+
+    def begin(self, hashes: list[BlockHash], prefix: list[int]) -> Load:
+        """Reserves places for a load, whose `blocks` are to be filled in before `load`."""
+        for block_hash in reversed(hashes):  # the head of a chain is used by more prompts than its tail
+            self._place_of.move_to_end(block_hash)
+        load = Load([*hashes], [], prefix, [self._place_of[each] for each in hashes], lambda: False)
+        self.loads.append(load)
+        return load
+
+    def load(self, load: Load) -> None:
+        """Begins to copy."""
+        self.flush()
+        load.is_over = self._mover.load_blocks(load.places, load.blocks)
+        self.num_loaded += len(load.blocks)
+
+    def is_loading(self, block_hash: BlockHash) -> bool:
+        """Whether a block with this hash is on its way."""
+        return any(block_hash in load.hashes for load in self.loads)
+
+    def over(self) -> list[Load]:
+        """Loads that are over, each told once."""
+        over = [load for load in self.loads if load.is_over()]
+        if over:
+            self.loads = [load for load in self.loads if load not in over]
+            used = {*self._place_of.values(), *self._empty, *(place for load in self.loads for place in load.places)}
+            self._empty += [place for load in over for place in load.places if place not in used]
+        return over
+
+    def check(self) -> None:
+        """Raises AssertionError unless every place is empty, holds one hash, or is being loaded."""
+        loading = {place for load in self.loads for place in load.places}
+        kept = [*self._place_of.values(), *self._empty]
+        assert len(kept) == len(set(kept)), "two hashes have one place in the host's memory"
+        assert {*kept, *loading} == set(range(self.num_places)), "a place in the host's memory is lost"
+        assert loading.isdisjoint(self._empty), "a place in the host's memory is empty that is being loaded"
+        assert self._unsaved.keys() <= set(self._place_of.values()), "a block is to be saved in no place"
