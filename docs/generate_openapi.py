@@ -10,8 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fairlead import __version__
-from fairlead.gateway.openai.document import FILE, PATH_DOCUMENT
-from fairlead.gateway.openai.routes import INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PROBES
+from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PATH_DOCUMENT, PROBES
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.service import Service

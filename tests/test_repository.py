@@ -192,7 +192,7 @@ def test_every_sentence_that_the_troubleshooting_quotes_is_printed_somewhere() -
 def test_the_troubleshooting_has_every_reason_and_code_that_means_trouble() -> None:
     import fairlead.gateway
     from fairlead.api.conditions import Reason
-    from fairlead.gateway.dispatch.refusals import QueueOutcome
+    from fairlead.gateway.openai.errors import QueueOutcome
     from fairlead_engine.errors import ModelLoadReason
     from fairlead_protocol.downloads import DownloadFailure
 

@@ -6,10 +6,15 @@ from typing import Any
 from aiohttp.web import AbstractResource
 
 from fairlead.controller.operator_metrics import OperatorMetrics, health_app
-from fairlead.gateway.dispatch.refusals import QueueOutcome
-from fairlead.gateway.openai.document import PATH_DOCUMENT
-from fairlead.gateway.openai.errors import RequestOutcome
-from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PROBES
+from fairlead.gateway.openai.errors import QueueOutcome, RequestOutcome
+from fairlead.gateway.openai.routes import (
+    CONTROL_PATHS,
+    INFERENCE_PATHS,
+    INJECT_PATH,
+    MODELS_PATH,
+    PATH_DOCUMENT,
+    PROBES,
+)
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.service import Service

@@ -12,12 +12,12 @@ from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.controller.start_stages import StartStage
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.gateway_metrics import Metrics as GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.sse import Usage
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.prompts.tokenizers import Tokenizers
-from fairlead.gateway.telemetry.gateway_metrics import Metrics as GatewayMetrics
 from fairlead.kube.client import KubeClient
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.queue import Ticket

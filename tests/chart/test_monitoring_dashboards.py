@@ -22,8 +22,7 @@ from monitoring.expressions import Labels, Wrong, labels_of, selectors
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.reconcile import ReconcileOutcome
-from fairlead.gateway.dispatch.refusals import QueueOutcome
-from fairlead.gateway.openai.errors import RequestOutcome
+from fairlead.gateway.openai.errors import QueueOutcome, RequestOutcome
 from fairlead.routing.health import Failure
 
 VARIABLES = {"model": ".+", "namespace": "[^/]+", "replica": ".+", "__rate_interval": "1m", "datasource": "prometheus"}

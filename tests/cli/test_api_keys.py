@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.gateway.access.check import KeyedAccess
+from fairlead.gateway.access import KeyedAccess
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool, running_gateway
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.gateway import gateway_command as command
-from fairlead.gateway.access.check import OpenAccess
+from fairlead.gateway.access import OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.demo import resolve_model

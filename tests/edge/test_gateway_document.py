@@ -21,10 +21,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from fairlead.gateway.dispatch.refusals import QueueOutcome
 from fairlead.gateway.openai import errors
-from fairlead.gateway.openai.document import FILE
-from fairlead.gateway.openai.routes import INFERENCE_PATHS, INJECT_PATH, PROBES
+from fairlead.gateway.openai.errors import QueueOutcome
+from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, PROBES
 from fairlead.routing.replica import Replica
 from fairlead_testing.gateways import make_pool, running_gateway
 

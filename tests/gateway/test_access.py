@@ -9,7 +9,7 @@ import aiohttp
 import openai
 import pytest
 
-from fairlead.gateway.access.check import KeyedAccess, OpenAccess
+from fairlead.gateway.access import KeyedAccess, OpenAccess
 from fairlead.gateway.observation import REFUSALS_LOGGED_AT_ONCE
 from fairlead_protocol.logs import LogfmtFormatter
 

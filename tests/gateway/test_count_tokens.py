@@ -8,7 +8,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from fairlead.gateway.access.check import KeyedAccess
+from fairlead.gateway.access import KeyedAccess
 from fairlead.routing.replica import Replica
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.engine import Refusal

@@ -5,8 +5,8 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.gateway.prompts import tokenising
-from fairlead.gateway.prompts.tokenising import CHUNK_BLOCKS, HashChains
+from fairlead.gateway.prompts import prompt_program
+from fairlead.gateway.prompts.prompt_program import CHUNK_BLOCKS, HashChains
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes, hash_blocks, num_cacheable_blocks
 
 CHAINS = HashChains(max_chunks=5)
@@ -28,7 +28,7 @@ def test_only_what_is_new_is_computed(monkeypatch) -> None:
         computed.append(len(token_ids) // block_size)
         return hash_blocks(token_ids, block_size, **rest)
 
-    monkeypatch.setattr(tokenising, "hash_blocks", spy)
+    monkeypatch.setattr(prompt_program, "hash_blocks", spy)
     chains, ids = HashChains(), array("I", range(16 * 200))
     chains.hashes(ids, 16, NO_EXTRA)
     assert computed == [CHUNK_BLOCKS] * 3 + [7]

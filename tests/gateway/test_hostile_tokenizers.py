@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from fairlead.gateway.dispatch import pool_prompts
-from fairlead.gateway.prompts import tokenising, tokenizers
+from fairlead.gateway.prompts import prompt_program, tokenizers
 from fairlead.gateway.prompts.prompt_jobs import Engines, Outcome, ReadJob
 from fairlead.gateway.prompts.prompt_program import PromptProgram
 from fairlead_protocol.blocks import DIGEST_SIZE
@@ -142,8 +142,8 @@ async def test_a_tokenizer_that_expands_texts(start, caplog: pytest.LogCaptureFi
 def test_of_a_tokenizer_that_makes_much_of_little_no_more_is_told_than_is_read_in_a_moment(
     monkeypatch: pytest.MonkeyPatch, num_letters: int, outcome: Outcome
 ) -> None:
-    monkeypatch.setattr(tokenising, "MAX_TOKENS", 1000)
-    monkeypatch.setattr(tokenising, "MAX_BLOCKS", 60)
+    monkeypatch.setattr(prompt_program, "MAX_TOKENS", 1000)
+    monkeypatch.setattr(prompt_program, "MAX_BLOCKS", 60)
     normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
     made = tokenizer({"normalizer": normalizer})
     engine = FakeEngine(tokenizer=made)

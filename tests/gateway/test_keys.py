@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.gateway.access.check import KeyedAccess, OpenAccess
-from fairlead.gateway.access.keys import MAX_KEYS, KeysError, make_key_set, read_keys
+from fairlead.gateway.access import MAX_KEYS, KeyedAccess, KeysError, OpenAccess, make_key_set, read_keys
 from fairlead.gateway.openai.errors import OpenAIError
 
 ALICE, BOB, OTHER = b"alice-0123456789abcdef", b"bob-0123456789abcdefgh", b"other-0123456789abcdef"
@@ -85,7 +84,7 @@ def test_a_secret_is_read_as_it_was_or_as_it_is_and_never_half_and_half(secret: 
             secret.write(alice=OTHER, bob=ALICE)
         return descriptor
 
-    monkeypatch.setattr("fairlead.gateway.access.keys.os.open", open_and_swap)
+    monkeypatch.setattr("fairlead.gateway.access.os.open", open_and_swap)
     found = read_keys(secret.folder)
     assert swapped
     assert [found.client(key) for key in (ALICE, BOB, OTHER)] == ["alice", "bob", None]
@@ -155,7 +154,7 @@ def test_every_key_is_compared_whichever_matches(monkeypatch) -> None:
     """An early exit would tell by its time where a key stands."""
     compared = []
     found = make_key_set({"alice": [ALICE], "bob": [BOB], "other": [OTHER]})
-    monkeypatch.setattr("fairlead.gateway.access.keys.hmac.compare_digest", lambda a, b: compared.append(1) or a == b)
+    monkeypatch.setattr("fairlead.gateway.access.hmac.compare_digest", lambda a, b: compared.append(1) or a == b)
     for key in (ALICE, BOB, OTHER, b"nobody's"):
         compared.clear()
         found.client(key)

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from fairlead.gateway.dispatch import proxy, reply_room
-from fairlead.gateway.dispatch.reply_room import LARGE_BYTES, MAX_BYTES, ReplyRoom
+from fairlead.gateway.dispatch import proxy
+from fairlead.gateway.dispatch.proxy import LARGE_BYTES, MAX_BYTES, ReplyRoom
 from fairlead.gateway.openai.sse import UsageFilter
 from fairlead.routing.replica import Replica
 from fairlead_protocol.loop_shares import LoopShare
@@ -34,7 +34,7 @@ async def test_large_answers_of_a_model_are_read_in_turn() -> None:
 
 
 async def test_of_many_large_answers_only_a_few_are_held(start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_room, "MAX_BYTES", 4 * LARGE_BYTES)
+    monkeypatch.setattr(proxy, "MAX_BYTES", 4 * LARGE_BYTES)
     held, most = dict[object, int](), 0
     grow, leave = ReplyRoom.grow, ReplyRoom.leave
 

@@ -8,7 +8,7 @@ import aiohttp
 
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.kubernetes import KubernetesFleet
-from fairlead.gateway.access.check import OpenAccess
+from fairlead.gateway.access import OpenAccess
 from fairlead.gateway.gateway_command import add_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.prompts.tokenizers import Tokenizers

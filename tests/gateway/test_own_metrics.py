@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fairlead.gateway.telemetry import gateway_metrics as metrics
+from fairlead.gateway import gateway_metrics as metrics
 
 
 async def ready(setup) -> str:

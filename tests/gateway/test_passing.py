@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.gateway.dispatch.claims import MOST_FITTED
+from fairlead.gateway.dispatch.ticket import MOST_FITTED
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.in_flight import InFlightRequest

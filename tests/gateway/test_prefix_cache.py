@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 import fairlead_engine.demo
-from fairlead.gateway.prompts.cuts import Cuts, frame_of, joined
-from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, Ids, PrefixCache
+from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, Cuts, Ids, PrefixCache, frame_of, joined
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"

@@ -250,7 +250,7 @@ async def test_draining_is_told_at_once_and_the_stream_ends_with_the_gateway(sta
 
 
 async def test_followers_that_leave_or_do_not_read_are_let_go(start, monkeypatch) -> None:
-    monkeypatch.setattr("fairlead.gateway.telemetry.signals_stream.SLOW_FOLLOWER_SECONDS", 0.2)
+    monkeypatch.setattr("fairlead.gateway.signals_stream.SLOW_FOLLOWER_SECONDS", 0.2)
     setup = await start()
     signals = setup.gateway.signals
     large = b" " * 16_000_000 + b'{"gateway":"large","uptime_seconds":1}\n'
@@ -269,7 +269,7 @@ async def test_followers_that_leave_or_do_not_read_are_let_go(start, monkeypatch
 
 
 async def test_no_more_follow_than_cost_nothing(start, monkeypatch) -> None:
-    monkeypatch.setattr("fairlead.gateway.telemetry.signals_stream.MAX_FOLLOWERS", 2)
+    monkeypatch.setattr("fairlead.gateway.signals_stream.MAX_FOLLOWERS", 2)
     setup = await start()
     url = f"http://127.0.0.1:{setup.gateway.control_port}/fairlead/v1/signals"
     async with setup.http.get(url) as first, setup.http.get(url) as second:

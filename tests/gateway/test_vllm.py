@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from fairlead.gateway.server import Gateway
-from fairlead.gateway.telemetry.signals_stream import model_signals
+from fairlead.gateway.signals_stream import model_signals
 from fairlead.routing.replica import Replica
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_vllm import FakeVllm

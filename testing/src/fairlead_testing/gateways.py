@@ -9,7 +9,7 @@ from typing import Any
 from fairlead.api.llmdeployment import Routing
 from fairlead.fleet.directory import Outlook, Pool, ServedModel
 from fairlead.fleet.engine_stream import EngineListener
-from fairlead.gateway.access.check import Access, OpenAccess
+from fairlead.gateway.access import Access, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway

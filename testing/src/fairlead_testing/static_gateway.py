@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from fairlead.api.llmdeployment import RoutingPolicy
 from fairlead.fleet.engine_stream import EngineListener
-from fairlead.gateway.access.check import OpenAccess
+from fairlead.gateway.access import OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway, PreciseLoop

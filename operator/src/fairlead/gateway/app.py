@@ -14,19 +14,19 @@ from typing import Any
 import msgspec
 
 from fairlead.api.signals_message import PATH_SIGNALS
-from fairlead.gateway.access.check import Access
+from fairlead.gateway.access import Access
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.injector import Injector, is_injection
 from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.gateway_metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors, routes
-from fairlead.gateway.openai.document import PATH_DOCUMENT, document
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
 from fairlead.gateway.openai.parse import check_cost, parse, request_id_from, translated
+from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
-from fairlead.gateway.telemetry.gateway_metrics import CONTENT_TYPE, Metrics
-from fairlead.gateway.telemetry.signals_stream import SignalsStream
+from fairlead.gateway.signals_stream import SignalsStream
 from fairlead_protocol.http.bodies import BodyReader, Held
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import HEADER_REQUEST_ID

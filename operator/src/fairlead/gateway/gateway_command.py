@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.kubernetes import KubernetesFleet
-from fairlead.gateway.access.check import Access, KeyedAccess, OpenAccess
-from fairlead.gateway.access.keys import KeysError
+from fairlead.gateway.access import Access, KeyedAccess, KeysError, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway, PreciseLoop

@@ -14,20 +14,20 @@ from functools import partial
 
 import uvloop
 
-from fairlead.gateway.access.check import Access
+from fairlead.gateway.access import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.injector import Injector
 from fairlead.gateway.dispatch.pools import MakeFleet, Pools
 from fairlead.gateway.dispatch.proxy import Proxy
+from fairlead.gateway.gateway_metrics import Metrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Refusals
 from fairlead.gateway.openai.errors import OpenAIError, http_refusal
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.prompts.tokenizers import Tokenizers
-from fairlead.gateway.telemetry.gateway_metrics import Metrics
-from fairlead.gateway.telemetry.signals_stream import SignalsStream
+from fairlead.gateway.signals_stream import SignalsStream
 from fairlead.routing.datastore import Datastore
 from fairlead_protocol.http.client import HttpClient
 from fairlead_protocol.http.connections import CutConnections, listening_socket

@@ -3,7 +3,7 @@
 `ModelPool` is the gateway's side of one LLMDeployment. It holds a request only while no replica has room for it, or
 while none is ready but one is starting. The lowest `priority` first, then first come first served, strictly: a replica
 that may serve one who waits takes nobody from behind, though a shorter prompt might fit; else long prompts would
-starve. On other replicas, such as those without its adapter, it is passed (`claims.py`). So is who waits only to be
+starve. On other replicas, such as those without its adapter, it is passed (`Claims`). So is who waits only to be
 kept apart (a suspect: a replica may have died of it), or for an adapter that no replica has yet.
 It does no network I/O: the director awaits it, the fleet and the engines' streams update it.
 """
@@ -15,15 +15,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fairlead.fleet.directory import Outlook, Pool, ServedModel
-from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
-from fairlead.gateway.dispatch.claims import Claims
 from fairlead.gateway.dispatch.pool_prompts import PoolPrompts
-from fairlead.gateway.dispatch.refusals import QueueOutcome, refusal, unfit, without_adapter
 from fairlead.gateway.dispatch.replica_watch import Hangs, WarmUps
-from fairlead.gateway.dispatch.waiting_line import WaitingLine
+from fairlead.gateway.dispatch.ticket import Attempt, Claims, RequestTicket, WaitingLine
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import ModelCounters
-from fairlead.gateway.openai.errors import OpenAIError
+from fairlead.gateway.openai.errors import OpenAIError, QueueOutcome, refusal, unfit, without_adapter
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.prompts.tokenizers import Tokenizers

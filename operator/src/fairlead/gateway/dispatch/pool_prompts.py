@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from fairlead.gateway.dispatch.attempt import RequestTicket
+from fairlead.gateway.dispatch.ticket import RequestTicket
 from fairlead.gateway.prompts.prompt_jobs import Engines, engines_of
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.prompts.tokenizers import Tokenizers

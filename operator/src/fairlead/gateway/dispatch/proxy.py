@@ -5,10 +5,10 @@ breaks ends with an error event: never in silence, never with a made-up end. Ans
 whole first.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 
-from fairlead.gateway.dispatch.attempt import Attempt
-from fairlead.gateway.dispatch.reply_room import LARGE_BYTES, ReplyRoom
+from fairlead.gateway.dispatch.ticket import Attempt
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import (
@@ -48,6 +48,34 @@ from fairlead_protocol.messages import (
     REASON_ENGINE_DEAD,
     REASON_ENGINE_FULL,
 )
+
+LARGE_BYTES = 2**20
+"""Smaller answers are not counted here."""
+MAX_BYTES = 64 * 2**20
+"""Of all large answers of a model together, but for the oldest."""
+
+
+class ReplyRoom:
+    """Answers beyond MAX_BYTES wait, and their engines with them, for the model's others that came before."""
+
+    def __init__(self) -> None:
+        self._held: dict[object, int] = {}
+        """Bytes of each, the oldest first."""
+        self._left = asyncio.Event()
+        """Set, and replaced, when an answer has gone."""
+
+    async def grow(self, holder: object, num_bytes: int) -> None:
+        """This answer has so many bytes; returns when it may have more."""
+        self._held[holder] = num_bytes
+        while sum(self._held.values()) > MAX_BYTES and next(iter(self._held)) is not holder:
+            await self._left.wait()
+
+    def leave(self, holder: object) -> None:
+        """Its client has it, or nobody wants it any more."""
+        if self._held.pop(holder, None) is not None:
+            self._left.set()
+            self._left = asyncio.Event()
+
 
 PIECE_BYTES = 8 * 1024
 """Of a stream that is looked at together: a hundred events with usage, which take some 0.3 ms."""

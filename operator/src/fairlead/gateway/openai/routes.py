@@ -1,7 +1,9 @@
 """Paths and Host headers → what is asked for, and the list of what can be: `/v1/models`. Pure."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fairlead.api.signals_message import PATH_SIGNALS
@@ -112,3 +114,12 @@ def _entry(name: str, pool: Pool) -> dict[str, Any]:
     if lengths:
         entry["max_model_len"] = min(lengths)
     return entry
+
+
+PATH_DOCUMENT = "/openapi.json"
+FILE = Path(__file__).with_name("openapi.json")
+
+
+async def document() -> bytes:
+    """The document, as it is stored."""
+    return await asyncio.to_thread(FILE.read_bytes)

@@ -1,1 +1,0 @@
-"""Who is served: API keys, and the check of a request's."""

@@ -1,1 +1,0 @@
-"""What the gateway tells: metrics to Prometheus, signals to the operator."""
