@@ -105,7 +105,7 @@ def test_every_dependency_is_pinned() -> None:
 
 def test_the_control_plane_does_not_import_torch() -> None:
     code = (
-        "import sys, fairlead.controller.operator_command, fairlead.gateway.gateway_command, fairlead_local.command\n"
+        "import sys, fairlead.controller.operator, fairlead.gateway.gateway_command, fairlead_local.command\n"
         "heavy = {'torch', 'transformers', 'openai', 'fairlead_engine'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else None)"
     )

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from streaming_load import Endpoint
 
-from fairlead.api.pod_containers import lasting_statuses
+from fairlead.api.pod_spec import lasting_statuses
 from homes.kubectl import LABEL_LLMDEPLOYMENT, Json, Kubectl
 from homes.volumes import FILL
 

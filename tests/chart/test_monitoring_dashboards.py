@@ -23,7 +23,7 @@ from fairlead.api.conditions import ConditionStatus, ConditionType, Reason
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.gateway.openai.errors import QueueOutcome, RequestOutcome
-from fairlead.routing.health import Failure
+from fairlead.routing.books import Failure
 
 VARIABLES = {"model": ".+", "namespace": "[^/]+", "replica": ".+", "__rate_interval": "1m", "datasource": "prometheus"}
 QUERIES = [query for path in DASHBOARDS for query in queries(path)]

@@ -20,7 +20,7 @@ from fairlead import __version__
 from fairlead.api import names
 from fairlead.cli import chat
 from fairlead.cli.options import KEY_VARIABLE
-from fairlead.controller import operator_command
+from fairlead.controller import operator as operator_module
 from fairlead.gateway.gateway_command import add_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.operator_settings import OperatorSettings, Profile
@@ -566,7 +566,7 @@ def test_what_else_the_pods_are_given_reaches_them() -> None:
         assert given["extraVolumeMounts"][0] in container["volumeMounts"] and len(container["volumeMounts"]) == 3
     assert gateway_arguments(manifests).max_queue == 7, "the last one wins"
     parser = argparse.ArgumentParser(exit_on_error=False)
-    operator_command.add_arguments(parser)
+    operator_module.add_arguments(parser)
     container = find(manifests, "Deployment", "fairlead-operator")["spec"]["template"]["spec"]["containers"][0]
     arguments = parser.parse_args(container["args"][1:])
     assert (str(arguments.settings), arguments.namespace) == ("/etc/fairlead/operator.yaml", ["a b"])

@@ -51,7 +51,7 @@ def can_unshare() -> bool:
     ("program", "arguments", "slow"),
     [
         ("fairlead", ["gateway", "--no-api-keys"], {"fairlead.gateway.gateway_command"}),
-        ("fairlead", ["operator"], {"fairlead.controller.operator_command"}),
+        ("fairlead", ["operator"], {"fairlead.controller.operator"}),
         ("fairlead-engine", ["serve", "--model", "demo://dinghy"], {"fairlead_engine.server.serve"}),
     ],
 )

@@ -15,14 +15,14 @@ import pytest
 from aiohttp import web
 
 from fairlead.api import names
-from fairlead.api.pod_containers import lasting_containers
+from fairlead.api.pod_spec import lasting_containers
 from fairlead.controller.adapter_loader import AdapterLoader
-from fairlead.controller.engine_adapters import LOAD_LIMITS, EngineRefused, HttpEngineAdapters, Silent
 from fairlead.controller.operator import Operator
+from fairlead.controller.pod_adapters import LOAD_LIMITS, EngineRefused, HttpEngineAdapters, Silent
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import BY_KIND, DEPLOYMENTS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS
-from fairlead.manifests.adapter_folders import PlacedAdapter
+from fairlead.manifests.source import PlacedAdapter
 from fairlead_protocol.downloads import (
     SOURCES_PATH,
     SOURCES_PORT,
@@ -333,7 +333,7 @@ async def test_a_source_that_was_changed_while_no_operator_ran_is_loaded_by_the_
 
 async def test_a_load_is_waited_for_longer_than_any_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     short = TimeLimits(connect=2.0, first_byte=0.05, silence=0.05, whole=0.05)
-    monkeypatch.setattr("fairlead.controller.engine_adapters.ASK_LIMITS", short)
+    monkeypatch.setattr("fairlead.controller.pod_adapters.ASK_LIMITS", short)
     async with FakeEngine(host="127.0.5.7", port=names.ENGINE_PORT) as engine:
         engine.adapter_gate.clear()
         containers = [{"name": names.ENGINE_CONTAINER}]
@@ -388,7 +388,7 @@ async def test_what_an_engine_says_against_an_adapter_is_shortened() -> None:
 async def test_an_engine_that_does_not_answer_is_asked_for_one_of_its_adapters_in_a_look() -> None:
     """Or each would be waited for."""
 
-    class Mute:
+    class Mute(HttpEngineAdapters):
         def __init__(self) -> None:
             self.asked: list[str] = []
 

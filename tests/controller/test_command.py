@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from fairlead.controller.operator_command import add_arguments, run
+from fairlead.controller.operator import add_arguments, run
 from fairlead.controller.operator_metrics import OperatorMetrics, serve_health
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.kube.resources import LEASES

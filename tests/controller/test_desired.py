@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
-from fairlead.api.pod_overlay import MERGE_KEYS
+from fairlead.api.pod_spec import MERGE_KEYS
 from fairlead.controller.desired import desired
 from fairlead.controller.observe import Observed
 from fairlead.kube.client import JsonObject
-from fairlead.manifests.adapter_folders import downloaded_sources
+from fairlead.manifests.source import downloaded_sources
 from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings()

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.conditions import ConditionType, Reason
-from fairlead.controller.desired import Desired, desired
-from fairlead.controller.model_fit import model_fit
+from fairlead.controller.desired import Desired, desired, model_fit
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import key_of, make_plan
 from fairlead.controller.status import situation, status

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fairlead.api.conditions import Reason
+from fairlead.controller.capabilities import ASK_AGAIN_SECONDS, IMAGE_VOLUMES, SIDECARS, PodFeatures
 from fairlead.controller.desired import desired
 from fairlead.controller.observe import Cluster, Observed
-from fairlead.controller.pod_features import ASK_AGAIN_SECONDS, IMAGE_VOLUMES, SIDECARS, PodFeatures
 from fairlead.controller.status import conditions, situation
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import DEPLOYMENTS

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Adapter, Engine, LLMDeploymentSpec, Model, Speculative
-from fairlead.fit.fit_check import Fit, Memory, Verdict, assumed, check
+from fairlead.fit.fit_check import Fit, Memory, Verdict, assumed, check, read_shape, undivided
 from fairlead.fit.memory_need import EngineChoice, reckon
-from fairlead.fit.model_shape import read_shape, undivided
 from fairlead.fit.presets import presets
 from fairlead.fit.remedies import remedies
 from fairlead_protocol.models.choices import DeviceKind, SpeculativeMethod

@@ -8,9 +8,8 @@ import yaml
 from fairlead.api.decoding import decode
 from fairlead.api.llmdeployment import LLMDeployment, LLMDeploymentSpec, broken_rules
 from fairlead.api.quantities import parse_bytes
-from fairlead.fit.fit_check import Verdict, check
+from fairlead.fit.fit_check import Verdict, check, read_shape
 from fairlead.fit.memory_need import EngineChoice
-from fairlead.fit.model_shape import read_shape
 from fairlead.fit.presets import chart_profiles, config_of, presets
 from fairlead.fit.replica_memory import replica_memory
 from fairlead.operator_settings import OperatorSettings

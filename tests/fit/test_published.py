@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from fairlead.fit.fit_check import read_shape, undivided
 from fairlead.fit.memory_need import EngineChoice, kv_block_bytes, reckon, weight_bytes
-from fairlead.fit.model_shape import read_shape, undivided
 from fairlead_protocol.models.choices import DeviceKind
 
 CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "configs").glob("*"))}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fairlead.fleet import kubernetes
+from fairlead.fleet.directory import served_model
 from fairlead.fleet.kubernetes import KubernetesFleet
-from fairlead.fleet.models import served_model
 from fairlead.fleet.replica_tasks import ModelInfoClient, ModelInfoError
 from fairlead.kube.client import KubeError
 from fairlead.kube.resources import PODS, Resource

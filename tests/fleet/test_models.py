@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.fleet.models import outlook, served_model
+from fairlead.fleet.directory import outlook, served_model
 
 
 def deployment(spec: dict[str, Any] | None = None, **conditions: dict[str, Any]) -> LLMDeployment:

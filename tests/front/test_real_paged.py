@@ -15,8 +15,7 @@ import aiohttp
 import pytest
 
 import fairlead_engine.demo
-from fairlead.manifests.foreign_pod import EVENTS, ForeignServer
-from fairlead.manifests.foreign_servers import SGLANG, VLLM
+from fairlead.manifests.foreign_servers import EVENTS, SGLANG, VLLM, ForeignServer
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_testing.fronts import Front, front_with

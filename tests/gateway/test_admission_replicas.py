@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.fleet.directory import Outlook
 from fairlead.gateway.openai.errors import OpenAIError
-from fairlead.routing.health import Failure
+from fairlead.routing.books import Failure
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.gateways import SCALED_TO_ZERO, make_pool
 from fairlead_testing.model_pools import ONE, FakeReader, Room, load, pool_of, replica, request

@@ -10,7 +10,7 @@ import pytest
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.proxy import ReplicaFailed
 from fairlead.gateway.openai.errors import OpenAIError, upstream_failed
-from fairlead.routing.health import Failure
+from fairlead.routing.books import Failure
 from fairlead.routing.replica import Limits
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.model_pools import Room, pool_of, replica, request

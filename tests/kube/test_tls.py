@@ -14,8 +14,7 @@ from aiohttp import web
 from cluster import pki
 
 from fairlead.kube.client import KubeClient, KubeError
-from fairlead.kube.kubeconfig import KubeConfig
-from fairlead.kube.login import Credential
+from fairlead.kube.kubeconfig import Credential, KubeConfig
 from fairlead.kube.resources import PODS
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")

@@ -9,12 +9,11 @@ import yaml
 
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.api.pod_containers import lasting_containers
-from fairlead.manifests.adapter_folders import mounted_claims, placed_adapters
+from fairlead.api.pod_spec import lasting_containers
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.manifests.downloaders import has_adapter_downloader
-from fairlead.manifests.source import CannotBuild
+from fairlead.manifests.source import CannotBuild, mounted_claims, placed_adapters
 from fairlead.operator_settings import OperatorSettings, Profile
 from fairlead_protocol.model_sources import folder_name
 from fairlead_testing.fleet_objects import stored

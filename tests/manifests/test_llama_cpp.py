@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from fairlead.api.llmdeployment import LLMDeployment, broken_rules
-from fairlead.api.pod_containers import lasting_container
+from fairlead.api.pod_spec import lasting_container
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
 from fairlead_testing.fake_llama import parser as llama_parser

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api.pod_overlay import merge
+from fairlead.api.pod_spec import merge
 
 BASE: dict[str, Any] = {
     "nodeSelector": {"a": "1"},

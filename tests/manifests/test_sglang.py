@@ -5,9 +5,9 @@ from typing import Any
 import yaml
 
 from fairlead.api.llmdeployment import LLMDeployment, ToolCallParser, broken_rules
-from fairlead.api.pod_containers import lasting_container
+from fairlead.api.pod_spec import lasting_container
 from fairlead.manifests.children import children
-from fairlead.manifests.foreign_pod import EVENTS
+from fairlead.manifests.foreign_servers import EVENTS
 from fairlead.operator_settings import OperatorSettings
 from fairlead_testing.fake_sglang import read_arguments
 from fairlead_testing.fleet_objects import stored

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.routing.overhead import FADE_SECONDS, MAX_SECONDS, NUM_ZEROS, WINDOW, OverheadBook
+from fairlead.routing.books import FADE_SECONDS, MAX_SECONDS, NUM_ZEROS, WINDOW, OverheadBook
 
 
 def observe(book: OverheadBook, seconds: float, now: float, modelled: float = 0.1) -> None:

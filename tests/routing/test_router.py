@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Routing
+from fairlead.routing.books import Failure
 from fairlead.routing.datastore import Datastore
-from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightRequest
 from fairlead.routing.policies import POLICIES, LeastLoaded, PredictedTTFT, make_policy
 from fairlead.routing.prompt import Prompt

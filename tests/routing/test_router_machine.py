@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from fairlead.api.llmdeployment import Routing
+from fairlead.routing.books import Failure
 from fairlead.routing.datastore import Datastore
-from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import PredictedTTFT
 from fairlead.routing.replica import Replica

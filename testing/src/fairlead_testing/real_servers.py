@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.foreign_pod import SERVER_PORT, ForeignServer
+from fairlead.manifests.foreign_servers import SERVER_PORT, ForeignServer
 
 START_SECONDS = 300.0
 END_SECONDS = 60.0

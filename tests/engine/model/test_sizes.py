@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from fairlead.fit.fit_check import read_shape
 from fairlead.fit.memory_need import (
     EngineChoice,
     adapter_bytes,
     weight_bytes,
 )
-from fairlead.fit.model_shape import read_shape
 from fairlead_engine.model.encoders.encoder_registry import ENCODERS as BUILT_ENCODERS
 from fairlead_engine.model.families.registry import BUILDERS
 from fairlead_engine.model.linear import can_pack

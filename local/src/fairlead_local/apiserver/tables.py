@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairlead.api.pod_containers import lasting_containers, lasting_statuses, sidecars
+from fairlead.api.pod_spec import lasting_containers, lasting_statuses, sidecars
 from fairlead_local.apiserver.resources import Column, ResourceType
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import age

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from fairlead.api.pod_containers import sidecars
+from fairlead.api.pod_spec import sidecars
 from fairlead_local.apiserver import selectors
 from fairlead_local.apiserver.deletion import DeleteOptions
 from fairlead_local.apiserver.metadata import controller_reference, is_owned_by, owner_references

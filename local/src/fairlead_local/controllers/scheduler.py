@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from fairlead.api.pod_containers import lasting_containers
+from fairlead.api.pod_spec import lasting_containers
 from fairlead.api.quantities import parse_quantity
 from fairlead_local.apiserver import selectors
 from fairlead_local.apiserver.operations import Operations, WriteOptions

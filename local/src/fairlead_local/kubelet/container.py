@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aiohttp
 
-from fairlead.api.pod_containers import is_sidecar
+from fairlead.api.pod_spec import is_sidecar
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import timestamp
 from fairlead_local.controllers.events import ObjectEvents

@@ -15,7 +15,7 @@ from fairlead.api import names, owned_arguments, rules
 from fairlead.api.decoding import InvalidValue, decode
 from fairlead.api.durations import format_duration
 from fairlead.api.model_cache import ModelCache, ModelCredentials
-from fairlead.api.pod_overlay import misfits
+from fairlead.api.pod_spec import misfits
 from fairlead.api.rules import BrokenRule
 from fairlead.api.schema import Bytes, Constraints, Quantities, Raw, Seconds
 from fairlead_protocol.models.choices import Dtype, Quantization, SpeculativeMethod

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead.cli.options import UsageError, tell
-from fairlead.fit.fit_check import size
-from fairlead.fit.model_shape import read_shape
+from fairlead.fit.fit_check import read_shape, size
 from fairlead.fit.presets import Preset, presets
 
 

@@ -26,7 +26,7 @@ class Command(NamedTuple):
 
 
 OWN = {
-    "operator": Command("fairlead.controller.operator_command", "reconcile LLMDeployments on a Kubernetes cluster"),
+    "operator": Command("fairlead.controller.operator", "reconcile LLMDeployments on a Kubernetes cluster"),
     "gateway": Command(
         "fairlead.gateway.gateway_command", "serve every LLMDeployment behind one OpenAI-compatible address"
     ),

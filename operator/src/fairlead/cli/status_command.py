@@ -1,23 +1,240 @@
 """`fairlead status`: one look at what is served and who looks after it, on a cluster or in local mode.
 
-Reads Leases, LLMDeployments and gateway pods; what they mean is worked out in `status_report.py`.
+Reads Leases, LLMDeployments and gateway pods; `status_report` works out what they mean.
 """
 
 import argparse
 import asyncio
 import json
-from collections.abc import Awaitable
-from dataclasses import asdict
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.api import presence
+from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
+from fairlead.api.durations import format_duration
 from fairlead.api.presence import Presence
 from fairlead.cli.options import UsageError, add_cluster, tell
-from fairlead.cli.status_report import StatusReport, key_of, lines, operator_view, status_report
+from fairlead.cli.report_table import NOTHING
+from fairlead.fleet.pods import is_finished, ready_since
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, PODS
+
+UNWATCHED = "Unwatched"
+"""Stands where a reason would, for an LLMDeployment that nobody looks after: what its status says is old."""
+_HEAD = ("NAMESPACE", "NAME", "READY", "REASON", "GATEWAYS", "URL")
+_PATIENCE = 3.0
+"""Durations of a Lease after which its holder counts as gone: this machine's clock may differ from the operator's."""
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorView:
+    """One installation's operator, by its Lease."""
+
+    lease: str
+    """`namespace/name`."""
+    holder: str
+    """The process that acts; empty = none does."""
+    silent_seconds: float | None
+    """How long the holder has not renewed its Lease, where it must be gone by now; None = it is there."""
+    namespaces: tuple[str, ...] | None
+    """Those that it looks after; None = all."""
+    gateways_ready: int | None
+    """Its gateways that are ready; None = they cannot be seen from here."""
+    gateways: int | None
+    """How many there are."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether anybody reconciles what it looks after."""
+        return bool(self.holder) and self.silent_seconds is None
+
+    def watches(self, namespace: str) -> bool:
+        """Whether LLMDeployments of this namespace are its."""
+        return self.namespaces is None or namespace in self.namespaces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentView:
+    """One LLMDeployment."""
+
+    namespace: str
+    name: str
+    ready: int
+    desired: int | None
+    """None before an operator has said."""
+    is_ready: bool
+    is_degraded: bool
+    """Whether something is wrong that somebody has to look at, Ready or not."""
+    reason: str
+    """Why it is or is not Ready, what is wrong, or that it is paused, in one word; `UNWATCHED` where no operator looks
+    after it."""
+    message: str
+    """The same as a sentence."""
+    url: str
+    """Where clients reach it; empty before an operator has said."""
+    operator: str | None
+    """The Lease of the operator that looks after it; None = none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport:
+    """Everything at one moment."""
+
+    operators: tuple[OperatorView, ...]
+    deployments: tuple[DeploymentView, ...]
+    notes: tuple[str, ...] = ()
+    """What is to be known about the report, such as what could not be seen."""
+
+
+def operator_view(lease: Body, gateways: Sequence[Body] | None, now: datetime) -> OperatorView | None:
+    """None where the Lease's holder does not say what it looks after. `gateways`: its pods; None = not to be seen."""
+    presence = Presence.from_annotations(lease["metadata"].get("annotations") or {})
+    if presence is None:
+        return None
+    spec, silent = lease.get("spec") or {}, 0.0
+    if renewed := spec.get("renewTime"):
+        silent = (now - datetime.fromisoformat(renewed)).total_seconds()
+    is_gone = silent > _PATIENCE * float(spec.get("leaseDurationSeconds") or 0)
+    there = None if gateways is None else [pod for pod in gateways if not is_finished(pod)]
+    return OperatorView(
+        lease=key_of(lease),
+        holder=spec.get("holderIdentity") or "",
+        silent_seconds=silent if is_gone else None,
+        namespaces=presence.namespaces,
+        gateways_ready=None if there is None else sum(1 for pod in there if ready_since(pod) is not None),
+        gateways=None if there is None else len(there),
+    )
+
+
+def status_report(
+    operators: Iterable[OperatorView],
+    deployments: Iterable[Body],
+    *,
+    silent: Sequence[str] = (),
+    notes: Iterable[str] = (),
+) -> StatusReport:
+    """`silent`: Leases whose holders do not say what they look after; with one of them nothing counts as unwatched.
+    `notes`: what could not be seen."""
+    known = tuple(sorted(operators, key=lambda each: each.lease))
+    views = tuple(_deployment(body, known, may_be_watched=bool(silent)) for body in sorted(deployments, key=key_of))
+    said = (
+        f"the holder of the Lease {lease} does not say what it looks after: is it older than this?" for lease in silent
+    )
+    return StatusReport(known, views, (*notes, *said, *_contests(known, {view.namespace for view in views})))
+
+
+def key_of(body: Body) -> str:
+    """`namespace/name` of any object."""
+    return f"{body['metadata']['namespace']}/{body['metadata']['name']}"
+
+
+def lines(report: StatusReport) -> Iterator[str]:
+    """For a terminal or a pipe: operators, a table of LLMDeployments, and a sentence for whatever is not well."""
+    for operator in report.operators:
+        yield _operator_words(operator)
+    if not report.operators:
+        yield "operator: none is to be seen: install one (docs/kubernetes.md), or `fairlead local up`"
+    yield ""
+    if report.deployments:
+        gateways = {each.lease: _gateways(each) for each in report.operators}
+        rows = [
+            (
+                each.namespace,
+                each.name,
+                f"{each.ready}/{NOTHING if each.desired is None else each.desired}",
+                each.reason,
+                gateways[each.operator] if each.operator is not None else NOTHING,
+                each.url or NOTHING,
+            )
+            for each in report.deployments
+        ]
+        yield from _columns([_HEAD, *rows])
+    else:
+        yield "no LLMDeployment"
+    sentences = [
+        f"{each.namespace}/{each.name}: {each.message}"
+        for each in report.deployments
+        if each.is_degraded or not each.is_ready or each.reason == Reason.PAUSED
+    ]
+    sentences += [f"note: {note}" for note in report.notes]
+    if sentences:
+        yield ""
+        yield from sentences
+
+
+def _contests(operators: Sequence[OperatorView], namespaces: Iterable[str]) -> Iterator[str]:
+    """What two operators look after at the same time, each with its own settings."""
+    for namespace in sorted(namespaces):
+        leases = [each.lease for each in operators if each.acts and each.watches(namespace)]
+        if len(leases) > 1:
+            yield (
+                f"{' and '.join(leases)} both look after the namespace {namespace}, and undo what the other does: give "
+                "each release its own watch.namespaces (docs/kubernetes.md)"
+            )
+
+
+def _deployment(body: Body, operators: Sequence[OperatorView], *, may_be_watched: bool) -> DeploymentView:
+    namespace, status = body["metadata"]["namespace"], body.get("status") or {}
+    operator = next((each for each in operators if each.watches(namespace)), None)
+    kinds = (ConditionType.READY, ConditionType.DEGRADED, ConditionType.PROGRESSING)
+    ready, degraded, progressing = (find_condition(status, kind) or {} for kind in kinds)
+    is_ready, is_degraded = (each.get("status") == ConditionStatus.TRUE for each in (ready, degraded))
+    telling = degraded if is_ready and is_degraded else ready
+    if is_ready and not is_degraded and progressing.get("reason") == Reason.PAUSED:
+        telling = progressing
+    reason = str(telling.get("reason") or "Unseen")
+    message = str(telling.get("message") or "no operator has seen it yet")
+    if operator is None and not may_be_watched:
+        reason, is_ready = UNWATCHED, False
+        message = (
+            f"no operator looks after the namespace {namespace}, so this does nothing: add it to watch.namespaces of "
+            "the chart (docs/kubernetes.md), or create the LLMDeployment where one does"
+        )
+    elif operator is not None and not operator.acts:
+        is_ready = False
+        message = f"nobody holds the Lease {operator.lease}, so nothing changes here; before: {message}"
+    return DeploymentView(
+        namespace=namespace,
+        name=body["metadata"]["name"],
+        ready=status.get("readyReplicas") or 0,
+        desired=status.get("desiredReplicas"),
+        is_ready=is_ready,
+        is_degraded=is_degraded,
+        reason=reason,
+        message=message,
+        url=status.get("url") or "",
+        operator=None if operator is None else operator.lease,
+    )
+
+
+def _operator_words(operator: OperatorView) -> str:
+    watched = "every namespace" if operator.namespaces is None else ", ".join(operator.namespaces) or "no namespace"
+    if not operator.holder:
+        held = "nobody holds it: is the operator's pod running?"
+    elif operator.silent_seconds is not None:
+        silent = format_duration(round(operator.silent_seconds))
+        held = f"held by {operator.holder}, silent for {silent}: is the operator's pod running?"
+    else:
+        held = f"held by {operator.holder}"
+    gateways = _gateways(operator)
+    return f"operator {operator.lease}: looks after {watched}; gateways ready: {gateways}; {held}"
+
+
+def _gateways(operator: OperatorView) -> str:
+    return NOTHING if operator.gateways is None else f"{operator.gateways_ready}/{operator.gateways}"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """As kubectl prints tables: nothing is cut, whatever the width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
 
 LEASE_SELECTOR = ",".join(f"{key}={value}" for key, value in presence.LABELS.items())
 

@@ -2,6 +2,5 @@
 `autoscale`, the autoscaler's loop.
 
 Level-triggered: what an event says is never used, only that something happened. Only `applier`, `scaling` and `events`
-write to the cluster, and only `applier` talks to engines; `desired`, `plan`, `pod_diagnosis` and `status` are
-pure.
+write to the cluster, and only `applier` talks to engines; `desired`, `plan`, `pod_diagnosis` and `status` are pure.
 """

@@ -14,15 +14,14 @@ from functools import partial
 from typing import Any
 
 from fairlead.api.conditions import MAX_REASON_LENGTH, Reason, shortened
-from fairlead.controller.adapter_downloads import LOOK_SECONDS, AdapterDownloads, Missing, PodDownloads, ReportsOfPods
 from fairlead.controller.desired import Desired
-from fairlead.controller.engine_adapters import EngineAdapters, HttpEngineAdapters
+from fairlead.controller.downloads import LOOK_SECONDS, AdapterDownloads, Missing, PodDownloads
 from fairlead.controller.observe import Observed
-from fairlead.controller.pod_adapters import PodAdapters
+from fairlead.controller.pod_adapters import HttpEngineAdapters, PodAdapters
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.worker import Key
 from fairlead.kube.client import JsonObject
-from fairlead.manifests.adapter_folders import PlacedAdapter
+from fairlead.manifests.source import PlacedAdapter
 
 PROGRESS_SECONDS = 1.0
 """So often the status follows what is loaded, while more is to be loaded."""
@@ -102,15 +101,12 @@ class AdapterLoader:
     def __init__(
         self,
         look_again: LookAgain = lambda key, seconds: None,
-        engines: EngineAdapters | None = None,
-        reports: ReportsOfPods | None = None,
+        engines: HttpEngineAdapters | None = None,
     ) -> None:
-        """`look_again`: called when there is something new about an engine's adapters. `engines`, `reports`: None =
-        over HTTP."""
+        """`look_again`: called when there is something new about an engine's adapters."""
         self._look_again = look_again
         self._engines = engines or HttpEngineAdapters()
         self._downloads: dict[Key, AdapterDownloads] = {}
-        self._reports = reports
         self._pods: dict[Key, dict[str, PodAdapters]] = {}
         """By LLMDeployment and pod's uid."""
 
@@ -160,7 +156,7 @@ class AdapterLoader:
     async def _look_at_downloads(
         self, key: Key, wanted: Desired, ready: Collection[JsonObject], uids: Collection[str]
     ) -> AdapterDownloads:
-        downloads = self._downloads.setdefault(key, AdapterDownloads(self._reports))
+        downloads = self._downloads.setdefault(key, AdapterDownloads())
         downloads.keep(uids)
         sources = {each.source for each in wanted.adapters if each.is_downloaded}
         await downloads.look(ready, sources)

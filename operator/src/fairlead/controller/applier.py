@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
-from fairlead.api.pod_containers import lasting_container
+from fairlead.api.pod_spec import lasting_container
 from fairlead.controller.desired import Problem
 from fairlead.controller.observe import ChildKey, is_owned
 from fairlead.controller.plan import Plan, content_hash, key_of, mark

@@ -1,18 +1,27 @@
-"""Capabilities: which namespaces and kinds of child can be watched at this API server, and what is done without. Found
-out at the start and at every resync; more often while a namespace is lost.
+"""Capabilities: which namespaces and kinds of child can be watched at this API server, what it keeps of pods, and what
+is done without. Found out at the start and at every resync; more often while a namespace is lost.
 
-The server itself is asked, and nothing guessed from its version: every account has the right to these questions, unless
-somebody took it away.
+The server itself is asked, and nothing guessed from its version. Every account has the right to ask about its rights,
+unless somebody took it away. Whether image volumes and sidecars are kept, a Deployment with one tells that is made and
+not stored: a server that knows a field and has its feature switched off drops it in silence, and pods would run without
+their model, or wait for ever for a server that goes on running.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from fairlead.api import names
+from fairlead.api.llmdeployment import EngineType
+from fairlead.api.pod_spec import sidecars
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.resources import (
     ACCESS_REVIEWS,
     CHILDREN,
+    DEPLOYMENTS,
     EVENTS,
     LLMDEPLOYMENTS,
     NETWORK_POLICIES,
@@ -22,6 +31,7 @@ from fairlead.kube.resources import (
     PODS,
     Resource,
 )
+from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.operator_settings import OperatorSettings
 
 CHILD_VERBS = ("get", "list", "watch", "create", "patch", "delete")
@@ -237,3 +247,108 @@ async def _missing(client: KubeClient, reviews: AccessReviews, namespace: str | 
         return missing
     unlisted = [each for each in WATCHED if not await may_list(client, each, namespace)]
     return [right for each in unlisted for right in rights(each, ("list",), places)]
+
+
+logger = logging.getLogger(__name__)
+
+ASK_AGAIN_SECONDS = 60.0
+"""How long an answer counts."""
+_IMAGE = "registry.invalid/none:1"
+_CONTAINER = {"name": "none", "image": _IMAGE}
+
+
+@dataclass(frozen=True, slots=True)
+class PodFeature:
+    """Something of pods that not every API server keeps."""
+
+    name: str
+    """In the names of Deployments that ask for it."""
+    pod: Mapping[str, Any]
+    """The spec of one that has it."""
+    is_kept: Callable[[Mapping[str, Any]], bool]
+    """Whether what came back has it still."""
+    field: str
+    """Part of what a server names that refuses it."""
+
+
+IMAGE_VOLUMES = PodFeature(
+    name="image-volumes",
+    pod={
+        "containers": [{**_CONTAINER, "volumeMounts": [{"name": "image", "mountPath": "/image"}]}],
+        "volumes": [{"name": "image", "image": {"reference": _IMAGE, "pullPolicy": "IfNotPresent"}}],
+    },
+    is_kept=lambda pod: any(volume.get("image") for volume in pod.get("volumes") or ()),
+    field=".volumes[",
+)
+SIDECARS = PodFeature(
+    name="sidecars",
+    pod={"containers": [_CONTAINER], "initContainers": [{**_CONTAINER, "name": "side", "restartPolicy": "Always"}]},
+    is_kept=lambda pod: bool(sidecars(pod)),
+    field=".initContainers[",
+)
+
+
+class PodFeatures:
+    """Asks where an LLMDeployment wants one, and remembers the answers for a while: they are about the whole
+    cluster."""
+
+    def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds."""
+        self._client = client
+        self._clock = clock
+        self._answers: dict[str, tuple[bool, float]] = {}
+        """By the feature's name, and when it was asked for."""
+
+    async def are_kept(self, feature: PodFeature, namespace: str) -> bool | None:
+        """None where the server does not say, for example because a webhook answers no such questions. Never raises a
+        KubeError."""
+        answer, asked = self._answers.get(feature.name, (None, 0.0))
+        if answer is not None and self._clock() - asked < ASK_AGAIN_SECONDS:
+            return answer
+        self._answers.pop(feature.name, None)
+        answer = await self._ask(feature, namespace)
+        if answer is not None:
+            self._answers[feature.name] = answer, self._clock()
+        return answer
+
+    async def _ask(self, feature: PodFeature, namespace: str) -> bool | None:
+        path, params = DEPLOYMENTS.path(namespace), {"dryRun": "All"}
+        try:
+            made = await self._client.request("POST", path, params=params, body=_deployment(feature))
+        except KubeError as e:
+            logger.debug("whether there are %s cannot be asked for: %s", feature.name, e)
+            return False if e.status == 422 and feature.field in e.message else None
+        return feature.is_kept(((made.get("spec") or {}).get("template") or {}).get("spec") or {})
+
+
+def _deployment(feature: PodFeature) -> dict[str, Any]:
+    labels = {names.LABEL_NAME: f"fairlead-{feature.name}"}
+    return {
+        "apiVersion": DEPLOYMENTS.api_version,
+        "kind": DEPLOYMENTS.kind,
+        "metadata": {"generateName": f"fairlead-{feature.name}-"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": feature.pod},
+        },
+    }
+
+
+def wants_image_volume(body: Mapping[str, Any]) -> bool:
+    """Whether an LLMDeployment has its model mounted as an image."""
+    cache = ((body.get("spec") or {}).get("model") or {}).get("cache") or {}
+    return cache.get("image") is True
+
+
+def wants_sidecars(body: Mapping[str, Any], engine: Mapping[str, Any] | None) -> bool:
+    """Whether pods of an LLMDeployment may have some: a server that is not ours, or what downloads adapters. `engine`:
+    its Deployment, if there is one."""
+    spec = body.get("spec") or {}
+    is_foreign = (spec.get("engine") or {}).get("type") not in (None, EngineType.FAIRLEAD)
+    return is_foreign or bool(spec.get("adapters")) or has_adapter_downloader(engine)
+
+
+def has_sidecars(engine: Mapping[str, Any] | None) -> bool:
+    """Whether the pods of a Deployment have some, as the API server keeps it."""
+    return bool(sidecars(((engine or {}).get("spec") or {}).get("template", {}).get("spec") or {}))

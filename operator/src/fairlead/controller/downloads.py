@@ -1,41 +1,85 @@
-"""How far pods are that download a model: asked of the pods themselves, and told on.
+"""How far pods are with their downloads, asked of the pods: the model before the engine starts, adapters beside it.
 
-Who calls it: the operator runs a DownloadWatch beside its queue. What an answer means is `pod_diagnosis`' business.
+The operator runs a `DownloadWatch` beside its queue; the adapter loader asks `AdapterDownloads` in each look. What an
+answer means for people is in `pod_diagnosis`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
+from fairlead.api import names
+from fairlead.api.conditions import Reason
+from fairlead.api.pod_spec import lasting_container
 from fairlead.controller.pod_diagnosis import in_words, is_downloading
 from fairlead.controller.worker import Key
 from fairlead.fleet.pods import is_active, owner_of
 from fairlead.kube.client import JsonObject
-from fairlead_protocol.downloads import DOWNLOAD_PORT, PROGRESS_PATH, DownloadProgress
+from fairlead_protocol.downloads import (
+    DOWNLOAD_PORT,
+    PROGRESS_PATH,
+    SOURCES_PATH,
+    SOURCES_PORT,
+    DownloadProgress,
+    SourcesReport,
+    SourceState,
+)
 from fairlead_protocol.http.addresses import authority
 from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import TransportError
+from fairlead_protocol.http.client_connection import TransportError, cause_of
 from fairlead_protocol.http.origin import parse
 
 LOOK_SECONDS = 2.0
-"""Between two questions to a pod: each new answer is a new status."""
+"""Between two questions while something is being downloaded: each new answer is a new status."""
 MAX_AT_ONCE = 64
-"""Pods that are asked in one look; others keep what was last heard of them, and are asked in the next."""
-_LIMITS = TimeLimits(connect=2.0, first_byte=5.0, silence=5.0, whole=5.0)
-"""Long for a process that answers between two chunks: on a busy node each of them may take a second."""
-_MAX_BYTES = 64 * 2**10
+"""Pods that are asked for their models in one look; the next look asks the others."""
+_MODEL_LIMITS = TimeLimits(connect=2.0, first_byte=5.0, silence=5.0, whole=5.0)
+"""Long for a process that answers between two chunks: on a busy node each chunk may take a second."""
+_ADAPTER_LIMITS = TimeLimits(connect=1.0, first_byte=1.0, silence=1.0, whole=2.0)
+_MAX_BYTES = 2**20
+_Answer = TypeVar("_Answer")
+
+
+class NoReport(Exception):
+    """A pod does not answer, or not what it should; the text says why."""
+
+
+class PodReports:
+    """Asks pods over HTTP; makes its client in the first question, when a loop runs."""
+
+    def __init__(self, port: int, path: str, limits: TimeLimits) -> None:
+        self._where = port, path
+        self._limits = limits
+        self._http: HttpClient | None = None
+
+    async def ask(self, pod: JsonObject, type: type[_Answer]) -> _Answer:
+        """What a pod with an address answers. Raises NoReport."""
+        self._http = self._http or HttpClient(max_idle=0)
+        port, path = self._where
+        origin, target = parse(f"http://{authority(pod['status']['podIP'], port)}{path}")
+        try:
+            async with self._http.request(origin, "GET", target, self._limits, headers={}) as response:
+                answer = await response.read(_MAX_BYTES)
+                if response.status != 200:
+                    raise NoReport(f"it answers HTTP {response.status}")
+                return msgspec.json.decode(answer, type=type)
+        except (TransportError, TimeoutError) as error:
+            raise NoReport(cause_of(error)) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise NoReport(f"its answer cannot be read: {error}") from error
 
 
 class DownloadWatch:
-    """Follows the downloads of all engines' pods. `run` it as a task; `known` says what was last heard."""
+    """Follows the model downloads of all engines' pods. `run` it as a task; `known` says what was last heard."""
 
     def __init__(self, pods: Callable[[], Iterable[JsonObject]], on_change: Callable[[Iterable[Key]], None]) -> None:
-        """`pods`: those there are now. `on_change`: told of each LLMDeployment of which there is something new to
-        say."""
+        """`pods`: those there are now. `on_change`: told of each LLMDeployment whose downloads have changed."""
         self._pods = pods
         self._on_change = on_change
-        self._http: HttpClient | None = None
+        self._reports = PodReports(DOWNLOAD_PORT, PROGRESS_PATH, _MODEL_LIMITS)
         self._num_asked = 0
         self.known: dict[str, DownloadProgress] = {}
         """By the pod's uid. A pod that does not answer keeps what it last said; one that is done is absent."""
@@ -61,15 +105,89 @@ class DownloadWatch:
             self._on_change({owner_of(pod) for pod in asked if pod["metadata"]["uid"] in changed})
 
     async def _ask(self, pod: JsonObject) -> DownloadProgress | None:
-        """None where it does not answer, or answers something else."""
-        address = (pod.get("status") or {}).get("podIP")
-        if not address:
+        """None for a pod without an address or a usable answer."""
+        if not (pod.get("status") or {}).get("podIP"):
             return None
-        self._http = self._http or HttpClient(max_idle=0)
-        origin, target = parse(f"http://{authority(address, DOWNLOAD_PORT)}{PROGRESS_PATH}")
         try:
-            async with self._http.request(origin, "GET", target, _LIMITS, headers={}) as response:
-                answer = await response.read(_MAX_BYTES)
-                return msgspec.json.decode(answer, type=DownloadProgress) if response.status == 200 else None
-        except (TransportError, TimeoutError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return await self._reports.ask(pod, DownloadProgress)
+        except NoReport:
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a pod does not have an adapter yet."""
+
+    reason: str
+    """A Reason, or a DownloadFailure."""
+    sentence: str
+
+
+@dataclass(slots=True)
+class PodDownloads:
+    """Adapters that one pod has downloaded, and why it lacks the rest; both by source.
+
+    A folder is remembered for as long as its pod lives: the container holds it, and a moment without an answer must not
+    have an engine unload it.
+    """
+
+    folders: dict[str, str] = field(default_factory=dict)
+    """Folders as the engine sees them."""
+    missing: dict[str, Missing] = field(default_factory=dict)
+
+
+class AdapterDownloads:
+    """The adapter downloads of one LLMDeployment's pods, by uid."""
+
+    def __init__(self) -> None:
+        self._reports = PodReports(SOURCES_PORT, SOURCES_PATH, _ADAPTER_LIMITS)
+        self._pods: dict[str, PodDownloads] = {}
+
+    async def look(self, pods: Iterable[JsonObject], sources: Collection[str]) -> None:
+        """Asks those that do not have all of `sources` yet, all at once."""
+        await asyncio.gather(*(self._look(pod, sources) for pod in pods))
+
+    def of(self, pod: JsonObject) -> PodDownloads:
+        """As of the last look."""
+        return self._pods.setdefault(pod["metadata"]["uid"], PodDownloads())
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Forgets other pods."""
+        for uid in self._pods.keys() - uids:
+            del self._pods[uid]
+
+    async def _look(self, pod: JsonObject, sources: Collection[str]) -> None:
+        known = self.of(pod)
+        known.folders = {source: folder for source, folder in known.folders.items() if source in sources}
+        known.missing = {}
+        wanted = [source for source in sources if source not in known.folders]
+        if not wanted:
+            return
+        if not lasting_container(pod.get("spec") or {}, names.ADAPTERS_CONTAINER):
+            sentence = (
+                "it has nothing to download with, as replicas have that are made from now on: it is being replaced"
+            )
+            known.missing = {source: Missing(Reason.DOWNLOADING, sentence) for source in wanted}
+            return
+        try:
+            report = await self._reports.ask(pod, SourcesReport)
+        except NoReport as error:
+            sentence = f"its container {names.ADAPTERS_CONTAINER} cannot be asked: {error}"
+            known.missing = {source: Missing(Reason.ADAPTER_NOT_LOADED, sentence) for source in wanted}
+            return
+        states = {each.source: each for each in report.sources}
+        known.folders |= {source: folder for source in wanted if source in states and (folder := states[source].folder)}
+        known.missing = {source: _missing(source, states) for source in wanted if source not in known.folders}
+
+
+def _missing(source: str, states: Mapping[str, SourceState]) -> Missing:
+    state = states.get(source)
+    if state is None:
+        return Missing(
+            Reason.DOWNLOADING, f"{source} waits until the list has reached the pod, a minute or two at most"
+        )
+    if state.reason:
+        return Missing(state.reason, state.message)
+    if state.progress is None:
+        return Missing(Reason.DOWNLOADING, f"{source} waits for other downloads")
+    return Missing(Reason.DOWNLOADING, in_words(state.progress))

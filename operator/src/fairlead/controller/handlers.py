@@ -12,8 +12,7 @@ from fairlead.api import names
 from fairlead.controller.observe import Cluster, NameClaim, name_claims
 from fairlead.controller.worker import Key, WorkQueue
 from fairlead.kube.client import JsonObject
-from fairlead.kube.kubeconfig import KubeConfig
-from fairlead.kube.login import LoginFailed
+from fairlead.kube.kubeconfig import KubeConfig, LoginFailed
 from fairlead.kube.resources import CHILDREN, LLMDEPLOYMENTS, OPTIONAL_CHILDREN, PODS, Resource
 
 WATCH_SECONDS = 300

@@ -11,8 +11,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
-from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose
-from fairlead.controller.pod_features import (
+from fairlead.controller.capabilities import (
     IMAGE_VOLUMES,
     SIDECARS,
     PodFeatures,
@@ -20,13 +19,13 @@ from fairlead.controller.pod_features import (
     wants_image_volume,
     wants_sidecars,
 )
+from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose
 from fairlead.controller.pod_warnings import PodWarnings
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import CONFIGMAPS, PERSISTENT_VOLUME_CLAIMS
-from fairlead.manifests.adapter_folders import mounted_claims
-from fairlead.manifests.source import claim_of
+from fairlead.manifests.source import claim_of, mounted_claims
 from fairlead_protocol.downloads import DownloadProgress
 
 ChildKey = tuple[str, str]

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason, find_condition
-from fairlead.api.pod_containers import lasting_container
+from fairlead.api.pod_spec import lasting_container
 from fairlead.fleet.pods import became_ready
 from fairlead.manifests.source import MODEL_VOLUME, SPECULATIVE_VOLUME
 from fairlead_protocol.downloads import DownloadProgress, DownloadStage

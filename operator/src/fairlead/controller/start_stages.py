@@ -8,7 +8,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import find_condition
-from fairlead.api.pod_containers import lasting_statuses
+from fairlead.api.pod_spec import lasting_statuses
 from fairlead.fleet.pods import became_ready
 
 

@@ -14,8 +14,7 @@ from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.recommendation import counted, seconds_in_words
 from fairlead.controller.adapter_loader import AdapterState
-from fairlead.controller.desired import Desired, Problem
-from fairlead.controller.model_fit import ModelFit
+from fairlead.controller.desired import Desired, ModelFit, Problem
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_rolling, is_seen
 from fairlead.controller.pod_diagnosis import Diagnosis, Stage

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from fairlead.fit.fit_check import Fit, Memory, Verdict, check, size
+from fairlead.fit.fit_check import Fit, Memory, Verdict, check, size, undivided
 from fairlead.fit.memory_need import EngineChoice
-from fairlead.fit.model_shape import undivided
 from fairlead_protocol.models.choices import DeviceKind
 
 _ROUND = 256

@@ -7,7 +7,7 @@ from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_bytes, parse_quantity
 from fairlead.fit.fit_check import Memory
-from fairlead.manifests.container_parts import GPU
+from fairlead.manifests.common import GPU
 from fairlead.manifests.engine import replica_profile
 from fairlead.operator_settings import OperatorSettings, Profile
 from fairlead_protocol.models.choices import DeviceKind

@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any
 
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
-from fairlead.fleet.directory import Fleet, Key, Pool, ServedModel
+from fairlead.fleet.directory import Fleet, Key, Pool, ServedModel, outlook, served_model
 from fairlead.fleet.engine_stream import EngineListener
-from fairlead.fleet.models import outlook, served_model
 from fairlead.fleet.pods import POD_SELECTOR, finishes_answers, is_finished, owner_of, ready_since, replica_of
 from fairlead.fleet.replica_tasks import ModelInfoClient, ReplicaTasks, TokenizerBook
 from fairlead.kube.client import KubeClient, KubeError

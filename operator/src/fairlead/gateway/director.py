@@ -6,7 +6,7 @@ from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import replicas_died
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.request_client import Client
-from fairlead.routing.health import Failure
+from fairlead.routing.books import Failure
 from fairlead.routing.suspects import Suspicion
 
 MAX_DEATHS = 2

@@ -12,7 +12,7 @@ from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.openai.routes import READING_PATHS
 from fairlead.gateway.openai.sse import Usage
 from fairlead.gateway.prompts.reader import ReadPrompt
-from fairlead.routing.health import Failure
+from fairlead.routing.books import Failure
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision
 from fairlead_protocol.line_budget import LineBudget

@@ -16,8 +16,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
-from fairlead.kube.kubeconfig import KubeConfig, KubeConfigError, load
-from fairlead.kube.login import LoginFailed
+from fairlead.kube.kubeconfig import KubeConfig, KubeConfigError, LoginFailed, load
 from fairlead.kube.resources import Resource
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of

@@ -5,12 +5,11 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.adapter_folders import adapter_folder, downloaded_sources
 from fairlead.manifests.common import Manifest, child, selector_labels
 from fairlead.manifests.downloaders import adapter_list
 from fairlead.manifests.engine import config_map, engine_cpus, engine_deployment, engine_flags, engine_pod
 from fairlead.manifests.measured_profile import profile_file
-from fairlead.manifests.source import model_source
+from fairlead.manifests.source import adapter_folder, downloaded_sources, model_source
 from fairlead.operator_settings import OperatorSettings, equality_selector
 from fairlead_protocol.downloads import SOURCES_PORT
 

@@ -6,11 +6,9 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.api.pod_containers import lasting_container
-from fairlead.manifests.adapter_folders import downloaded_sources
-from fairlead.manifests.common import Manifest, child
-from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, environment_of_the_pod
-from fairlead.manifests.source import DOWNLOADS_VOLUME, Download, cache_volume
+from fairlead.api.pod_spec import lasting_container
+from fairlead.manifests.common import CONTAINED, GPU, SCRATCH_VOLUME, Manifest, child, environment_of_the_pod
+from fairlead.manifests.source import DOWNLOADS_VOLUME, Download, cache_volume, downloaded_sources
 from fairlead.operator_settings import OperatorSettings, Profile
 from fairlead_protocol.downloads import DOWNLOAD_PORT, SOURCES_PORT
 

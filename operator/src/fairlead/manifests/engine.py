@@ -14,17 +14,25 @@ from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.api.pod_containers import is_sidecar, lasting_containers, sidecars
-from fairlead.api.pod_overlay import for_sidecars, merge
+from fairlead.api.pod_spec import for_sidecars, is_sidecar, lasting_containers, merge, sidecars
 from fairlead.api.quantities import parse_quantity
-from fairlead.manifests.adapter_folders import claim_mount
-from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
-from fairlead.manifests.container_parts import CONTAINED, GPU, SCRATCH_VOLUME, as_sidecar, environment_of_the_pod, probe
+from fairlead.manifests.common import (
+    CONTAINED,
+    GPU,
+    SCRATCH_VOLUME,
+    Manifest,
+    as_sidecar,
+    child,
+    environment_of_the_pod,
+    fingerprint,
+    own_labels,
+    probe,
+    selector_labels,
+)
 from fairlead.manifests.downloaders import AdapterDownloader, download_container
-from fairlead.manifests.foreign_pod import front_flags, with_front
-from fairlead.manifests.foreign_servers import FOREIGN_SERVERS
+from fairlead.manifests.foreign_servers import FOREIGN_SERVERS, front_flags, with_front
 from fairlead.manifests.measured_profile import ProfileFile
-from fairlead.manifests.source import CannotBuild, ModelSource
+from fairlead.manifests.source import CannotBuild, ModelSource, claim_mount
 from fairlead.operator_settings import OperatorSettings, Profile
 
 CONFIG_VOLUME = "config"

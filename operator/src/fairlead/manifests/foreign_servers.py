@@ -1,11 +1,152 @@
-"""The servers that are not ours, by `engine.type`, and what each is told. llama.cpp's images start it by themselves."""
+"""Servers that are not ours in an engine's pod, by `engine.type`, each behind the front that makes an engine of it
+(`fairlead-engine front`): what both are started with. The rest of the pod is as for our engine (`engine.py`)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from fairlead.api import names
+from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import EngineType, KvCacheDtype, LLMDeployment, ReasoningParser, ToolCallParser
-from fairlead.manifests.foreign_pod import EVENTS, OF_PYTHON, SERVER_PORT, ForeignServer, unless, words
+from fairlead.manifests.common import as_sidecar
+from fairlead.manifests.source import MODEL_VOLUME, ModelSource
+from fairlead.operator_settings import OperatorSettings
+
+SERVER_PORT = 8001
+"""Of the server; the front has the engine's port, which is the only one that a NetworkPolicy lets others reach."""
+_OF_THE_POD = ("POD_IP", "POD_NAME")
+"""Variables that the arguments use."""
+FRONT_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
+"""Of the front: it needs a CPU where a thousand streams pass, and takes what there is."""
+EVENTS = "ipc://@fairlead-kv-$(POD_NAME)"
+"""Where servers that tell of their blocks do so: a name, not a port, in the pod's own network, where nobody else is."""
+
+OF_PYTHON: Mapping[str, str] = {"HOME": "/tmp", "USER": "engine", "HF_HUB_OFFLINE": "1"}
+"""Environment of servers in Python: who runs them is in no list of users, and the model is a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignServer:
+    """A kind of server, as the pods of an LLMDeployment need to know it."""
+
+    kind: str
+    """As `fairlead-engine front --engine` calls it."""
+    command: tuple[str, ...]
+    """Of its container; empty = the image's own."""
+    arguments: Callable[[LLMDeployment, str], list[str]]
+    """Of its container, for a model at this path; where it listens comes with them, `extraArgs` behind them."""
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    """What both are told where the spec leaves it open: the front tells gateways, and must not be mistaken."""
+    tells_blocks: bool
+    """Whether it publishes KV events, at `EVENTS`."""
+    front_flags: Callable[[LLMDeployment], Mapping[str, Any]] = lambda deployment: {}
+    """What else the front is told."""
+    file_of_a_download: str | None = None
+    """The file that it is given of a folder that was downloaded; None = the folder."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What its container has where the spec does not say otherwise."""
+
+    def num_seqs(self, deployment: LLMDeployment) -> int:
+        """Most sequences of one step."""
+        return deployment.spec.engine.max_num_seqs or self.max_num_seqs
+
+    def num_batched_tokens(self, deployment: LLMDeployment) -> int:
+        """Most tokens of one step."""
+        return deployment.spec.engine.max_num_batched_tokens or self.max_num_batched_tokens
+
+
+def words(flags: Mapping[str, object]) -> list[str]:
+    """Arguments of these flags and values; without those that have none."""
+    return [word for flag, value in flags.items() if value is not None for word in (f"--{flag}", str(value))]
+
+
+def unless(value: str, *defaults: str) -> str | None:
+    """What is to be said of a setting, where it is none of these."""
+    return None if value in defaults else str(value)
+
+
+def with_front(
+    pod: Mapping[str, Any],
+    deployment: LLMDeployment,
+    settings: OperatorSettings,
+    source: ModelSource,
+    kind: ForeignServer,
+) -> dict[str, Any]:
+    """A pod of our engine as one of that server with a front before it. Whether it is ready the front says, at the
+    port that others ask; whether the server has started and lives, the kubelet asks the server itself.
+
+    The server is the sidecar, as it is what the front rests on: it starts first, and gets SIGTERM, which cuts what
+    runs, when the front has drained and ended.
+    """
+    (engine,) = (each for each in pod["containers"] if each["name"] == names.ENGINE_CONTAINER)
+    front = {
+        **engine,
+        "name": names.FRONT_CONTAINER,
+        "image": settings.engine_image,
+        "args": _front_arguments(deployment, source, kind),
+        "env": [each for each in engine["env"] if each["name"] in _OF_THE_POD],
+        "resources": {"requests": dict(FRONT_REQUESTS)},
+    }
+    given = {each["name"] for each in engine["env"]}
+    health = {"path": "/health", "port": SERVER_PORT, "scheme": "HTTP"}
+    server = {
+        **engine,
+        **({"command": list(kind.command)} if kind.command else {}),
+        "args": [*kind.arguments(deployment, _model_path(source, kind)), *deployment.spec.engine.extra_args],
+        "env": [
+            *engine["env"],
+            *({"name": name, "value": value} for name, value in kind.environment.items() if name not in given),
+        ],
+        "startupProbe": engine["startupProbe"] | {"httpGet": health},
+        "livenessProbe": engine["livenessProbe"] | {"httpGet": health, "failureThreshold": 6},
+    }
+    del server["readinessProbe"], server["ports"]
+    # The image of the user's is the server's; what downloads is ours.
+    init = [each | {"image": settings.engine_image} for each in pod.get("initContainers") or ()]
+    volumes = list(pod["volumes"])
+    if folder := source.flags.get("model"):  # of the machine, whose /tmp is not the pod's
+        volumes.append({"name": MODEL_VOLUME, "hostPath": {"path": folder}})
+        mount = {"name": MODEL_VOLUME, "mountPath": folder, "readOnly": True}
+        server["volumeMounts"] = [*server["volumeMounts"], mount]
+    return {**pod, "initContainers": [*init, as_sidecar(server)], "containers": [front], "volumes": volumes}
+
+
+def front_flags(deployment: LLMDeployment, source: ModelSource, kind: ForeignServer) -> dict[str, Any]:
+    """Of the front's configuration file."""
+    spec, engine = deployment.spec, deployment.spec.engine
+    flags = {
+        "engine": kind.kind,
+        "upstream-port": SERVER_PORT,
+        "served-name": spec.model.served_name,
+        "max-num-seqs": kind.num_seqs(deployment),
+        "max-num-batched-tokens": kind.num_batched_tokens(deployment),
+        "max-num-queued-tokens": engine.max_num_queued_tokens,
+        "enable-prefix-caching": None if engine.enable_prefix_caching else False,
+        "drain-timeout": format_duration(spec.drain.timeout),
+        **kind.front_flags(deployment),
+        **source.flags,
+    }
+    return {flag: value for flag, value in flags.items() if value is not None}
+
+
+def _front_arguments(deployment: LLMDeployment, source: ModelSource, kind: ForeignServer) -> list[str]:
+    """Of the front's container."""
+    arguments = ["front", "--config", f"{names.ENGINE_CONFIG_FOLDER}/{names.ENGINE_CONFIG_KEY}"]
+    path = _model_path(source, kind)
+    arguments += [path if path.startswith(f"{each}/") else each for each in source.arguments]
+    arguments += ["--host", "$(POD_IP)", "--port", str(names.ENGINE_PORT)]
+    if kind.tells_blocks and deployment.spec.engine.enable_prefix_caching:
+        arguments += ["--events", EVENTS, "--replay", f"{EVENTS}-replay"]
+    return arguments
+
+
+def _model_path(source: ModelSource, kind: ForeignServer) -> str:
+    """Of the model, as the pod sees it."""
+    path = source.flags.get("model") or source.arguments[source.arguments.index("--model") + 1]
+    return f"{path}/{kind.file_of_a_download}" if kind.file_of_a_download and source.downloads else path
+
 
 _MIB = 2**20
 _LLAMA_CPP_KV_TYPES: Mapping[str, str | None] = {"auto": None, "int8": "q8_0"}

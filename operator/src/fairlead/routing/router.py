@@ -9,11 +9,9 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
-from fairlead.routing.capacity import CapacityBook
+from fairlead.routing.books import CapacityBook, Failure, HealthBook, OverheadBook
 from fairlead.routing.datastore import Datastore, stale_at
-from fairlead.routing.health import Failure, HealthBook
 from fairlead.routing.in_flight import InFlightBook, InFlightRequest
-from fairlead.routing.overhead import OverheadBook
 from fairlead.routing.policies import Policy
 from fairlead.routing.predictor import prefill_work
 from fairlead.routing.prompt import Prompt, block_size_of

@@ -22,7 +22,7 @@ from fairlead.gateway.openai.errors import (
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.openai.sse import UsageFilter, error_code_of, usage_of
 from fairlead.gateway.request_client import JSON, Client
-from fairlead.routing.health import Failure
+from fairlead.routing.books import Failure
 from fairlead.routing.replica import Decision, Replica
 from fairlead_protocol.http.addresses import authority
 from fairlead_protocol.http.client import HttpClient, TimeLimits

@@ -11,7 +11,7 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import ReadPrompt
-from fairlead.routing.health import Failure
+from fairlead.routing.books import Failure
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.queue import PoolQueue, Ticket

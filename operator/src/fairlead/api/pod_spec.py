@@ -1,6 +1,7 @@
-"""`spec.template.spec`: whether it has a pod's shape, and what a pod is with it laid over. Pure.
+"""A pod's spec: which containers last as long as the pod, whether `spec.template.spec` has a pod's shape, and a pod
+with that laid over. Pure.
 
-To the CRD it is any object. What is wrong in it beyond what is read and merged here, the API server says of the
+To the CRD a template is any object. What is wrong in it beyond what is read and merged here, the API server says of the
 Deployment. It is merged as `kubectl patch` does it: objects by field, lists with a known key by that key; other lists
 are replaced, and null removes a field.
 """
@@ -8,9 +9,38 @@ are replaced, and null removes a field.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairlead.api.pod_containers import sidecars
 from fairlead.api.quantities import parse_quantity
 from fairlead.api.rules import BrokenRule
+
+Container = Mapping[str, Any]
+
+
+def is_sidecar(init_container: Container) -> bool:
+    """Whether an init container is one that the kubelet starts before the others, restarts, and ends after them."""
+    return init_container.get("restartPolicy") == "Always"
+
+
+def sidecars(spec: Mapping[str, Any]) -> list[Container]:
+    """In the order in which they start."""
+    return [each for each in spec.get("initContainers") or () if is_sidecar(each)]
+
+
+def lasting_containers(spec: Mapping[str, Any]) -> list[Container]:
+    """All that run as long as the pod: sidecars, and what is no init container."""
+    return [*sidecars(spec), *(spec.get("containers") or ())]
+
+
+def lasting_container(spec: Mapping[str, Any], name: str) -> Container:
+    """The one of that name; empty where there is none."""
+    return next((each for each in lasting_containers(spec) if each.get("name") == name), {})
+
+
+def lasting_statuses(pod: Mapping[str, Any]) -> list[Container]:
+    """What the kubelet says of those that run as long as the pod."""
+    status, beside = pod.get("status") or {}, {each["name"] for each in sidecars(pod.get("spec") or {})}
+    of_sidecars = [each for each in status.get("initContainerStatuses") or () if each.get("name") in beside]
+    return [*of_sidecars, *(status.get("containerStatuses") or ())]
+
 
 Keys = Mapping[str, str]
 """Field of a list → the key by which Kubernetes merges its items."""

@@ -1,0 +1,239 @@
+"""What a gateway has itself learnt of its replicas: who has room, whom to leave alone, what a request takes on top.
+
+- Room. An engine's published limits bound what one gateway sends; but several gateways share an engine, and long
+  prompts fill its queue sooner than short ones. So a refusal ("engine-full") caps the replica at what it had of ours,
+  an accepted request raises the cap by one, and a pause without news allows one more to be tried: additive growth after
+  an exact cut, much like TCP's congestion control. A load that shows an empty queue ends the cap.
+- Health. Kubernetes' readiness arrives seconds late: a replica that refuses connections would look the least loaded of
+  all and attract every request.
+- Overhead: network, HTTP, tokenising, a model of steps that is a little off. Learnt as a fading median of `actual TTFT
+  - modelled TTFT`, so that neither a straggler nor an old trouble counts for long. A model's errors grow with the
+  predicted time, so each request weighs the less, the longer it was to take.
+
+The router tells and asks; records are kept by the pod's uid.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
+from typing import Generic, TypeVar
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 0.5
+FORGET_AFTER_SECONDS = 5.0
+"""Without a refusal for this long, the replica is as good as one that never refused."""
+WINDOW = 31
+"""Requests that are remembered per replica."""
+NUM_ZEROS = 3
+"""Beside them, as many requests without overhead are assumed, as long as the typical one: so the first ones that come,
+which may have set up connections, alone say nothing."""
+SHORTEST_SECONDS = 0.01
+"""Requests that were to take less weigh no more."""
+FADE_SECONDS = 60.0
+"""What was longer ago counts no more: a replica that is avoided for what it was gets a new chance."""
+MAX_SECONDS = 1.0
+"""What takes longer is no overhead, but something the model does not know, and no reason to expect it again."""
+_Kept = TypeVar("_Kept")
+
+
+class _Book(Generic[_Kept]):
+    """Records per replica, by uid."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, _Kept] = {}
+
+    def keep_only(self, uids: frozenset[str]) -> None:
+        """Forgets replicas that left."""
+        for uid in self._records.keys() - uids:
+            del self._records[uid]
+
+
+def _pause(first: float, longest: float, num_failures: int) -> float:
+    """Seconds: doubled with each failure after the first."""
+    return min(first * 2.0 ** min(num_failures - 1, 16), longest)
+
+
+@dataclass(slots=True)
+class _Cap:
+    num_in_flight: int
+    retry_at: float
+    refused_at: float
+    num_refusals: int
+
+
+class CapacityBook(_Book[_Cap]):
+    """Caps of replicas that refused a request."""
+
+    def has_room(self, uid: str, num_in_flight: int, now: float) -> bool:
+        """Whether one more request is likely to be taken, or may be tried."""
+        cap = self._records.get(uid)
+        if cap is None:
+            return True
+        if now - cap.refused_at >= FORGET_AFTER_SECONDS:
+            del self._records[uid]
+            return True
+        return num_in_flight < cap.num_in_flight or now >= cap.retry_at
+
+    def sent(self, uid: str, num_in_flight: int, now: float) -> None:
+        """One more goes to a replica that had `num_in_flight`; beyond the cap it is this pause's trial."""
+        cap = self._records.get(uid)
+        if cap is not None and num_in_flight >= cap.num_in_flight:
+            cap.num_in_flight = num_in_flight + 1
+            cap.retry_at = now + _pause(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, cap.num_refusals)
+
+    def accepted(self, uid: str) -> None:
+        """A request was taken: one more may go."""
+        cap = self._records.get(uid)
+        if cap is not None:
+            cap.num_in_flight += 1
+            cap.num_refusals = 1
+
+    def refused(self, uid: str, num_in_flight: int, now: float) -> None:
+        """The replica was full while it had `num_in_flight` of ours, the refused one not counted."""
+        cap = self._records.get(uid)
+        num_refusals = 1 if cap is None else cap.num_refusals + 1
+        pause = _pause(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, num_refusals)
+        self._records[uid] = _Cap(num_in_flight, now + pause, now, num_refusals)
+
+    def queue_was_empty(self, uid: str, time: float) -> None:
+        """Nobody waited in the engine at that time: a refusal from before says nothing any more."""
+        cap = self._records.get(uid)
+        if cap is not None and cap.refused_at < time:
+            del self._records[uid]
+
+    def next_change(self, now: float) -> float | None:
+        """When the next pause ends; None when nobody is paused."""
+        return min((cap.retry_at for cap in self._records.values() if cap.retry_at > now), default=None)
+
+
+class Failure(Enum):
+    """How a replica failed a request: (metric label, first pause, longest pause; seconds). Pauses double."""
+
+    DRAINING = ("draining", 10.0, 10.0)
+    """It is shutting down; readiness or its removal will follow within the pause."""
+    DEAD = ("dead", 10.0, 10.0)
+    """Its core had died before the request came: the process ends within seconds, and its successor has to load."""
+    UNREACHABLE = ("unreachable", 0.5, 15.0)
+    """No connection, or none in time."""
+    DIED = ("died", 0.5, 15.0)
+    """The connection broke, or made no sense, before the answer was complete."""
+    UNAVAILABLE = ("unavailable", 0.5, 15.0)
+    """It answered 503 for another reason."""
+    TIMED_OUT = ("timed_out", 1.0, 30.0)
+    """It took the request and then kept silent for too long."""
+
+    def __init__(self, label: str, first_pause: float, longest_pause: float) -> None:
+        self.label = label
+        self.first_pause = first_pause
+        self.longest_pause = longest_pause
+
+
+@dataclass(slots=True)
+class _HealthRecord:
+    failure: Failure
+    until: float
+    num_failures: int
+    probe: int | None = None
+    """The dispatch that probes it; None while none does."""
+
+
+class HealthBook(_Book[_HealthRecord]):
+    """Pauses of replicas that failed. After a pause one request at a time probes the replica, until one succeeds: until
+    it is answered, or the engine says that it has it, as whole answers may take minutes."""
+
+    def available(self, uid: str, now: float) -> bool:
+        """Whether the replica may be sent a request now."""
+        record = self._records.get(uid)
+        return record is None or (now >= record.until and record.probe is None)
+
+    def failing(self, uid: str) -> bool:
+        """Whether the last news of the replica was a failure."""
+        return uid in self._records
+
+    def sent(self, uid: str, dispatch: int) -> None:
+        """A request with this number goes to the replica; if it had failed, this one is the probe."""
+        record = self._records.get(uid)
+        if record is not None:
+            record.probe = dispatch
+
+    def heard(self, uid: str, num_seen: int) -> None:
+        """The replica's load includes so many of our dispatches: if the probe is one of them, it got there."""
+        record = self._records.get(uid)
+        if record is not None and record.probe is not None and record.probe <= num_seen:
+            del self._records[uid]
+
+    def succeeded(self, uid: str) -> None:
+        """The replica answered: forget its failures."""
+        self._records.pop(uid, None)
+
+    def failed(self, uid: str, failure: Failure, now: float) -> None:
+        """Starts or doubles the pause. Failures that arrive during a pause belong to the same event and count once."""
+        record = self._records.get(uid)
+        if record is not None and now < record.until:
+            return
+        num_failures = 1 if record is None else record.num_failures + 1
+        pause = _pause(failure.first_pause, failure.longest_pause, num_failures)
+        self._records[uid] = _HealthRecord(failure, now + pause, num_failures)
+
+    def ended(self, uid: str) -> None:
+        """A request there is over: a probe that ended without a verdict may be repeated."""
+        record = self._records.get(uid)
+        if record is not None:
+            record.probe = None
+
+    def next_change(self, now: float) -> float | None:
+        """When the next pause ends; None when nobody is paused."""
+        return min((record.until for record in self._records.values() if record.until > now), default=None)
+
+
+@dataclass(slots=True)
+class _OverheadRecord:
+    samples: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """(when it came, seconds beside the modelled ones, modelled seconds) of each, the oldest first."""
+    seconds: float = 0.0
+    fades_at: float = 0.0
+    """When `seconds` has to be computed anew."""
+
+
+class OverheadBook(_Book[_OverheadRecord]):
+    """Seconds per replica: at least 0, at most MAX_SECONDS, 0 at the start."""
+
+    def seconds(self, uid: str, now: float) -> float:
+        """What a request to this replica is expected to take beside the steps."""
+        record = self._records.get(uid)
+        if record is None:
+            return 0.0
+        if now >= record.fades_at:
+            self._recompute(uid, record, now)
+        return record.seconds
+
+    def observe(self, uid: str, actual: float, modelled: float, now: float) -> None:
+        """A request's first token took `actual` seconds, its steps should have taken `modelled`."""
+        record = self._records.setdefault(uid, _OverheadRecord())
+        record.samples.append((now, actual - modelled, modelled))
+        self._recompute(uid, record, now)
+
+    def _recompute(self, uid: str, record: _OverheadRecord, now: float) -> None:
+        while record.samples and record.samples[0][0] <= now - FADE_SECONDS:
+            record.samples.popleft()
+        if not record.samples:
+            del self._records[uid]
+            record.seconds = 0.0
+            return
+        typical = median(modelled for _, _, modelled in record.samples)
+        samples = [(0.0, typical)] * NUM_ZEROS + [(value, modelled) for _, value, modelled in record.samples]
+        record.seconds = min(max(0.0, _weighted_median(samples)), MAX_SECONDS)
+        record.fades_at = record.samples[0][0] + FADE_SECONDS
+
+
+def _weighted_median(samples: Sequence[tuple[float, float]]) -> float:
+    """Of (value, modelled seconds): the value with half of the weights below it, weights being 1 / seconds."""
+    weighted = sorted((value, 1.0 / max(seconds, SHORTEST_SECONDS)) for value, seconds in samples)
+    rest = sum(weight for _, weight in weighted) / 2
+    for value, weight in weighted:
+        rest -= weight
+        if rest <= 0.0:
+            return value
+    return weighted[-1][0]
