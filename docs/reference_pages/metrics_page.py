@@ -12,7 +12,7 @@ from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.controller.start_stages import StartStage
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.gateway_metrics import Metrics as GatewayMetrics
+from fairlead.gateway.gateway_metrics import GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.sse import Usage
@@ -86,7 +86,7 @@ def gateway_scrape() -> str:
     request.routed(decision, ReadPrompt())
     request.first_token()
     request.ended(200)
-    seen.connections.labels("clients")
+    seen.gauges["open_connections"].labels("clients")
     datastore.distrusted(replica.uid, 0)
     tokenizers.fail(replica.digest, b"", "it takes too long")
     seen.attempt_failed(request, "engine_full")

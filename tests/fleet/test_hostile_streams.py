@@ -154,14 +154,14 @@ async def test_an_engine_that_tells_without_end_leaves_others_their_turns() -> N
 
     async with following(flood) as (listener, _):
         await listener.until(lambda: listener.loads)
-        hear = listener.load_changed
+        hear = listener.loaded
 
         def count(uid: str, load: Load) -> None:
             nonlocal told
             told += 1
             hear(uid, load)
 
-        listener.load_changed = count  # type: ignore[method-assign]
+        listener.loaded = count  # type: ignore[method-assign]
         while told < 3000:
             before = told
             await asyncio.sleep(0)
@@ -231,7 +231,7 @@ DOCUMENTS = st.recursive(
 def test_any_line_is_heard_or_refused(told: list[Any]) -> None:
     async def hear() -> None:
         listener = MirrorListener(100)
-        listener.blocks_listed("u", 0, [])
+        listener.listed("u", 0, [])
         stream = EngineStream(Replica("u", "u", "127.0.0.1", 1), listener, times=QUICK)
         for document in told:
             with suppress(ValueError, _Broken, _Gone, _TooMany):

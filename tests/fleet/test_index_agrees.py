@@ -168,12 +168,12 @@ class Gateway:
         self.num_listed = 0
         self.news = asyncio.Event()
 
-    def blocks_listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
+    def listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
         self.datastore.listed(uid, seq, hashes)
         self.num_listed += 1
         self._compare()
 
-    def blocks_changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
+    def changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
         try:
             self.datastore.changed(uid, seq, stored, removed)
         except SeqGap as error:
@@ -183,7 +183,7 @@ class Gateway:
     def num_blocks(self, uid: str) -> int:
         return self.datastore.index.num_blocks(uid)
 
-    def load_changed(self, uid: str, load: Load) -> None:
+    def loaded(self, uid: str, load: Load) -> None:
         self.datastore.loaded(uid, load)
         self.news.set()
 
@@ -193,7 +193,7 @@ class Gateway:
     def distrusted(self, uid: str, max_blocks: int) -> None:
         self.disagreements.append(f"{uid} told of more than {max_blocks} blocks")
 
-    def left(self, uid: str) -> None:
+    def forget(self, uid: str) -> None:
         self.datastore.forget(uid)
 
     def _compare(self) -> None:

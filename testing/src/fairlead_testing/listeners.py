@@ -25,12 +25,12 @@ class MirrorListener:
         """Changes out of order, and of blocks that were not there: followers tell none such."""
         self._news = asyncio.Event()
 
-    def blocks_listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
+    def listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
         self.blocks[uid], self.seqs[uid] = set(hashes), seq
         self.num_listed += 1
         self._news.set()
 
-    def blocks_changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
+    def changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
         if seq != self.seqs[uid] + 1:
             self.mistakes.append(f"change {seq} of {uid} came after {self.seqs[uid]}")
         blocks, gone = self.blocks[uid], set(removed)
@@ -43,7 +43,7 @@ class MirrorListener:
     def num_blocks(self, uid: str) -> int:
         return len(self.blocks[uid])
 
-    def load_changed(self, uid: str, load: Load) -> None:
+    def loaded(self, uid: str, load: Load) -> None:
         self.loads[uid] = load
         self._news.set()
 
@@ -55,7 +55,7 @@ class MirrorListener:
         self.distrusted_uids[uid] = max_blocks
         self._forget(uid)
 
-    def left(self, uid: str) -> None:
+    def forget(self, uid: str) -> None:
         self.left_uids.append(uid)
         self._forget(uid)
 

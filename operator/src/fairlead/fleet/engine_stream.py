@@ -44,33 +44,18 @@ replica with few blocks less is read."""
 
 
 class EngineListener(Protocol):
-    """Hears of every replica's blocks and load, by the pod's uid, on the event loop. Calls must return at once.
-    A gateway's pools are one."""
+    """Hears of every replica's blocks and load, by the pod's uid, on the event loop: in a gateway the `Datastore`,
+    whose docstrings say what each call means. Calls must return at once."""
 
     max_blocks: int
-    """Most blocks that it keeps of one replica."""
 
-    def num_blocks(self, uid: str) -> int:
-        """How many different blocks it keeps of the replica, as told."""
-
-    def blocks_listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
-        """The replica's cache holds exactly these, as of `seq`: at the start, after a restart, after a gap."""
-
-    def blocks_changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
-        """The next change: first everything in `removed` goes, then everything in `stored` comes."""
-
-    def load_changed(self, uid: str, load: Load) -> None:
-        """A load line came."""
-
-    def lost(self, uid: str) -> None:
-        """The stream broke or fell silent: load and blocks are unknown until they are listed again."""
-
-    def distrusted(self, uid: str, max_blocks: int) -> None:
-        """The replica told of more than so many blocks, which is more than it may have: nothing that it told holds,
-        and no more is heard of it."""
-
-    def left(self, uid: str) -> None:
-        """The replica is gone for good."""
+    def num_blocks(self, uid: str) -> int: ...
+    def listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None: ...
+    def changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None: ...
+    def loaded(self, uid: str, load: Load) -> None: ...
+    def lost(self, uid: str) -> None: ...
+    def distrusted(self, uid: str, max_blocks: int) -> None: ...
+    def forget(self, uid: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +175,9 @@ class EngineStream:
         self._share.begin()
         for number, hashes in listing.slices():
             if is_first:
-                self._listener.blocks_listed(self._replica.uid, number, hashes)
+                self._listener.listed(self._replica.uid, number, hashes)
             else:
-                self._listener.blocks_changed(self._replica.uid, number, hashes, ())
+                self._listener.changed(self._replica.uid, number, hashes, ())
             is_first = False
             self._count_blocks()
             await self._share.rest()
@@ -228,7 +213,7 @@ class EngineStream:
             self._is_known = True
             load = Load(time=self._loop.time(), **msgspec.structs.asdict(told))
             self._on_load(load)
-            self._listener.load_changed(uid, load)
+            self._listener.loaded(uid, load)
             if self._is_failing:
                 logger.info("following %s again", self._replica.name)
                 self._is_failing = False
@@ -238,7 +223,7 @@ class EngineStream:
             self._seq = line.seq
             stored = unpacked(packed(each for chain in line.stored for each in chain.hashes))
             removed = unpacked(packed(line.removed))
-            self._listener.blocks_changed(uid, line.seq, stored, removed)
+            self._listener.changed(uid, line.seq, stored, removed)
             self._count_blocks()
 
     @property

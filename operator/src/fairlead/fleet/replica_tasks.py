@@ -141,7 +141,7 @@ class ReplicaTasks:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         if self._listener is not None:
-            self._listener.left(uid)
+            self._listener.forget(uid)
 
     async def close(self) -> None:
         """Everybody leaves."""

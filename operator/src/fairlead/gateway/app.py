@@ -18,7 +18,7 @@ from fairlead.gateway.access import Access
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.injector import Injector, is_injection
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.gateway_metrics import CONTENT_TYPE, Metrics
+from fairlead.gateway.gateway_metrics import CONTENT_TYPE, GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors, routes
@@ -51,7 +51,7 @@ class GatewayApp:
         self,
         pools: Pools,
         director: Director,
-        metrics: Metrics,
+        metrics: GatewayMetrics,
         refusals: Refusals,
         pacer: Pacer,
         settings: GatewaySettings,
@@ -208,7 +208,7 @@ class GatewayApp:
 class ControlApp:
     """The control port: metrics, signals and probes. Not for clients of models."""
 
-    def __init__(self, app: GatewayApp, metrics: Metrics, signals: SignalsStream) -> None:
+    def __init__(self, app: GatewayApp, metrics: GatewayMetrics, signals: SignalsStream) -> None:
         self._app = app
         self._scrapes = Scrapes(metrics.exposition)
         self._signals = signals

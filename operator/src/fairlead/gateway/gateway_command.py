@@ -8,7 +8,6 @@ import signal
 import sys
 from pathlib import Path
 
-from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.gateway.access import Access, KeyedAccess, KeysError, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
@@ -16,6 +15,7 @@ from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway, PreciseLoop
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import KubeConfigError
+from fairlead.routing.datastore import Datastore
 from fairlead_protocol.http.connections import allow_descriptors
 from fairlead_protocol.logs import LogFormat, configure_logging
 from fairlead_protocol.settings import SettingError, add_flags, given, values_of
@@ -100,8 +100,8 @@ def _access(keys: Path | None, serve_everybody: bool) -> Access:
 async def _serve(args: argparse.Namespace, settings: GatewaySettings, access: Access) -> None:
     async with await KubeClient.from_environment(args.kubeconfig, args.context) as client:
 
-        def make_fleet(listener: EngineListener, tokenizers: Tokenizers) -> KubernetesFleet:
-            return KubernetesFleet(client, namespaces=args.namespace, listener=listener, tokenizers=tokenizers)
+        def make_fleet(datastore: Datastore, tokenizers: Tokenizers) -> KubernetesFleet:
+            return KubernetesFleet(client, namespaces=args.namespace, listener=datastore, tokenizers=tokenizers)
 
         gateway = Gateway(settings, make_fleet, access)
         gateway.install_signal_handlers()

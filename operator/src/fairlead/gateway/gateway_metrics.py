@@ -5,7 +5,7 @@ Counters and histograms are kept as requests go on and end; gauges are read from
 that they cost the data path nothing and vanish with what they describe.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,9 +23,105 @@ _RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 2.
 _TOKENS = (0.0, 1.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+_SELECTABLE = ("model", "llmdeployment_namespace", "llmdeployment")
+"""Labels of what HPA and KEDA scale by. An HPA cannot select `model`: Kubernetes' label values have no slash."""
+_PREFIX = "fairlead_gateway_"
+_COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "requests_total": (
+        "Requests that ended, by outcome and the HTTP status the client got (0: it went away before it got one)",
+        ("model", "outcome", "status"),
+    ),
+    "decisions_total": ("Attempts that were routed to a replica, by the policy that chose it", ("model", "policy")),
+    "tokens_total": (
+        "Tokens of requests as engines counted them; kind is prompt, cached (of those), predicted_cached (those as "
+        "foreseen) or completion. Of streams that broke or whose client left: the prompt as the gateway counts it, "
+        "and the events with tokens that had passed",
+        ("model", "kind"),
+    ),
+    "tokenized_tokens_total": (
+        "Prompt tokens of dispatched requests; source is text_cache (their text was seen before) or tokenizer",
+        ("model", "source"),
+    ),
+    "injections_total": (
+        "Results of tools for answers under way, by the HTTP status that their sender got (0: it went away first)",
+        ("status",),
+    ),
+    "failed_attempts_total": (
+        "Attempts that a replica did not serve, by what was wrong; engine_full is a refusal, not a fault",
+        ("model", "failure"),
+    ),
+    "client_requests_total": (
+        "Requests that ended, by the client whose API key came with them; nothing where no keys are asked for",
+        ("client", "outcome"),
+    ),
+    "client_tokens_total": (
+        "Tokens of those requests, counted as in tokens_total; kind is prompt or completion",
+        ("client", "kind"),
+    ),
+    "connections_cut_total": ("Connections that were ended without an answer, by reason", ("reason",)),
+}
+"""Name without prefix → help, labels."""
+_HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
+    "time_to_first_token_seconds": (
+        "From a request's arrival to its first token, or to its vectors; not of text that is not streamed",
+        _SECONDS,
+    ),
+    "request_duration_seconds": ("From a request's arrival to its end", _SECONDS),
+    "queue_wait_seconds": ("Time a request waited in the gateway for a replica, also in vain", _SECONDS),
+    "predicted_time_to_first_token_seconds": (
+        "From a request's arrival to its first token, the wait for a replica included, as foreseen on arrival; of "
+        "streams and vectors that got one",
+        _SECONDS,
+    ),
+    "ttft_prediction_error_ratio": (
+        "How far the time from arrival to first token that was foreseen on arrival was off, as a part of the "
+        "actual; of streams and vectors",
+        _RATIOS,
+    ),
+    "cached_tokens_prediction_error_tokens": (
+        "How far the predicted number of prompt tokens in the replica's cache was off, in either direction",
+        _TOKENS,
+    ),
+    "tokenizing_seconds": ("Time to tokenise a request's prompts in the gateway", _SHORT_SECONDS),
+}
+"""Name without prefix → help, buckets. The label is `model`."""
+_GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "ready": ("1 while clients should be sent to this gateway; 0 before it knows the models, and while it drains", ()),
+    "api_keys_current": (
+        "1 while the API keys that are checked are those configured; 0: these cannot be read, and older ones hold",
+        (),
+    ),
+    "open_connections": (
+        "Connections that are open, idle ones included; port is clients or control (metrics, signals and probes)",
+        ("port",),
+    ),
+}
+"""Name without prefix → help, labels."""
+_OF_POOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "queue_requests": ("Requests that wait in the gateway for a replica", _SELECTABLE),
+    "queue_bytes": ("Bytes of the bodies of those requests", ("model",)),
+    "queue_oldest_wait_seconds": ("How long the first in line has waited", ("model",)),
+    "ready_replicas": ("Replicas that may be sent requests", ("model",)),
+    "stale_replicas": ("Replicas among them whose load is unknown, or too old to go by", ("model",)),
+    "hanging_replicas": ("Replicas among them whose step takes so long that it will hardly end", ("model",)),
+    "kv_index_replicas": ("Replicas whose KV-cache blocks are known", ("model",)),
+    "approximated_replicas": (
+        "1 for each replica that told of more KV-cache blocks than it may have: its stream is not followed any "
+        "more, and what it holds is approximated until it restarts",
+        ("model", "replica"),
+    ),
+    "untokenized_models": (
+        "1 for each model whose prompts its engines tokenise, since its tokenizer or chat template takes more than "
+        "it may in a gateway, or cannot be used there: what its replicas' caches hold of a prompt is not known",
+        ("model",),
+    ),
+    "in_flight_requests": ("Requests sent to a replica and not finished", (*_SELECTABLE, "replica")),
+    "kv_index_blocks": ("Different KV-cache blocks that some replica is known to hold", ()),
+}
+"""The same of gauges that are read at a scrape."""
 
 
-class Metrics(Observer, Collector):
+class GatewayMetrics(Observer, Collector):
     """One registry per gateway, so that several can live in one process."""
 
     def __init__(self, pools: Pools, datastore: Datastore, reader: PromptReader) -> None:
@@ -33,229 +129,120 @@ class Metrics(Observer, Collector):
         self._pools = pools
         self._datastore = datastore
         self._reader = reader
-        self.requests = self._counter(
-            "requests_total",
-            "Requests that ended, by outcome and the HTTP status the client got (0: it went away before it got one)",
-            "model",
-            "outcome",
-            "status",
-        )
-        self.ttft = self._histogram(
-            "time_to_first_token_seconds",
-            "From a request's arrival to its first token, or to its vectors; not of text that is not streamed",
-        )
-        self.duration = self._histogram("request_duration_seconds", "From a request's arrival to its end")
-        self.queue_wait = self._histogram(
-            "queue_wait_seconds", "Time a request waited in the gateway for a replica, also in vain"
-        )
-        self.predicted_ttft = self._histogram(
-            "predicted_time_to_first_token_seconds",
-            "From a request's arrival to its first token, the wait for a replica included, as foreseen on arrival; of "
-            "streams and vectors that got one",
-        )
-        self.ttft_error = self._histogram(
-            "ttft_prediction_error_ratio",
-            "How far the time from arrival to first token that was foreseen on arrival was off, as a part of the "
-            "actual; of streams and vectors",
-            buckets=_RATIOS,
-        )
-        self.cached_tokens_error = self._histogram(
-            "cached_tokens_prediction_error_tokens",
-            "How far the predicted number of prompt tokens in the replica's cache was off, in either direction",
-            buckets=_TOKENS,
-        )
-        self.decisions = self._counter(
-            "decisions_total", "Attempts that were routed to a replica, by the policy that chose it", "model", "policy"
-        )
-        self.tokens = self._counter(
-            "tokens_total",
-            "Tokens of requests as engines counted them; kind is prompt, cached (of those), predicted_cached (those as "
-            "foreseen) or completion. Of streams that broke or whose client left: the prompt as the gateway counts it, "
-            "and the events with tokens that had passed",
-            "model",
-            "kind",
-        )
-        self.tokenizing = self._histogram(
-            "tokenizing_seconds", "Time to tokenise a request's prompts in the gateway", buckets=_SHORT_SECONDS
-        )
-        self.tokenized = self._counter(
-            "tokenized_tokens_total",
-            "Prompt tokens of dispatched requests; source is text_cache (their text was seen before) or tokenizer",
-            "model",
-            "source",
-        )
-        self.injections = self._counter(
-            "injections_total",
-            "Results of tools for answers under way, by the HTTP status that their sender got (0: it went away first)",
-            "status",
-        )
-        self.failed_attempts = self._counter(
-            "failed_attempts_total",
-            "Attempts that a replica did not serve, by what was wrong; engine_full is a refusal, not a fault",
-            "model",
-            "failure",
-        )
-        self.ready = Gauge(
-            "fairlead_gateway_ready",
-            "1 while clients should be sent to this gateway; 0 before it knows the models, and while it drains",
-            registry=self.registry,
-        )
-        self.client_requests = self._counter(
-            "client_requests_total",
-            "Requests that ended, by the client whose API key came with them; nothing where no keys are asked for",
-            "client",
-            "outcome",
-        )
-        self.client_tokens = self._counter(
-            "client_tokens_total",
-            "Tokens of those requests, counted as in tokens_total; kind is prompt or completion",
-            "client",
-            "kind",
-        )
-        self.keys_current = Gauge(
-            "fairlead_gateway_api_keys_current",
-            "1 while the API keys that are checked are those configured; 0: these cannot be read, and older ones hold",
-            registry=self.registry,
-        )
-        self.connections = Gauge(
-            "fairlead_gateway_open_connections",
-            "Connections that are open, idle ones included; port is clients or control (metrics, signals and probes)",
-            ["port"],
-            registry=self.registry,
-        )
-        self._connections_cut = self._counter(
-            "connections_cut_total", "Connections that were ended without an answer, by reason", "reason"
-        )
+        self._counters = {
+            name: Counter(_PREFIX + name, text, labels, registry=self.registry)
+            for name, (text, labels) in _COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(_PREFIX + name, text, ["model"], buckets=buckets, registry=self.registry)
+            for name, (text, buckets) in _HISTOGRAMS.items()
+        }
+        self.gauges = {
+            name: Gauge(_PREFIX + name, text, labels, registry=self.registry)
+            for name, (text, labels) in _GAUGES.items()
+        }
         for reason in CutReason:
-            self._connections_cut.labels(reason)
+            self._counters["connections_cut_total"].labels(reason)
         self.registry.register(self)
-        ProcessCollector(namespace="fairlead_gateway", registry=self.registry)
+        ProcessCollector(namespace=_PREFIX.rstrip("_"), registry=self.registry)
+
+    def _count(self, name: str, *labels: str, by: float = 1) -> None:
+        self._counters[name].labels(*labels).inc(by)
+
+    def _observe(self, name: str, model: str, value: float) -> None:
+        self._histograms[name].labels(model).observe(value)
 
     def cut(self, reason: CutReason) -> None:
         """A connection was ended without an answer."""
-        self._connections_cut.labels(reason).inc()
+        self._count("connections_cut_total", reason)
 
     def dispatched(self, seen: Observation) -> None:
         """Counts a decision; of the first attempt also what went before it."""
         model = seen.model
-        self.decisions.labels(model, seen.policy).inc()
+        self._count("decisions_total", model, seen.policy)
         if seen.num_attempts == 1:
-            self.tokenizing.labels(model).observe(seen.tokenizing_seconds)
-            from_text_cache = seen.num_tokens_from_text_cache
-            self.tokenized.labels(model, "text_cache").inc(from_text_cache)
-            self.tokenized.labels(model, "tokenizer").inc(max(0, seen.num_prompt_tokens - from_text_cache))
+            self._observe("tokenizing_seconds", model, seen.tokenizing_seconds)
+            known = seen.num_tokens_from_text_cache
+            self._count("tokenized_tokens_total", model, "text_cache", by=known)
+            self._count("tokenized_tokens_total", model, "tokenizer", by=max(0, seen.num_prompt_tokens - known))
 
     def first_token(self, seen: Observation) -> None:
         """Counts a first token when it comes, however long the stream goes on, and how well it was foreseen."""
         if seen.ttft_seconds is None or not seen.shows_ttft:
             return
-        self.ttft.labels(seen.model).observe(seen.ttft_seconds)
+        self._observe("time_to_first_token_seconds", seen.model, seen.ttft_seconds)
         if (predicted := seen.predicted_ttft_seconds) is not None:
-            self.predicted_ttft.labels(seen.model).observe(predicted)
+            self._observe("predicted_time_to_first_token_seconds", seen.model, predicted)
         if (error := seen.ttft_error_ratio) is not None:
-            self.ttft_error.labels(seen.model).observe(error)
+            self._observe("ttft_prediction_error_ratio", seen.model, error)
 
     def ended(self, seen: Observation) -> None:
         """Counts a request that is over."""
         model = seen.model
-        self.requests.labels(model, str(seen.outcome), str(seen.status)).inc()
-        self.duration.labels(model).observe(seen.duration_seconds)
+        self._count("requests_total", model, str(seen.outcome), str(seen.status))
+        self._observe("request_duration_seconds", model, seen.duration_seconds)
         if seen.num_attempts or seen.queue_seconds:  # who waited in vain waited longest
-            self.queue_wait.labels(model).observe(seen.queue_seconds)
+            self._observe("queue_wait_seconds", model, seen.queue_seconds)
         if seen.client is not None:
-            self.client_requests.labels(seen.client, str(seen.outcome)).inc()
+            self._count("client_requests_total", seen.client, str(seen.outcome))
         if (usage := seen.usage or seen.partial_usage) is None:
             return
         counts = {"prompt": usage.prompt_tokens, "completion": usage.completion_tokens or 0}
         for kind, number in counts.items():
-            self.tokens.labels(model, kind).inc(number)
+            self._count("tokens_total", model, kind, by=number)
             if seen.client is not None:
-                self.client_tokens.labels(seen.client, kind).inc(number)
+                self._count("client_tokens_total", seen.client, kind, by=number)
         if seen.usage is None:
             return
-        self.tokens.labels(model, "cached").inc(usage.cached_tokens)
+        self._count("tokens_total", model, "cached", by=usage.cached_tokens)
         if seen.decision is not None and (error := seen.cached_tokens_error) is not None:
-            self.tokens.labels(model, "predicted_cached").inc(seen.decision.cached_tokens or 0)
-            self.cached_tokens_error.labels(model).observe(error)
+            self._count("tokens_total", model, "predicted_cached", by=seen.decision.cached_tokens or 0)
+            self._observe("cached_tokens_prediction_error_tokens", model, error)
 
     def injected(self, status: int) -> None:
         """Counts what was to be put into an answer."""
-        self.injections.labels(str(status)).inc()
+        self._count("injections_total", str(status))
 
     def attempt_failed(self, seen: Observation, failure: str) -> None:
         """Counts an attempt that a replica did not serve."""
-        self.failed_attempts.labels(seen.model, failure).inc()
+        self._count("failed_attempts_total", seen.model, failure)
 
     def collect(self) -> Iterable[Metric]:
         """What pools, datastore and reader are at the moment of a scrape."""
-        waiting = _gauge("queue_requests", "Requests that wait in the gateway for a replica", _SELECTABLE)
-        waiting_bytes = _gauge("queue_bytes", "Bytes of the bodies of those requests", ["model"])
-        oldest = _gauge("queue_oldest_wait_seconds", "How long the first in line has waited", ["model"])
-        ready = _gauge("ready_replicas", "Replicas that may be sent requests", ["model"])
-        stale = _gauge("stale_replicas", "Replicas among them whose load is unknown, or too old to go by", ["model"])
-        hanging = _gauge(
-            "hanging_replicas", "Replicas among them whose step takes so long that it will hardly end", ["model"]
-        )
-        followed = _gauge("kv_index_replicas", "Replicas whose KV-cache blocks are known", ["model"])
-        approximated = _gauge(
-            "approximated_replicas",
-            "1 for each replica that told of more KV-cache blocks than it may have: its stream is not followed any "
-            "more, and what it holds is approximated until it restarts",
-            ["model", "replica"],
-        )
-        untokenized = _gauge(
-            "untokenized_models",
-            "1 for each model whose prompts its engines tokenise, since its tokenizer or chat template takes more than "
-            "it may in a gateway, or cannot be used there: what its replicas' caches hold of a prompt is not known",
-            ["model"],
-        )
-        sent = [*_SELECTABLE, "replica"]
-        in_flight = _gauge("in_flight_requests", "Requests sent to a replica and not finished", sent)
-        blocks = _gauge("kv_index_blocks", "Different KV-cache blocks that some replica is known to hold", [])
+        families = {
+            name: GaugeMetricFamily(_PREFIX + name, text, labels=labels) for name, (text, labels) in _OF_POOLS.items()
+        }
         index = self._datastore.index
-        blocks.add_metric([], len(index))
+        families["kv_index_blocks"].add_metric([], len(index))
         for pool in self._pools:
             label, queue, now = pool.model.key, pool.queue, pool.now()
-            replicas = pool.router.replicas
-            selectable = [label, pool.model.namespace, pool.model.name]
-            waiting.add_metric(selectable, len(queue))
-            waiting_bytes.add_metric([label], queue.num_bytes)
-            oldest.add_metric([label], queue.oldest_wait_seconds(now))
-            ready.add_metric([label], pool.num_ready)
+            replicas, selectable = pool.router.replicas, [label, pool.model.namespace, pool.model.name]
             loads = [self._datastore.load(replica.uid, now) for replica in replicas]
-            stale.add_metric([label], sum(load is None for load in loads))
-            hanging.add_metric([label], sum(load is not None and is_hanging(load) for load in loads))
             doubted = {each.uid for each in replicas if self._datastore.approximates(each.uid)}
-            known = (each.uid for each in replicas if index.seq(each.uid) is not None)
-            followed.add_metric([label], len(set(known) - doubted))
-            if pool.tokenizer_problem is not None:
-                untokenized.add_metric([label], 1)
+            known = {each.uid for each in replicas if index.seq(each.uid) is not None}
+            families["queue_requests"].add_metric(selectable, len(queue))
+            figures = {
+                "queue_bytes": queue.num_bytes,
+                "queue_oldest_wait_seconds": queue.oldest_wait_seconds(now),
+                "ready_replicas": pool.num_ready,
+                "stale_replicas": sum(load is None for load in loads),
+                "hanging_replicas": sum(load is not None and is_hanging(load) for load in loads),
+                "kv_index_replicas": len(known - doubted),
+            } | ({} if pool.tokenizer_problem is None else {"untokenized_models": 1})
+            for name, value in figures.items():
+                families[name].add_metric([label], value)
             for replica in replicas:
                 if replica.uid in doubted:
-                    approximated.add_metric([label, replica.name], 1)
-                in_flight.add_metric([*selectable, replica.name], pool.router.in_flight.count(replica.uid))
+                    families["approximated_replicas"].add_metric([label, replica.name], 1)
+                in_flight = pool.router.in_flight.count(replica.uid)
+                families["in_flight_requests"].add_metric([*selectable, replica.name], in_flight)
         left = CounterMetricFamily(
             "fairlead_gateway_untokenized_requests",
             "Requests left to their engines to tokenise: too long, too many at once, or of an untokenized model",
             value=self._reader.num_left,
         )
-        of_models = [waiting, waiting_bytes, oldest, ready, stale, hanging, followed, approximated, untokenized]
-        return [*of_models, in_flight, blocks, left]
+        return [*families.values(), left]
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"fairlead_gateway_{name}", text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
-        return Histogram(f"fairlead_gateway_{name}", text, ["model"], buckets=buckets, registry=self.registry)
-
-
-_SELECTABLE = ["model", "llmdeployment_namespace", "llmdeployment"]
-"""Labels of what HPA and KEDA scale by. An HPA cannot select `model`: Kubernetes' label values have no slash."""
-
-
-def _gauge(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"fairlead_gateway_{name}", text, labels=labels)

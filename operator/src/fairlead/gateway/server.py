@@ -21,7 +21,7 @@ from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.injector import Injector
 from fairlead.gateway.dispatch.pools import MakeFleet, Pools
 from fairlead.gateway.dispatch.proxy import Proxy
-from fairlead.gateway.gateway_metrics import Metrics
+from fairlead.gateway.gateway_metrics import GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Refusals
 from fairlead.gateway.openai.errors import OpenAIError, http_refusal
@@ -73,7 +73,7 @@ class Gateway:
         self.access = access
         self.id = secrets.token_hex(8)
         """Names this run of the gateway to engines and to the operator."""
-        self.datastore = Datastore()
+        self.datastore = Datastore(settings.max_kv_blocks)
         self.tokenizers = Tokenizers()
         self.upstream = HttpClient(max_idle=settings.max_idle_connections, idle_seconds=math.inf)
         pacer = Pacer()
@@ -83,14 +83,14 @@ class Gateway:
         self.fleet = self.pools.fleet
         self.signals = SignalsStream(self.pools, self.id)
         self.pools.on_urgent = self.signals.wake
-        self.metrics = Metrics(self.pools, self.datastore, self.reader)
-        self.metrics.keys_current.set_function(lambda: float(access.is_current))
+        self.metrics = GatewayMetrics(self.pools, self.datastore, self.reader)
+        self.metrics.gauges["api_keys_current"].set_function(lambda: float(access.is_current))
         proxy = Proxy(self.upstream, settings, self.id)
         director = Director(self.pools, proxy, max_attempts=settings.max_attempts)
         refusals = Refusals(self.metrics)
         injector = Injector(self.pools, self.upstream, settings)
         self.app = GatewayApp(self.pools, director, self.metrics, refusals, pacer, settings, access, injector)
-        self.metrics.ready.set_function(lambda: self.app.ready)
+        self.metrics.gauges["ready"].set_function(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
         self._socket = listening_socket(settings.host, settings.port, backlog=BACKLOG)
         self._control_socket = listening_socket(control_host, settings.control_port, backlog=BACKLOG)
@@ -103,8 +103,9 @@ class Gateway:
         self._server = self._serving(self.app, 0, grace_seconds=int(settings.drain_timeout))
         control = ControlApp(self.app, self.metrics, self.signals)
         self._control = self._serving(control, 1, grace_seconds=CONTROL_GRACE_SECONDS)
+        connections = self.metrics.gauges["open_connections"]
         for port, server in (("clients", self._server), ("control", self._control)):
-            self.metrics.connections.labels(port).set_function(partial(len, server.server_state.connections))
+            connections.labels(port).set_function(partial(len, server.server_state.connections))
         self._drain_timer: asyncio.TimerHandle | None = None
 
     def _serving(self, app: GatewayApp | ControlApp, number: int, *, grace_seconds: int) -> HttpServer:

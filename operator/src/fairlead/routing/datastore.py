@@ -4,7 +4,7 @@ Whoever follows the streams tells it; every model's `Router` asks it. It knows n
 has sent is in the router's books.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fairlead.routing.kv_index import Expectation, KVIndex
 from fairlead.routing.replica import Load
@@ -36,8 +36,12 @@ class ApproximateBlocks:
 class Datastore:
     """The KV index of all replicas and their last loads, by the pod's uid."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_blocks: int = 1_000_000) -> None:
+        """`max_blocks`: most blocks that are kept of one replica, as told."""
         self.index = KVIndex()
+        self.max_blocks = max_blocks
+        self.on_load: Callable[[str, Load | None], object] = lambda uid, load: None
+        """Called with a replica's uid when it has told a load; None: what it told does not hold any more."""
         self._loads: dict[str, Load] = {}
         self._told: set[str] = set()
         """Replicas that have ever told a load."""
@@ -64,20 +68,25 @@ class Datastore:
         self._told.add(uid)
         (self._draining.add if load.draining else self._draining.discard)(uid)
         self._settle(uid)
+        self.on_load(uid, load)
 
     def lost(self, uid: str) -> None:
         """The stream broke: load and blocks are unknown until they are told again."""
-        self._loads.pop(uid, None)
-        self._settle(uid)
-        self.index.remove(uid)
+        self._void(uid)
+        self.on_load(uid, None)
 
     def distrusted(self, uid: str, max_blocks: int) -> None:
         """What the replica tells is not believed any more: from now on it is taken to hold what it computes for this
         gateway, at most so many blocks. It is as good a replica as one that never told anything."""
-        self.lost(uid)
+        self._void(uid)
         self._told.discard(uid)
         self._approximated[uid] = ApproximateBlocks(max_blocks)
         self.index.replace(uid, 0, ())
+        self.on_load(uid, None)
+
+    def num_blocks(self, uid: str) -> int:
+        """Different blocks that are kept of the replica, as told."""
+        return self.index.num_blocks(uid)
 
     def approximates(self, uid: str) -> bool:
         """Whether what the replica holds is not what it tells."""
@@ -85,10 +94,11 @@ class Datastore:
 
     def forget(self, uid: str) -> None:
         """The replica is gone for good."""
-        self.lost(uid)
+        self._void(uid)
         self._approximated.pop(uid, None)
         self._told.discard(uid)
         self._draining.discard(uid)
+        self.on_load(uid, None)
 
     def computed(self, expectation: Expectation) -> None:
         """A prefill is over. Its blocks stay expected until the replica's next line, which comes at about this time:
@@ -116,6 +126,11 @@ class Datastore:
         """Whether the replica has said that it drains. Engines do not return from that but by a restart, so it holds
         when the stream ends, until another load says otherwise."""
         return uid in self._draining
+
+    def _void(self, uid: str) -> None:
+        self._loads.pop(uid, None)
+        self._settle(uid)
+        self.index.remove(uid)
 
     def _settle(self, uid: str) -> None:
         for expectation in self._computed.pop(uid, ()):
