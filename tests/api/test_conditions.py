@@ -62,5 +62,5 @@ def test_a_condition_without_a_time_gets_one() -> None:
 def test_a_condition_is_found_by_its_type() -> None:
     status = {"conditions": [{"type": "Degraded", "status": "True"}, {"type": "Ready", "status": "False"}]}
     assert find_condition(status, ConditionType.READY) == {"type": "Ready", "status": "False"}
-    assert find_condition(status, ConditionType.PROGRESSING) is None
-    assert find_condition({}, ConditionType.READY) is None
+    assert find_condition(status, ConditionType.PROGRESSING) == {}
+    assert find_condition({}, ConditionType.READY) == {}

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.cli.fleet_state import FleetView, fleet_view
+from fairlead.cli.fleet_view import FleetView, fleet_view
 from fairlead.cli.options import UsageError
 from fairlead.client.load_generator import LoadGenerator, LoadSample
 from fairlead.client.openai import ApiError, Completion

@@ -14,8 +14,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fairlead.cli.fleet_state import FleetView, ReplicaStage, figures, fleet_view, is_measured
-from fairlead.cli.fleet_view import lines, renderable, to_json
+from fairlead.cli.fleet_view import (
+    FleetView,
+    ReplicaStage,
+    figures,
+    fleet_view,
+    is_measured,
+    lines,
+    renderable,
+    to_json,
+)
 from fairlead.cli.top import show
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS

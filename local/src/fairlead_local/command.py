@@ -7,11 +7,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fairlead.api.conditions import Reason
+from fairlead.api.conditions import ConditionType, find_condition, wrong_condition
 from fairlead.api.names import GATEWAY_NAME, LABEL_NAME, OPERATOR_NAME, PLURAL, SYSTEM_NAMESPACE
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
@@ -203,23 +203,12 @@ def _say_status(found: Json) -> None:
         _say(f"  API         {found['api']}  (export KUBECONFIG={found['kubeconfig']})")
         _say(f"  gateway     {found['gateway']}")
     for model in found["models"]:
-        conditions = {condition["type"]: condition for condition in model["conditions"]}
-        ready = conditions.get("Ready", {"status": "Unknown"})
-        _say(f"  model       {model['name']}  Ready={ready['status']}{_telling(ready, conditions)}")
+        ready = find_condition(model, ConditionType.READY) or {"status": "Unknown"}
+        why = wrong_condition(model) if ready["status"] == "True" else ready if "reason" in ready else {}
+        sentence = f"  {why['reason']}: {why.get('message', '')}" if why else ""
+        _say(f"  model       {model['name']}  Ready={ready['status']}{sentence}")
     for pod in found["pods"]:
         _say(f"  pod         {pod['name']}  {pod['reason']}  {pod['address']}")
-
-
-def _telling(ready: Json, conditions: Mapping[str, Json]) -> str:
-    """Why it is not Ready, or what else somebody has to look at."""
-    degraded, progressing = conditions.get("Degraded", {}), conditions.get("Progressing", {})
-    if ready["status"] != "True":
-        why = ready if "reason" in ready else {}
-    elif degraded.get("status") == "True":
-        why = degraded
-    else:
-        why = progressing if progressing.get("reason") == Reason.PAUSED else {}
-    return f"  {why['reason']}: {why.get('message', '')}" if why else ""
 
 
 def _logs(folder: FleetFolder, target: str | None, *, follow: bool) -> int:

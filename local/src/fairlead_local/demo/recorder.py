@@ -7,8 +7,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.live import Live
 
-from fairlead.cli.fleet_state import FleetView, ModelView, ReplicaStage
-from fairlead.cli.fleet_view import model_words, renderable
+from fairlead.cli.fleet_view import FleetView, ModelView, ReplicaStage, model_words, renderable
 from fairlead_local.demo.timeline import Moment
 
 LOOK_SECONDS = 0.25

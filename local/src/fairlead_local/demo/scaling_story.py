@@ -20,7 +20,7 @@ from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.names import SYSTEM_NAMESPACE
 from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.cli.fleet_state import ModelView, ReplicaStage, ReplicaView
+from fairlead.cli.fleet_view import ModelView, ReplicaStage, ReplicaView
 from fairlead.cli.report_table import short
 from fairlead.cli.top import GATEWAY_SELECTOR, FleetWatch
 from fairlead.client.load_generator import LoadGenerator, LoadSample

@@ -203,6 +203,15 @@ def merge_conditions(
     return merged
 
 
-def find_condition(status: Mapping[str, Any], type: str) -> Mapping[str, Any] | None:
-    """The condition of that type in the status of any object, if there is one."""
-    return next((each for each in status.get("conditions") or () if each.get("type") == type), None)
+def find_condition(status: Mapping[str, Any], type: str) -> Mapping[str, Any]:
+    """The condition of that type in the status of any object; empty where there is none."""
+    return next((each for each in status.get("conditions") or () if each.get("type") == type), {})
+
+
+def wrong_condition(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What somebody has to look at in an LLMDeployment, Ready or not: Degraded, or a paused rollout; else empty."""
+    degraded = find_condition(status, ConditionType.DEGRADED)
+    if degraded.get("status") == ConditionStatus.TRUE:
+        return degraded
+    progressing = find_condition(status, ConditionType.PROGRESSING)
+    return progressing if progressing.get("reason") == Reason.PAUSED else {}

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Annotated, Any, Self
 
-from fairlead.api import names, owned_arguments, rules
+from fairlead.api import engine_rules, names, rules
 from fairlead.api.decoding import InvalidValue, decode
 from fairlead.api.durations import format_duration
 from fairlead.api.model_cache import ModelCache, ModelCredentials
@@ -526,5 +526,5 @@ def _owned_by_the_operator(spec: Mapping[str, Any], template: Mapping[str, Any])
     sentence = "template.spec.{} must not have {}, which the operator says, or which would keep it out: leave it out"
     return [
         BrokenRule(f"spec.template.spec.{where}", sentence.format(where, name))
-        for where, name in owned_arguments.owned_variables(engine_type, template)
+        for where, name in engine_rules.owned_variables(engine_type, template)
     ]

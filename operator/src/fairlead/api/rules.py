@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any, get_args, get_origin
 
-from fairlead.api import foreign_rules, names, owned_arguments
+from fairlead.api import engine_rules, names
 from fairlead.api.schema import Constraints, Rule, api_fields, join, unwrap
 
 
@@ -123,7 +123,7 @@ SPEC = (
         "(has(self.model.cache.imagePath) && self.model.cache.imagePath.endsWith('.gguf'))",
         "model.cache.imagePath must name a .gguf file with engine.type llama.cpp, such as models/barge.gguf",
     ),
-    *foreign_rules.SPEC,
+    *engine_rules.SPEC,
 )
 """On `spec`."""
 
@@ -236,8 +236,7 @@ ENGINE = (
         "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumSeqs <= self.maxNumBatchedTokens",
         "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens: each running sequence takes a token of a step",
     ),
-    *foreign_rules.ENGINE,
-    *owned_arguments.ENGINE,
+    *engine_rules.ENGINE,
 )
 """On `spec.engine`."""
 
@@ -292,6 +291,6 @@ ENVIRONMENT_VARIABLE = (
         "!(has(self.value) && has(self.valueFrom))",
         "an environment variable has either a value or a valueFrom, not both",
     ),
-    *owned_arguments.ENVIRONMENT_VARIABLE,
+    *engine_rules.ENVIRONMENT_VARIABLE,
 )
 """On each item of `spec.engine.env`."""

@@ -1,7 +1,8 @@
 """A fleet at one moment: for a terminal (`renderable`), as plain lines (`lines`), for programs (`to_json`). Pure."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -10,8 +11,216 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.fleet_state import FleetView, ModelView, ReplicaStage, ReplicaView
+from fairlead.api.conditions import ConditionType, Reason, find_condition, wrong_condition
+from fairlead.api.signals_message import ReplicaSignals
+from fairlead.autoscaler.buckets import Buckets
+from fairlead.autoscaler.readings import STALE_SECONDS, GatewayWindow, Readings, newest_loads
 from fairlead.cli.report_table import NOTHING, share, short
+from fairlead.fleet.pods import is_finished, is_terminating, owner_of, ready_since
+from fairlead.routing.predictor import step_seconds
+
+WINDOW_SECONDS = 10.0
+"""What rates and percentiles are taken over."""
+UNSEEN = "no operator has seen it yet: `fairlead status` says whether one looks after its namespace"
+
+
+class ReplicaStage(StrEnum):
+    """How far a replica is."""
+
+    READY = "ready"
+    HANGING = "hanging"
+    """Ready, by its pod, and in a step that will hardly end."""
+    STARTING = "starting"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFigures:
+    """One model, as all gateways that speak see it. None = nothing happened that could be measured."""
+
+    waiting: int
+    """Requests that wait in the gateways."""
+    running: int
+    """Requests with a replica."""
+    arrivals_per_second: float | None
+    output_tokens_per_second: float | None
+    ttft_p50_seconds: float | None
+    """From arrival to first token."""
+    ttft_p90_seconds: float | None
+    cached_ratio: float | None
+    """Prompt tokens expected to come from a cache, of those dispatched."""
+    replicas: dict[str, ReplicaSignals] = field(default_factory=dict)
+    """By the pod's uid: the newest word on each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One engine pod. Without `load` no gateway has a fresh word on it."""
+
+    name: str
+    stage: ReplicaStage
+    load: ReplicaSignals | None = None
+
+    @property
+    def kv_ratio(self) -> float | None:
+        """Share of the KV cache that running requests hold."""
+        if self.load is None or not self.load.kv_blocks_total:
+            return None
+        return 1 - self.load.kv_blocks_free / self.load.kv_blocks_total
+
+    @property
+    def step_seconds(self) -> float | None:
+        """What a step with all slots decoding and the present cache costs; None while the engine has not learnt it."""
+        if self.load is None or not self.load.step_cost.is_known:
+            return None
+        return step_seconds(self.load.step_cost, running=self.load.max_num_seqs, kv_tokens=self.load.kv_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView:
+    """One LLMDeployment."""
+
+    key: str
+    """`namespace/name`."""
+    desired: int | None
+    """Replicas that are wanted; None before the operator has said."""
+    replicas: tuple[ReplicaView, ...]
+    """Ready ones first, then by name."""
+    figures: ModelFigures | None
+    """None where no gateway could be heard."""
+    reported: Mapping[str, Any]
+    """`status.scaling.signals`: the operator's own, older figures."""
+    sentence: str
+    """The autoscaler's last one; where nobody scales it, why it is or is not Ready."""
+    progress: str = ""
+    """How far a replica is that downloads the model; empty = none does, or `sentence` says it."""
+    trouble: str = ""
+    """What somebody has to look at, such as a replica that cannot start; empty = nothing, or `sentence` says it."""
+
+    def num(self, stage: ReplicaStage) -> int:
+        """Replicas in this stage."""
+        return sum(1 for replica in self.replicas if replica.stage is stage)
+
+    @property
+    def waiting(self) -> int | None:
+        """Requests that wait in the gateways; None = unknown."""
+        return self.figures.waiting if self.figures is not None else self.reported.get("queue")
+
+    @property
+    def running(self) -> int | None:
+        """Requests with a replica; None = unknown."""
+        return self.figures.running if self.figures is not None else self.reported.get("running")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """Everything at one moment."""
+
+    models: tuple[ModelView, ...]
+    note: str = ""
+    """What is to be known about the figures; empty = they are live and complete."""
+
+    def model(self, key: str) -> ModelView | None:
+        """The one LLMDeployment; None = there is none."""
+        return next((model for model in self.models if model.key == key), None)
+
+
+def fleet_view(
+    deployments: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], readings: Readings
+) -> FleetView:
+    """`pods`: of engines, whichever LLMDeployment they belong to."""
+    by_owner: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for pod in pods:
+        if not is_finished(pod):
+            by_owner.setdefault(owner_of(pod), []).append(pod)
+    models = []
+    for body in sorted(deployments, key=_owner):
+        owner = _owner(body)
+        models.append(_model(body, by_owner.get(owner, []), figures(readings, "/".join(owner))))
+    note, num_speaking = "", len(speaking(readings))
+    num_gateways = len(readings.windows) + readings.num_missing
+    if not num_gateways:
+        note = "no gateway is ready: figures are from the objects' status"
+    elif not num_speaking:
+        note = "the gateways' signals cannot be reached from here: figures are from the objects' status, seconds old"
+    elif num_speaking < num_gateways:
+        note = f"{num_gateways - num_speaking} of {num_gateways} gateways cannot be heard: figures lack theirs"
+    return FleetView(tuple(models), note)
+
+
+def speaking(readings: Readings) -> list[GatewayWindow]:
+    """Gateways that have said something lately."""
+    return [window for window in readings.windows if readings.time - window.latest.time < STALE_SECONDS]
+
+
+def is_measured(readings: Readings) -> bool:
+    """Whether every gateway that speaks has said enough to take rates from."""
+    windows = speaking(readings)
+    return bool(windows) and all(window.span("", WINDOW_SECONDS).seconds > 0 for window in windows)
+
+
+def figures(readings: Readings, model: str) -> ModelFigures | None:
+    """Of `namespace/name`; None where no gateway speaks of it."""
+    windows = [window for window in speaking(readings) if model in window.latest.line.models]
+    if not windows:
+        return None
+    spans = [window.span(model, WINDOW_SECONDS) for window in windows]
+    ttft = Buckets.seconds()
+    for span in spans:
+        ttft = ttft.plus(span.buckets("ttft"))
+    prompt, uncached = (sum(span.count(name) for span in spans) for name in ("prompt_tokens", "uncached_prompt_tokens"))
+
+    def per_second(name: str) -> float | None:
+        """None where every gateway has spoken but once: nothing can be compared yet."""
+        measured = [span for span in spans if span.seconds > 0]
+        return sum(span.count(name) / span.seconds for span in measured) if measured else None
+
+    return ModelFigures(
+        waiting=sum(span.now.waiting for span in spans),
+        running=sum(span.now.running for span in spans),
+        arrivals_per_second=per_second("num_arrivals"),
+        output_tokens_per_second=per_second("output_tokens"),
+        ttft_p50_seconds=ttft.percentile(50),
+        ttft_p90_seconds=ttft.percentile(90),
+        cached_ratio=max(0.0, 1 - uncached / prompt) if prompt else None,
+        replicas={uid: each.load for uid, each in newest_loads((w.latest for w in windows), model).items()},
+    )
+
+
+def _owner(body: Mapping[str, Any]) -> tuple[str, str]:
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: ModelFigures | None) -> ModelView:
+    status = body.get("status") or {}
+    scaling = status.get("scaling") or {}
+    loads = seen.replicas if seen is not None else {}
+    ready, progressing = (find_condition(status, kind) for kind in (ConditionType.READY, ConditionType.PROGRESSING))
+    sentence = str(scaling.get("reason") or ready.get("message") or "")
+    trouble = str(wrong_condition(status).get("message") or "")
+    is_downloading = progressing.get("reason") == Reason.DOWNLOADING
+    progress = str(progressing.get("message") or "") if is_downloading else ""
+    replicas = (_replica(pod, loads.get(pod["metadata"]["uid"])) for pod in pods)
+    return ModelView(
+        key="/".join(_owner(body)),
+        desired=status.get("desiredReplicas"),
+        replicas=tuple(sorted(replicas, key=lambda each: (list(ReplicaStage).index(each.stage), each.name))),
+        figures=seen,
+        reported=scaling.get("signals") or {},
+        sentence=sentence or UNSEEN,
+        progress="" if progress in sentence else progress,
+        trouble="" if trouble in sentence else trouble,
+    )
+
+
+def _replica(pod: Mapping[str, Any], load: ReplicaSignals | None) -> ReplicaView:
+    if is_terminating(pod) or (load is not None and load.draining):
+        stage = ReplicaStage.DRAINING
+    else:
+        ready = ReplicaStage.HANGING if load is not None and load.hangs else ReplicaStage.READY
+        stage = ready if ready_since(pod) is not None else ReplicaStage.STARTING
+    return ReplicaView(pod["metadata"]["name"], stage, load)
+
 
 _COLOURS = {
     ReplicaStage.READY: "green",

@@ -2,13 +2,21 @@
 does the work on the former, and has to be installed beside this one; it is started, never imported."""
 
 import argparse
+import difflib
+import json
 import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from typing import Any
 
-from fairlead.cli import catalogue_view
+import yaml
+from rich.console import Console
+from rich.table import Table
+
 from fairlead.cli.options import UsageError, tell
+from fairlead.fit.fit_check import read_shape, size
+from fairlead.fit.presets import Preset, presets
 
 _PROGRAM = "fairlead-engine"
 _PACKAGE = "fairlead_engine"
@@ -30,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_folder(prune, "--in")
     prune.add_argument("--all", action="store_true", help="remove every model that no engine serves")
     prune.add_argument("--size-limit", metavar="N", help="remove what was least recently used above this, as in 100Gi")
-    catalogue_view.add_arguments(actions.add_parser("catalog", help="list presets, or print one to be applied"))
+    _add_catalogue(actions.add_parser("catalog", help="list presets, or print one to be applied"))
 
 
 def run(args: argparse.Namespace) -> int:
     """The exit status of the engine's program, or of the catalogue; 1 where that program is not installed."""
     if args.action == "catalog":
-        return catalogue_view.run(args)
+        return _run_catalogue(args)
     try:
         command = [*_program(), *_arguments(args)]
     except UsageError as error:
@@ -75,3 +83,60 @@ def _arguments(args: argparse.Namespace) -> list[str]:
     sources = getattr(args, "source", [])
     sources = [sources] if isinstance(sources, str) else sources
     return [*arguments, "--", *sources] if sources else arguments
+
+
+def _add_catalogue(parser: argparse.ArgumentParser) -> None:
+    shown = parser.add_subparsers(dest="shown", metavar="list|show")
+    listing = shown.add_parser("list", help="all presets")
+    listing.add_argument("-o", "--output", choices=["json"], help="for other programs (default: a table)")
+    show = shown.add_parser("show", help="one, as an LLMDeployment to be applied")
+    show.add_argument("name", metavar="NAME")
+    show.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml", help="default: %(default)s")
+
+
+def _run_catalogue(args: argparse.Namespace) -> int:
+    """0, or 2 for a preset that there is not."""
+    if args.shown != "show":
+        if getattr(args, "output", None) == "json":
+            print(json.dumps([_facts(preset) for preset in presets().values()], indent=2))
+        else:
+            _print_all()
+        return 0
+    preset = presets().get(args.name)
+    if preset is None:
+        close = difflib.get_close_matches(args.name, presets(), n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(close)}?" if close else "`fairlead models catalog` lists them"
+        tell(UsageError(f"there is no preset {args.name!r}", hint))
+        return 2
+    manifest = preset.deployment()
+    if args.output == "json":
+        print(json.dumps(manifest, indent=2))
+        return 0
+    print(f"# {preset.about}.")
+    if preset.gated:
+        print("# A token of who accepted the terms: kubectl create secret generic hub --from-literal HF_TOKEN=hf_…")
+    print(yaml.safe_dump(manifest, sort_keys=False), end="")
+    return 0
+
+
+def _print_all() -> None:
+    table = Table("name", "profile", "memory", "download", "what it is", box=None, pad_edge=False)
+    for preset in presets().values():
+        stored = size(read_shape(preset.config).stored_bytes)
+        table.add_row(preset.name, preset.profile, preset.memory, stored, preset.about)
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+def _facts(preset: Preset) -> dict[str, Any]:
+    """Bytes are of the checkpoint's files."""
+    return {
+        "name": preset.name,
+        "about": preset.about,
+        "source": preset.source,
+        "gated": preset.gated,
+        "parameters": preset.parameters,
+        "weightsBytes": read_shape(preset.config).stored_bytes,
+        "profile": preset.profile,
+        "memory": preset.memory,
+        "engine": dict(preset.engine),
+    }

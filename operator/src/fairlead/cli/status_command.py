@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.api import presence
-from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
+from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition, wrong_condition
 from fairlead.api.durations import format_duration
 from fairlead.api.presence import Presence
 from fairlead.cli.options import UsageError, add_cluster, tell
@@ -181,12 +181,9 @@ def _contests(operators: Sequence[OperatorView], namespaces: Iterable[str]) -> I
 def _deployment(body: Body, operators: Sequence[OperatorView], *, may_be_watched: bool) -> DeploymentView:
     namespace, status = body["metadata"]["namespace"], body.get("status") or {}
     operator = next((each for each in operators if each.watches(namespace)), None)
-    kinds = (ConditionType.READY, ConditionType.DEGRADED, ConditionType.PROGRESSING)
-    ready, degraded, progressing = (find_condition(status, kind) or {} for kind in kinds)
-    is_ready, is_degraded = (each.get("status") == ConditionStatus.TRUE for each in (ready, degraded))
-    telling = degraded if is_ready and is_degraded else ready
-    if is_ready and not is_degraded and progressing.get("reason") == Reason.PAUSED:
-        telling = progressing
+    ready, wrong = find_condition(status, ConditionType.READY), wrong_condition(status)
+    is_ready, is_degraded = (each.get("status") == ConditionStatus.TRUE for each in (ready, wrong))
+    telling = wrong if is_ready and wrong else ready
     reason = str(telling.get("reason") or "Unseen")
     message = str(telling.get("message") or "no operator has seen it yet")
     if operator is None and not may_be_watched:

@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fairlead.api import names
-from fairlead.cli.fleet_state import FleetView, fleet_view, is_measured
-from fairlead.cli.fleet_view import lines, renderable, to_json
+from fairlead.cli.fleet_view import FleetView, fleet_view, is_measured, lines, renderable, to_json
 from fairlead.cli.options import UsageError, add_cluster, duration, tell
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import POD_SELECTOR
@@ -131,7 +130,7 @@ def _print(console: Console, view: FleetView, output: str | None = None) -> None
 
 class FleetWatch:
     """Follows LLMDeployments, their pods and the gateways' signals, here and in the demo; what they mean is worked out
-    in `fleet_state.py`. `run` it as a task; `view` says what is known at any time after `synced`."""
+    in `fleet_view.py`. `run` it as a task; `view` says what is known at any time after `synced`."""
 
     def __init__(
         self,

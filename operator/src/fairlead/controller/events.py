@@ -51,7 +51,7 @@ def announcements(
     """What is worth an Event between two statuses, and among what was written. Pure."""
     found = list(_announce_changes(changes))
     for kind in (ConditionType.DEGRADED, ConditionType.READY):
-        old, new = find_condition(before, kind) or {}, find_condition(after, kind) or {}
+        old, new = find_condition(before, kind), find_condition(after, kind)
         # Of replicas that hang, also which they are makes another Event.
         fields = ("status", "reason", *(("message",) if new.get("reason") == Reason.REPLICA_HANGS else ()))
         if not new or all(old.get(field) == new.get(field) for field in fields):

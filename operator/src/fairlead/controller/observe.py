@@ -163,7 +163,7 @@ class Cluster:
         found = []
         for key in self.keys():
             for body in self._indexes["llmdeployments"][key]:
-                said = find_condition(body.get("status") or {}, ConditionType.DEGRADED) or {}
+                said = find_condition(body.get("status") or {}, ConditionType.DEGRADED)
                 if (said.get("status"), said.get("reason")) == (ConditionStatus.TRUE, Reason.NAME_CONFLICT):
                     found.append(key)
         return found

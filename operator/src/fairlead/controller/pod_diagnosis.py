@@ -108,12 +108,12 @@ def diagnose(
         detail = status.get("message") or status.get("reason") or f"ended with phase {phase}"
         return Diagnosis(name, Stage.FINISHED, str(status.get("reason") or phase), _shorten(detail))
     if pod["metadata"].get("deletionTimestamp") or is_marked(pod):
-        told = find_condition(status, "DisruptionTarget") or {}  # somebody else than us: an eviction, a tainted node
+        told = find_condition(status, "DisruptionTarget")  # somebody else than us: an eviction, a tainted node
         message = f"is taken away ({told.get('reason')}). {told.get('message') or ''}"
         return Diagnosis(name, Stage.DRAINING, message=_shorten(message) if told.get("status") == "True" else "")
     if became_ready(pod) is not None:
         return _hanging(name, pod, hangs_since) if hangs_since else Diagnosis(name, Stage.READY)
-    scheduled = find_condition(status, "PodScheduled") or {}
+    scheduled = find_condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         words = scheduled.get("message") or "no node fits"
         message = _shorten(f"no node can take it; check resources and the nodes. The scheduler says: {words}")
@@ -298,7 +298,7 @@ def start_failure(termination_message: str) -> tuple[str, str] | None:
 
 def _starting(name: str, pod: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> Diagnosis:
     status = pod.get("status") or {}
-    scheduled = find_condition(status, "PodScheduled") or {}
+    scheduled = find_condition(status, "PodScheduled")
     if scheduled.get("status") != "True" and not (pod.get("spec") or {}).get("nodeName"):
         return Diagnosis(name, Stage.STARTING, Reason.SCHEDULING, "waits for the scheduler to choose a node")
     if is_downloading(pod):
@@ -313,7 +313,7 @@ def _starting(name: str, pod: Mapping[str, Any], containers: list[Mapping[str, A
         message = f"the engine has started; the container {others[0]!r} is being created"
         return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
     # A pod that never was ready is not ready since before its container started. Both are in UTC: text sorts as time.
-    since = str((find_condition(status, "Ready") or {}).get("lastTransitionTime") or "")
+    since = str(find_condition(status, "Ready").get("lastTransitionTime") or "")
     if engine.get("started") and since > str(engine["state"]["running"].get("startedAt") or ""):
         message = f"the engine runs but does not say that it is ready any more; see kubectl logs {name}"
         return Diagnosis(name, Stage.STARTING, Reason.ENGINE_NOT_READY, message)
@@ -337,7 +337,7 @@ def created_since(pod: Mapping[str, Any]) -> str | None:
     status = pod.get("status") or {}
     if any(state in (each.get("state") or {}) for each in _container_statuses(status) for state in _HAS_RUN):
         return None
-    since: str | None = (find_condition(status, "PodScheduled") or {}).get("lastTransitionTime")
+    since: str | None = find_condition(status, "PodScheduled").get("lastTransitionTime")
     return since or status.get("startTime") or pod["metadata"].get("creationTimestamp")
 
 

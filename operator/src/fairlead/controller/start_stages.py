@@ -44,7 +44,7 @@ def start_stages(pod: Mapping[str, Any]) -> dict[StartStage, float] | None:
     if total is None:
         return None
     status = pod.get("status") or {}
-    scheduled = (find_condition(status, "PodScheduled") or {}).get("lastTransitionTime")
+    scheduled = find_condition(status, "PodScheduled").get("lastTransitionTime")
     engine = _of_name(lasting_statuses(pod), names.ENGINE_CONTAINER)
     running = ((engine.get("state") or {}).get("running") or {}).get("startedAt")
     schedule = _between(pod["metadata"]["creationTimestamp"], scheduled) or 0.0

@@ -127,9 +127,9 @@ def situation(
     # An object that cannot be understood is taken to want what it had.
     known = int((engine.get("spec") or {}).get("replicas") or before.get("replicas") or 0)
     waiting = [problem for problem in problems if problem.reason == Reason.RECONCILING]
-    refusal = find_condition(engine.get("status") or {}, "ReplicaFailure") or {}
+    refusal = find_condition(engine.get("status") or {}, "ReplicaFailure")
     refused = str(refusal.get("message") or refusal.get("reason") or "no reason was given")
-    model = find_condition(before, ConditionType.MODEL_AVAILABLE) or {}
+    model = find_condition(before, ConditionType.MODEL_AVAILABLE)
     has_failed = model.get("status") == FALSE and model.get("reason") not in _NO_REPLICA_TRIED and not is_configuring
     paused = ""
     if (engine.get("spec") or {}).get("paused"):
