@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any, get_args, get_origin
 
 from fairlead.api import rules
-from fairlead.api.durations import DURATION_PATTERN
 from fairlead.api.llmdeployment import LLMDeploymentSpec
-from fairlead.api.quantities import QUANTITY_PATTERN
+from fairlead.api.quantities import DURATION_PATTERN, QUANTITY_PATTERN
 from fairlead.api.schema import (
     MAX_NOTATION_LENGTH,
     Constraints,

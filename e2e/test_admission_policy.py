@@ -21,8 +21,8 @@ import yaml
 from fairlead.api import names
 from fairlead.api.admission_policy import AdmissionPolicy
 from fairlead.api.author_rules import refusals
-from fairlead.api.decoding import decode
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
+from fairlead.api.schema import decode
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.core, pytest.mark.timeout(300)]
 

@@ -16,8 +16,7 @@ from fairlead.gateway.gateway_metrics import GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.sse import Usage
-from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt, Tokenizers
 from fairlead.kube.client import KubeClient
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.queue import Ticket

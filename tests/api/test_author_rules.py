@@ -10,8 +10,8 @@ from crd.cases import deployment
 
 from fairlead.api.admission_policy import EXEMPT, LIMITS, AdmissionPolicy
 from fairlead.api.author_rules import OUR_VOLUMES, RULES, refusals
-from fairlead.api.decoding import decode
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.schema import decode
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings, SettingsError
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api.durations import format_duration, parse_duration
-from fairlead.api.quantities import parse_bytes, parse_quantity
+from fairlead.api.quantities import format_duration, parse_bytes, parse_duration, parse_quantity
 
 
 @pytest.mark.parametrize(

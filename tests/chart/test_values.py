@@ -13,7 +13,7 @@ pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requ
 
 import helm
 
-from fairlead.api.durations import format_duration, parse_duration
+from fairlead.api.quantities import format_duration, parse_duration
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, SettingsError
 

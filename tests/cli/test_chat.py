@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.chat import footnote
-from fairlead.client.openai import Completion
+from fairlead.client.openai import ChatAnswer
 from fairlead_local.fleet_state import FleetFolder, FleetPhase, write_state
 from fairlead_testing.fake_engine import FakeEngine, Refusal
 
@@ -145,8 +145,8 @@ async def _seen(terminal: int, words: bytes) -> None:
 
 
 def test_the_footnote_has_what_is_known() -> None:
-    assert footnote(Completion()) == "[0 + 0 tokens · 0 cached]"
-    completion = Completion(
+    assert footnote(ChatAnswer()) == "[0 + 0 tokens · 0 cached]"
+    completion = ChatAnswer(
         ttft_seconds=0.0125, predicted_ttft_seconds=0.01, duration_seconds=0.0325, num_prompt_tokens=20,
         num_completion_tokens=3, num_cached_tokens=16, replica="a",
     )  # fmt: skip

@@ -12,7 +12,7 @@ from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.fleet_view import FleetView, fleet_view
 from fairlead.cli.options import UsageError
 from fairlead.client.load_generator import LoadGenerator, LoadSample
-from fairlead.client.openai import ApiError, Completion
+from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.report import report
 from fairlead.client.workload import WorkloadKind, conversations
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd
@@ -65,7 +65,7 @@ def test_a_load_is_turned_up_down_and_off_while_it_runs() -> None:
         """Answers after a second."""
 
         async def chat(
-            self, model: str, messages: object, *, completion: Completion, max_tokens: int, **_: object
+            self, model: str, messages: object, *, completion: ChatAnswer, max_tokens: int, **_: object
         ) -> None:
             asked.append(max_tokens)
             await asyncio.sleep(1.0)
@@ -129,9 +129,9 @@ class Story:
     def num_ready(self) -> int:
         return 0
 
-    async def chat(self, model: str, messages: object, **parameters: object) -> Completion:
+    async def chat(self, model: str, messages: object, **parameters: object) -> ChatAnswer:
         self.now += 3.5
-        return Completion(text=self._text, ttft_seconds=3.2, replica="one")
+        return ChatAnswer(text=self._text, ttft_seconds=3.2, replica="one")
 
 
 @pytest.mark.parametrize("text", ["12", "13"])
@@ -190,11 +190,13 @@ def figures(*samples: LoadSample, errors: Buckets = Buckets((), ())) -> RunFigur
 
 
 def test_the_table_has_every_step_and_the_load() -> None:
-    answer = Completion(
+    answer = ChatAnswer(
         ttft_seconds=0.1, duration_seconds=1.0, num_prompt_tokens=100, num_cached_tokens=96, num_completion_tokens=50,
         predicted_cached_tokens=96, predicted_ttft_seconds=0.08, replica="one",
     )  # fmt: skip
-    load = figures(LoadSample(0.0, ended=1.0, completion=answer), LoadSample(1.0, ended=1.1, error=ApiError(500, "no")))
+    load = figures(
+        LoadSample(0.0, ended=1.0, completion=answer), LoadSample(1.0, ended=1.1, error=RequestFailed(500, "no"))
+    )
     steps = [DemoStep("Ask", "12", True, 1.0), DemoStep("Scale", "waited too long", False, 180.0)]
     console = Console(file=io.StringIO(), width=120)
     console.print(demo_table(steps, load))

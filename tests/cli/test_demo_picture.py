@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from fairlead.client.load_generator import LoadSample
-from fairlead.client.openai import ApiError, Completion
+from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.plot import draw, picture
 from fairlead_local.demo.picture import Scene, panels
 from fairlead_local.demo.timeline import Moment
 
 
 def answered(due: float, ttft: float) -> LoadSample:
-    answer = Completion(ttft_seconds=ttft, num_prompt_tokens=10)
+    answer = ChatAnswer(ttft_seconds=ttft, num_prompt_tokens=10)
     return LoadSample(due, sent=due, ended=due + ttft + 1.0, completion=answer)
 
 
@@ -90,7 +90,7 @@ def test_target_and_request_from_zero_have_room_however_far_they_are() -> None:
 
 def test_a_load_without_any_answer_is_drawn_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    failed = [LoadSample(0.0, ended=0.1, error=ApiError(500, "broken"))]
+    failed = [LoadSample(0.0, ended=0.1, error=RequestFailed(500, "broken"))]
     moments = [Moment(time=-9.0, ready=0)]
     draw(tmp_path / "none.png", panels(Scene(samples=[], moments=moments)))
     draw(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.presence import Presence
 from fairlead.cli.status_command import OperatorView, lines, operator_view, status_report
+from fairlead.kube.lease import Presence
 from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, NAMESPACES, PODS, Resource
 from fairlead_testing.fleet_objects import pod
 from fairlead_testing.operators import NAMESPACE, SETTINGS, bare_api_server, fleet_at, running_operator

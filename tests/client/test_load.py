@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.client.load_generator import LoadGenerator
-from fairlead.client.openai import ApiError, Completion
+from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.workload import ArrivalPhase, Conversation, Turn, arrival_times
 from fairlead_testing.clock import run_in_virtual_time
 
@@ -22,11 +22,11 @@ class FakeChat:
     def __init__(self, ttft: float = 1.0, rest: float = 1.0, *, slots: int | None = None, text: str = "2") -> None:
         self.ttft, self.rest, self.text = ttft, rest, text
         self.slots = asyncio.Semaphore(slots) if slots is not None else None
-        self.fails: Callable[[int], ApiError | None] = lambda number: None
+        self.fails: Callable[[int], RequestFailed | None] = lambda number: None
         self.asked: list[tuple[float, list[dict[str, str]], dict[str, Any]]] = []
         self.running = self.most = 0
 
-    async def chat(self, model: str, messages: Any, *, completion: Completion, **parameters: Any) -> Completion:
+    async def chat(self, model: str, messages: Any, *, completion: ChatAnswer, **parameters: Any) -> ChatAnswer:
         clock = asyncio.get_running_loop().time
         sent = clock()
         self.asked.append((sent, messages, parameters))
@@ -91,7 +91,7 @@ def test_a_generator_that_falls_behind_cannot_hide_it() -> None:
     """Something holds the event loop up for three seconds: what was due meanwhile is measured from when it was due."""
 
     class Busy(FakeChat):
-        async def chat(self, model: str, messages: Any, *, completion: Completion, **parameters: Any) -> Completion:
+        async def chat(self, model: str, messages: Any, *, completion: ChatAnswer, **parameters: Any) -> ChatAnswer:
             if not self.asked:
                 asyncio.get_running_loop()._jumping.now += 3.0  # type: ignore[attr-defined]
             return await super().chat(model, messages, completion=completion, **parameters)
@@ -131,7 +131,7 @@ def test_turns_follow_one_another_with_the_conversation_so_far() -> None:
 
 def test_a_turn_without_an_answer_ends_its_conversation_and_no_other() -> None:
     chat = FakeChat()
-    chat.fails = lambda number: ApiError(429, "full") if number == 2 else None
+    chat.fails = lambda number: RequestFailed(429, "full") if number == 2 else None
     load = closed(chat, iter([THREE, THREE]), concurrency=1)
     assert len(load.samples) == 2 + 3
     assert [sample.is_rejected for sample in load.samples] == [False, True, False, False, False]
@@ -162,7 +162,7 @@ def test_what_was_measured_until_an_interruption_is_kept() -> None:
 
 def test_a_closed_loop_pauses_after_a_failure_for_as_long_as_it_was_told() -> None:
     chat = FakeChat(ttft=1.0, rest=1.0)
-    failures = {1: ApiError(404, "gone"), 2: ApiError(429, "full", retry_after=3.0)}
+    failures = {1: RequestFailed(404, "gone"), 2: RequestFailed(429, "full", retry_after=3.0)}
     chat.fails = failures.get
     load = closed(chat, repeat(ONE), concurrency=1, max_requests=3)
     assert [sent for sent, _, _ in chat.asked] == [0.0, 0.5, 3.5]

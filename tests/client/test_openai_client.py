@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fairlead.client.openai import ApiError, Completion, OpenAIClient
+from fairlead.client.openai import ChatAnswer, OpenAIClient, RequestFailed
 from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
 from fairlead_testing.gateways import make_pool, running_gateway
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
@@ -32,7 +32,7 @@ async def test_pieces_come_as_they_are_made() -> None:
     async with FakeEngine() as engine, OpenAIClient(f"{engine.url}/v1") as client:
         may_go = asyncio.Semaphore(1)
         engine.pace = lambda index: may_go.acquire()
-        completion, pieces = Completion(), []
+        completion, pieces = ChatAnswer(), []
         async for piece in client.stream_chat("fake", MESSAGES, completion):
             pieces.append(piece)
             assert completion.text == "".join(pieces)
@@ -43,14 +43,14 @@ async def test_pieces_come_as_they_are_made() -> None:
 async def test_a_refusal_is_an_error_with_what_the_server_said() -> None:
     async with FakeEngine() as engine, OpenAIClient(f"{engine.url}/v1") as client:
         engine.refusal = Refusal.FULL
-        with pytest.raises(ApiError, match="queue is full") as caught:
+        with pytest.raises(RequestFailed, match="queue is full") as caught:
             await client.chat("fake", MESSAGES)
         assert caught.value.status == 429
 
 
 async def test_retry_after_and_code_are_kept() -> None:
     async with running_gateway() as (_, _, url), OpenAIClient(f"{url}/v1") as client:
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(RequestFailed) as caught:
             await client.chat("nothing", MESSAGES)
         assert (caught.value.status, caught.value.code, caught.value.retry_after) == (404, "model_not_found", None)
 
@@ -59,10 +59,10 @@ async def test_a_stream_that_breaks_is_an_error_not_a_short_answer() -> None:
     async with FakeEngine() as engine, running_gateway(make_pool([engine.replica()])) as (_, _, url):
         engine.death = Death.AFTER_ONE_TOKEN
         async with OpenAIClient(f"{url}/v1") as client:
-            with pytest.raises(ApiError, match="in the middle of its answer"):
+            with pytest.raises(RequestFailed, match="in the middle of its answer"):
                 await client.chat("fake", MESSAGES)
         async with OpenAIClient(f"{engine.url}/v1") as client:
-            with pytest.raises(ApiError):
+            with pytest.raises(RequestFailed):
                 await client.chat("fake", MESSAGES)
 
 
@@ -108,7 +108,7 @@ async def test_other_servers_foresee_nothing(headers: dict[str, str]) -> None:
 
 async def test_an_event_of_the_wrong_shape_is_an_error_of_that_server() -> None:
     async with serving_stream({}, b"<html>") as (url, _), OpenAIClient(url) as client:
-        with pytest.raises(ApiError, match="not what OpenAI's API says"):
+        with pytest.raises(RequestFailed, match="not what OpenAI's API says"):
             await client.chat("fake", MESSAGES)
 
 
@@ -124,14 +124,14 @@ async def test_a_key_is_sent_where_there_is_one() -> None:
 
 async def test_a_list_of_the_wrong_shape_is_an_error_of_that_server() -> None:
     async with serving_stream({}, b"<html>") as (url, _), OpenAIClient(url) as client:
-        with pytest.raises(ApiError, match="/models is not what OpenAI's API says"):
+        with pytest.raises(RequestFailed, match="/models is not what OpenAI's API says"):
             await client.models()
 
 
 @pytest.mark.parametrize("address", ["http://me:secret@127.0.0.1:1/v1", "http://me:secret@a..b/v1", "http://a/ü/v1"])
 async def test_an_address_where_nobody_can_be_asked_is_told_without_its_password(address: str) -> None:
     async with OpenAIClient(address) as client:
-        with pytest.raises(ApiError) as failed:
+        with pytest.raises(RequestFailed) as failed:
             await client.models()
     assert "secret" not in failed.value.message and "cannot " in failed.value.message
 
@@ -144,7 +144,7 @@ async def test_a_stream_without_an_end_is_an_error() -> None:
 
     server = await serve_http(respond)
     async with OpenAIClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1") as client:
-        with pytest.raises(ApiError, match="before the answer was complete"):
+        with pytest.raises(RequestFailed, match="before the answer was complete"):
             await client.chat("fake", MESSAGES)
     server.close()
 
@@ -153,11 +153,11 @@ async def test_silence_and_absence_are_errors() -> None:
     async with FakeEngine() as engine:
         engine.gate.clear()
         async with OpenAIClient(f"{engine.url}/v1", silence_seconds=0.1) as client:
-            with pytest.raises(ApiError, match=r"no answer in time|[Tt]imeout"):
+            with pytest.raises(RequestFailed, match=r"no answer in time|[Tt]imeout"):
                 await client.chat("fake", MESSAGES)
         url = engine.url
     async with OpenAIClient(f"{url}/v1") as client:
-        with pytest.raises(ApiError):
+        with pytest.raises(RequestFailed):
             await client.chat("fake", MESSAGES)
 
 
@@ -167,7 +167,7 @@ async def test_a_redirection_is_an_error() -> None:
 
     server = await serve_http(redirect)
     async with OpenAIClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1") as client:
-        with pytest.raises(ApiError, match="moved") as refused:
+        with pytest.raises(RequestFailed, match="moved") as refused:
             await client.chat("fake", MESSAGES)
     assert refused.value.status == 301
     server.close()

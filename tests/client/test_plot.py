@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from fairlead.client.load_generator import LoadSample
-from fairlead.client.openai import ApiError, Completion
+from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.plot import Panel, PlotUnavailable, cached_tokens, draw, first_tokens, picture, sliced
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def answered(due: float, ttft: float, cached: int = 0) -> LoadSample:
-    answer = Completion(ttft_seconds=ttft, num_prompt_tokens=10, num_cached_tokens=cached)
+    answer = ChatAnswer(ttft_seconds=ttft, num_prompt_tokens=10, num_cached_tokens=cached)
     return LoadSample(due, sent=due, ended=due + ttft + 1.0, completion=answer)
 
 
 def samples() -> list[LoadSample]:
     answers = [answered(float(second), 0.1 * (second + 1), second) for second in range(5)]
-    return [*answers, LoadSample(2.5, ended=2.6, error=ApiError(429, "full")), LoadSample(4.0)]
+    return [*answers, LoadSample(2.5, ended=2.6, error=RequestFailed(429, "full")), LoadSample(4.0)]
 
 
 def load_panels(load: list[LoadSample], target: float | None = None) -> list[Panel]:
@@ -93,7 +93,7 @@ def test_what_was_lost_is_named_with_its_number() -> None:
 
 def test_a_load_without_any_answer_is_drawn_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    failed = [LoadSample(0.0, ended=0.1, error=ApiError(500, "broken"))]
+    failed = [LoadSample(0.0, ended=0.1, error=RequestFailed(500, "broken"))]
     draw(tmp_path / "none.png", load_panels([]))
     draw(tmp_path / "failed.png", load_panels(failed))
     draw(tmp_path / "target.png", load_panels(failed, 2.0))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.client.load_generator import LoadSample
-from fairlead.client.openai import ApiError, Completion
+from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.report import Objectives, Percentiles, percentile, predictions_of, report
 
 seconds = st.floats(0.0001, 100.0)
@@ -16,12 +16,12 @@ def answered(
     ttft: float = 0.5, *, due: float = 0.0, waited: float = 0.0, tokens: int = 11, **fields: object
 ) -> LoadSample:
     """Ends one second after its first token."""
-    completion = Completion(ttft_seconds=ttft, duration_seconds=ttft + 1.0, num_completion_tokens=tokens, **fields)
+    completion = ChatAnswer(ttft_seconds=ttft, duration_seconds=ttft + 1.0, num_completion_tokens=tokens, **fields)
     return LoadSample(due, sent=due + waited, ended=due + waited + ttft + 1.0, completion=completion)
 
 
 def refused(status: int = 429, code: str | None = "queue_full") -> LoadSample:
-    return LoadSample(0.0, ended=0.1, error=ApiError(status, "no", code=code))
+    return LoadSample(0.0, ended=0.1, error=RequestFailed(status, "no", code=code))
 
 
 samples = st.lists(

@@ -10,7 +10,7 @@ import pytest
 from crd.author_cases import POLICY
 
 from fairlead.api.admission_policy import AdmissionPolicy
-from fairlead.api.decoding import decode
+from fairlead.api.schema import decode
 from fairlead.kube.resources import CONFIGMAPS, DEPLOYMENTS, SERVICES
 from fairlead_testing.operators import (
     READY,

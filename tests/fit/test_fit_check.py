@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.llmdeployment import Adapter, Engine, LLMDeploymentSpec, Model, Speculative
+from fairlead.api.llmdeployment import EngineSpec, ListedAdapter, LLMDeploymentSpec, Model, Speculative
 from fairlead.fit.fit_check import Fit, Memory, Verdict, assumed, check, read_shape, undivided
 from fairlead.fit.memory_need import EngineChoice, reckon
 from fairlead.fit.presets import presets
@@ -31,7 +31,7 @@ def found(config: Any, memory: Memory, **choice: Any) -> Fit:
     return check(read_shape(config), EngineChoice(**choice), memory)
 
 
-def spec(engine: Engine, adapters: tuple[Adapter, ...] = ()) -> LLMDeploymentSpec:
+def spec(engine: EngineSpec, adapters: tuple[ListedAdapter, ...] = ()) -> LLMDeploymentSpec:
     return LLMDeploymentSpec(model=Model(source="hf://acme/model"), engine=engine, adapters=adapters)
 
 
@@ -194,7 +194,7 @@ def test_other_profiles_are_proposed_by_name() -> None:
 
 def test_extra_arguments_win_and_are_read() -> None:
     extra = ("--max-model-len", "4096", "--quantization=fp8", "--gpu-memory-utilization=0.5")
-    engine = Engine(
+    engine = EngineSpec(
         max_model_len=1024, extra_args=extra,
         speculative=Speculative(method=SpeculativeMethod.DRAFT, source="pvc://models/small"), max_loras=2,
     )  # fmt: skip
@@ -202,15 +202,19 @@ def test_extra_arguments_win_and_are_read() -> None:
     assert (choice.max_model_len, choice.quantization, choice.utilization) == (4096, "fp8", 0.5)
     assert (choice.guesser, choice.is_draft) == ("pvc://models/small", True)
     assert (choice.num_adapters, choice.adapter_rank) == (2, 16)
-    given = EngineChoice.of(spec(Engine(extra_args=("--max-loras=3", "--max-lora-rank=64"))))
+    given = EngineChoice.of(spec(EngineSpec(extra_args=("--max-loras=3", "--max-lora-rank=64"))))
     assert (given.num_adapters, given.adapter_rank) == (3, 64)
-    listed = (Adapter(name="one", source="pvc://models/one"),)
-    assert EngineChoice.of(spec(Engine(), listed)).num_adapters == 4
-    assert EngineChoice.of(spec(Engine(max_loras=0))).num_adapters == EngineChoice.of(spec(Engine())).num_adapters == 0
-    opened = (Engine(image="mine"), Engine(extra_args=("--device=cpu",)))
+    listed = (ListedAdapter(name="one", source="pvc://models/one"),)
+    assert EngineChoice.of(spec(EngineSpec(), listed)).num_adapters == 4
+    assert (
+        EngineChoice.of(spec(EngineSpec(max_loras=0))).num_adapters
+        == EngineChoice.of(spec(EngineSpec())).num_adapters
+        == 0
+    )
+    opened = (EngineSpec(image="mine"), EngineSpec(extra_args=("--device=cpu",)))
     assert [choice.is_open, *(EngineChoice.of(spec(each)).is_open for each in opened)] == [False, True, True]
     with pytest.raises(ValueError, match=r"engine\.extraArgs: --max-num-seqs many is not a whole number"):
-        EngineChoice.of(spec(Engine(extra_args=("--max-num-seqs", "many"))))
+        EngineChoice.of(spec(EngineSpec(extra_args=("--max-num-seqs", "many"))))
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairlead.api.decoding import decode
 from fairlead.api.llmdeployment import LLMDeployment, LLMDeploymentSpec, broken_rules
 from fairlead.api.quantities import parse_bytes
+from fairlead.api.schema import decode
 from fairlead.fit.fit_check import Verdict, check, read_shape
 from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.presets import chart_profiles, config_of, presets

@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from fairlead.fleet.engine_stream import EngineStream, StreamTimes
+from fairlead.fleet.engine_stream import ReplicaStream, StreamTimes
 from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol import loop_shares
 from fairlead_protocol.messages import HEADER_DISPATCH
@@ -26,7 +26,7 @@ SMALL = Limits(max_num_seqs=4, max_num_queued_tokens=1000, block_size=4, max_mod
 async def following(engine: FakeEngine, times: StreamTimes = QUICK) -> AsyncIterator[MirrorListener]:
     """A listener that hears of this engine, and has begun to."""
     listener = MirrorListener()
-    task = asyncio.create_task(EngineStream(engine.replica(), listener, times=times).run())
+    task = asyncio.create_task(ReplicaStream(engine.replica(), listener, times=times).run())
     try:
         if engine.stream.is_known:
             await listener.until(lambda: listener.loads)
@@ -243,7 +243,7 @@ async def test_lines_that_make_no_sense_break_the_stream_and_no_more() -> None:
     server = await serve_http(answer)
     port = server.sockets[0].getsockname()[1]
     replica = Replica("u", "p", "127.0.0.1", port)
-    task = asyncio.create_task(EngineStream(replica, listener, times=QUICK).run())
+    task = asyncio.create_task(ReplicaStream(replica, listener, times=QUICK).run())
     async with asyncio.timeout(30):
         await done.wait()
     assert listener.lost_uids == ["u"] * 3
@@ -274,7 +274,7 @@ async def test_a_long_listing_lets_others_go_on_meanwhile(monkeypatch: pytest.Mo
     server = await serve_http(answer)
     port = server.sockets[0].getsockname()[1]
     replica = Replica("u", "p", "127.0.0.1", port)
-    task = asyncio.create_task(EngineStream(replica, listener, times=QUICK).run())
+    task = asyncio.create_task(ReplicaStream(replica, listener, times=QUICK).run())
     async with asyncio.timeout(30):
         await watch_the_listing()
     assert len(listener.blocks["u"]) == 16 * num_chains

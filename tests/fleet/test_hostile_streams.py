@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairlead.fleet.engine_stream import (
     BLOCK_BYTES,
     MAX_LOAD_BYTES,
-    EngineStream,
+    ReplicaStream,
     StreamTimes,
     _Broken,
     _Gone,
@@ -72,7 +72,7 @@ async def following(
     server = await serve_http(answer)
     limits = Limits(max_num_seqs=8, max_num_queued_tokens=8, num_kv_blocks=num_kv_blocks)
     replica = Replica("u", "pod-u", "127.0.0.1", server.sockets[0].getsockname()[1], limits)
-    task = asyncio.create_task(EngineStream(replica, listener, times=QUICK).run())
+    task = asyncio.create_task(ReplicaStream(replica, listener, times=QUICK).run())
     try:
         yield listener, paths
     finally:
@@ -232,7 +232,7 @@ def test_any_line_is_heard_or_refused(told: list[Any]) -> None:
     async def hear() -> None:
         listener = MirrorListener(100)
         listener.listed("u", 0, [])
-        stream = EngineStream(Replica("u", "u", "127.0.0.1", 1), listener, times=QUICK)
+        stream = ReplicaStream(Replica("u", "u", "127.0.0.1", 1), listener, times=QUICK)
         for document in told:
             with suppress(ValueError, _Broken, _Gone, _TooMany):
                 stream._hear(json.dumps(document).encode())

@@ -19,7 +19,7 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.fleet.engine_stream import EngineStream, StreamTimes
+from fairlead.fleet.engine_stream import ReplicaStream, StreamTimes
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.kv_index import SeqGap
 from fairlead.routing.replica import Load, Replica
@@ -235,7 +235,7 @@ class World:
         self._stack.callback(server.close)
         replica = Replica(UID, "p0", "127.0.0.1", server.sockets[0].getsockname()[1])
         for gateway in self.gateways:
-            following = asyncio.create_task(EngineStream(replica, gateway, times=TIMES).run())
+            following = asyncio.create_task(ReplicaStream(replica, gateway, times=TIMES).run())
             self._stack.push_async_callback(_cancelled, following)
 
     async def restart(self) -> None:

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from fairlead.gateway.dispatch import pool_prompts
-from fairlead.gateway.prompts import prompt_program, tokenizers
-from fairlead.gateway.prompts.prompt_jobs import Engines, Outcome, ReadJob
-from fairlead.gateway.prompts.prompt_program import PromptProgram
+from fairlead.gateway.prompts import prompt_program, reader
+from fairlead.gateway.prompts.prompt_jobs import Engines, ReadJob, ReadOutcome
+from fairlead.gateway.prompts.prompt_program import PromptReading
 from fairlead_protocol.blocks import DIGEST_SIZE
 from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.fake_engine import FakeEngine
@@ -56,7 +56,7 @@ MEGABYTE = 2**20
 @pytest.fixture(autouse=True)
 def little_time_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a processor: an honest tokenizer takes a twentieth, and what exceeds it is waited for twice."""
-    monkeypatch.setattr(tokenizers, "LIMITS", msgspec.structs.replace(tokenizers.LIMITS, load_seconds=1.0))
+    monkeypatch.setattr(reader, "LIMITS", msgspec.structs.replace(reader.LIMITS, load_seconds=1.0))
 
 
 def tokenizer(changes: dict[str, Any], template: str = CHAT_TEMPLATE) -> PromptTokenizer:
@@ -91,7 +91,7 @@ async def beside_an_honest_one(start, hostile: PromptTokenizer, **settings: Any)
 
 @pytest.mark.parametrize("number", range(len(TEMPLATES)))
 async def test_a_template_that_takes_all_there_is(start, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(tokenizers, "LIMITS", msgspec.structs.replace(tokenizers.LIMITS, job_seconds=0.3))
+    monkeypatch.setattr(reader, "LIMITS", msgspec.structs.replace(reader.LIMITS, job_seconds=0.3))
     hostile = tokenizer({}, TEMPLATES[number])
     setup = await beside_an_honest_one(start, hostile)
     before, most, order = taken(), 0, list[str]()
@@ -138,22 +138,22 @@ async def test_a_tokenizer_that_expands_texts(start, caplog: pytest.LogCaptureFi
     assert models["default/hostile"].tokenizer_problem in caplog.text
 
 
-@pytest.mark.parametrize(("num_letters", "outcome"), [(50, Outcome.READ), (51, Outcome.LEFT)])
+@pytest.mark.parametrize(("num_letters", "outcome"), [(50, ReadOutcome.READ), (51, ReadOutcome.LEFT)])
 def test_of_a_tokenizer_that_makes_much_of_little_no_more_is_told_than_is_read_in_a_moment(
-    monkeypatch: pytest.MonkeyPatch, num_letters: int, outcome: Outcome
+    monkeypatch: pytest.MonkeyPatch, num_letters: int, outcome: ReadOutcome
 ) -> None:
     monkeypatch.setattr(prompt_program, "MAX_TOKENS", 1000)
     monkeypatch.setattr(prompt_program, "MAX_BLOCKS", 60)
     normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
     made = tokenizer({"normalizer": normalizer})
     engine = FakeEngine(tokenizer=made)
-    program = PromptProgram(engine._model_info(), may_quicken=True)
+    program = PromptReading(engine._model_info(), may_quicken=True)
     fields = {"prompt": memoryview(json.dumps(["a" * num_letters] * 2).encode())}
     job = ReadJob("/v1/completions", fields, None, 100, Engines(2**53, [1, 16], True))
     reply = program.read(job, takes_long=True)
     assert reply.outcome is outcome
     hashes = [[len(raw) // DIGEST_SIZE for raw in each.hashes.values()] for each in reply.prompts]
-    assert hashes == ([[60, 31], [0, 0]] if outcome is Outcome.READ else [])
+    assert hashes == ([[60, 31], [0, 0]] if outcome is ReadOutcome.READ else [])
 
 
 async def test_engines_of_another_model_with_the_same_tokenizer_do_not_decide_how_prompts_are_read(start) -> None:
@@ -186,7 +186,7 @@ async def test_a_model_whose_replicas_all_have_other_tokenizers_takes_few_proces
     )
     await setup.until(lambda: all(each.digest for each in setup.fleet.directory.pools[0].replicas))
     assert len(setup.gateway.pools.find("fake", None).prompts.digests) == pool_prompts.MAX_DIGESTS
-    assert len(setup.gateway.tokenizers._known) <= pool_prompts.MAX_DIGESTS + tokenizers.MAX_SPARE
+    assert len(setup.gateway.tokenizers._known) <= pool_prompts.MAX_DIGESTS + reader.MAX_SPARE
     assert (await setup.post(chat("fake", "ahoy")))[0] == 200
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from fairlead.gateway.openai.parse import InferenceRequest, parse
 from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE
-from fairlead.gateway.prompts.reader import PromptReader
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.routing.prompt import Tokens
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.images.decoded_image import DecodedImage

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import fairlead_engine.demo
 from fairlead.gateway.openai.parse import InferenceRequest, parse
 from fairlead.gateway.prompts.fields import raw_prompt
-from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt, Tokenizers
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.app import build_app

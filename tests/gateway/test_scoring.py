@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from fairlead.gateway.openai.parse import parse
-from fairlead.gateway.prompts.reader import PromptReader
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead_engine.server.prompts import classify_fields, given_prompts, pair_fields
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ClassifyRequest, RerankRequest, ScoreRequest

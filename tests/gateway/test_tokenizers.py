@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import fairlead_engine.demo
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead_protocol.messages import ModelBrief, ModelInfo
 from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_protocol.workers.pool import Workers

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.quantities import parse_duration
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
 from fairlead_engine.commands.config_sources import from_settings

@@ -11,7 +11,7 @@ from fairlead.routing.policies import LeastLoaded
 from fairlead.routing.predictor import Work
 from fairlead.routing.queue import PoolQueue, Ticket
 from fairlead.routing.router import Router
-from fairlead.routing.waits import WINDOW, Held, HeldBook, seconds_to_slot, slot_seconds
+from fairlead.routing.waits import WINDOW, HeldBook, SlotUse, seconds_to_slot, slot_seconds
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.routing import make_load, make_prompt, make_replica
 
@@ -55,9 +55,9 @@ def test_more_ahead_is_a_longer_wait_and_more_slots_a_shorter_one(
 def test_what_was_seen_counts_and_never_less_than_what_steps_cost() -> None:
     book = HeldBook()
     assert book.seconds(COST, slots=10, kv_tokens=0) is None, "nobody has ended yet"
-    book.observe(Held(0.3, Work(50)))
+    book.observe(SlotUse(0.3, Work(50)))
     assert book.seconds(COST, slots=10, kv_tokens=0) == pytest.approx(0.3), "how many tokens came is not known"
-    book.observe(Held(0.5, Work(50), num_generated=20))
+    book.observe(SlotUse(0.5, Work(50), num_generated=20))
     assert book.seconds(COST, slots=10, kv_tokens=0) == pytest.approx(0.450), "by steps that are full now"
     assert book.seconds(COST, slots=1, kv_tokens=0) == pytest.approx(0.4), "as seen"
 
@@ -65,7 +65,7 @@ def test_what_was_seen_counts_and_never_less_than_what_steps_cost() -> None:
 def test_what_was_long_ago_is_forgotten() -> None:
     book = HeldBook()
     for seconds in [100.0] * WINDOW + [1.0] * WINDOW:
-        book.observe(Held(seconds))
+        book.observe(SlotUse(seconds))
     assert book.seconds(COST, slots=1, kv_tokens=0) == pytest.approx(1.0)
 
 

@@ -17,10 +17,19 @@ import yaml
 from fairlead import __version__
 from fairlead.api import names
 from fairlead.api.admission_policy import AdmissionPolicy
-from fairlead.api.decoding import InvalidValue, UnknownField, decode
-from fairlead.api.durations import format_duration
-from fairlead.api.quantities import QUANTITY_PATTERN
-from fairlead.api.schema import Constraints, Quantities, Raw, Seconds, api_fields, descriptions, unwrap
+from fairlead.api.quantities import QUANTITY_PATTERN, format_duration
+from fairlead.api.schema import (
+    Constraints,
+    InvalidValue,
+    Quantities,
+    Raw,
+    Seconds,
+    UnknownField,
+    api_fields,
+    decode,
+    descriptions,
+    unwrap,
+)
 from fairlead_protocol.logs import LogFormat
 
 

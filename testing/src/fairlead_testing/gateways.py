@@ -7,11 +7,11 @@ from dataclasses import fields
 from typing import Any
 
 from fairlead.api.llmdeployment import Routing
-from fairlead.fleet.directory import Outlook, Pool, ServedModel
+from fairlead.fleet.directory import FleetModel, Outlook, Pool
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.gateway.access import Access, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead.gateway.server import Gateway
 from fairlead.routing.replica import Replica
 from fairlead_testing.static_fleet import StaticFleet
@@ -29,11 +29,11 @@ def make_pool(
     departing: Iterable[Replica] = (),
     **model: Any,
 ) -> Pool:
-    """A pool of one model; further keywords are fields of ServedModel, or of its Routing."""
+    """A pool of one model; further keywords are fields of FleetModel, or of its Routing."""
     names = {item.name for item in fields(Routing)} & model.keys()
     routing = Routing(**{key: model.pop(key) for key in names})
     values = {"uid": f"uid-{namespace}-{name}", "served_name": name, "routing": routing, **model}
-    return Pool(ServedModel(namespace=namespace, name=name, **values), tuple(replicas), outlook, tuple(departing))
+    return Pool(FleetModel(namespace=namespace, name=name, **values), tuple(replicas), outlook, tuple(departing))
 
 
 @asynccontextmanager

@@ -12,8 +12,7 @@ from fairlead.gateway.dispatch.admission import ModelPool, Shared
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt, Tokenizers
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.prompt import Tokens
 from fairlead.routing.replica import Limits, Load, Replica

@@ -14,7 +14,7 @@ from fairlead.api.llmdeployment import RoutingPolicy
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.gateway.access import OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead.gateway.server import Gateway, PreciseLoop
 from fairlead.routing.replica import Replica
 from fairlead_protocol.logs import configure_logging

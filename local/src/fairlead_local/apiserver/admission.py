@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fairlead.api.decoding import is_whole
+from fairlead.api.schema import is_whole
 from fairlead_local.apiserver import cel, jsonpath, rules, structural
 from fairlead_local.apiserver.metadata import label_problems
 from fairlead_local.apiserver.resources import ResourceType, ScalePaths

@@ -16,8 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from fairlead.api.cel import matches
-from fairlead.api.decoding import is_whole
-from fairlead.api.schema import join
+from fairlead.api.schema import is_whole, join
 
 Schema = Mapping[str, Any]
 

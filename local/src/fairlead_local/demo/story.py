@@ -17,7 +17,7 @@ from fairlead.api.llmdeployment import Autoscaling, LLMDeployment, ScalingMode
 from fairlead.api.names import API_VERSION, KIND, LABEL_LLMDEPLOYMENT
 from fairlead.cli.options import UsageError, tell
 from fairlead.client.load_generator import LoadSample
-from fairlead.client.openai import ApiError, Completion, OpenAIClient
+from fairlead.client.openai import ChatAnswer, OpenAIClient, RequestFailed
 from fairlead.client.plot import PlotUnavailable, draw
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError, load
@@ -147,7 +147,7 @@ def finish(demo: "Demo", plot: Path) -> int:
     return 0 if held and demo.steps and demo.steps[-1].title == STOPPED else 1
 
 
-def _checked(answer: Completion) -> str:
+def _checked(answer: ChatAnswer) -> str:
     """What was seen. Raises StepFailed where the answer is not the known one."""
     ttft = (answer.ttft_seconds or 0.0) * 1000
     seen = f"{QUESTION} → {answer.text.strip()}   (TTFT {ttft:.0f} ms, replica {answer.replica})"
@@ -201,7 +201,7 @@ class Demo:
         started = time.monotonic()
         try:
             detail, failure = await action(), None
-        except (StepFailed, KubeError, ApiError) as error:
+        except (StepFailed, KubeError, RequestFailed) as error:
             detail, failure = str(error), error
         self.steps.append(DemoStep(title, detail, failure is None, time.monotonic() - started))
         if failure is not None:
@@ -258,7 +258,7 @@ class Demo:
         self.from_zero = LoadSample(due, sent=due, ended=self.scaling.now, completion=answer)
         return _checked(answer)
 
-    async def _answer(self, name: str = "") -> Completion:
+    async def _answer(self, name: str = "") -> ChatAnswer:
         return await self.gateway.chat(name or self.name, ASKING, temperature=0, max_tokens=32)
 
     def scene(self, samples: Sequence[LoadSample], moments: Sequence[Moment]) -> Scene:

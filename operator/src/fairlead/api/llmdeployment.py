@@ -12,12 +12,11 @@ from itertools import islice
 from typing import Annotated, Any, Self
 
 from fairlead.api import engine_rules, names, rules
-from fairlead.api.decoding import InvalidValue, decode
-from fairlead.api.durations import format_duration
 from fairlead.api.model_cache import ModelCache, ModelCredentials
 from fairlead.api.pod_spec import misfits
+from fairlead.api.quantities import format_duration
 from fairlead.api.rules import BrokenRule
-from fairlead.api.schema import Bytes, Constraints, Quantities, Raw, Seconds
+from fairlead.api.schema import Bytes, Constraints, InvalidValue, Quantities, Raw, Seconds, decode
 from fairlead_protocol.models.choices import Dtype, Quantization, SpeculativeMethod
 from fairlead_protocol.models.choices import KvCacheDtype as KvCacheDtype
 from fairlead_protocol.models.choices import ReasoningParser as ReasoningParser
@@ -90,7 +89,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adapter:
+class ListedAdapter:
     """A LoRA adapter or a soft prompt of the model. Requests ask for `MODEL:NAME`, or for its own name."""
 
     name: Annotated[str, Constraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
@@ -172,7 +171,7 @@ _MEDIA_DOMAIN = r"^([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineSpec:
     """How the engine runs the model. What is not set, the engine chooses by model and device."""
 
     type: EngineType = EngineType.FAIRLEAD
@@ -418,13 +417,13 @@ class LLMDeploymentSpec:
     model: Model
     """Which model is served, and under which names."""
     adapters: Annotated[
-        tuple[Adapter, ...],
+        tuple[ListedAdapter, ...],
         Constraints(max_items=64, list_type="map", list_map_keys=("name",), rules=rules.ADAPTERS),
     ] = ()
     """Adapters that are served beside the model itself: LoRA and soft prompts. Engines load and unload them while they
     run: replicas are replaced only for a claim that is not mounted yet, or is deleted, for the first one that has to be
     downloaded, and, where engine.maxLoras is not set, for the first one at all and when the last one goes."""
-    engine: Annotated[Engine, Constraints(rules=rules.ENGINE)] = field(default_factory=Engine)
+    engine: Annotated[EngineSpec, Constraints(rules=rules.ENGINE)] = field(default_factory=EngineSpec)
     """How the engine runs the model."""
     resources: Annotated[Resources, Constraints(rules=rules.RESOURCES)] = field(default_factory=Resources)
     """What one replica may use."""

@@ -1,4 +1,5 @@
-"""Kubernetes quantities (`500m`, `2Gi`, `1e3`), as resources and memory sizes are written."""
+"""Kubernetes quantities (`500m`, `2Gi`, `1e3`), as resources and memory sizes are written, and durations (`500ms`,
+`10m`, `1h30m`), which we count in seconds, as float."""
 
 import re
 from decimal import Decimal
@@ -31,3 +32,31 @@ def parse_bytes(quantity: str | int) -> int:
     exact = parse_quantity(quantity)
     whole = int(exact)
     return whole if whole == exact else whole + 1
+
+
+DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"
+"""For the CRD, and exactly what `parse_duration` takes."""
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_WHOLE = re.compile(DURATION_PATTERN)
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. Raises ValueError with a sentence for anything but numbers with units (`90s`, `1h30m`)."""
+    if not isinstance(text, str) or not _WHOLE.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration: write a number and a unit, such as 500ms, 30s, 10m or 1h30m")
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest way to write it, to the millisecond: 90 → `1m30s`. `parse_duration` takes it back."""
+    milliseconds = round(seconds * 1000)
+    if milliseconds < 0:
+        raise ValueError(f"a duration cannot be negative: {seconds}")
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, milliseconds = divmod(milliseconds, round(_UNITS[unit] * 1000))
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"

@@ -3,8 +3,8 @@
 Who calls it: the operator's tick. Same inputs, same answer; it neither reads a clock nor remembers anything itself.
 """
 
-from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import Autoscaling
+from fairlead.api.quantities import format_duration
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, scale_up_of
 from fairlead.autoscaler.prediction import foreseen

@@ -27,7 +27,7 @@ from fairlead.cli.options import (
 )
 from fairlead.cli.report_table import report_table, short, to_json
 from fairlead.client.load_generator import LoadGenerator
-from fairlead.client.openai import ApiError, OpenAIClient
+from fairlead.client.openai import OpenAIClient, RequestFailed
 from fairlead.client.plot import PlotUnavailable, cached_tokens, draw, first_tokens, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
 from fairlead.client.workload import (
@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     except (UsageError, PlotUnavailable) as error:
         tell(error)
         return 2
-    except ApiError as error:
+    except RequestFailed as error:
         tell(error, args.gateway)
         return 1
     return bench.finish()
@@ -188,7 +188,7 @@ class Bench:
                 raise UsageError(sentence, "name another file") from error
 
     async def play(self) -> None:
-        """Sends everything. Raises ApiError where there is no model to ask."""
+        """Sends everything. Raises RequestFailed where there is no model to ask."""
         args = self.args
         key, url = api_key(), base_url(args.gateway)
         async with OpenAIClient(url, api_key=key, silence_seconds=args.timeout) as client:

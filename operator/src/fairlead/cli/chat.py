@@ -18,7 +18,7 @@ from fairlead.cli.options import (
     utf8,
 )
 from fairlead.cli.report_table import short
-from fairlead.client.openai import ApiError, Completion, OpenAIClient
+from fairlead.client.openai import ChatAnswer, OpenAIClient, RequestFailed
 
 FROM_INPUT = "-"
 PATIENCE_SECONDS = 2.0
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     except UsageError as error:
         tell(error)
         return 2
-    except ApiError as error:
+    except RequestFailed as error:
         tell(error, args.gateway)
         return 1
 
@@ -75,7 +75,7 @@ async def _chat(args: argparse.Namespace) -> int:
             try:
                 await conversation.ask(utf8(line, "the question").strip())
                 status = 0
-            except (ApiError, UsageError) as error:
+            except (RequestFailed, UsageError) as error:
                 if not is_terminal:
                     raise
                 tell(error, args.gateway)
@@ -123,7 +123,7 @@ class ChatSession:
     async def ask(self, question: str) -> None:
         """Prints the answer as it comes. A question without an answer leaves no trace in the conversation."""
         asked = [*self._messages, {"role": "user", "content": question}]
-        completion = Completion()
+        completion = ChatAnswer()
         waiting = asyncio.create_task(self._tell_waiting())
         try:
             async for piece in self._client.stream_chat(self._model, asked, completion, **self._parameters):
@@ -148,14 +148,14 @@ class ChatSession:
                 if listed is None or not listed.is_ready:
                     how_far = "`kubectl describe llm` says how far the first one is"
                     why = f"no replica of {self._model} is ready yet; {how_far}"
-            except ApiError as error:
+            except RequestFailed as error:
                 why = f"for a first token; {error}"
             if why != said:
                 print(f"waiting: {why}", file=sys.stderr, flush=True)
                 said = why
 
 
-def footnote(completion: Completion) -> str:
+def footnote(completion: ChatAnswer) -> str:
     """What an answer took, in one line."""
     words = []
     if completion.ttft_seconds is not None:

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead.api import names
-from fairlead.api.decoding import InvalidValue, decode
 from fairlead.api.llmdeployment import EngineType, InvalidSpec, LLMDeployment, LLMDeploymentSpec, broken_rules
+from fairlead.api.schema import InvalidValue, decode
 from fairlead.cli.options import UsageError, tell
 from fairlead.fit.fit_check import Fit, Verdict, assumed, check, extras, read_shape, size
 from fairlead.fit.memory_need import EngineChoice

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fairlead.api import names
-from fairlead.api.durations import parse_duration
-from fairlead.client.openai import MODEL_NOT_FOUND, ApiError, OpenAIClient
+from fairlead.api.quantities import parse_duration
+from fairlead.client.openai import MODEL_NOT_FOUND, OpenAIClient, RequestFailed
 from fairlead.kube.client import KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead_protocol.http.addresses import is_http_address, without_credentials
@@ -74,15 +74,15 @@ def base_url(gateway: str) -> str:
 
 
 async def chosen_model(client: OpenAIClient, model: str | None) -> str:
-    """The one that was asked for, else the only one there is. Raises ApiError."""
+    """The one that was asked for, else the only one there is. Raises RequestFailed."""
     if model:
         return model
     models = await client.models()
     if len(models) == 1:
         return next(iter(models))
     if not models:
-        raise ApiError(404, "no model is ready; apply an LLMDeployment, or name one with --model to wait for it")
-    raise ApiError(400, f"there are several models, choose one with --model: {', '.join(sorted(models))}")
+        raise RequestFailed(404, "no model is ready; apply an LLMDeployment, or name one with --model to wait for it")
+    raise RequestFailed(400, f"there are several models, choose one with --model: {', '.join(sorted(models))}")
 
 
 def tell(error: Exception, gateway: str = "") -> None:
@@ -99,13 +99,13 @@ def tell(error: Exception, gateway: str = "") -> None:
             hint = "name a namespace that you may read: --namespace"
         case KubeError() | KubeConfigError():
             hint = "`fairlead local up` prints the kubeconfig to use: export KUBECONFIG=…, or --kubeconfig FILE"
-        case ApiError(status=0, code=None):
+        case RequestFailed(status=0, code=None):
             hint = f"is a gateway running at {gateway}? `fairlead local up` starts one; --gateway names another"
-        case ApiError(status=401):
+        case RequestFailed(status=401):
             hint = f"put the API key that you were given into the environment variable {KEY_VARIABLE}"
-        case ApiError(status=404) if error.code == MODEL_NOT_FOUND:
+        case RequestFailed(status=404) if error.code == MODEL_NOT_FOUND:
             hint = f"what there is: curl {base_url(gateway)}/models"
-        case ApiError(status=429 | 503, retry_after=float(seconds)):
+        case RequestFailed(status=429 | 503, retry_after=float(seconds)):
             hint = f"it may work again in {seconds:g} s; `fairlead top` shows what the fleet is doing"
         case _:
             return

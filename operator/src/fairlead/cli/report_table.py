@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from fairlead.api.durations import format_duration
+from fairlead.api.quantities import format_duration
 from fairlead.client.load_generator import LoadSample
 from fairlead.client.report import Goodput, Percentiles, Report
 

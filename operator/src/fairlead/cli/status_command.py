@@ -11,15 +11,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from fairlead.api import presence
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition, wrong_condition
-from fairlead.api.durations import format_duration
-from fairlead.api.presence import Presence
+from fairlead.api.quantities import format_duration
 from fairlead.cli.options import UsageError, add_cluster, tell
 from fairlead.cli.report_table import NOTHING
 from fairlead.fleet.pods import is_finished, ready_since
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
+from fairlead.kube.lease import PRESENCE_LABELS, Presence
 from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, PODS
 
 UNWATCHED = "Unwatched"
@@ -233,7 +232,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-LEASE_SELECTOR = ",".join(f"{key}={value}" for key, value in presence.LABELS.items())
+LEASE_SELECTOR = ",".join(f"{key}={value}" for key, value in PRESENCE_LABELS.items())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fairlead.client.openai import ApiError, Completion, OpenAIClient
+from fairlead.client.openai import ChatAnswer, OpenAIClient, RequestFailed
 from fairlead.client.workload import Conversation, Turn
 
 REJECTED = 429
@@ -31,9 +31,9 @@ class LoadSample:
     sent: float = 0.0
     ended: float | None = None
     """None while it is under way."""
-    completion: Completion = field(default_factory=Completion)
+    completion: ChatAnswer = field(default_factory=ChatAnswer)
     """Its own times count from `sent`."""
-    error: ApiError | None = None
+    error: RequestFailed | None = None
     right: bool | None = None
     """Whether the answer was the known one; None where none is known, or none came."""
 
@@ -164,7 +164,9 @@ class LoadGenerator:
     def _is_full(self) -> bool:
         return self._max_requests is not None and len(self.samples) >= self._max_requests
 
-    async def _converse(self, conversation: Conversation, due: float, until: float = float("inf")) -> ApiError | None:
+    async def _converse(
+        self, conversation: Conversation, due: float, until: float = float("inf")
+    ) -> RequestFailed | None:
         """Turn by turn; one that is not answered ends it, and is what is returned."""
         messages = list(conversation.opening)
         for index, turn in enumerate(conversation.turns):
@@ -184,7 +186,7 @@ class LoadGenerator:
         try:
             await self._client.chat(self._model, list(messages), completion=sample.completion, **turn.parameters)
             sample.right = turn.is_right(sample.completion.text)
-        except ApiError as error:
+        except RequestFailed as error:
             sample.error = error
         sample.ended = self.seconds
         return sample

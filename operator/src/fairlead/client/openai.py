@@ -35,7 +35,7 @@ MODEL_NOT_FOUND = "model_not_found"
 """The code of such an error, everywhere."""
 
 
-class ApiError(Exception):
+class RequestFailed(Exception):
     """The gateway refused, or the stream ended in an error. `status` is 0 where there was no HTTP answer."""
 
     def __init__(self, status: int, message: str, *, code: str | None = None, retry_after: float | None = None) -> None:
@@ -88,7 +88,7 @@ _decoder = msgspec.json.Decoder(_Event)
 
 
 @dataclass(slots=True)
-class Completion:
+class ChatAnswer:
     """One answer, growing while it is streamed. Times are seconds from sending the request."""
 
     text: str = ""
@@ -134,13 +134,15 @@ class Completion:
         self.predicted_ttft_seconds = None if milliseconds is None else milliseconds / 1000
 
     def absorb(self, data: bytes) -> str:
-        """Enters one event; the text it brought. Raises ApiError for an error event."""
+        """Enters one event; the text it brought. Raises RequestFailed for an error event."""
         try:
             event = _decoder.decode(data)
         except msgspec.DecodeError as error:
-            raise ApiError(0, f"an event of the stream is not what OpenAI's API says: {error}") from error
+            raise RequestFailed(0, f"an event of the stream is not what OpenAI's API says: {error}") from error
         if event.error is not None:
-            raise ApiError(0, event.error.message, code=None if event.error.code is None else str(event.error.code))
+            raise RequestFailed(
+                0, event.error.message, code=None if event.error.code is None else str(event.error.code)
+            )
         if event.usage is not None:
             self.num_prompt_tokens = event.usage.prompt_tokens
             self.num_completion_tokens = event.usage.completion_tokens
@@ -154,7 +156,7 @@ class Completion:
         return brought
 
 
-class ListedModel(msgspec.Struct, frozen=True):
+class ModelEntry(msgspec.Struct, frozen=True):
     """One name of `/v1/models`."""
 
     id: str
@@ -169,7 +171,7 @@ class ListedModel(msgspec.Struct, frozen=True):
 
 
 class _Listing(msgspec.Struct):
-    data: list[ListedModel]
+    data: list[ModelEntry]
 
 
 class OpenAIClient:
@@ -193,26 +195,26 @@ class OpenAIClient:
     ) -> None:
         self._http.close()
 
-    async def models(self) -> dict[str, ListedModel]:
-        """What can be asked for, by name. Raises ApiError."""
+    async def models(self) -> dict[str, ModelEntry]:
+        """What can be asked for, by name. Raises RequestFailed."""
         try:
             async with self._open("GET", "/models") as response:
                 listing = msgspec.json.decode(await response.read(MAX_ANSWER_BYTES), type=_Listing)
         except msgspec.DecodeError as error:
-            raise ApiError(0, f"{self._base_url}/models is not what OpenAI's API says: {error}") from error
+            raise RequestFailed(0, f"{self._base_url}/models is not what OpenAI's API says: {error}") from error
         return {entry.id: entry for entry in listing.data}
 
-    async def model(self, name: str) -> ListedModel | None:
+    async def model(self, name: str) -> ModelEntry | None:
         """What is known of one name, also of one that is not listed; None where the server does not say. Raises
-        ApiError, with the code MODEL_NOT_FOUND where the server says that there is none."""
+        RequestFailed, with the code MODEL_NOT_FOUND where the server says that there is none."""
         try:
             if listed := (await self.models()).get(name):
                 return listed
             async with self._open("GET", f"/models/{quote(name)}") as response:
-                return msgspec.json.decode(await response.read(MAX_ANSWER_BYTES), type=ListedModel)
+                return msgspec.json.decode(await response.read(MAX_ANSWER_BYTES), type=ModelEntry)
         except msgspec.DecodeError:
             return None
-        except ApiError as error:
+        except RequestFailed as error:
             if error.status and error.code != MODEL_NOT_FOUND:
                 return None
             raise
@@ -222,19 +224,19 @@ class OpenAIClient:
         model: str,
         messages: Sequence[Mapping[str, Any]],
         *,
-        completion: Completion | None = None,
+        completion: ChatAnswer | None = None,
         **parameters: Any,
-    ) -> Completion:
-        """The whole answer to a chat, read as a stream; `completion` is what to fill in. Raises ApiError."""
-        completion = completion or Completion()
+    ) -> ChatAnswer:
+        """The whole answer to a chat, read as a stream; `completion` is what to fill in. Raises RequestFailed."""
+        completion = completion or ChatAnswer()
         async for _ in self.stream_chat(model, messages, completion, **parameters):
             pass
         return completion
 
     async def stream_chat(
-        self, model: str, messages: Sequence[Mapping[str, Any]], completion: Completion, **parameters: Any
+        self, model: str, messages: Sequence[Mapping[str, Any]], completion: ChatAnswer, **parameters: Any
     ) -> AsyncIterator[str]:
-        """Pieces of text as they come, while `completion` is filled in. Raises ApiError."""
+        """Pieces of text as they come, while `completion` is filled in. Raises RequestFailed."""
         clock = asyncio.get_running_loop().time
         started = clock()
         asked = {"model": model, "messages": messages, **parameters}
@@ -254,11 +256,11 @@ class OpenAIClient:
                     if completion.ttft_seconds is None:
                         completion.ttft_seconds = completion.duration_seconds
                     yield text
-        raise ApiError(0, "the stream ended before the answer was complete")
+        raise RequestFailed(0, "the stream ended before the answer was complete")
 
     @asynccontextmanager
     async def _open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[Connection]:
-        """An answer that is no refusal; those, and that there is no answer, are ApiErrors."""
+        """An answer with a status below 300. A refusal, and no answer at all, raise RequestFailed."""
         headers = self._authorization | ({} if body is None else {"content-type": "application/json"})
         try:
             target, limits = self._path + path, self._limits
@@ -271,11 +273,11 @@ class OpenAIClient:
         except msgspec.DecodeError:
             raise  # whoever reads the answer says what it should have been
         except (TransportError, ValueError) as error:  # ValueError: what HTTP cannot say
-            raise ApiError(0, f"{self._base_url}: {cause_of(error)}") from error
+            raise RequestFailed(0, f"{self._base_url}: {cause_of(error)}") from error
         said = _ErrorBody(message=text.strip()[:500] or "no message")
         with suppress(msgspec.DecodeError):
             said = _decoder.decode(text).error or said
-        raise ApiError(
+        raise RequestFailed(
             response.status,
             said.message,
             code=None if said.code is None else str(said.code),

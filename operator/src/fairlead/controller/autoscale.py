@@ -19,10 +19,10 @@ from typing import Any
 from fairlead.api.admission_policy import AdmissionPolicy
 from fairlead.api.author_rules import refusals
 from fairlead.api.conditions import Reason
-from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode, broken_rules
 from fairlead.api.model_cache import ModelCache
 from fairlead.api.names import SCALING_HISTORY_LENGTH
+from fairlead.api.quantities import parse_duration
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import demand_window, targets_of
 from fairlead.autoscaler.readings import Readings

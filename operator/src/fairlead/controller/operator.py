@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 import kopf
 
-from fairlead.api import names, presence
-from fairlead.api.presence import Presence
+from fairlead.api import names
 from fairlead.controller.adapter_loader import AdapterLoader
 from fairlead.controller.applier import Applier
 from fairlead.controller.autoscale import Autoscaler
@@ -37,7 +36,7 @@ from fairlead.controller.worker import Key, WorkQueue
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.kube.client import RECURSION_LIMIT, KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
-from fairlead.kube.lease import Lease
+from fairlead.kube.lease import PRESENCE_LABELS, Lease, Presence
 from fairlead.kube.resources import LLMDEPLOYMENTS
 from fairlead.operator_settings import OperatorSettings, SettingsError
 from fairlead_protocol.logs import configure_logging
@@ -98,7 +97,7 @@ class Operator:
             settings.lease_name,
             f"{host}_{secrets.token_hex(4)}",
             duration_seconds=settings.lease_duration,
-            labels=presence.LABELS,
+            labels=PRESENCE_LABELS,
             annotations=lambda: self._presence.annotations,
         )
         recorder = EventRecorder(client, host)

@@ -22,8 +22,8 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, ScalingMode
+from fairlead.api.quantities import parse_duration
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, targets_of
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.pod_diagnosis import Stage

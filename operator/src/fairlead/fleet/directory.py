@@ -31,7 +31,7 @@ class ServedAdapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
+class FleetModel:
     """The part of an LLMDeployment that requests are served by."""
 
     uid: str
@@ -97,7 +97,7 @@ class Outlook:
 class Pool:
     """A model, its ready replicas, and the outlook while there are none."""
 
-    model: ServedModel
+    model: FleetModel
     replicas: tuple[Replica, ...]
     outlook: Outlook
     departing: tuple[Replica, ...] = ()
@@ -228,13 +228,13 @@ HOPELESS_ADAPTERS = frozenset(
 """Reasons under which no replica serves an adapter until somebody changes something."""
 
 
-def served_model(deployment: LLMDeployment) -> ServedModel:
+def served_model(deployment: LLMDeployment) -> FleetModel:
     """The part of the LLMDeployment that requests are served by."""
     metadata, spec = deployment.metadata, deployment.spec
     engine = repr((spec.model.source, spec.engine, spec.resources, spec.template))
     # What the engines are sure to be started with: arguments and templates win over the field.
     said_elsewhere = "max-model-len" in repr((spec.engine.extra_args, spec.template))
-    return ServedModel(
+    return FleetModel(
         uid=metadata.uid,
         namespace=metadata.namespace,
         name=metadata.name,

@@ -1,6 +1,6 @@
 """Follows engines' streams: lists an engine's blocks, watches its changes and loads, and tells an `EngineListener`.
 
-One `EngineStream` per replica, for as long as it is there. What is told is kept elsewhere
+One `ReplicaStream` per replica, for as long as it is there. What is told is kept elsewhere
 (`fairlead.routing.datastore`), and who is there is not decided here either (`replica_tasks.py`).
 
 A gap between two changes, or an engine that no longer knows our place (410: it restarted, or we were too slow), means
@@ -93,7 +93,7 @@ class _TooOld(Exception):
     """The engine has no such stream."""
 
 
-class EngineStream:
+class ReplicaStream:
     """One replica's stream, through all its interruptions. `run` it as a task."""
 
     def __init__(

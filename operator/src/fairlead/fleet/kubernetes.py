@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
-from fairlead.fleet.directory import Fleet, Key, Pool, ServedModel, outlook, served_model
+from fairlead.fleet.directory import Fleet, FleetModel, Key, Pool, outlook, served_model
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.pods import POD_SELECTOR, finishes_answers, is_finished, owner_of, ready_since, replica_of
 from fairlead.fleet.replica_tasks import ModelInfoClient, ReplicaTasks, TokenizerBook
@@ -67,7 +67,7 @@ class KubernetesFleet(Fleet):
         self._tasks = ReplicaTasks(self._model_info, listener)
         places = (None,) if namespaces is None else tuple(dict.fromkeys(namespaces))
         self._namespaces = [Namespace(client, place, self, lost_seconds) for place in places]
-        self._deployments: dict[Key, tuple[LLMDeployment, ServedModel]] = {}
+        self._deployments: dict[Key, tuple[LLMDeployment, FleetModel]] = {}
         """What an LLMDeployment says, and what of it is served: read when it changes, as it may be large."""
         self._pods: dict[Key, dict[str, JsonObject]] = {}
         """Pods by owner, then by uid."""

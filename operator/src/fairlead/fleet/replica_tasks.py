@@ -11,7 +11,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
-from fairlead.fleet.engine_stream import EngineListener, EngineStream
+from fairlead.fleet.engine_stream import EngineListener, ReplicaStream
 from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Limits, Load, Replica
 from fairlead_protocol.http.client import HttpClient, TimeLimits
@@ -161,7 +161,7 @@ class ReplicaTasks:
         on_known(known)
         if self._listener is not None:
             on_load = _AdaptersServed(known, on_known)
-            await EngineStream(known, self._listener, on_load=on_load, shares=self._shares).run()
+            await ReplicaStream(known, self._listener, on_load=on_load, shares=self._shares).run()
 
 
 class _AdaptersServed:

@@ -11,7 +11,7 @@ from pathlib import Path
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.gateway.access import Access, KeyedAccess, KeysError, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead.gateway.server import Gateway, PreciseLoop
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import KubeConfigError

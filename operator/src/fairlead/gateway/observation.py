@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 
 from fairlead.api.signals_message import ModelSignals, count_seconds, count_tokens
-from fairlead.fleet.directory import ServedModel
+from fairlead.fleet.directory import FleetModel
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.openai.routes import READING_PATHS
@@ -152,7 +152,7 @@ class Observation:
         self.asked_model = request.model
         self.stream = request.stream
 
-    def found(self, model: ServedModel) -> None:
+    def found(self, model: FleetModel) -> None:
         """It is known which model is meant."""
         self.model, self.policy = model.key, model.routing.policy
 

@@ -25,8 +25,7 @@ from fairlead.gateway.gateway_metrics import GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Refusals
 from fairlead.gateway.openai.errors import OpenAIError, http_refusal
-from fairlead.gateway.prompts.reader import PromptReader
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.gateway.signals_stream import SignalsStream
 from fairlead.routing.datastore import Datastore
 from fairlead_protocol.http.client import HttpClient

@@ -1,15 +1,17 @@
-"""Lease: one active process at a time, by a coordination.k8s.io Lease.
+"""Lease: one active process at a time, by a coordination.k8s.io Lease; and what its holder says on it of itself.
 
-Whoever loses it must stop acting at once (`lost`); for the operator that means to exit and start again as a candidate.
-Time is counted on our own monotonic clock from when we *saw* the record change, so clocks of other machines do not
-matter.
+Whoever loses the Lease must stop acting at once (`lost`); the operator exits and starts again as a candidate. Time is
+counted on our own monotonic clock from when we *saw* the record change, so clocks of other machines do not matter.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, Self
 
+from fairlead.api import names
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import LEASES
 
@@ -150,3 +152,37 @@ class Lease:
         }
         kind = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
         return found | kind | {"metadata": metadata | {"labels": labels, "annotations": annotations}, "spec": spec}
+
+
+PRESENCE_LABELS = {names.LABEL_PART_OF: names.PART_OF, names.LABEL_COMPONENT: names.OPERATOR_COMPONENT}
+"""By which the operator's Lease is found, whatever the release is called."""
+_EVERYWHERE = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """What one operator looks after, and where its gateways are."""
+
+    namespaces: tuple[str, ...] | None
+    """Those that it watches now; None = all."""
+    gateway_namespace: str
+    gateway_selector: str
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """As the Lease carries it."""
+        watched = _EVERYWHERE if self.namespaces is None else ",".join(self.namespaces)
+        gateways = f"{self.gateway_namespace}/{self.gateway_selector}"
+        return {names.ANNOTATION_WATCHED_NAMESPACES: watched, names.ANNOTATION_GATEWAYS: gateways}
+
+    @classmethod
+    def from_annotations(cls, annotations: Mapping[str, Any]) -> Self | None:
+        """What a Lease carries; None where its holder says nothing."""
+        watched, gateways = (
+            annotations.get(name) for name in (names.ANNOTATION_WATCHED_NAMESPACES, names.ANNOTATION_GATEWAYS)
+        )
+        if watched is None or gateways is None:
+            return None
+        namespaces = None if watched == _EVERYWHERE else tuple(filter(None, watched.split(",")))
+        namespace, _, selector = gateways.partition("/")
+        return cls(namespaces=namespaces, gateway_namespace=namespace, gateway_selector=selector)

@@ -12,10 +12,9 @@ import yaml
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
-from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.pod_spec import for_sidecars, is_sidecar, lasting_containers, merge, sidecars
-from fairlead.api.quantities import parse_quantity
+from fairlead.api.quantities import format_duration, parse_quantity
 from fairlead.manifests.common import (
     CONTAINED,
     GPU,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import EngineType, KvCacheDtype, LLMDeployment, ReasoningParser, ToolCallParser
+from fairlead.api.quantities import format_duration
 from fairlead.manifests.common import as_sidecar
 from fairlead.manifests.source import MODEL_VOLUME, ModelSource
 from fairlead.operator_settings import OperatorSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
-from fairlead.api.llmdeployment import Adapter, LLMDeployment, LLMDeploymentSpec
+from fairlead.api.llmdeployment import ListedAdapter, LLMDeployment, LLMDeploymentSpec
 from fairlead.api.model_cache import ModelCache
 from fairlead.manifests.common import fingerprint
 from fairlead.operator_settings import OperatorSettings
@@ -256,7 +256,7 @@ def placed_adapters(
 
 
 def _placed_adapter(
-    adapter: Adapter, namespace: str, settings: OperatorSettings, claims: Collection[str]
+    adapter: ListedAdapter, namespace: str, settings: OperatorSettings, claims: Collection[str]
 ) -> PlacedAdapter:
     claim = claim_of(adapter.source)
     _, _, rest = adapter.source.partition("://")

@@ -18,7 +18,7 @@ from fairlead.routing.prompt import Prompt, block_size_of
 from fairlead.routing.replica import Candidate, Decision, Load, Replica
 from fairlead.routing.replica_state import ReplicaState
 from fairlead.routing.suspects import Suspects, Suspicion
-from fairlead.routing.waits import Held, HeldBook, seconds_to_slot
+from fairlead.routing.waits import HeldBook, SlotUse, seconds_to_slot
 from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.prompts import PromptError
 
@@ -243,7 +243,7 @@ class Router:
             sent.expectations = ()
             self.health.ended(sent.uid)
             if sent.accepted:
-                self.held.observe(Held(now - sent.dispatched_at, sent.work, sent.num_generated))
+                self.held.observe(SlotUse(now - sent.dispatched_at, sent.work, sent.num_generated))
 
     def all_failing(self) -> bool:
         """Whether there are replicas and the last news of every one was a failure."""

@@ -45,7 +45,7 @@ def seconds_to_slot(num_short: float, per_second: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SlotUse:
     """What one request took, or requests on average."""
 
     seconds: float
@@ -60,10 +60,10 @@ class HeldBook:
     """What the last requests of one model took, on whichever replica."""
 
     def __init__(self) -> None:
-        self._held: deque[Held] = deque(maxlen=WINDOW)
-        self._mean: Held | None = None
+        self._held: deque[SlotUse] = deque(maxlen=WINDOW)
+        self._mean: SlotUse | None = None
 
-    def observe(self, held: Held) -> None:
+    def observe(self, held: SlotUse) -> None:
         """One more request gave its slot back."""
         self._held.append(held)
         self._mean = None
@@ -82,10 +82,10 @@ class HeldBook:
         return max(mean.seconds, by_steps)
 
 
-def _mean(held: Iterable[Held]) -> Held:
+def _mean(held: Iterable[SlotUse]) -> SlotUse:
     each = list(held)
     generated = [one.num_generated for one in each if one.num_generated is not None]
     work = Work(sum(one.work.tokens for one in each) / len(each), sum(one.work.context for one in each) / len(each))
-    return Held(
+    return SlotUse(
         sum(one.seconds for one in each) / len(each), work, sum(generated) / len(generated) if generated else None
     )

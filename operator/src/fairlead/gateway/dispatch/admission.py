@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from fairlead.fleet.directory import Outlook, Pool, ServedModel
+from fairlead.fleet.directory import FleetModel, Outlook, Pool
 from fairlead.gateway.dispatch.pool_prompts import PoolPrompts
 from fairlead.gateway.dispatch.replica_watch import Hangs, WarmUps
 from fairlead.gateway.dispatch.ticket import Attempt, Claims, RequestTicket, WaitingLine
@@ -22,8 +22,7 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import ModelCounters
 from fairlead.gateway.openai.errors import OpenAIError, QueueOutcome, refusal, unfit, without_adapter
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.prompts.reader import PromptReader
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import make_policy
@@ -91,7 +90,7 @@ class ModelPool:
         self._take_replicas()
 
     @property
-    def model(self) -> ServedModel:
+    def model(self) -> FleetModel:
         """What is served, by the newest word."""
         return self.pool.model
 
@@ -393,5 +392,5 @@ class ModelPool:
         return refusal(outcome, self.pool, oldest_wait_seconds=self.queue.oldest_wait_seconds(self.now()))
 
 
-def _limits(model: ServedModel) -> tuple[float, float]:
+def _limits(model: FleetModel) -> tuple[float, float]:
     return model.routing.max_queue_time, model.routing.cold_start_timeout

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from fairlead.gateway.dispatch.ticket import RequestTicket
 from fairlead.gateway.prompts.prompt_jobs import Engines, engines_of
-from fairlead.gateway.prompts.reader import PromptReader
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.routing.replica import Replica
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from fairlead.fleet.directory import Directory, Fleet, Pool, answers_to
 from fairlead.gateway.dispatch.admission import ModelPool, Shared
 from fairlead.gateway.openai.errors import bad_request, model_not_found, not_synced
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.replica import Load
 from fairlead_protocol.http.client import HttpClient

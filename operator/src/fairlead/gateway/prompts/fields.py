@@ -65,7 +65,7 @@ NO_LIMIT = AnswerLimit.of(None)
 
 
 @dataclass(frozen=True, slots=True)
-class LeastTokens:
+class PromptBound:
     """How many tokens the longest of a request's prompts has at least."""
 
     place: str = "prompt"
@@ -110,19 +110,19 @@ class RawPrompt:
     least_ids: int = 0
     """Where they were not decoded: token ids that one of the prompts has at least."""
 
-    def least(self) -> LeastTokens:
+    def least(self) -> PromptBound:
         """What is sure of its length without a tokenizer: ids count, a text has some token."""
         try:
             places = self.fields.places() if self.fields is not None else [self.field]
         except PromptError:
-            return LeastTokens(self.field, limit=self.limit)  # its engine says what is wrong
+            return PromptBound(self.field, limit=self.limit)  # its engine says what is wrong
         if isinstance(self.fields, TextPrompts) and isinstance(self.fields.content, list):
             contents = self.fields.contents
             lengths = [len(each) if isinstance(each, list) else 1 for each in contents]
             longest = max(range(len(lengths)), key=lengths.__getitem__)
             is_exact = isinstance(contents[longest], list)
-            return LeastTokens(places[longest], lengths[longest], is_exact, self.limit)
-        return LeastTokens(places[0], max(self.least_ids, int(self.well_formed)), limit=self.limit)
+            return PromptBound(places[longest], lengths[longest], is_exact, self.limit)
+        return PromptBound(places[0], max(self.least_ids, int(self.well_formed)), limit=self.limit)
 
     @property
     def num_tokens(self) -> int:

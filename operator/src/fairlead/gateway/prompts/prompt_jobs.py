@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import msgspec
 
-from fairlead.gateway.prompts.fields import LeastTokens
+from fairlead.gateway.prompts.fields import PromptBound
 from fairlead.routing.prompt import Tokens
 from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol.blocks import DIGEST_SIZE, BlockHash
@@ -62,7 +62,7 @@ class EncodeJob(msgspec.Struct, array_like=True, tag=True, frozen=True):
     keys: list[Key]
 
 
-class Outcome(IntEnum):
+class ReadOutcome(IntEnum):
     """Of a ReadJob."""
 
     READ = 0
@@ -111,8 +111,8 @@ class ReadReply(msgspec.Struct, array_like=True):
 
     num_tokens: int
     affinity: str
-    least: LeastTokens
-    outcome: Outcome
+    least: PromptBound
+    outcome: ReadOutcome
     extra: bytes
     prompts: list[PackedTokens] = []
     num_cached_tokens: int = 0

@@ -15,7 +15,7 @@ import msgspec
 
 from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE, RawPrompt, raw_prompt
 from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, Encoding, Ids, PrefixCache
-from fairlead.gateway.prompts.prompt_jobs import EncodeJob, Engines, Key, Outcome, PackedTokens, ReadJob, ReadReply
+from fairlead.gateway.prompts.prompt_jobs import EncodeJob, Engines, Key, PackedTokens, ReadJob, ReadOutcome, ReadReply
 from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
 from fairlead_protocol.messages import ModelInfo
 from fairlead_protocol.prompts import Part, PromptError, PromptFields, PromptTooLong, TooLong, cannot_be_tokenised
@@ -185,15 +185,15 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def make(payload: bytes) -> tuple[bytes, Handler]:
     """Of a `ModelInfo` as its engine told it. Raises TokenizerError and ChatTemplateError."""
-    return b"", PromptProgram(msgspec.json.decode(payload, type=ModelInfo), may_quicken=True)
+    return b"", PromptReading(msgspec.json.decode(payload, type=ModelInfo), may_quicken=True)
 
 
 def make_plain(payload: bytes) -> tuple[bytes, Handler]:
     """The same without fastokens."""
-    return b"", PromptProgram(msgspec.json.decode(payload, type=ModelInfo), may_quicken=False)
+    return b"", PromptReading(msgspec.json.decode(payload, type=ModelInfo), may_quicken=False)
 
 
-class PromptProgram:
+class PromptReading:
     """Reads prompts. Remembers texts and hashes for the next ones."""
 
     def __init__(self, info: ModelInfo, *, may_quicken: bool) -> None:
@@ -223,14 +223,14 @@ class PromptProgram:
         """`takes_long`: whether it may."""
         raw = raw_prompt(job.path, job.fields, job.adapter)
         affinity = raw.beginning(job.affinity_length)
-        reply = ReadReply(raw.num_tokens, affinity, raw.least(), Outcome.UNREADABLE, raw.extra)
+        reply = ReadReply(raw.num_tokens, affinity, raw.least(), ReadOutcome.UNREADABLE, raw.extra)
         max_model_len = job.engines.max_model_len
         if raw.fields is None:
             if raw.least_ids >= max_model_len:
                 reply.error = _told(PromptTooLong(raw.field, raw.least_ids, max_model_len, or_more=True))
-                reply.outcome = Outcome.TOO_LONG
+                reply.outcome = ReadOutcome.TOO_LONG
             elif raw.well_formed:
-                reply.outcome = Outcome.LEFT
+                reply.outcome = ReadOutcome.LEFT
             return reply
         work = Tokenising(raw, raw.fields, self._tokenizer, job.engines, self._chains)
         learnt = {key: array("I", ids) for key, ids in job.learnt}
@@ -238,16 +238,16 @@ class PromptProgram:
             work.begin()
             if not takes_long and work.num_missing_characters - sum(len(text) for _, text in learnt) > QUICK_CHARACTERS:
                 reply.missing = work.missing
-                reply.outcome = Outcome.MISSING if reply.missing and not learnt else Outcome.TAKES_LONG
+                reply.outcome = ReadOutcome.MISSING if reply.missing and not learnt else ReadOutcome.TAKES_LONG
             else:
                 work.finish(learnt)
-                reply.outcome = Outcome.READ
+                reply.outcome = ReadOutcome.READ
                 reply.prompts = work.prompts
                 reply.num_cached_tokens = work.num_cached_tokens
         except LeftToEngine:
-            reply.outcome = Outcome.LEFT
+            reply.outcome = ReadOutcome.LEFT
         except TooLong as error:
-            reply.outcome, reply.error = Outcome.TOO_LONG, _told(error)
+            reply.outcome, reply.error = ReadOutcome.TOO_LONG, _told(error)
         except PromptError:
             pass
         reply.seconds = work.seconds
