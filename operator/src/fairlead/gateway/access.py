@@ -1,8 +1,8 @@
-"""Who may use the gateway: API keys in a folder, and the check of a request's.
+"""Who may use the gateway: API keys in a folder, and the check of requests.
 
-The gateway makes an `Access` from its command line; the application asks it before it reads a request's body. The
-folder is a mounted Secret, or looks like one: a file per client, named as the client, a key per line. Keys are kept as
-digests only, so no log line, traceback or memory dump of a `KeySet` shows one.
+The gateway makes an `Access` from its command line; the application asks it before reading a request's body. The folder
+is a mounted Secret, or looks like one: a file per client, named as the client, a key per line. Keys are kept as digests
+only, so no log line, traceback or memory dump of a `KeySet` shows one.
 """
 
 import asyncio
@@ -28,21 +28,21 @@ MAX_FILE_BYTES = 64 * 1024
 ADVICE = "`openssl rand -hex 32` makes a good key"
 
 _KUBERNETES_LINK = "..data"
-"""What a mounted Secret's files are links into. Kubernetes changes all of them at once by pointing it elsewhere."""
+"""The link behind a mounted Secret's files; Kubernetes changes all files at once by moving the link."""
 _READ_ATTEMPTS = 3
 _CLIENT = re.compile(r"[A-Za-z0-9._-]{1,253}")
 """What a Secret's keys may be called; it can stand in logs and metrics."""
 _KEY = re.compile(rb"[\x21-\x7e]+")
-"""What can stand in an Authorization header after `Bearer `."""
+"""Characters allowed after `Bearer ` in an Authorization header."""
 
 
 class KeysError(Exception):
-    """There are no keys to go by. The text names the file and says what would work; it quotes no key."""
+    """Unusable keys. The text names the file and the remedy, and quotes no key."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """Keys and the clients they belong to, at one moment. Equal when both are."""
+    """Keys and their clients at one moment. Equal when both are."""
 
     _clients: Mapping[bytes, str] = field(default_factory=dict, repr=False)
     """SHA-256 of a key → its client's name."""
@@ -57,11 +57,7 @@ class KeySet:
         return len(self._clients)
 
     def client(self, presented: bytes) -> str | None:
-        """Whose key `presented` is; None = nobody's.
-
-        Takes the same time whether, where and how closely it matches: digests are compared, each in constant time, and
-        every one of them.
-        """
+        """The client of the key `presented`; None = unknown. Takes constant time: every known digest is compared."""
         digest = _digest(presented)
         found = None
         for known, client in self._clients.items():
@@ -70,13 +66,13 @@ class KeySet:
         return found
 
     def changed_clients(self, before: "KeySet") -> list[str]:
-        """Clients that have come, gone, or got other keys."""
+        """Clients with added, removed or changed keys."""
         pairs = set(self._clients.items()) ^ set(before._clients.items())
         return sorted({client for _, client in pairs})
 
 
 def make_key_set(keys: Mapping[str, list[bytes]]) -> KeySet:
-    """From client → its keys. Raises KeysError for keys that would be no protection, or two clients' at once."""
+    """From client → keys. Raises KeysError for keys that are too weak, or shared by two clients."""
     clients: dict[bytes, str] = {}
     for client, candidates in keys.items():
         for key in candidates:
@@ -95,7 +91,7 @@ def make_key_set(keys: Mapping[str, list[bytes]]) -> KeySet:
 
 
 def read_keys(folder: Path) -> KeySet:
-    """The keys in `folder`, hidden files left out. Raises KeysError, also where there is no such folder."""
+    """The keys in `folder` without hidden files. Raises KeysError, also for a missing folder."""
     missing = ""
     for _ in range(_READ_ATTEMPTS):
         try:
@@ -108,8 +104,8 @@ def read_keys(folder: Path) -> KeySet:
 
 
 def _read_files(folder: Path) -> dict[str, list[bytes]]:
-    """Client → its keys, of every file. They are read where they really are: so a Secret that changes meanwhile is read
-    as it was, or not at all."""
+    """Client → keys, of every file. Read at the link's target, so a Secret that changes meanwhile is read as before or
+    not at all."""
     link = folder / _KUBERNETES_LINK
     keys = {}
     for path in sorted((link.resolve() if link.is_symlink() else folder).iterdir()):
@@ -141,15 +137,15 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 5.0
 """How often the folder is read. Kubernetes takes up to a minute or two to bring a changed Secret to it anyway."""
 _REPEAT_POLLS = 60
-"""While the folder stays unreadable, that is said again every so many polls."""
+"""While the folder stays unreadable, every so many polls log it again."""
 
 
 class Access(Protocol):
     """Decides who is served."""
 
     def client(self, headers: Iterable[Header]) -> str | None:
-        """The name of the client that sends a request with these headers (names in lower case); None = clients have no
-        names here. Raises OpenAIError (401) for a request that is not to be served."""
+        """The client that sends these headers (names in lower case); None = no keys are used. Raises OpenAIError
+        (401)."""
         ...
 
     async def run(self) -> None:
@@ -158,7 +154,7 @@ class Access(Protocol):
 
     @property
     def is_current(self) -> bool:
-        """Whether the decision rests on what is configured now."""
+        """Whether the decision rests on the present configuration."""
         ...
 
 
@@ -177,10 +173,10 @@ class OpenAccess:
 
 
 class KeyedAccess:
-    """Serves whoever presents one of the keys in a folder: `--api-keys-dir`.
+    """Serves whoever presents a key of the folder: `--api-keys-dir`.
 
-    Fails closed: a folder that cannot be read is an error at start; no keys mean that nobody is served. A folder that
-    becomes unreadable later leaves the keys as they were, and is complained about until it is mended.
+    Fails closed: an unreadable folder is an error at start, and without keys nobody is served. When the folder becomes
+    unreadable later, the known keys stay valid, and errors are logged.
     """
 
     def __init__(self, folder: Path, *, poll_seconds: float = POLL_SECONDS) -> None:
@@ -221,7 +217,7 @@ class KeyedAccess:
             await self.reload()
 
     async def reload(self) -> None:
-        """Takes over the keys in the folder, or keeps those it has and says why."""
+        """Takes over the keys in the folder; on an error keeps the known ones and logs why."""
         try:
             keys = await asyncio.to_thread(read_keys, self._folder)
         except KeysError as error:

@@ -1,7 +1,7 @@
 """The gateway's ASGI application: bytes in, a route, an answer out. Raw ASGI, since this is the data path.
 
-Who calls it: uvicorn. It has the request read (`request_client.py`), turns every error into OpenAI's shape, and sees to
-it that every request is observed once. Where a request goes is the director's.
+Called by uvicorn. Has requests read (`request_client.py`), turns every error into OpenAI's shape, and observes every
+request once. The director decides where requests go.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ Headers = dict[bytes, bytes]
 
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _EXPECT = b"expect"
-"""A client with this header sends its body when it is told to. Refused before, it may send the body or the next
-request, which cannot be told apart: its connection ends with the refusal."""
+"""A client with this header waits for 100 Continue. After a refusal its body cannot be told from its next request, so
+the connection ends."""
 
 
 class GatewayApp:
-    """`draining` is set by the server: from then on `/ready` says so, while requests are still served."""
+    """`draining` is set by the server: `/ready` then fails, while requests are still served."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class GatewayApp:
             client.close()
 
     async def _route(self, scope: Scope, headers: Headers, client: Client) -> None:
-        """By path. Probes first: they must be answered whatever the models are, and whoever asks."""
+        """By path. Probes first: they are answered without keys and whatever the models are."""
         method, path = scope["method"], scope["path"]
         if path in routes.PROBES:
             _require(method, path, "GET", "HEAD")
@@ -119,7 +119,7 @@ class GatewayApp:
             raise errors.unknown_path(method, path, f"in {PATH_DOCUMENT}, such as /v1/chat/completions")
 
     async def _infer(self, target: routes.Target, headers: Headers, client: Client) -> None:
-        """A request for an engine, observed once, however it ends."""
+        """A request for an engine, observed once."""
         seen = Observation(client.request_id, target.path, observers=(self._metrics,), client=client.name)
         try:
             with self._bodies.held() as held:
@@ -165,8 +165,7 @@ class GatewayApp:
                 await _refuse(error, client, seen)
 
     async def _inject(self, target: routes.Target, headers: Headers, client: Client) -> None:
-        """Something for an answer that is being streamed, perhaps through another gateway; counted and logged once,
-        however it ends."""
+        """An injection into a streamed answer, perhaps through another gateway; counted and logged once."""
         status, began = 0, time.monotonic()
         try:
             with self._bodies.held() as held:

@@ -14,7 +14,7 @@ MAX_DEATHS = 2
 
 
 class Director:
-    """Takes a request from the pool it means, through the queue, to a replica, and again where that may help."""
+    """Takes a request from its pool, through the queue, to a replica, and again where a retry may help."""
 
     def __init__(self, pools: Pools, proxy: Proxy, *, max_attempts: int) -> None:
         self.pools = pools
@@ -22,7 +22,7 @@ class Director:
         self.max_attempts = max_attempts
 
     async def handle(self, request: InferenceRequest, client: Client, seen: Observation) -> None:
-        """Serves `request` to `client`. Raises OpenAIError where the client is to get that instead."""
+        """Serves `request` to `client`. Raises OpenAIError as the client's answer."""
         pool = self.pools.find(request.model, request.chosen)  # 404 here
         seen.found(pool.model)
         ticket = pool.ticket(request)  # in line, kept through every attempt

@@ -1,5 +1,5 @@
-"""What is seen of requests: of each the figures that metrics and its log line are made of, and of a model's what the
-operator scales by."""
+"""Observations of requests: the figures behind metrics and log lines, and per model the signals that the operator
+scales by."""
 
 import asyncio
 import logging
@@ -22,30 +22,29 @@ logger = logging.getLogger("fairlead.gateway.requests")
 
 REFUSALS_LOGGED_AT_ONCE = 20
 REFUSALS_LOGGED_PER_SECOND = 1.0
-"""Lines about requests that are refused before they are for any model. Whoever reaches the port can send any number;
-metrics count them all."""
+"""Lines about requests refused before their model is known, of which anybody can send any number; metrics count all."""
 _LEAST_SECONDS = 1e-6
-"""What an error is a part of is never less."""
+"""Least actual time that an error is divided by."""
 MAX_LOGGED_PATH_LENGTH = 200
-"""Characters of a path that may be anything, because nobody is known to have asked for it."""
+"""Characters of a path, which before authentication may be anything."""
 
 
 class Observer:
-    """Hears of a request's milestones as they happen, as far as it cares; the figures are in the Observation."""
+    """Hears of a request's milestones as they happen; the figures are in the Observation."""
 
     __slots__ = ()
 
     def arrived(self, seen: "Observation") -> None:
-        """It asks something of a model that the model's replicas could do."""
+        """The model's replicas could serve the request."""
 
     def dispatched(self, seen: "Observation") -> None:
         """An attempt begins."""
 
     def attempt_failed(self, seen: "Observation", failure: str) -> None:
-        """The replica of the last attempt did not serve it; `failure` is a metric label."""
+        """The replica of the last attempt did not serve the request; `failure` is a metric label."""
 
     def first_token(self, seen: "Observation") -> None:
-        """The first token has come; of an answer that is not streamed, all of it."""
+        """The first token has come, or a whole answer that is not streamed."""
 
     def ended(self, seen: "Observation") -> None:
         """The request is over, however it ended."""
@@ -57,7 +56,7 @@ def _now() -> float:
 
 @dataclass(slots=True)
 class Observation:
-    """Filled on the way; times are seconds since the request's arrival, None where the point was not reached."""
+    """Filled on the way; times are seconds since the request's arrival, None = not reached."""
 
     request_id: str
     path: str
@@ -66,7 +65,7 @@ class Observation:
     arrived: float = field(default_factory=_now)
     """Loop time."""
     client: str | None = None
-    """The name of the client whose API key came with it; None where there are no keys."""
+    """The client whose API key came with the request; None = no keys are used."""
     asked_model: str = ""
     """As the client wrote it."""
     model: str = ""
@@ -84,7 +83,7 @@ class Observation:
     ticket: Ticket | None = None
     """Its place in line."""
     num_prompt_tokens: int = 0
-    """As the gateway counts them; an estimate where it could not tokenise the prompt."""
+    """Counted by the gateway; an estimate for untokenised prompts."""
     num_tokens_from_text_cache: int = 0
     """Of those, how many ids came from the cache of texts instead of from the tokenizer."""
     tokenizing_seconds: float = 0.0
@@ -94,36 +93,35 @@ class Observation:
     """Time to the first token, or to the vectors; to the whole answer where it is not streamed."""
     duration_seconds: float = 0.0
     usage: Usage | None = None
-    """As the engine told it; None where it told none, as of a stream that broke or whose client left."""
+    """Told by the engine; None = not told, as for streams that broke or whose client left."""
     num_passed_tokens: int = 0
-    """Events with tokens of a stream that have passed; fewer than tokens where an engine sends several in one."""
+    """Events with tokens that passed; an engine may send several tokens in one event."""
 
     @property
     def partial_usage(self) -> Usage | None:
-        """What is known of a stream that ended before its engine told its usage; None where no token had passed."""
+        """Usage known so far of a stream without usage; None = no token passed."""
         if self.usage is not None or not self.num_passed_tokens:
             return None
         return Usage(prompt_tokens=self.num_prompt_tokens, completion_tokens=self.num_passed_tokens)
 
     @property
     def shows_ttft(self) -> bool:
-        """Whether it can be seen when the prompt was computed: as a stream's first token, or as vectors."""
+        """Whether the end of prefill can be seen: as a stream's first token, or as vectors."""
         return self.stream or self.path in READING_PATHS
 
     @property
     def queue_seconds(self) -> float:
-        """Time spent waiting for a replica, over all attempts, also where none came of it."""
+        """Time spent waiting for a replica over all attempts, successful or not."""
         return 0.0 if self.ticket is None else self.ticket.waited_seconds
 
     @property
     def predicted_ttft_seconds(self) -> float | None:
-        """What was foreseen, when its prompt had been read, of the time from then to the first token: the wait for a
-        replica included, but nothing that had passed by then. None = nobody could tell."""
+        """Predicted time from the end of tokenising to the first token, queueing included; None = no prediction."""
         return None if self.ticket is None else self.ticket.foreseen_ttft_seconds
 
     @property
     def ttft_error_ratio(self) -> float | None:
-        """How far that was off, as a part of what it took from then on; None where either is not known."""
+        """Error of `predicted_ttft_seconds` as a share of the actual time; None = either is unknown."""
         ticket = self.ticket
         if ticket is None or ticket.foreseen_at is None or ticket.foreseen_ttft_seconds is None:
             return None
@@ -134,15 +132,14 @@ class Observation:
 
     @property
     def replica_ttft_seconds(self) -> float | None:
-        """From the last dispatch to the first token: what routing foresaw, as it turned out. None for answers that are
-        not streamed, where it cannot be seen."""
+        """From the last dispatch to the first token, to compare with the routing decision; None = not streamed."""
         if self.ttft_seconds is None or not self.shows_ttft:
             return None
         return self.ttft_seconds - self.dispatched_after_seconds
 
     @property
     def cached_tokens_error(self) -> int | None:
-        """How far the prediction was off, in tokens of either direction; None where either figure is missing."""
+        """Error of the predicted cached tokens, in either direction; None = either figure is missing."""
         if self.usage is None or self.decision is None or self.decision.cached_tokens is None:
             return None
         return abs(self.decision.cached_tokens - self.usage.cached_tokens)
@@ -157,7 +154,8 @@ class Observation:
         self.model, self.policy = model.key, model.routing.policy
 
     def demands(self, counters: Observer, ticket: Ticket) -> None:
-        """The model's replicas could serve it: it counts as demand, in `counters`, and has a place in line."""
+        """The model's replicas could serve the request: counts it as demand in `counters`, and notes its place in
+        line."""
         self.ticket = ticket
         self.observers += (counters,)
         counters.arrived(self)
@@ -174,8 +172,8 @@ class Observation:
             observer.dispatched(self)
 
     def attempt_failed(self, failure: Failure | None, message: str, *, again: bool) -> None:
-        """The replica did not serve this attempt (None: it is well, but full); one line that names both. `again`:
-        whether another one follows."""
+        """The replica did not serve this attempt (None: its queue is full); logged. `again`: whether another
+        follows."""
         label = "engine_full" if failure is None else failure.label
         fields = {
             "request_id": self.request_id,
@@ -207,14 +205,14 @@ class Observation:
 
 
 class ModelCounters(ModelSignals, Observer):
-    """One LLMDeployment's requests at this gateway, counted since the gateway has known it: the signals that only grow.
-    The others keep their defaults here."""
+    """Requests for one LLMDeployment since this gateway knows it: the signals that only grow. Others keep their
+    defaults."""
 
     def arrived(self, seen: Observation) -> None:
         self.num_arrivals += 1
 
     def foreseen(self, ttft_seconds: float) -> None:
-        """When its first token should come, as soon as that could be said."""
+        """A prediction of the time to first token was made."""
         count_seconds(self.predicted_ttft, ttft_seconds)
 
     def dispatched(self, seen: Observation) -> None:
@@ -232,7 +230,7 @@ class ModelCounters(ModelSignals, Observer):
             count_seconds(self.ttft, seen.ttft_seconds)
 
     def ended(self, seen: Observation) -> None:
-        """It is over, and its usage is known if an engine answered it."""
+        """The request is over; its usage is known if an engine answered."""
         self.num_ended += 1
         if seen.usage is not None and seen.usage.completion_tokens is not None:
             self.num_answered += 1
@@ -240,15 +238,14 @@ class ModelCounters(ModelSignals, Observer):
 
 
 class Refusals:
-    """Observes requests that are refused before it is known for which model they are: each counts, and as many as may
-    get a line."""
+    """Counts requests refused before their model is known, and logs as many as the budget allows."""
 
     def __init__(self, observer: Observer) -> None:
         self._observers = (observer,)
         self._lines = LineBudget(burst=REFUSALS_LOGGED_AT_ONCE, per_second=REFUSALS_LOGGED_PER_SECOND)
 
     def refused(self, error: OpenAIError, path: str, *, request_id: str = "", client: str | None = None) -> None:
-        """A request got this answer, if anybody was there to get it."""
+        """A request got this answer, if the client was still connected."""
         path = path[:MAX_LOGGED_PATH_LENGTH]
         seen = Observation(request_id, path, observers=self._observers, client=client, outcome=error.outcome)
         seen.ended(error.status)
@@ -258,8 +255,8 @@ class Refusals:
 
 
 def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None = None) -> None:
-    """One line per request, with what the decision rested on and how it turned out. `num_left_out`: requests like this
-    one that had no line of their own, since the last one that had. `error`: what was wrong with it."""
+    """One line per request, with the decision's inputs and the outcome. `num_left_out`: similar requests since the last
+    line that got none. `error`: the reason of a refusal."""
     if not logger.isEnabledFor(logging.INFO):
         return
     usage, decision = seen.usage or seen.partial_usage, seen.decision

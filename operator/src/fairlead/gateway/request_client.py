@@ -1,4 +1,4 @@
-"""The client of one request: what it sends, read within limits, its leaving, and the one answer it gets."""
+"""The client of one request: its body read within limits, its leaving, and its one answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
@@ -24,13 +24,11 @@ class ClientGone(Exception):
 
 
 class ClientWatch:
-    """While inside, the client's leaving cancels the task at once; it then leaves by ClientGone.
-
-    `leave` does the same for a client that is only as good as gone.
-    """
+    """While inside, the client's leaving cancels the task at once, which then leaves by ClientGone. `leave` does the
+    same for a stalled client."""
 
     def __init__(self, receive: Receive) -> None:
-        """`receive`: of a request whose body was read, so that the next message can only be its disconnect."""
+        """`receive`: of a request whose body was read, so the next message is its disconnect."""
         self._receive = receive
         self._task: asyncio.Task[object] | None = None
         self._watcher: asyncio.Task[Message] | None = None
@@ -59,7 +57,7 @@ class ClientWatch:
 
 
 class Client:
-    """Reads one body and writes one answer. A client that reads slowly holds `write` back; one that reads nothing for
+    """Reads one body and writes one answer. A slow client holds `write` back; one that reads nothing for
     `stall_timeout` seconds counts as gone."""
 
     def __init__(
@@ -78,7 +76,7 @@ class Client:
         self.name: str | None = None
         """Whose API key came with the request; None where there are no keys."""
         self.closing = closing
-        """Whether the answer will say that the connection is not to be used again."""
+        """Whether the answer closes the connection."""
         self.translation = translation
         """Of what it sends and gets; None = it speaks OpenAI's API."""
         self.watch = ClientWatch(receive)

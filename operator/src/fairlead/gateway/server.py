@@ -1,6 +1,6 @@
 """Wires a gateway and runs it: two uvicorn servers in one loop, the fleet's follower, and the drain.
 
-Everything a gateway consists of is made in `Gateway.__init__`, and nowhere else.
+`Gateway.__init__` makes all of a gateway's parts.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ BACKLOG = 2048
 CONTROL_GRACE_SECONDS = 5
 """How long the control port's connections may take to end, once everything else has."""
 INTERRUPT_SECONDS = 5.0
-"""How long what runs may take after Ctrl-C, when a person waits."""
+"""Longest time that running requests may take after Ctrl-C."""
 
 
 class PreciseLoop(uvloop.Loop):
     """uvloop whose `time()` is `time.monotonic()`; timers count from the same clock.
 
-    uvloop's own counts whole milliseconds, and is the time at which its present round of callbacks began. A first token
-    may take ten milliseconds, and what is learnt from it decides where requests go.
+    uvloop's own clock has whole milliseconds and stands still during a round of callbacks. A first token may take ten
+    milliseconds, and routing learns from its time.
     """
 
     def time(self) -> float:
@@ -71,7 +71,7 @@ class Gateway:
         self.settings = settings
         self.access = access
         self.id = secrets.token_hex(8)
-        """Names this run of the gateway to engines and to the operator."""
+        """Names this run of the gateway to engines and operator."""
         self.datastore = Datastore(settings.max_kv_blocks)
         self.tokenizers = Tokenizers()
         self.upstream = HttpClient(max_idle=settings.max_idle_connections, idle_seconds=math.inf)
@@ -98,7 +98,7 @@ class Gateway:
         self.control_port: int = self._control_socket.getsockname()[1]
         cuts = CutConnections(self.metrics.cut)
         self._protocols = tuple(client_protocol(settings, refusals.refused, cuts.cut) for _ in range(2))
-        """Of clients and of the control port, each with turns of its own: a flood on one delays nobody on the other."""
+        """Of clients and of the control port, with separate turns: a flood on one port does not delay the other."""
         self._server = self._serving(self.app, 0, grace_seconds=int(settings.drain_timeout))
         control = ControlApp(self.app, self.metrics, self.signals)
         self._control = self._serving(control, 1, grace_seconds=CONTROL_GRACE_SECONDS)
@@ -117,8 +117,8 @@ class Gateway:
         )
 
     async def run(self) -> None:
-        """Serves. Returns when drained, or when what follows the fleet or the API keys has broken down: replicas that
-        are gone, or keys that were taken back, must not be used for ever. Raises if a server breaks down."""
+        """Serves. Returns when drained, or when following the fleet or the API keys has broken down: replicas that are
+        gone and revoked keys must not be used for ever. Raises if a server breaks down."""
         following = asyncio.create_task(self.fleet.run(), name="following the fleet")
         controlling = asyncio.create_task(self._control.serve([self._control_socket]))
         serving = asyncio.create_task(self._server.serve([self._socket]))
@@ -140,10 +140,10 @@ class Gateway:
             self.tokenizers.close()
 
     def drain(self) -> None:
-        """Not ready from now on; takes requests for `drain_delay` more seconds, then finishes what runs, and ends.
+        """Not ready from now on; takes requests for `drain_delay` more seconds, then finishes running ones, and ends.
 
-        A gateway that was never ready does not wait, since nobody was sent to it. Further calls change nothing: a
-        container runtime may repeat its signal, and streams must not be cut for it.
+        A gateway that was never ready does not wait, since it has no clients. Further calls change nothing: a container
+        runtime may repeat its signal, which must not cut streams.
         """
 
         def stop() -> None:
@@ -164,7 +164,7 @@ class Gateway:
         self._server.stop()
 
     def interrupt(self) -> None:
-        """Takes nothing new from now on, and cuts what runs after `INTERRUPT_SECONDS`; while draining, at once."""
+        """Takes no new requests, and cuts running ones after `INTERRUPT_SECONDS`; while draining, at once."""
         if self.app.draining:
             self._server.cut()
         else:
@@ -190,8 +190,8 @@ class Gateway:
 def client_protocol(
     settings: GatewaySettings, on_refused: Callable[[OpenAIError, str], object], on_cut: OnCut
 ) -> type[LimitedProtocol]:
-    """The connections of one server. `on_refused` is told what is wrong with a request, and its target as far as it has
-    come."""
+    """The connections of one server. `on_refused`: called with the error and the request's target, as far as it was
+    read."""
 
     def refuse(fault: Fault, sentence: str, target: str) -> WholeAnswer:
         error = http_refusal(fault, sentence, settings)

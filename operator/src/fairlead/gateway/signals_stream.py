@@ -1,7 +1,7 @@
-"""`GET /fairlead/v1/signals` on the control port: a line of signals a second to everyone who follows.
+"""`GET /fairlead/v1/signals` on the control port: a line of signals a second to every follower.
 
-A line is encoded once for all followers, and only while there are any. A follower that reads slowly misses lines, since
-counters in the next one say it all; one that reads nothing is cut off.
+A line is encoded once for all followers, and only while there are any. Slow followers miss lines, which costs nothing
+as counters only grow; followers that read nothing are cut off.
 """
 
 import asyncio
@@ -22,12 +22,11 @@ logger = logging.getLogger(__name__)
 WAKE_GAP_SECONDS = 0.05
 """Least time between two lines, however many requests ask to be told of."""
 SLOW_FOLLOWER_SECONDS = 10.0
-"""A follower that has read nothing for this long is cut off."""
+"""Followers that read nothing for so long are cut off."""
 MAX_FOLLOWERS = 64
-"""Of one gateway, at once. There is one for each operator that looks after its models; each more costs a write a second
-on the loop that tokens pass through."""
+"""Of one gateway. Each operator follows once; each follower costs the loop that streams tokens a write a second."""
 MAX_PROMPTS_LOOKED_AT = 64
-"""Waiting prompts that are looked up in the replicas' caches for one line; of a longer queue, a sample this large."""
+"""Waiting prompts looked up in the replicas' caches for one line; longer queues are sampled."""
 _NDJSON = b"application/x-ndjson"
 _BODY_LIMIT_BYTES = 1024
 
@@ -43,7 +42,7 @@ class SignalsStream:
         self._now = asyncio.get_running_loop().time
         self._started = self._now()
         self._asked = asyncio.Event()
-        """Set when the next line is not to wait for its turn."""
+        """Set when the next line should come at once."""
         self._published = asyncio.Event()
         """Set, and replaced, with every line."""
         self._line = b""
@@ -59,7 +58,7 @@ class SignalsStream:
         self._asked.set()
 
     def drain(self) -> None:
-        """From now on lines say that this gateway is going; the first one goes out at once."""
+        """Lines say from now on that this gateway drains; the first comes at once."""
         self._draining = True
         self._asked.set()
 
@@ -90,7 +89,7 @@ class SignalsStream:
             await asyncio.sleep(WAKE_GAP_SECONDS)
 
     async def serve(self, receive: Receive, send: Send, request_id: str) -> None:
-        """One follower, from its first line to its leaving or ours. Raises OpenAIError (503): there are too many."""
+        """Serves one follower until either side leaves. Raises OpenAIError (503) above MAX_FOLLOWERS."""
         if self.num_followers >= MAX_FOLLOWERS:
             message = f"This gateway's signals are followed by {MAX_FOLLOWERS} already."
             raise overloaded(message, code="too_many_followers")
@@ -132,7 +131,7 @@ class SignalsStream:
 
 
 def model_signals(pool: ModelPool, now: float) -> ModelSignals:
-    """Everything this gateway can say of one model at this moment."""
+    """This gateway's present signals about one model."""
     prompts = [ticket.prompt for ticket in pool.queue]
     stride = -(-len(prompts) // MAX_PROMPTS_LOOKED_AT) or 1
     sample = prompts[::stride]

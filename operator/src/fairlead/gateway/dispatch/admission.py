@@ -1,11 +1,11 @@
-"""Admission: a model's waiting line joined to its router. Who may go, who waits, who is refused.
+"""Admission: a model's waiting line joined to its router; decides who goes, who waits and who is refused.
 
-`ModelPool` is the gateway's side of one LLMDeployment. It holds a request only while no replica has room for it, or
-while none is ready but one is starting. The lowest `priority` first, then first come first served, strictly: a replica
-that may serve one who waits takes nobody from behind, though a shorter prompt might fit; else long prompts would
-starve. On other replicas, such as those without its adapter, it is passed (`Claims`). So is who waits only to be
-kept apart (a suspect: a replica may have died of it), or for an adapter that no replica has yet.
-It does no network I/O: the director awaits it, the fleet and the engines' streams update it.
+`ModelPool` is the gateway's side of one LLMDeployment. A request is held only while no replica has room, or while none
+is ready but one is starting. Order is strict: the lowest `priority`, then first come first served. A replica that may
+serve a waiting request takes none from behind, though a shorter prompt might fit; else long prompts would starve.
+Requests are passed on other replicas (`Claims`), and while they wait only for isolation (suspects of a replica's death)
+or for an adapter that no replica has yet. No network I/O: the director awaits the pool, the fleet and the engines'
+streams update it.
 """
 
 import asyncio
@@ -33,29 +33,29 @@ from fairlead_protocol.prompts import PromptError
 logger = logging.getLogger(__name__)
 
 PUMP_GAP_SECONDS = 0.005
-"""Least time between two looks at the line that load lines cause: many replicas tell their load many times a second."""
+"""Least time between two looks at the line because of load lines, of which replicas send many a second."""
 LULL_SECONDS = 1.0
-"""A line that begins after nobody has waited for so long is told at once; one that comes and goes, in its turn."""
+"""A line that begins after so long without waiting requests is told at once, others in their turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all models of one gateway process have in common."""
+    """Shared by all models of one gateway process."""
 
     settings: GatewaySettings
     gateway_id: str
-    """Names this run of the gateway to engines and to the operator."""
+    """Names this run of the gateway to engines and operator."""
     datastore: Datastore
     tokenizers: Tokenizers
     reader: PromptReader
 
 
 class ModelPool:
-    """One model's queue, books and policy. They outlive every change of its replicas and of its spec."""
+    """One model's queue, books and policy. They outlive changes of the model's replicas and spec."""
 
     def __init__(self, pool: Pool, shared: Shared, on_urgent: Callable[[], None] = lambda: None) -> None:
-        """`on_urgent`: called when the autoscaler should hear at once: a request came while no replica is ready, or a
-        line began."""
+        """`on_urgent`: called when the autoscaler should hear at once: a request while no replica is ready, or a new
+        line."""
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self.pool = pool
@@ -73,13 +73,13 @@ class ModelPool:
         )
         self._on_urgent = on_urgent
         self._outdated: frozenset[str] = frozenset()
-        """Replicas that were there when what the engines are to be was changed last, by uid."""
+        """Uids of the replicas present when the engines' desired configuration last changed."""
         self._knows_engines = False
         """Whether a replica of the present kind has been seen."""
         self._hangs = Hangs(pool.model.key)
         self._warm_ups = WarmUps()
         self._warm_up: asyncio.TimerHandle | None = None
-        """When a replica that warms up will be used all the same."""
+        """Fires when a replica's warm-up ends without a load."""
         self._draining: set[str] = set()
         """Replicas that say so themselves, by uid."""
         self._wake_up: asyncio.TimerHandle | None = None
@@ -101,20 +101,20 @@ class ModelPool:
 
     @property
     def tokenizer_problem(self) -> str | None:
-        """Why prompts for some of its replicas are not tokenised here; None where all are."""
+        """Why the prompts for some replicas are not tokenised in the gateway; None = all are."""
         return self.prompts.problem(self.router.replicas)
 
     # What the director calls.
 
     def ticket(self, request: InferenceRequest) -> RequestTicket:
-        """A ticket behind everybody of its priority who has one."""
+        """A ticket behind all tickets of its priority."""
         request.adapter = self.model.split(request.model)[1]
         number = self.queue.next_number()
         return RequestTicket(number, request.num_bytes, request.priority, request=request)
 
     async def tokenize(self, ticket: RequestTicket) -> None:
-        """Has the prompt read, if it is going to wait or be served. Raises OpenAIError where no replica could ever take
-        it, however long it waits."""
+        """Has the prompt read, if the request will wait or be served. Raises OpenAIError where no replica could ever
+        serve it."""
         if self._is_hopeless or (len(self.queue) and not self.queue.has_room(ticket.num_bytes)):
             return  # nothing is spent on what `wait` is going to refuse
         await self.prompts.read(ticket)
@@ -168,7 +168,7 @@ class ModelPool:
         self.pump()
 
     def load_changed(self, uid: str, load: Load | None) -> None:
-        """A replica of this pool has told its load; None: its stream is lost, and with it what it told."""
+        """A replica of this pool has told its load; None: its last load does not hold any more."""
         self._hangs.told(uid, load)
         if load is not None:
             self.router.told(uid, load)
@@ -180,7 +180,7 @@ class ModelPool:
             self._next_pump = self._loop.call_at(max(self.now(), self._pumped_at + PUMP_GAP_SECONDS), self.pump)
 
     def remove(self) -> None:
-        """The LLMDeployment is gone: nobody waits any longer, and a request that comes back finds nothing."""
+        """The LLMDeployment is gone: waiting requests are refused, and so are retried ones."""
         self._line.refuse_all(lambda: self._refusal(QueueOutcome.MODEL_REMOVED))
         self.pool = Pool(self.model, (), Outlook(False, "It was deleted."))
         self._take_replicas()
@@ -205,7 +205,7 @@ class ModelPool:
     # The line.
 
     def _let_suspects_go(self) -> None:
-        """A request has had its first token: a suspect that is kept apart from it may have waited for that."""
+        """A request has had its first token: isolated suspects may have waited for that."""
         if self._line.num_suspects:
             self.pump()
 
@@ -247,8 +247,8 @@ class ModelPool:
         return claims
 
     def _stays(self, ticket: RequestTicket, claims: Claims, now: float) -> bool:
-        """Whether it is passed by without a claim. Suspects that are kept apart hold up nobody else; where one is, all
-        others of them are."""
+        """Whether later tickets may pass this one without a claim. Isolated suspects hold up nobody; one makes all
+        others stay."""
         if self._lacks_adapter(ticket):
             return True
         if not ticket.is_suspect:
@@ -257,7 +257,7 @@ class ModelPool:
         return claims.is_crowded
 
     def _is_held_back(self, ticket: RequestTicket, claims: Claims, now: float) -> bool:
-        """Whether it waits only to be kept apart from others."""
+        """Whether the ticket waits only for isolation from other requests."""
         patient = now < ticket.patient_until
         return self.router.holds_back(ticket.prompt, now, patient=patient, claimed=claims.replicas)
 
@@ -281,16 +281,17 @@ class ModelPool:
             raise
 
     def _foresee(self, ticket: RequestTicket, ttft_seconds: float | None, now: float) -> None:
-        """Once: when it has been read and goes or begins to wait. So the operator is told before its turn comes."""
+        """Once, when the prompt has been read and the request goes or begins to wait, so the operator hears before its
+        turn."""
         if ticket.foreseen_at is None:
             ticket.foresee(ttft_seconds, now)
             if ticket.request.stream and ttft_seconds is not None:
                 self.counters.foreseen(ttft_seconds)
 
     def _deadline(self, ticket: RequestTicket) -> float:
-        """When its wait is over, in loop time, counted from its entry or from the pool's last change of state: who is
-        held through a cold start gets the whole maxQueueTime once a replica is there. Replicas that come and go put it
-        off for no longer than one cold start and one full queue take."""
+        """Loop time at which the wait is over. Counted from the entry or from the pool's last change of state, so after
+        a cold start the whole maxQueueTime remains; flapping replicas extend the wait by one cold start and one full
+        queue at most."""
         assert ticket.waiting_since is not None
         max_queue_time, cold_start_timeout = _limits(self.model)
         limit = max_queue_time if self.num_ready else cold_start_timeout
@@ -312,7 +313,7 @@ class ModelPool:
     # The state of the replicas.
 
     def _take_replicas(self) -> None:
-        """Those that are not brand new, and a timer for the next that will not be."""
+        """Takes the replicas that are not warming up, and sets a timer for the end of the next warm-up."""
         now = self.now()
         replicas = self._warm_ups.warm(self.pool.replicas, now, lambda uid: self.datastore.load(uid, now) is not None)
         if self._warm_up is not None:
@@ -327,7 +328,7 @@ class ModelPool:
         self._note_readiness()
 
     def _note_readiness(self) -> None:
-        """Which limit holds for who waits depends on whether a replica is ready, and since when."""
+        """The limit of waiting depends on whether a replica is ready, and since when."""
         self._draining = {replica.uid for replica in self.router.replicas if self.datastore.drains(replica.uid)}
         if bool(self.num_ready) != self._was_ready:
             self._was_ready = not self._was_ready
@@ -344,19 +345,19 @@ class ModelPool:
         return not self.pool.replicas and not self.pool.outlook.starting
 
     def _lacks_adapter(self, ticket: RequestTicket) -> bool:
-        """Whether it asks for an adapter that none of the ready replicas serves, all of which have told theirs."""
+        """Whether all ready replicas have told their adapters, and none serves the ticket's."""
         adapter = ticket.request.adapter
         return adapter is not None and self.router.lacks(adapter)
 
     def _refuse_without_adapter(self) -> None:
-        """Those in line whose adapter is not going to be loaded."""
+        """Refuses tickets in line whose adapter will not be loaded."""
         for ticket in [each for each in self.queue if self._lacks_adapter(each)]:
             if (error := without_adapter(self.pool, ticket.request.adapter or "")) is not None:
                 self._line.refuse(ticket, error)
 
     def _raise_if_unfit(self, ticket: RequestTicket) -> None:
-        """Raises OpenAIError where no replica could ever serve it. While there is none: by what those said that there
-        were, or else by what the spec says, so that nothing is started for it."""
+        """Raises OpenAIError where no replica could ever serve the request. Without replicas the limits of the last
+        ones decide, or else the spec's, so that nothing is started in vain."""
         prompt = ticket.prompt
         misfit: PromptError | None = None
         if self._lacks_adapter(ticket):

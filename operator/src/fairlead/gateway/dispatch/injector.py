@@ -1,8 +1,8 @@
-"""What clients put into answers that are being streamed → the replica that has the answer, whichever gateway it streams
-through.
+"""Results that clients inject into answers under way → the replica that generates the answer, through whichever
+gateway.
 
-No gateway knows of another's answers, so the replicas of the model are asked, or the one that the client names: only
-who generates the answer takes anything but "not here" for it. Those that drain finish theirs, and are asked, too.
+Gateways do not know one another's answers, so the model's replicas are asked, draining ones included, or only the one
+that the client names: all but the generating replica say "not here".
 """
 
 import asyncio
@@ -26,17 +26,17 @@ _PATH = re.compile(r"/v1/chat/completions/[A-Za-z0-9._:=+-]{1,256}/inject")
 _MOST_REPLY_BYTES = 64 * 1024
 _NOT_HERE = 404
 _NOT_SAID = frozenset({405, 408, 429})
-"""Of replicas that have not looked, being too busy or of a kind that nothing is put into; as those that fail:"""
+"""Statuses of replicas that have not looked, as they are busy or take no injections; so are errors from here on:"""
 _BROKEN = 500
 
 
 def is_injection(path: str) -> bool:
-    """Whether a request to this path puts something into an answer."""
+    """Whether a request to this path injects into an answer."""
     return _PATH.fullmatch(path) is not None
 
 
 class Injector:
-    """Knows where to ask; what may be put in is the engine's to say."""
+    """Knows whom to ask; the engine says what may be injected."""
 
     def __init__(self, pools: Pools, upstream: HttpClient, settings: GatewaySettings) -> None:
         self._pools = pools
@@ -48,7 +48,7 @@ class Injector:
     async def pass_on(
         self, path: str, chosen: Pool | None, body: bytes, headers: Mapping[bytes, bytes], client: Client
     ) -> int:
-        """Answers with what the replica says that has the answer, or raises OpenAIError; returns the status."""
+        """Passes on the answer of the generating replica, and returns its status. Raises OpenAIError."""
         request = parse(path, body, (), request_id=client.request_id, chosen=chosen)
         pool = self._pools.find(request.model, chosen)
         named = headers.get(HEADER_REPLICA.encode(), b"").decode("latin-1")
@@ -62,9 +62,9 @@ class Injector:
     async def _ask(
         self, replicas: Iterable[Replica], leaving: Collection[str], path: str, body: bytes, request_id: str
     ) -> tuple[int, bytes, str | None]:
-        """Status, body and name of the first that does not say that it has no such answer. One that does not say takes
-        the question from nobody else, who may be putting the result in. Who is `leaving` and listens no more has ended,
-        and its answers with it."""
+        """Status, body and replica of the first answer other than "not here". An unclear answer comes last: another
+        replica may be injecting the result. A `leaving` replica that refuses connections has ended, and its answers
+        with it."""
 
         async def ask(replica: Replica) -> tuple[int, bytes, str]:
             try:

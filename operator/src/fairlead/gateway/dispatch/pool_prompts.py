@@ -1,4 +1,4 @@
-"""Has the prompts of one model's requests read with the tokenizers of its replicas."""
+"""Has the prompts of one model's requests read with the tokenizers of the model's replicas."""
 
 import asyncio
 import logging
@@ -13,13 +13,13 @@ from fairlead.routing.replica import Replica
 logger = logging.getLogger(__name__)
 
 MAX_DIGESTS = 4
-"""Tokenizers that one model's prompts are read with, those of most replicas: a rollout has two, and each takes two
-processes. The prompts of other replicas are left to them."""
+"""Tokenizers per model, by number of replicas: a rollout has two, each of two processes. Replicas with other tokenizers
+tokenise by themselves."""
 
 
 class PoolPrompts:
-    """A prompt is read once with each tokenizer: at once where its request arrives, and one after another in the line
-    when a tokenizer becomes known later."""
+    """Each tokenizer reads a prompt once: when the request arrives, or in line when the tokenizer becomes known
+    later."""
 
     def __init__(
         self,
@@ -29,19 +29,19 @@ class PoolPrompts:
         affinity_length: Callable[[], int],
         on_read: Callable[[], object],
     ) -> None:
-        """`line`: the tickets that wait, the first one first. `affinity_length`: characters of `Prompt.affinity`.
-        `on_read`: called when the prompt of one of the tickets in line has been read."""
+        """`line`: waiting tickets, first one first. `affinity_length`: characters of `Prompt.affinity`. `on_read`:
+        called when the prompt of a ticket in line has been read."""
         self.digests: frozenset[str] = frozenset()
-        """The tokenizers of the model's replicas, as far as known; while it has no replicas, of those it had last."""
+        """Digests of the tokenizers of the model's replicas; without replicas, of the last ones."""
         self.engines: Mapping[str, Engines] = {}
-        """By digest, what the model's replicas say about prompts."""
+        """What the model's replicas say about prompts, by digest."""
         self._reader = reader
         self._tokenizers = tokenizers
         self._line = line
         self._affinity_length = affinity_length
         self._on_read = on_read
         self._reading: asyncio.Task[None] | None = None
-        """Reads the prompts in line, while any is unread."""
+        """The task that reads unread prompts in line; None = all are read."""
 
     @property
     def is_reading_line(self) -> bool:
@@ -49,19 +49,19 @@ class PoolPrompts:
         return self._reading is not None
 
     def problem(self, replicas: Iterable[Replica]) -> str | None:
-        """Why prompts for some of these replicas are not tokenised here; None where all are."""
+        """Why the prompts for some of these replicas are not tokenised in the gateway; None = all are."""
         problems = (self._tokenizers.problem(digest) for digest in {each.digest for each in replicas})
         return next(filter(None, problems), None)
 
     def set_replicas(self, replicas: Iterable[Replica], told: Iterable[Replica]) -> None:
-        """The model has these replicas; `told`: those beside them, too, that have said what they take."""
+        """`replicas`: the model's ready ones. `told`: all that have told their limits, warming ones included."""
         counts = Counter(each.digest for each in replicas if self._tokenizers.get(each.digest) is not None)
         self.digests = frozenset(digest for digest, _ in counts.most_common(MAX_DIGESTS))
         self.engines = engines_of(told)
         self.read_line()
 
     async def read(self, ticket: RequestTicket) -> None:
-        """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
+        """Has the prompt read with each of the replicas' tokenizers not tried yet."""
         missing = self.digests - ticket.digests_read
         known = ticket.prompt if ticket.is_read else None
         try:
@@ -77,7 +77,7 @@ class PoolPrompts:
         return self.digests <= ticket.digests_read
 
     def read_line(self) -> None:
-        """Begins to read the prompts in line, where any is unread."""
+        """Starts reading the prompts in line, if any is unread."""
         if self._reading is None and not all(map(self.has_read, self._line)):
             self._reading = asyncio.get_running_loop().create_task(self._read_line())
 

@@ -1,5 +1,5 @@
-"""Pools: one ModelPool per LLMDeployment, kept in step with the fleet and with what its engines stream; finds the one
-that a request means."""
+"""Pools: one ModelPool per LLMDeployment, kept in step with the fleet and the engines' streams; finds a request's
+pool."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,12 +13,12 @@ from fairlead_protocol.http.client import HttpClient
 from fairlead_protocol.http.origin import Origin
 
 MakeFleet = Callable[[Datastore, Tokenizers], Fleet]
-"""Makes the fleet to follow. It tells the datastore what engines stream, and adds their tokenizers."""
+"""Makes the fleet to follow, which tells the datastore what engines stream, and adds their tokenizers."""
 
 
 class Pools:
-    """Follows a fleet. A changed load goes to the pool whose line may move. Queues and in-flight counts are kept by the
-    LLMDeployment's uid, so they survive its changes."""
+    """Follows a fleet. A changed load goes to the pool of its replica. Queues and in-flight counts are kept by the
+    LLMDeployment's uid and survive changes of the object."""
 
     def __init__(self, make_fleet: MakeFleet, shared: Shared, upstream: HttpClient) -> None:
         self.fleet = make_fleet(shared.datastore, shared.tokenizers)
@@ -36,11 +36,8 @@ class Pools:
         return iter(self._by_uid.values())
 
     def find(self, model: str, chosen: Pool | None) -> ModelPool:
-        """The pool for a request. `chosen`: the one its path or Host says; None = only the body's `model` does.
-
-        Raises OpenAIError: 400 where no model is named, 404 for an unknown name, 503 while models are still being
-        learnt.
-        """
+        """The request's pool. `chosen`: by the path or Host; None = by the body's `model`. Raises OpenAIError: 400
+        without a name, 404 for an unknown name, 503 before the models are known."""
         if chosen is not None:
             if model and not answers_to(chosen, model):
                 raise model_not_found(model, here=chosen.model.key)

@@ -1,8 +1,7 @@
 """The proxy: one attempt at one replica, and its answer on to the client.
 
-Before the client has a byte, a replica's failure may be made good by another replica. After that, a stream that
-breaks ends with an error event: never in silence, never with a made-up end. Answers that are not streamed are read
-whole first.
+Before the client's first byte, another replica may make good a failure. Later, a stream that breaks ends with an error
+event: never in silence, never with a made-up end. Answers that are not streamed are read whole first.
 """
 
 import asyncio
@@ -56,7 +55,8 @@ MAX_BYTES = 64 * 2**20
 
 
 class ReplyRoom:
-    """Answers beyond MAX_BYTES wait, and their engines with them, for the model's others that came before."""
+    """Memory for one model's large answers: beyond MAX_BYTES later answers, and their engines, wait for earlier
+    ones."""
 
     def __init__(self) -> None:
         self._held: dict[object, int] = {}
@@ -71,14 +71,14 @@ class ReplyRoom:
             await self._left.wait()
 
     def leave(self, holder: object) -> None:
-        """Its client has it, or nobody wants it any more."""
+        """The answer was delivered or dropped."""
         if self._held.pop(holder, None) is not None:
             self._left.set()
             self._left = asyncio.Event()
 
 
 PIECE_BYTES = 8 * 1024
-"""Of a stream that is looked at together: a hundred events with usage, which take some 0.3 ms."""
+"""Bytes of a stream that are processed in one go: a hundred events with usage, some 0.3 ms."""
 _EVENT_STREAM = b"text/event-stream"
 _REASON = HEADER_REASON.encode()
 _REPLICA = HEADER_REPLICA.encode()
@@ -90,14 +90,14 @@ _REFUSALS = {
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", HEADER_CACHED_TOKENS.encode()})
 """What clients get of an engine's headers; everything else is between engine and gateway."""
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
-"""So that proxies in front of the gateway hold nothing back either."""
+"""Keep proxies in front of the gateway from buffering."""
 
 
 class ReplicaFailed(Exception):
     """A replica did not serve the request.
 
-    `failure` is what is wrong with the replica (None: nothing, its queue is full), `retryable` whether another may be
-    asked, and `error` what the client gets when none is.
+    `failure`: the replica's fault (None: its queue is full), `retryable`: whether another replica may be asked,
+    `error`: the client's answer when no attempt follows.
     """
 
     def __init__(self, failure: Failure | None, error: OpenAIError, *, retryable: bool) -> None:
@@ -108,7 +108,7 @@ class ReplicaFailed(Exception):
 
 
 class Proxy:
-    """Knows the replicas' protocol and the client's; not the queue, nor which replica would be better."""
+    """Speaks the replicas' protocol and the client's; does not choose replicas and does not queue."""
 
     def __init__(self, upstream: HttpClient, settings: GatewaySettings, gateway_id: str) -> None:
         """`gateway_id`: what engines count this gateway's requests under."""
@@ -117,7 +117,7 @@ class Proxy:
         self._gateway_id = gateway_id
         self._shares = LoopShares()
         self._rooms: dict[str, ReplyRoom] = {}
-        """By `namespace/name`, of the models that have answered at such length."""
+        """By `namespace/name`, of models with answers above LARGE_BYTES."""
         connect, silence = settings.connect_timeout, settings.idle_timeout
         self._limits = {
             is_stream: TimeLimits(connect=connect, first_byte=first_byte, silence=silence)
@@ -132,9 +132,9 @@ class Proxy:
         client: Client,
         seen: Observation,
     ) -> None:
-        """Serves `request` from the replica that was chosen, to the end of its answer, even if that is an error.
+        """Serves `request` from the chosen replica to the end of its answer, even if that is an error.
 
-        `served_name`: of the model, where the replica has not told its own. Raises ReplicaFailed.
+        `served_name`: of the model, for replicas that have not told their own. Raises ReplicaFailed.
         """
         decision, replica = attempt.decision, attempt.decision.replica
         tokens = attempt.ticket.prompt.tokens_field(replica.digest)
@@ -211,8 +211,8 @@ class Proxy:
         return bytes(body)
 
     async def _fed(self, events: UsageFilter, response: Connection) -> AsyncIterator[bytes]:
-        """What may go on, as it comes. What comes in large pieces, as from an engine that answers without end, is
-        looked at in small ones, between which others go on."""
+        """The bytes for the client, as they come. Large chunks, as from an engine that answers without end, are cut
+        into pieces, and other tasks run between them."""
         share = None
         while chunk := await response.chunk():
             if len(chunk) <= PIECE_BYTES:
@@ -253,7 +253,7 @@ class Proxy:
 
 
 def _raise_if_refused(replica: Replica, response: Connection) -> None:
-    """Raises ReplicaFailed for an answer that says "not me": nothing was computed, or nothing can be."""
+    """Raises ReplicaFailed for an answer that computed nothing: the replica is full, draining, dead or unavailable."""
     reason = response.headers.get(_REASON)
     if reason in _REFUSALS:
         failure = _REFUSALS[reason]
@@ -276,7 +276,7 @@ def _failed(replica: Replica, error: Exception, *, begun: bool) -> ReplicaFailed
 
 
 def _headers(decision: Decision, response: Connection, seen: Observation) -> list[Header]:
-    """The engine's headers that clients get, which replica it was after what wait, and what was expected of it."""
+    """The engine's public headers, then replica, queueing time and predictions."""
     own = {HEADER_REPLICA: decision.replica.name, HEADER_QUEUE_MS: f"{1000 * seen.queue_seconds:.1f}"}
     if decision.cached_tokens is not None:
         own[HEADER_PREDICTED_CACHED_TOKENS] = str(decision.cached_tokens)

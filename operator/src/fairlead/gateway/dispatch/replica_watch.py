@@ -1,8 +1,8 @@
-"""What a model's pool watches its replicas for: which are brand new, and which are in a step that will hardly end.
+"""A pool's watch on its replicas: new ones warm up, and hanging ones are logged.
 
-Before a new replica's engine has said what it is, prompts could not be tokenised for it, and every gateway would take
-all its slots for free. What a hang means for requests is decided by the router (`routing/replica_state.py`); here it is
-a line in the log when it begins and ends. The pool calls both whenever its replicas change or tell their load.
+Before a new replica's engine has told its tokenizer, prompts cannot be tokenised for the replica, and every gateway
+would take all its slots for free. `routing/replica_state.py` decides what a hang means for requests. The pool calls
+both classes when replicas or loads change.
 """
 
 import logging
@@ -14,12 +14,11 @@ from fairlead.routing.replica_state import is_hanging
 logger = logging.getLogger(__name__)
 
 WARM_UP_SECONDS = 2.0
-"""How long a new replica is left alone while its engine has not told what it is, what it holds and how loaded it is.
-One that never tells is used all the same after that."""
+"""Longest time that a new replica gets no requests while its engine has told neither model, cache nor load."""
 
 
 class WarmUps:
-    """A replica that joins without saying what it is (its digest) warms up until it tells its load."""
+    """A replica that joins without a digest warms up until its first load."""
 
     def __init__(self) -> None:
         self._joined: dict[str, float] = {}
@@ -31,7 +30,7 @@ class WarmUps:
         return uid in self._warming
 
     def warm(self, replicas: Sequence[Replica], now: float, has_told: Callable[[str], bool]) -> tuple[Replica, ...]:
-        """Those of `replicas`, which are all there are, that may be sent requests. `has_told`: its load, by uid."""
+        """The replicas that may be sent requests, of all `replicas`. `has_told`: whether a uid has told its load."""
         new = {each.uid for each in replicas if each.uid not in self._joined and not each.digest}
         present = {each.uid for each in replicas}
         self._warming = {uid for uid in present & (self._warming | new) if not has_told(uid)}
@@ -39,7 +38,7 @@ class WarmUps:
         return tuple(each for each in replicas if not self.awaits(each.uid) or self._due(each.uid) <= now)
 
     def next_due(self, now: float) -> float | None:
-        """When the next that warms up will be used all the same; None where there is none to wait for."""
+        """When the next warm-up ends without a load; None = nobody warms up."""
         return min((due for due in map(self._due, self._warming) if due > now), default=None)
 
     def _due(self, uid: str) -> float:

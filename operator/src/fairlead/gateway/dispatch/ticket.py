@@ -1,6 +1,6 @@
-"""One request's ticket: the line of its model in which the ticket waits, and its attempts at replicas.
+"""One request's ticket: its model's line, and the request's attempts at replicas.
 
-`ModelPool` decides who goes; director and proxy hold the `Attempt`, which tells the router what became of it.
+`ModelPool` decides who goes; director and proxy hold the `Attempt`, which reports the outcome to the router.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from fairlead.routing.router import Router
 from fairlead.routing.suspects import Suspicion
 
 _PLURAL_FIELDS = ("n", "best_of")
-"""With these, the tokens of an answer may have come side by side: their number does not say how long they took."""
+"""With these fields an answer's tokens may come side by side: their number does not tell the time they took."""
 
 PATIENCE_SECONDS = 3.0
 """How long a suspect waits at most for a replica where nobody else's prompt is being computed."""
@@ -34,11 +34,11 @@ class RequestTicket(Ticket):
     is_read: bool = False
     """Whether the prompt's length is known, if only as an estimate; which tokenizers have read it is another matter."""
     digests_read: set[str] = field(default_factory=set)
-    """The tokenizers that have been tried on the prompt."""
+    """Digests of the tokenizers that have been tried on the prompt."""
     is_suspect: bool = False
-    """Whether a replica may have died of this request: it waits to be kept apart from others."""
+    """Whether a replica may have died of this request: it is isolated from other requests."""
     patient_until: float = 0.0
-    """A suspect waits so long for a replica on which no other prompt is being computed."""
+    """Until then a suspect waits for a replica that computes no other prompt."""
     sent: "asyncio.Future[InFlightRequest] | None" = None
     """While in line: what it awaits."""
     timer: asyncio.TimerHandle | None = None
@@ -46,7 +46,7 @@ class RequestTicket(Ticket):
 
 
 class Attempt:
-    """One attempt at a replica, for as long as `ModelPool.admit` keeps a slot of it."""
+    """One attempt at a replica, for as long as `ModelPool.admit` keeps a slot."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Attempt:
         self._router.accepted(self._sent)
 
     def first_token(self, *, whole: bool = False) -> None:
-        """The first token has come, so the prompt has been computed. `whole`: all tokens have come, so it is not known
-        when the first one was there."""
+        """The first token came: the prompt is computed. `whole`: with all other tokens, so the time of the first is
+        unknown."""
         self._router.first_token(self._sent, self._now(), learn=not whole)
         self._on_first_token()
 
@@ -81,8 +81,7 @@ class Attempt:
             self._router.generated(self._sent, num_tokens)
 
     def begun(self) -> None:
-        """The client gets a byte, so this attempt is the last: lets go of everything large, which a long stream would
-        keep in memory."""
+        """The client gets a byte, so no attempt follows: frees what a long stream would keep in memory."""
         self.ticket.request.fields = {}
         self.ticket.prompt = ReadPrompt()
 
@@ -107,8 +106,8 @@ class WaitingLine:
         deadline: Callable[[RequestTicket], float],
         expire: Callable[[RequestTicket], object],
     ) -> None:
-        """`deadline`: the loop time at which a ticket has waited too long. `expire`: called with a ticket in line whose
-        deadline has come."""
+        """`deadline`: the loop time at which a ticket has waited too long. `expire`: called then, for a ticket in
+        line."""
         self.queue: PoolQueue[RequestTicket] = PoolQueue(
             max_waiting=settings.max_queue, max_bytes=settings.max_queue_bytes
         )
@@ -166,16 +165,15 @@ class WaitingLine:
 
 
 MOST_FITTED = 16
-"""So many waiting prompts are each held against all replicas in one look; further ones count as if they fitted wherever
-their adapter is. Else a look at a long line, in a fleet whose replicas take prompts of different lengths, took long."""
+"""Waiting prompts that are compared with all replicas in one look; further ones claim every replica with their adapter.
+Bounds the time of a look at a long line in a fleet of unequal context lengths."""
 
 
 class Claims:
-    """Replicas that nobody behind may take: whoever waits has a claim to each that may serve it, full or not.
+    """Replicas claimed by waiting requests: each claims all replicas that may serve its prompt, full or not.
 
-    So nobody starves: the room that comes free goes to the first in line who can use it. And nobody is held up by one
-    who waits for other replicas than it could use itself: those that hold an adapter, or the only ones that are large
-    enough for a prompt.
+    Freed room goes to the first in line who can use it, so nobody starves. A request that waits for other replicas
+    (with its adapter, or large enough for its prompt) holds nobody up.
     """
 
     def __init__(self, router: Router, now: float) -> None:
@@ -198,8 +196,7 @@ class Claims:
         return self._router.holders(adapter) <= self.replicas
 
     def wait(self, adapter: str | None, prompt: Prompt | None) -> None:
-        """Somebody waits. `prompt`: None = it has not been read, so that every replica with the adapter may serve
-        it."""
+        """A request waits. `prompt`: None = unread, so every replica with the adapter may serve it."""
         if self.leaves_nothing(adapter):
             return
         if prompt is None or self._num_fitted == MOST_FITTED:

@@ -82,7 +82,7 @@ class OpenAIError(Exception):
         return msgspec.json.encode({"error": error})
 
     def event(self) -> bytes:
-        """The same as a server-sent event, for a stream that has begun."""
+        """The error as a server-sent event, for a stream that has begun."""
         return b"data: " + self.body() + b"\n\n"
 
 
@@ -129,8 +129,8 @@ def unsupported_encoding(encoding: str) -> OpenAIError:
 
 
 def body_refusal(fault: BodyFault, bodies: BodyReader) -> OpenAIError:
-    """413, 408 or 503. After 413 the connection stays open and the rest is read to nowhere, or the client could be cut
-    before it reads this; after 408 it is closed."""
+    """413, 408 or 503. After 413 the connection stays open and the rest is discarded, or the client could be cut before
+    it reads the answer; after 408 it is closed."""
     if fault is BodyFault.TOO_LARGE:
         message = f"The request body is larger than the {bodies.limit} bytes that this gateway takes."
         return OpenAIError(413, message, code="request_too_large")
@@ -153,7 +153,7 @@ def not_synced() -> OpenAIError:
 
 
 def shutting_down() -> OpenAIError:
-    """503: this gateway is going and its time to finish is over."""
+    """503: this gateway ends, and the time of its drain is over."""
     message = "This gateway is shutting down and could not finish the request; send it again."
     return overloaded(message, code="shutting_down", outcome=RequestOutcome.CUT)
 
@@ -171,7 +171,7 @@ def method_not_allowed(method: str, path: str, allowed: str) -> OpenAIError:
 
 
 def model_not_found(name: str, *, here: str | None = None) -> OpenAIError:
-    """404. `here`: the LLMDeployment that the request chose by path or Host, whose name it is not."""
+    """404. `here`: the LLMDeployment chosen by path or Host, which does not have this name."""
     place = f" at {here}" if here else ""
     return OpenAIError(404, f"The model {name!r} does not exist{place}.", param="model", code="model_not_found")
 
@@ -196,8 +196,8 @@ def upstream_failed(message: str, *, status: int = 502, headers: tuple[Header, .
 
 
 def replicas_died(number: int, *, is_to_blame: bool) -> OpenAIError:
-    """So many replicas broke down with this one request. 502 where nothing else can have caused the last time: OpenAI's
-    clients leave it at that, for the header. 503 where others were there that can: it may well be served next time."""
+    """Several replicas died with this request. 502 where the request alone can be the cause: the header keeps OpenAI's
+    clients from retrying. 503 where other requests may be the cause: a retry may well succeed."""
     if not is_to_blame:
         message = f"{number} replicas broke down while they had this request among others; send it again."
         return upstream_failed(message, status=503)
@@ -221,7 +221,7 @@ COLD_RETRY_AFTER_SECONDS = 10.0
 LONGEST_RETRY_AFTER_SECONDS = 30.0
 
 _NOT_AGAIN = ((b"x-should-retry", b"false"),)
-"""Tells OpenAI's clients, which retry a 503 by themselves, to show the sentence at once."""
+"""Has OpenAI's clients, which retry a 503 by themselves, show the sentence at once."""
 
 
 class QueueOutcome(Enum):
@@ -262,16 +262,15 @@ class QueueOutcome(Enum):
 
 
 def unfit(error: PromptError) -> OpenAIError:
-    """400 for a prompt that no replica could serve, whenever it comes, 404 for an adapter that none holds: the same
-    answer as an engine's."""
+    """An engine's own answer for a prompt that no replica could ever serve: 400, or 404 for an unknown adapter."""
     if isinstance(error, UnknownAdapter):
         return OpenAIError(404, error.message, param="model", code="model_not_found")
     return bad_request(error.message, param=error.field, code=error.code)
 
 
 def without_adapter(pool: Pool, adapter: str, *, is_late: bool = False) -> OpenAIError | None:
-    """For an adapter that no replica serves: 404 where nobody lists it, 503 where it cannot be loaded or, if `is_late`,
-    was not; None = it may be waited for."""
+    """For an adapter that no replica serves: 404 where it is not listed, 503 where it cannot be loaded or, if
+    `is_late`, was not; None = the request may wait."""
     listed = pool.model.adapter(adapter)
     if listed is None:
         return unfit(UnknownAdapter(adapter, pool.adapters))
@@ -283,8 +282,8 @@ def without_adapter(pool: Pool, adapter: str, *, is_late: bool = False) -> OpenA
 def refusal(
     outcome: QueueOutcome, pool: Pool, *, oldest_wait_seconds: float = 0.0, adapter: ServedAdapter | None = None
 ) -> OpenAIError:
-    """`oldest_wait_seconds`: of the line, which is what a client that comes again may expect to wait. `adapter`: the
-    one that this is about."""
+    """`oldest_wait_seconds`: of the line, an estimate for a client that comes again. `adapter`: subject of the
+    refusal."""
     model, about = pool.model, adapter or ServedAdapter("")
     message = outcome.sentence.format(
         name=model.served_name,

@@ -1,8 +1,8 @@
 """Bytes → InferenceRequest. Pure.
 
-Only the top level of the JSON body is taken apart; values stay the client's bytes, so that nothing is lost or
-reformatted on the way to the engine, which validates them. What would cost the gateway itself too much is refused here
-(`fairlead_protocol.budget`), and what belongs to gateway and engine alone (`fairlead_…`) is dropped.
+Only the top level of the JSON body is parsed; values stay the client's bytes, so nothing is lost or reformatted on the
+way to the engine, which validates them. Bodies that would cost the gateway too much are refused
+(`fairlead_protocol.budget`), and private fields (`fairlead_…`) are dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -53,16 +53,16 @@ class InferenceRequest:
 
     request_id: str
     path: str
-    """Of the engine's API, such as `/v1/chat/completions`."""
+    """Path of the engine's API, such as `/v1/chat/completions`."""
     model: str
-    """As the client wrote it; empty where the path or Host says it all."""
+    """As the client wrote it; empty where path or Host choose the model."""
     adapter: str | None = None
-    """The adapter that `model` names, once the model is found."""
+    """The adapter named in `model`, once the model is found."""
     stream: bool
     wants_usage: bool
-    """Whether the client asked for usage in its stream; it is collected either way."""
+    """Whether the client asked for usage in its stream; the gateway collects usage in any case."""
     chosen: Pool | None = None
-    """The pool that its path or Host header says; None = only `model` does."""
+    """The pool chosen by path or Host header; None = by `model`."""
     fields: dict[str, msgspec.Raw]
     """The body's top level, private fields dropped; values are the client's bytes."""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -72,12 +72,12 @@ class InferenceRequest:
     num_bytes: int = 0
     """Size of the body as it came."""
     on_read: Callable[[], object] = lambda: None
-    """To be called when its prompt has been read: what waits longer is counted by who it waits for."""
+    """Called when the prompt has been read: the body then no longer counts as received but as waiting."""
 
     def upstream_body(self, served_name: str, tokens: bytes | None = None) -> bytes:
-        """The body for an engine: its own name for the model, and usage always asked for.
+        """The body for an engine: with the engine's name for the model, and asking for usage.
 
-        `tokens`: JSON of the prompts as tokenised for this engine (`PromptTokens`); None = it tokenises by itself.
+        `tokens`: JSON of the prompts as tokenised for this engine (`PromptTokens`); None = the engine tokenises.
         """
         model = with_adapter(served_name, self.adapter)
         fields = self.fields | {"model": msgspec.Raw(msgspec.json.encode(model))}
@@ -91,8 +91,8 @@ class InferenceRequest:
 
 
 def check_cost(body: bytes) -> None:
-    """Raises OpenAIError (400) for a body of too many parts to be decoded. It takes about as long as decoding does, so
-    something else may be done in between."""
+    """Raises OpenAIError (400) for a body with too many parts. Takes as long as decoding, so callers may pause in
+    between."""
     try:
         check_json(body)
     except OverBudget as error:
@@ -101,8 +101,8 @@ def check_cost(body: bytes) -> None:
 
 
 def translated(path: str, body: bytes, translation: Translation | None) -> tuple[str, bytes]:
-    """The path of the engine's API and the body for it; `translation`: None = they are that already. Raises OpenAIError
-    (400). For bodies that have passed `check_cost`."""
+    """Path and body of the engine's API. `translation`: None = no other dialect. Raises OpenAIError (400). For bodies
+    that have passed `check_cost`."""
     if translation is None:
         return path, body
     try:
@@ -114,8 +114,8 @@ def translated(path: str, body: bytes, translation: Translation | None) -> tuple
 def parse(
     path: str, body: bytes, headers: Iterable[tuple[bytes, bytes]], *, request_id: str, chosen: Pool | None = None
 ) -> InferenceRequest:
-    """Raises OpenAIError (400) for a body that is not a JSON object, or names no model as text, or has fields that cost
-    too much. For bodies that have passed `check_cost`."""
+    """Raises OpenAIError (400) for a body that is no JSON object, a model that is no text, and fields that cost too
+    much. For bodies that have passed `check_cost`."""
     try:
         if not body.isascii():
             body.decode()  # values are not decoded below, and JSON is UTF-8
@@ -152,7 +152,7 @@ def parse(
 
 
 def _check_bounds(fields: Mapping[str, msgspec.Raw]) -> None:
-    """Raises OpenAIError (400). What is of another type altogether is the engine's to refuse."""
+    """Raises OpenAIError (400). Engines refuse values of another type."""
     for name, decoder, limit, unit in _BOUNDS:
         raw = fields.get(name, b"")
         if len(raw) <= limit:
@@ -164,7 +164,7 @@ def _check_bounds(fields: Mapping[str, msgspec.Raw]) -> None:
 
 
 def request_id_from(header: bytes | None) -> str | None:
-    """The client's own id, if it is one that can stand in headers and logs; else None."""
+    """The client's own id, if headers and logs can carry it; else None."""
     if not header or len(header) > MAX_REQUEST_ID_LENGTH or not _REQUEST_ID_CHARACTERS.issuperset(header):
         return None
     return header.decode("ascii")

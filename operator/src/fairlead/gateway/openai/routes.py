@@ -1,4 +1,4 @@
-"""Paths and Host headers → what is asked for, and the list of what can be: `/v1/models`. Pure."""
+"""Paths and Host headers → targets; the list of models, `/v1/models`; `/openapi.json`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ CLASSIFY_PATH = "/v1/classify"
 READING_PATHS = frozenset({EMBEDDINGS_PATH, RERANK_PATH, SCORE_PATH, CLASSIFY_PATH})
 """Answered with what is read off prompts: nothing is generated, and the answer comes at the first token's time."""
 INFERENCE_PATHS = READING_PATHS | TRANSLATED_PATHS | {CHAT_PATH, "/v1/completions", "/tokenize", "/detokenize"}
-"""Forwarded to engines, by POST; the same paths as there, but for other dialects, which are translated before."""
+"""Forwarded to engines by POST, other dialects after translation."""
 INJECT_PATH = f"{CHAT_PATH}/{{id}}/inject"
 """To whichever engine has the answer (`dispatch/injector.py`)."""
 MODELS_PATH = "/v1/models"
@@ -34,7 +34,7 @@ CONTROL_PATHS: Mapping[str, str] = {
     "/metrics": "Metrics in Prometheus' text format.",
     PATH_SIGNALS: "What the operator scales by: a JSON object per line, every second, until the gateway ends.",
 }
-"""All of the control port, path → what it answers."""
+"""Paths of the control port → their answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,8 @@ class Target:
 
 
 def find_target(path: str, host: str, directory: Directory) -> Target:
-    """`/<namespace>/<name>/v1/…` and `Host: <name>.<namespace>` choose a pool; the path goes before the Host.
-
-    Raises OpenAIError (404) for a canonical path of an LLMDeployment that does not exist.
-    """
+    """`/<namespace>/<name>/v1/…` and `Host: <name>.<namespace>` choose a pool; the path goes before the Host. Raises
+    OpenAIError (404) for a canonical path of an LLMDeployment that does not exist."""
     if path in INFERENCE_PATHS or path.startswith("/v1/"):
         return Target(path, directory.find_host(host))
     parts = path.split("/", 3)
@@ -66,8 +64,8 @@ def find_target(path: str, host: str, directory: Directory) -> Target:
 
 
 def list_models(directory: Directory, chosen: Pool | None = None) -> dict[str, Any]:
-    """Every name of every model that is ready, starting or scaled to zero, and under the first of them each adapter,
-    and the adapters' own names; with `chosen`, of that one only."""
+    """All names of models that are ready, starting or scaled to zero; adapters under each model's first name and under
+    their own names. `chosen`: None = of all models."""
     entries: dict[str, dict[str, Any]] = {}
     for pool in directory.pools if chosen is None else (chosen,):
         if pool.state == "failed":
@@ -88,7 +86,7 @@ def list_models(directory: Directory, chosen: Pool | None = None) -> dict[str, A
 
 
 def find_model(directory: Directory, name: str, chosen: Pool | None = None) -> dict[str, Any] | None:
-    """The entry of one name; None where it is unknown or cannot be served."""
+    """The entry of one name; None = unknown, or cannot be served."""
     pool = directory.find(name) if chosen is None else chosen
     if pool is None or pool.state == "failed" or not answers_to(pool, name):
         return None

@@ -1,7 +1,7 @@
-"""Server-sent events on their way through: framed incrementally, looked at only where they must be.
+"""Server-sent events on their way through, framed incrementally.
 
 Used by the proxy for every streamed answer. Whole events pass the moment they are complete; JSON is parsed only for
-an event that carries usage. The result does not depend on how the network cut the bytes.
+events with usage. The result does not depend on how the network cut the bytes.
 """
 
 import re
@@ -16,14 +16,14 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 """The longest event that is taken: a prompt that is echoed comes as one."""
 
 LARGE_BYTES = 4 * 2**20
-"""Reading larger answers would take up to 2 ms a megabyte, if they are made for that."""
+"""Parsing larger answers could take up to 2 ms a megabyte."""
 USAGE_BYTES = 16 * 1024
 _BOUNDARY = re.compile(rb"\r?\n\r?\n")
 _BOUNDARY_OVERLAP = 3
-"""Bytes of a boundary that may be at the end of one chunk while the rest is in the next."""
+"""Bytes of a boundary that one chunk may end with."""
 _DONE = b"data: [DONE]"
 _MARKS = (b'"usage"', b'"error"', _DONE)
-"""Where whole events have none of these, nothing has to be done about them."""
+"""Events without any of these marks pass unread."""
 _EMPTY = (b'"delta":{}', b'"choices":[]')
 """What engines write in events without a token."""
 _NULL_USAGE = re.compile(rb',\s*"usage"\s*:\s*null')
@@ -32,8 +32,8 @@ _NO_TOKEN_YET = re.compile(rb'"content"\s*:\s*(?:""|null)|"delta"\s*:\s*\{\s*(?:
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Tokens as an engine tells them. What is no number of tokens is no usage: counters only grow, and what is learnt of
-answers' lengths decides where others go."""
+"""A token count told by an engine. Other numbers void the usage: counters only grow, and routing learns from answers'
+lengths."""
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
@@ -81,29 +81,29 @@ _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class UsageFilter:
-    """Passes a stream of events on, keeps its usage, and hides usage from a client that did not ask for it."""
+    """Passes a stream of events on, keeps its usage, and hides usage from clients that did not ask for it."""
 
     def __init__(self, *, hide_usage: bool) -> None:
         self.hide_usage = hide_usage
         self.usage: Usage | None = None
         """The last usage seen."""
         self.done = False
-        """Whether the stream has said that it is complete."""
+        """Whether the stream has announced its end."""
         self.failed = False
         """Whether the engine has sent an error as an event."""
         self.error_code: str | None = None
         """The `code` of that error."""
         self.blames_client = False
-        """Whether that error says that the request is wrong."""
+        """Whether the error blames the request."""
         self.token_seen = False
         """Whether an event with a token has passed: the first one marks TTFT."""
         self.num_tokens = 0
-        """Events with tokens that have passed; fewer than tokens where an engine sends several in one."""
+        """Events with tokens that passed; an engine may send several tokens in one event."""
         self._tail = bytearray()
         """The event that has begun."""
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes that may go on to the client now: whole events only, perhaps none."""
+        """Whole events for the client, perhaps none."""
         if not self._tail and self.token_seen and data.endswith(b"\n\n"):
             bare = _NULL_USAGE.sub(b"", data) if b'"usage"' in data else data
             if not any(mark in bare for mark in _MARKS):
@@ -140,7 +140,7 @@ class UsageFilter:
         return event
 
     def _without_usage(self, event: bytes) -> bytes:
-        """Keeps the usage in an event; the event as the client gets it, empty where it was made for usage alone."""
+        """Keeps the usage of an event; returns the client's event, empty where the event carried nothing but usage."""
         if self.hide_usage:
             event = _NULL_USAGE.sub(b"", event)
         if b'"usage"' not in event:
@@ -162,15 +162,13 @@ class UsageFilter:
 
 
 def _num_tokens(events: bytes) -> int:
-    """How many of those events carry tokens. Counted without a look at their JSON, since most of what passes comes
-    here."""
+    """How many of the events carry tokens. JSON is not parsed, since most bytes of streams come here."""
     num_events = events.startswith(b"data:") + events.count(b"\ndata:")
     return max(0, num_events - sum(events.count(mark) for mark in _EMPTY))
 
 
 def usage_of(body: bytes) -> Usage | None:
-    """The usage in a JSON answer; None when it has none. Of a large one only the end is looked at, where engines write
-    it."""
+    """The usage in a JSON answer; None = none. Only the end of a large answer is read, where engines write usage."""
     if len(body) > LARGE_BYTES:
         start = body.rfind(b'"usage"', len(body) - USAGE_BYTES)
         body = b"{" + body[start:] if start >= 0 else b""

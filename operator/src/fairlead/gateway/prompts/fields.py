@@ -1,7 +1,7 @@
-"""The fields of a request that make its prompt, decoded; and what its beginning is. Pure.
+"""The fields of a request that make its prompt, decoded; and the prompt's beginning. Pure.
 
-Only these fields are decoded for a gateway, by the same schemas as in an engine: in the process that has the model's
-tokenizer, or, where there is none, in the gateway's own. What does not fit them is the engine's to refuse.
+Only these fields are decoded for a gateway, by the engine's schemas: in the process of the model's tokenizer, or,
+without one, in the gateway's own. Engines refuse other values.
 """
 
 from collections.abc import Mapping
@@ -32,13 +32,12 @@ from fairlead_protocol.prompts import (
 Raw: TypeAlias = "msgspec.Raw | bytes | memoryview"
 """A field's JSON."""
 BYTES_PER_TOKEN = 4
-"""Of typical text, for prompts that no tokenizer has seen."""
+"""Of typical text, for untokenised prompts."""
 MAX_BYTES = 1024 * 1024
 MAX_VALUES = 400_000
-"""Fields larger than the one that may have more values than the other are not decoded, which would take long and many
-times their memory."""
+"""Larger fields with more values are not decoded: time and memory would be many times their size."""
 MAX_PROMPTS = 128
-"""Of one request; more are left to the engine, before any of them is looked at: it takes more only of embeddings."""
+"""Per request; more are left to the engine unread, which takes more only of embeddings."""
 
 _SCHEMAS: Mapping[str, type[PromptFields]] = {
     "/v1/chat/completions": ChatPrompt,
@@ -58,7 +57,7 @@ _number: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _OTHER_NAMES = ("cache_salt", "pooling", *_LIMITS)
 TOKENS_PER_IMAGE = 1000
-"""Of an image that nobody has decoded: those of a picture of a mega pixel are about as many."""
+"""Estimate for an undecoded image, that of a picture of one megapixel."""
 _OVER_ALL = (b'"mean"', b'"max"')
 """What `pooling` says where every token is computed."""
 NO_LIMIT = AnswerLimit.of(None)
@@ -76,7 +75,7 @@ class PromptBound:
     """Of its answers."""
 
     def excess(self, max_model_len: int) -> PromptError | None:
-        """Why engines with this context, whatever their tokenizer, would refuse it; None where one may not."""
+        """Why engines with this context would refuse the prompt whatever their tokenizer; None = they may accept."""
         or_more = not self.is_exact
         if self.num_tokens >= max_model_len:
             return PromptTooLong(self.place, self.num_tokens, max_model_len, or_more=or_more)
@@ -89,29 +88,29 @@ class PromptBound:
 
 @dataclass(frozen=True, slots=True)
 class RawPrompt:
-    """A request's prompt before it is rendered and tokenised."""
+    """A request's prompt, neither rendered nor tokenised."""
 
     num_bytes: int
     """As the client wrote it, without its images; 0 where the path has no prompts."""
     fields: PromptFields | None
-    """None where they have too many values or prompts, or are not what an engine would take."""
+    """None = too many values or prompts, or not valid for an engine."""
     well_formed: bool
-    """False where an engine is going to refuse them."""
+    """False = an engine will refuse the fields."""
     extra: bytes = NO_EXTRA
-    """What else decides the prompt's blocks in a cache."""
+    """Other inputs of the prompt's block hashes."""
     limit: AnswerLimit = NO_LIMIT
-    """What it says of how long its answers may be."""
+    """The request's limit of its answers."""
     reads_all: bool = False
-    """Whether engines compute all of it, whatever is in their caches."""
+    """Whether engines compute the whole prompt, without their caches."""
     field: str = "prompt"
     """Which field has its texts or ids."""
     num_images: int = 0
     """In the messages of a chat."""
     least_ids: int = 0
-    """Where they were not decoded: token ids that one of the prompts has at least."""
+    """For undecoded prompts: token ids of the longest one at least."""
 
     def least(self) -> PromptBound:
-        """What is sure of its length without a tokenizer: ids count, a text has some token."""
+        """A lower bound without a tokenizer: ids count, a text has at least one token."""
         try:
             places = self.fields.places() if self.fields is not None else [self.field]
         except PromptError:
@@ -149,7 +148,7 @@ class RawPrompt:
 
 
 def prompt_fields(path: str, fields: Mapping[str, Raw]) -> dict[str, Raw]:
-    """Those of a request's fields that matter here; none where requests for this path have no prompt."""
+    """The request's fields that make its prompt; empty for paths without prompts."""
     schema = _SCHEMAS.get(path)
     names = () if schema is None else (*_DECODERS[schema], *_OTHER_NAMES)
     return {name: fields[name] for name in names if name in fields}
@@ -194,7 +193,7 @@ def raw_prompt(path: str, given: Mapping[str, Raw], adapter: str | None) -> RawP
 
 
 def _limit(path: str, given: Mapping[str, Raw], schema: type[PromptFields]) -> AnswerLimit:
-    """What is no sensible number is the engine's to refuse."""
+    """Engines refuse values that are no sensible numbers."""
     if path in READING_PATHS:
         return NO_LIMIT
     names = _LIMITS if schema is ChatPrompt else _LIMITS[:1]

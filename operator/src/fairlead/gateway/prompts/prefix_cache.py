@@ -32,7 +32,7 @@ from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 MIN_PIECE = 256
-"""Characters; shorter pieces are joined with what follows them, as each costs a few microseconds."""
+"""Characters; shorter pieces join the next one, as each costs a few microseconds."""
 MAX_CUT_TOKENS = 16
 _LONGEST = 128
 """Characters of a token."""
@@ -50,24 +50,24 @@ class _TokenizerModel(msgspec.Struct):
 
 
 class _TokenizerParts(msgspec.Struct):
-    """The few parts of `tokenizer.json` that matter here; the vocabulary is skipped unread."""
+    """Parts of `tokenizer.json`; the vocabulary is skipped unread."""
 
     model: _TokenizerModel
     normalizer: Any = None
 
 
 class Cuts:
-    """The special tokens of one tokenizer behind which its texts may be cut; without any there are no cuts."""
+    """The special tokens of one tokenizer behind which texts may be cut; empty = no cuts."""
 
     def __init__(self, tokens: Iterable[tokenizers.AddedToken] = ()) -> None:
         """`tokens`: which meet the conditions of this module's docstring."""
         self.tokens = {token.content: token.rstrip for token in tokens}
-        """Whether the white space behind it belongs to it, by the token's text."""
+        """Token text → whether following white space belongs to the token."""
         self._pattern = re.compile("|".join(map(re.escape, self.tokens)))
 
     @classmethod
     def of(cls, tokenizer: PromptTokenizer) -> "Cuts":
-        """Those that the tokenizer's own file shows to be safe, if the samples agree."""
+        """Tokens that the tokenizer's own file shows to be safe, if the samples agree."""
         cuts = cls(_safe_tokens(tokenizer))
         texts = [
             token.join(("a", *(before + sample for before in _SAMPLES), sample))
@@ -82,11 +82,9 @@ class Cuts:
             return cls()
 
     def pieces(self, text: str, min_piece: int = MIN_PIECE) -> list[str]:
-        """`text` in pieces of at least `min_piece` characters, but for the last. Each piece after the first begins with
-        the token that the one before it ends with.
-
-        Where it is cut depends only on the text before, so texts that begin alike have the same first pieces.
-        """
+        """`text` in pieces of at least `min_piece` characters, but for the last. Each later piece begins with the token
+        that ends the piece before. Cuts depend only on the text before, so texts that begin alike share their first
+        pieces."""
         if not self.tokens or len(text) <= min_piece:
             return [text]
         pieces, context, start = [], "", 0
@@ -98,7 +96,7 @@ class Cuts:
         return pieces
 
     def _next(self, text: str, start: int) -> tuple[str, int] | None:
-        """The first token from `start` on behind which there is more text, and where the text goes on behind it."""
+        """The first token from `start` on with more text behind, and the place where the text goes on."""
         while start < len(text):
             found = self._pattern.search(text, start, start + _WINDOW)
             if found is None:
@@ -114,7 +112,7 @@ class Cuts:
 
 
 def _safe_tokens(tokenizer: PromptTokenizer) -> list[tokenizers.AddedToken]:
-    """Of the tokens that are safe, those a chat's prompt is most likely to have."""
+    """Of the safe tokens, those likeliest in a chat's prompt."""
     parts = msgspec.json.decode(tokenizer.tokenizer_json, type=_TokenizerParts)
     if parts.model.type not in _MODELS or parts.model.dropout or parts.model.alpha:
         return []
@@ -134,7 +132,7 @@ def _safe_tokens(tokenizer: PromptTokenizer) -> list[tokenizers.AddedToken]:
     tails = {text[start:] for text in texts for start in range(1, len(text))}
 
     def can_overlap(text: str) -> bool:
-        """Whether this token can share characters with another one, or with itself."""
+        """Whether the token can share characters with another token, or with itself."""
         return any(text[:end] in tails or text[end:] in heads for end in range(1, len(text))) or any(
             text in other or other in text for other in texts if other != text
         )
@@ -143,7 +141,7 @@ def _safe_tokens(tokenizer: PromptTokenizer) -> list[tokenizers.AddedToken]:
 
 
 def frame_of(tokenizer: PromptTokenizer) -> tuple[list[int], list[int]] | None:
-    """The ids that `add_special_tokens` puts before and after any text; None where they depend on the text."""
+    """The ids that `add_special_tokens` puts before and after any text; None = they depend on the text."""
     try:
         plain = tokenizer.encode_each(_SAMPLES)
         framed = tokenizer.encode_each(_SAMPLES, add_special_tokens=True)
@@ -158,7 +156,7 @@ def frame_of(tokenizer: PromptTokenizer) -> tuple[list[int], list[int]] | None:
 
 
 def joined(ids: Iterable[Sequence[int]]) -> list[int]:
-    """The ids of a text from those of its pieces: all but the first repeat the token before them."""
+    """A text's ids from its pieces' ids: all but the first piece repeat a token."""
     whole: list[int] = []
     for index, piece in enumerate(ids):
         whole.extend(piece[1:] if index else piece)
@@ -188,7 +186,7 @@ class PrefixCache:
         return found
 
     def add(self, pieces: Iterable[tuple[Key, Ids]]) -> None:
-        """Keeps these too. A piece that would take a quarter of the cache is not worth what it drives out."""
+        """Adds pieces, except ones above a quarter of the cache."""
         for key, ids in pieces:
             size = _size(key, ids)
             if key not in self._ids and 4 * size <= self.max_bytes:
@@ -209,21 +207,21 @@ def _size(key: Key, ids: Ids) -> int:
 
 @dataclass(slots=True)
 class Encoding:
-    """A text on its way to ids: its pieces, and what the cache knew of each."""
+    """A text on its way to ids: its pieces and their cached ids."""
 
     keys: list[Key]
     known: "list[Ids | None]"
     framed: bool
-    """Whether the ids of `add_special_tokens` are to be put around it."""
+    """Whether to put the ids of `add_special_tokens` around the text."""
 
     @property
     def missing(self) -> list[Key]:
-        """Each piece that is still to be encoded, once."""
+        """Each piece still to be encoded, once."""
         return list(dict.fromkeys(key for key, ids in zip(self.keys, self.known, strict=True) if ids is None))
 
     @property
     def num_missing_characters(self) -> int:
-        """How much text is still to be encoded, which is what takes the time."""
+        """Characters still to be encoded, which take the time."""
         return sum(len(text) for _, text in self.missing)
 
     @property
@@ -233,7 +231,7 @@ class Encoding:
 
 
 class CachingTokenizer:
-    """A `PromptTokenizer` that remembers. The ids are the same as without, whatever was encoded before."""
+    """A `PromptTokenizer` with a cache. The ids do not depend on earlier texts."""
 
     def __init__(self, tokenizer: PromptTokenizer, cache: PrefixCache) -> None:
         self.tokenizer = tokenizer
@@ -251,7 +249,7 @@ class CachingTokenizer:
         return Encoding(keys, self.cache.find(keys), framed=add_special_tokens)
 
     def finish(self, encoding: Encoding, learnt: Mapping[Key, Ids] = MappingProxyType({})) -> Ids:
-        """The slow part: tokenises what was not known, and not `learnt` elsewhere."""
+        """The slow part: tokenises pieces neither cached nor `learnt` elsewhere."""
         missing = encoding.missing
         new = self.encoded([key for key in missing if key not in learnt])
         new |= {key: learnt[key] for key in missing if key in learnt}

@@ -1,4 +1,4 @@
-"""What a gateway and the process that has a model's tokenizer say to each other."""
+"""Messages between a gateway and a model's tokenizer process."""
 
 from array import array
 from collections.abc import Iterable, Mapping
@@ -16,18 +16,18 @@ Key = tuple[str, str]
 
 
 class Engines(msgspec.Struct, array_like=True, frozen=True):
-    """What those that have one tokenizer say about prompts."""
+    """Limits of the engines with one tokenizer."""
 
     max_model_len: int
-    """Of the engine that takes the longest, in tokens."""
+    """Of the engine with the longest context, in tokens."""
     block_sizes: list[int]
     """Tokens per block of their caches."""
     shares_prefixes: bool
-    """Whether they spare a prompt what another has in common with it."""
+    """Whether prompts share the cache of common beginnings."""
 
 
 def engines_of(replicas: Iterable[Replica]) -> dict[str, Engines]:
-    """By the digest of their tokenizer, as far as replicas have told."""
+    """By the digest of their tokenizer, of replicas that have told their limits."""
     told: dict[str, list[Limits]] = {}
     for replica in replicas:
         if replica.digest and replica.limits is not None:
@@ -53,7 +53,7 @@ class ReadJob(msgspec.Struct, array_like=True, tag=True, frozen=True):
     affinity_length: int
     engines: Engines
     learnt: list[tuple[Key, bytes]] = []
-    """What an EncodeJob made of the pieces that were missing."""
+    """Results of an EncodeJob for missing pieces."""
 
 
 class EncodeJob(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -73,7 +73,7 @@ class ReadOutcome(IntEnum):
     LEFT = 3
     """Tokenising it is left to its engine."""
     MISSING = 4
-    """Pieces have to be encoded first, where nobody waits for that."""
+    """Pieces must be encoded first, in the process for slow jobs."""
     TAKES_LONG = 5
     """All of it has to be done there."""
 

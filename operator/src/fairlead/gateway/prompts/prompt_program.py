@@ -23,15 +23,14 @@ from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 from fairlead_protocol.workers.process import Handler
 
 MAX_CHARACTERS_PER_TOKEN = 32
-"""A text with more of them for each token that its engine takes is hardly going to fit; finding out is left to the
-engine."""
+"""Longer texts will hardly fit the engine's context; the engine decides."""
 MAX_CHARACTERS = 1024 * 1024
-"""Of a text, which takes some two hundred times as much memory; longer ones are left to the engine, too."""
+"""Of a text, which takes some two hundred times as much memory; longer texts are left to the engine."""
 MAX_TOKENS = 1_000_000
-"""Of all prompts of a request: of more, the ids would not be sent. A tokenizer may make forty of a character, and the
-gateway has to read them on its event loop."""
+"""Of all prompts of a request: the ids of more would not be sent. A tokenizer may make forty tokens of a character, and
+the gateway reads the ids on its event loop."""
 MAX_BLOCKS = 65_536
-"""Of those prompts that are hashed, as their first: where a request goes is not decided by what is behind them."""
+"""Blocks hashed per request, from the beginning: later blocks do not decide the routing."""
 CHUNK_BLOCKS = 64
 """Blocks that are remembered together: with blocks of 16 tokens, 8 KiB."""
 
@@ -41,7 +40,7 @@ class LeftToEngine(Exception):
 
 
 class HashChains:
-    """Hashes a prompt that begins like an earlier one from where it differs."""
+    """Hashes prompts, reusing the hashes of common beginnings."""
 
     def __init__(self, max_chunks: int = 1024) -> None:
         """`max_chunks`: by default 12 MiB, for a million tokens."""
@@ -52,7 +51,7 @@ class HashChains:
         self._chunk = lru_cache(maxsize=max_chunks)(hash_chunk)
 
     def hashes(self, token_ids: "array[int]", block_size: int, extra: bytes) -> list[BlockHash]:
-        """Of the blocks of a prompt that may be served from a cache, as `hash_blocks` computes them."""
+        """Of a prompt's cacheable blocks, as `hash_blocks` computes them."""
         end = num_cacheable_blocks(len(token_ids), block_size) * block_size
         step = CHUNK_BLOCKS * block_size
         hashes: list[BlockHash] = []
@@ -90,7 +89,7 @@ class Tokenising:
 
     @property
     def missing(self) -> list[Key]:
-        """What of it would be remembered when it has been encoded."""
+        """Pieces that the cache will keep once they are encoded."""
         return [key for _, encoding in self._parts if encoding for key in encoding.missing]
 
     @property
@@ -115,7 +114,7 @@ class Tokenising:
                 self._parts.append((part, known))
 
     def finish(self, learnt: Mapping[Key, Ids]) -> None:
-        """Encodes what was not known, nor `learnt` elsewhere, and hashes. Raises PromptError and LeftToEngine."""
+        """Encodes pieces neither cached nor `learnt` elsewhere, and hashes. Raises PromptError and LeftToEngine."""
         with self._timed():
             extra = self._raw.extra
             reads_all = self._raw.reads_all or not self._engines.shares_prefixes
@@ -152,8 +151,8 @@ class Tokenising:
         return ids, second_start
 
     def _before_images(self, part: Part, ids: Ids) -> tuple[Ids, int]:
-        """The tokens before a chat's first image, and about how many there are from there on; fewer than what would
-        not fit, since engines know. Raises PromptError where there are not as many places as images."""
+        """The tokens before a chat's first image, and an estimate of the tokens from there on, below the engines'
+        context. Raises PromptError unless there are as many places as images."""
         tokenizer, num_images = self._model.tokenizer, self._raw.num_images
         if not num_images or tokenizer.image_token is None:
             return ids, 0
@@ -177,7 +176,7 @@ class Tokenising:
 CACHE_BYTES = 48 * 2**20
 """Of texts and their ids."""
 QUICK_CHARACTERS = 24 * 1024
-"""Texts of this length are tokenised while others wait, in some ten milliseconds."""
+"""Shorter texts are tokenised at once, in some ten milliseconds, while other jobs wait."""
 
 _jobs = msgspec.msgpack.Decoder(ReadJob | EncodeJob)
 _encode = msgspec.msgpack.Encoder().encode

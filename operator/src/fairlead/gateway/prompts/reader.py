@@ -33,26 +33,26 @@ logger = logging.getLogger(__name__)
 
 MAX_SPARE = 4
 LIMITS = Limits(memory_bytes=160 * 2**20)
-"""For the caches of the process that jobs go through as well."""
+"""Includes the caches of the process that jobs go through."""
 _PATIENCE_SECONDS = 0.05
-"""A long prompt is left to its engine rather than wait longer for other models' prompts."""
+"""Longest wait for other models' prompts; then a long prompt is left to its engine."""
 _PROGRAM = "fairlead.gateway.prompts.prompt_program"
 _MAX_FAILED = 8
-"""Of one digest: what was told and could not be loaded is not tried again."""
+"""Per digest: answers of engines that could not be loaded, and are not tried again."""
 _MAX_TRIES = 3
-"""To load a tokenizer, where somebody ends its process."""
+"""To load a tokenizer whose process is killed from outside."""
 
 _replies = msgspec.msgpack.Decoder(ReadReply)
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class ModelTokenizer:
-    """A tokenizer, and what the engines that have it say about prompts."""
+    """A tokenizer, and the limits of the engines with this tokenizer."""
 
     def __init__(self, info: ModelBrief, workers: Workers) -> None:
         self.workers = workers
         self.max_model_len = info.max_model_len
-        """Of the engine that takes the longest prompts, in tokens."""
+        """Longest context of these engines, in tokens."""
         self.block_sizes = {info.block_size}
         """Tokens per block of its engines' caches."""
         self.shares_prefixes = info.shares_prefixes
@@ -75,8 +75,7 @@ class ModelTokenizer:
 
 
 class Tokenizers:
-    """One per gateway. Keeps the tokenizers in use, and a few that were: a rollout may be taken back. Close it when
-    done."""
+    """One per gateway. Keeps the tokenizers in use, and a few older ones for rollbacks. Close it when done."""
 
     def __init__(self, *, max_spare: int = MAX_SPARE, root: WorkerRoot | None = None) -> None:
         """`max_spare`: tokenizers kept unused. `root`: that of their processes; None = one of its own."""
@@ -85,27 +84,24 @@ class Tokenizers:
         self._known: dict[str, ModelTokenizer | None] = {}
         """In the order they were last in use; None where it cannot be loaded."""
         self._failed: dict[str, dict[bytes, str]] = {}
-        """Why not, of each of those, by what was told of it: a digest is only a word until its tokenizer is loaded, and
-        an engine that says another's keeps nobody from that one."""
+        """Errors of unloadable tokenizers, by digest and fingerprint of the engine's answer: an engine that claims
+        another engine's digest does not block that digest."""
         self._loading: dict[tuple[str, bytes], asyncio.Task[None]] = {}
 
     def get(self, digest: str) -> ModelTokenizer | None:
-        """None for one that is not known, or cannot be loaded."""
+        """None = unknown, or cannot be loaded."""
         return self._known.get(digest)
 
     def problem(self, digest: str) -> str | None:
-        """Why prompts are not tokenised here now for engines with this digest; None where they are."""
+        """Why prompts for engines with this digest are not tokenised in the gateway now; None = they are."""
         model = self._known.get(digest)
         if model is not None:
             return model.workers.problem
         return next(iter(self._failed.get(digest, {}).values()), None)
 
     async def add(self, info: ModelBrief, told: bytes | None) -> None:
-        """Makes this engine's tokenizer known, unless it is already. `told`: all of the engine's answer, None where it
-        is not at hand.
-
-        A tokenizer that cannot be loaded is logged, and its engines tokenise by themselves.
-        """
+        """Makes this engine's tokenizer known. `told`: the engine's whole answer; None = not at hand. A tokenizer that
+        cannot be loaded is logged, and its engines tokenise."""
         if told is not None and self._known.get(info.digest) is None:
             key = info.digest, await asyncio.to_thread(_fingerprint, told)
             if self._known.get(info.digest) is None and key[1] not in self._failed.get(info.digest, {}):
@@ -119,7 +115,7 @@ class Tokenizers:
             known.block_sizes.add(info.block_size)
 
     def fail(self, digest: str, fingerprint: bytes, reason: str) -> None:
-        """What was told of this digest cannot be loaded. `fingerprint`: of all that was told."""
+        """An engine's answer with this digest cannot be loaded. `fingerprint`: of the whole answer."""
         self._known.setdefault(digest, None)
         failed = self._failed.setdefault(digest, {})
         failed[fingerprint] = reason
@@ -127,7 +123,7 @@ class Tokenizers:
             del failed[next(iter(failed))]
 
     def keep(self, digests: Iterable[str]) -> None:
-        """These are in use; of the others only the few that were added or in use last are kept."""
+        """Keeps tokenizers of `digests`, and a few that were used last."""
         in_use = [digest for digest in digests if digest in self._known]
         for digest in in_use:
             self._known[digest] = self._known.pop(digest)  # to the end
@@ -179,24 +175,24 @@ def _fingerprint(told: bytes) -> bytes:
 MAX_TOKENS_SENT = 1_000_000
 """More would take the request over the engine's limit for bodies, which is 16 MiB by default."""
 MAX_WAITING = 256
-"""Requests that may be with tokenizers; while there are so many, further ones are left to their engines."""
+"""Requests with tokenizers at once; further prompts are left to their engines."""
 
 
 @dataclass(slots=True)
 class ReadPrompt(Prompt):
-    """A prompt, and what it cost to read it."""
+    """A prompt, and the cost of reading it."""
 
     seconds: float = 0.0
     """Spent on it; waiting for a thread is not counted."""
     num_cached_tokens: int = 0
-    """Tokens that did not have to be made, since the text they stand for was known."""
+    """Tokens found in the cache of texts."""
     settled: set[str] = field(default_factory=set)
-    """Digests of the tokenizers that have tried, with success or without."""
+    """Digests of tokenizers that have tried, successfully or not."""
     least: PromptBound = field(default_factory=PromptBound)
     _encoded: dict[str, bytes] = field(default_factory=dict)
 
     def tokens_field(self, digest: str) -> bytes | None:
-        """The JSON of `fairlead_prompt_tokens` for an engine of this digest; None: it gets no such field."""
+        """The JSON of `fairlead_prompt_tokens` for an engine of this digest; None = the engine gets no such field."""
         if digest not in self._encoded:
             prompts = self.by_digest.get(digest, ())
             if any(prompt.num_estimated for prompt in prompts):
@@ -231,11 +227,11 @@ class PromptReader:
         affinity_length: int = 100,
         engines: Mapping[str, Engines] = MappingProxyType({}),
     ) -> ReadPrompt:
-        """The request's prompt for replicas of these digests; with `prompt`, what it lacks for them is added to it.
+        """The request's prompt for replicas of these digests; reads into `prompt` what it still lacks.
 
-        A digest stays out while its tokenizer is not known, and where the request cannot be tokenised.
-        `affinity_length`: characters of `Prompt.affinity`. `engines`: by digest, what the replicas say about prompts,
-        where it is known: others with the same tokenizer may say anything.
+        A digest stays out while its tokenizer is unknown, and where the request cannot be tokenised. `affinity_length`:
+        characters of `Prompt.affinity`. `engines`: the replicas' limits by digest; other engines with the tokenizer may
+        differ.
         """
         wanted = set(digests)
         settled = set() if prompt is None else prompt.settled
@@ -262,7 +258,7 @@ class PromptReader:
         affinity_length: int,
         engines: Engines,
     ) -> ReadReply | None:
-        """None where reading it is left to an engine."""
+        """None = reading is left to an engine."""
         if self._num_waiting >= MAX_WAITING:
             return None
         given = {name: memoryview(raw) for name, raw in fields.items()}
