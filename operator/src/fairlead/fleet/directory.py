@@ -1,5 +1,5 @@
-"""The directory: which pool a name, a canonical path or a Host header means; a pool is one LLMDeployment as the gateway
-needs to see it. Pure, and built anew on every change by a Fleet: `KubernetesFleet` (kubernetes.py) in a gateway."""
+"""The directory: the pool behind a name, a canonical path or a Host header; a pool is one LLMDeployment as the gateway
+sees it. Pure, and built anew on every change by a Fleet: `KubernetesFleet` (kubernetes.py) in a gateway."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -23,38 +23,38 @@ class ServedAdapter:
     """An adapter that an LLMDeployment lists."""
 
     name: str
-    """What stands behind a name of the model and a colon."""
+    """Requests name it behind the model's name and a colon."""
     served_name: str = ""
-    """A name of its own for the model with it; empty = none."""
+    """The adapter's own name; empty = none."""
     trouble: str = ""
-    """Why no replica can load it, as the operator says; empty = nothing is known against it."""
+    """Why no replica can load the adapter, as the operator says; empty = no known trouble."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetModel:
-    """The part of an LLMDeployment that requests are served by."""
+    """The part of an LLMDeployment that serves requests."""
 
     uid: str
     namespace: str
     name: str
     served_name: str
-    """What the engines call it, and the name clients normally use."""
+    """The engines' name for the model, and the usual one of clients."""
     aliases: tuple[str, ...] = ()
     adapters: tuple[ServedAdapter, ...] = ()
-    """Those that it lists; replicas tell which they serve, and may have others."""
+    """Listed adapters; replicas tell which ones they serve, and may have others."""
     created: float = 0.0
     """Seconds since the epoch."""
     engine: str = ""
-    """Stands for all that decides what its engines take: the same text, the same limits."""
+    """Fingerprint of everything that decides its engines' limits."""
     max_model_len: int | None = None
-    """Tokens of prompt and answer that its spec sets as its engines' limit; None where it leaves that to them."""
+    """Context in tokens that the spec sets; None = the engines choose."""
     routing: Routing = field(default_factory=Routing)
     """How a replica is picked, and how long requests may wait."""
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """Every name it claims: the served name, aliases, `namespace/servedName` and `namespace/name`. A name with another
-    namespace's beginning, which API servers refuse, would be that namespace's."""
+    """Every claimed name: the served name, aliases, `namespace/servedName` and `namespace/name`. Names with another
+    namespace's prefix, which API servers refuse, are left out."""
     adapter_names: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    """The names that it claims for itself with an adapter, plain and with its namespace, and that adapter."""
+    """Adapters' own names, plain and with the namespace → the adapter."""
 
     def __post_init__(self) -> None:
         claimed = (self.served_name, *self.aliases, f"{self.namespace}/{self.served_name}", self.key)
@@ -67,12 +67,11 @@ class FleetModel:
 
     @property
     def key(self) -> str:
-        """`namespace/name`: the label of its metrics and the beginning of its canonical path."""
+        """`namespace/name`: the metrics' label and the beginning of the canonical path."""
         return f"{self.namespace}/{self.name}"
 
     def split(self, name: str) -> tuple[str, str | None]:
-        """Which of its names a request's `model` is, and which adapter it asks for; another model's name is given back
-        as it is."""
+        """A request's `model` as (one of these names, requested adapter); other models' names stay as they are."""
         adapter = self.adapter_names.get(name) if self.adapters else None
         return split_adapter(name, self.names) if adapter is None else (self.served_name, adapter)
 
@@ -83,10 +82,10 @@ class FleetModel:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Whether a pool without ready replicas is going to have one, and what the LLMDeployment says about it."""
+    """Whether a pool without ready replicas will have one, and the LLMDeployment's word on it."""
 
     starting: bool
-    """True: requests are held. False: nothing is on its way, and waiting would be in vain."""
+    """True: requests are held. False: no replica is on its way, and requests are refused."""
     message: str
     """A sentence for the client."""
     asleep: bool = False
@@ -101,18 +100,18 @@ class Pool:
     replicas: tuple[Replica, ...]
     outlook: Outlook
     departing: tuple[Replica, ...] = ()
-    """Those that take nothing new and may still be finishing answers."""
+    """Replicas that take no new requests and may still finish answers."""
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """What any of its replicas serves, or is going to, sorted."""
+        """Adapters that any replica serves or will serve, sorted."""
         served = {adapter for replica in self.replicas for adapter in replica.adapters}
         return tuple(sorted(served.union(each.name for each in self.model.adapters if not each.trouble)))
 
     @property
     def state(self) -> str:
-        """In a word, for lists: ready, starting, asleep (the next request wakes it), stopped (somebody has to scale it
-        up), or failed."""
+        """For lists: ready, starting, asleep (the next request wakes it), stopped (a person must scale it up), or
+        failed."""
         if self.replicas:
             return "ready"
         if self.outlook.asleep:
@@ -123,9 +122,9 @@ class Pool:
 class Directory:
     """An immutable index over pools.
 
-    `<namespace>/<name>` is always the LLMDeployment of that namespace and name. Any other name claimed by several
-    LLMDeployments belongs to the one created first (of the same second: the one that sorts first by namespace and
-    name), as the operator says in the others' condition Degraded/NameConflict.
+    `<namespace>/<name>` is always the LLMDeployment of that namespace and name. Another name claimed by several
+    LLMDeployments belongs to the oldest (of the same second: the first by namespace and name); the others' condition
+    Degraded/NameConflict says so.
     """
 
     def __init__(self, pools: Iterable[Pool] = ()) -> None:
@@ -141,7 +140,7 @@ class Directory:
                 self._by_name.setdefault(name, pool)
 
     def find(self, name: str) -> Pool | None:
-        """The pool that a request's `model` field means, with an adapter or without."""
+        """The pool of a request's `model` field, with an adapter or without."""
         base, adapter = split_adapter(name, self._by_name)
         pool = self._by_name.get(base)
         # An adapter's own name takes no other adapter.
@@ -152,17 +151,15 @@ class Directory:
         return self._by_key.get((namespace, name))
 
     def find_host(self, host: str) -> Pool | None:
-        """The pool that a Host header means: `<name>.<namespace>`, then perhaps the cluster's domain and a port.
-
-        None for the gateway's own names and for addresses.
-        """
+        """The pool of a Host header: `<name>.<namespace>`, perhaps with the cluster's domain and a port. None for the
+        gateway's own names and for addresses."""
         parts = host.lower().partition(":")[0].rstrip(".").split(".")
         if len(parts) < 2 or (len(parts) > 2 and parts[2] != "svc"):
             return None
         return self._by_key.get((parts[1], parts[0]))
 
     def public_names(self, pool: Pool) -> list[str]:
-        """The names to list for `pool`: its plain ones that it won, else the one with namespace."""
+        """The names to list for `pool`: plain ones that it won, else the one with namespace."""
         model = pool.model
         plain = [name for name in (model.served_name, *model.aliases) if self._by_name.get(name) is pool]
         if model.served_name not in plain:
@@ -172,8 +169,8 @@ class Directory:
 
 
 def answers_to(pool: Pool, name: str) -> bool:
-    """Whether `name` is one of this pool's own, whoever else claims it; for requests by path or Host. It may have an
-    adapter."""
+    """Whether `name`, perhaps with an adapter, is one of this pool's names, whoever else claims it; for requests by
+    path or Host."""
     return pool.model.split(name)[0] in pool.model.names
 
 
@@ -182,7 +179,7 @@ OnChange = Callable[[Directory], None]
 
 
 class Fleet(ABC):
-    """The newest directory, and a word to who asked whenever there is a newer one. What follows the world publishes."""
+    """The newest directory; tells subscribers of newer ones. Subclasses follow the world and publish."""
 
     def __init__(self) -> None:
         self.directory = Directory()
@@ -229,7 +226,7 @@ HOPELESS_ADAPTERS = frozenset(
 
 
 def served_model(deployment: LLMDeployment) -> FleetModel:
-    """The part of the LLMDeployment that requests are served by."""
+    """The part of the LLMDeployment that serves requests."""
     metadata, spec = deployment.metadata, deployment.spec
     engine = repr((spec.model.source, spec.engine, spec.resources, spec.template))
     # What the engines are sure to be started with: arguments and templates win over the field.
@@ -249,7 +246,7 @@ def served_model(deployment: LLMDeployment) -> FleetModel:
 
 
 def _adapters(deployment: LLMDeployment) -> tuple[ServedAdapter, ...]:
-    """Those that it lists, with what the operator has found to be wrong with each."""
+    """Listed adapters, each with the trouble that the operator has found."""
     said = {each.get("name"): each for each in deployment.status.get("adapters") or ()}
     found = []
     for adapter in deployment.spec.adapters:
@@ -260,12 +257,11 @@ def _adapters(deployment: LLMDeployment) -> tuple[ServedAdapter, ...]:
 
 
 def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Outlook:
-    """Whether a replica is going to be ready: pods exist that may become so, are going to be created, or somebody is
-    going to be asked for one by the requests that wait.
+    """Whether a replica will be ready: pods exist that may become ready, will be created, or will be requested by
+    waiting requests.
 
-    Pods that exist always count, whatever the conditions say: a condition may be older than the pods. The message is
-    what the operator says of this very spec, where it has looked at it: why the model cannot be loaded, if that is so,
-    which helps more than how many replicas are ready.
+    Existing pods always count, as a condition may be older. The message is the operator's about this generation of the
+    spec, preferably why the model cannot be loaded.
     """
     status, metadata, generation = deployment.status, deployment.metadata, deployment.metadata.generation
     kinds = (ConditionType.MODEL_AVAILABLE, ConditionType.READY)

@@ -1,15 +1,15 @@
 """Follows engines' streams: lists an engine's blocks, watches its changes and loads, and tells an `EngineListener`.
 
-One `ReplicaStream` per replica, for as long as it is there. What is told is kept elsewhere
-(`fairlead.routing.datastore`), and who is there is not decided here either (`replica_tasks.py`).
+One `ReplicaStream` per replica, for the replica's lifetime. The listener (`fairlead.routing.datastore`) keeps the
+state; `replica_tasks.py` knows which replicas exist.
 
-A gap between two changes, or an engine that no longer knows our place (410: it restarted, or we were too slow), means
-listing again; what was known stays until then. A stream that breaks or falls silent means that nothing is known any
-more. An engine without these endpoints is followed by nobody, and is as good a replica as before.
+A gap between two changes, or an engine without our place in its stream (410: it restarted, or we were too slow), means
+listing again; until then the known state stays. After a broken or silent stream nothing is known. Engines without these
+endpoints are not followed, and are as good as before.
 
-No engine makes a gateway grow by what it tells: lists, lines, loads and names have limits. One that tells of more
-blocks than it says that it has, or than the listener keeps of any, is not followed any more until it restarts. One that
-tells more than a gateway can hear beside its work is heard at the pace that is left (`loop_shares.py`).
+Limits on lists, lines, loads and names keep engines from growing a gateway. An engine with more blocks than it
+declared, or than the listener keeps, is not followed until it restarts. Streams too fast for a gateway are read at the
+pace its other work leaves (`loop_shares.py`).
 """
 
 import asyncio
@@ -35,17 +35,17 @@ from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_
 logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 192
-"""A block of a listing or a change takes less, even one that is a chain by itself (107 bytes)."""
+"""Most bytes of a block in a listing or change; a chain of one block has 107."""
 MAX_LOAD_BYTES = 1024 * 1024
-"""A longer load is not read; what an engine says besides its blocks takes less, with thousands of adapters."""
+"""Longer loads are not read; an engine's largest load, with thousands of adapters, is shorter."""
 MAX_LINE_BYTES = 2 * 1024 * 1024
-"""One step's change: some 60,000 blocks, which take some 30 ms. After a larger change everything is listed again. Of a
-replica with few blocks less is read."""
+"""A step's change of some 60,000 blocks, which takes some 30 ms. Larger changes cause a new listing. Less is read of
+replicas with few blocks."""
 
 
 class EngineListener(Protocol):
-    """Hears of every replica's blocks and load, by the pod's uid, on the event loop: in a gateway the `Datastore`,
-    whose docstrings say what each call means. Calls must return at once."""
+    """Hears of every replica's blocks and load, by the pod's uid, on the event loop; in a gateway the `Datastore`,
+    whose docstrings explain the calls. Calls must return at once."""
 
     max_blocks: int
 
@@ -69,12 +69,12 @@ class StreamTimes:
     silence: float = LOAD_STALE_SECONDS
     """Without a line: the stream counts as broken."""
     healthy: float = 1.0
-    """A stream that lasted this long ends a series of failures."""
+    """A stream of at least this length ends a series of failures."""
     first_pause: float = 0.05
     """Before another attempt; doubled each time up to `last_pause`, and jittered by half."""
     last_pause: float = 5.0
     too_old: float = 60.0
-    """Before asking an engine again that does not have a stream."""
+    """Before asking an engine without a stream again."""
 
 
 class _Gone(Exception):
@@ -86,7 +86,7 @@ class _Broken(Exception):
 
 
 class _TooMany(Exception):
-    """The engine tells of more blocks than it may have; the text says how."""
+    """The engine has more blocks than allowed; the text says how many."""
 
 
 class _TooOld(Exception):
@@ -105,8 +105,8 @@ class ReplicaStream:
         on_load: Callable[[Load], None] = lambda load: None,
         shares: LoopShares | None = None,
     ) -> None:
-        """The listener is told everything but that the replica has left. `on_load` hears of loads before it does.
-        `shares`: of the loop, which all streams have in common; None = it is the only one."""
+        """`on_load`: called with loads before the listener. `shares`: of the loop, common to all streams; None = a loop
+        of its own."""
         self._replica = replica
         self._listener = listener
         self._times = times
@@ -117,15 +117,15 @@ class ReplicaStream:
         self._decode = msgspec.json.Decoder(_Line).decode
         self._decode_load = msgspec.json.Decoder(LoadLine).decode
         self._told_blocks = None if replica.limits is None else replica.limits.num_kv_blocks
-        """Blocks of its cache, as the engine said last."""
+        """Size of the engine's cache in blocks, as told last."""
         self._epoch = ""
         self._seq = 0
         self._announced_seq = 0
-        """The last change that had happened when the last load was told."""
+        """The engine's last change at the time of its last load."""
         self._is_known = False
-        """Whether the listener has been told anything that is not void by now."""
+        """Whether the listener knows anything that still holds."""
         self._is_failing = False
-        """Whether trouble has been logged, and its end has not."""
+        """Whether a failure was logged whose end was not."""
 
     async def run(self) -> None:
         """Lists and watches, again and again, until cancelled, or until the engine tells of too many blocks."""
@@ -155,7 +155,7 @@ class ReplicaStream:
             await backoff.pause()
 
     async def _list(self) -> None:
-        """Asks for all blocks, and tells them a slice at a time: there may be a million."""
+        """Asks for all blocks, up to a million, and tells them a slice at a time."""
         whole = self._times.list
         limits = TimeLimits(connect=self._times.connect, first_byte=whole, silence=whole, whole=whole)
         async with self._get(PATH_KV_BLOCKS, limits) as response:
@@ -228,7 +228,7 @@ class ReplicaStream:
 
     @property
     def _max_blocks(self) -> int:
-        """Most blocks that the engine may tell of: as many as it says that it has, and as are kept of any."""
+        """Most blocks allowed: as many as the engine has, and as the listener keeps."""
         most = self._listener.max_blocks
         return most if self._told_blocks is None else min(most, self._told_blocks)
 
@@ -264,7 +264,7 @@ class ReplicaStream:
             yield response
 
     def _fail(self, level: int, message: str, *details: str) -> None:
-        """Nothing is known any more; the first time since it went well, that is logged."""
+        """Nothing is known any more; logs the first failure of a series."""
         self._lose()
         if not self._is_failing:
             logger.log(level, message, self._replica.name, *details)
@@ -277,7 +277,7 @@ class ReplicaStream:
 
 
 class _Line(msgspec.Struct):
-    """The part of `StreamLine` that is used here, with its load still encoded."""
+    """`StreamLine` with its load still encoded."""
 
     seq: Count = 0
     stored: list[Chain] = []

@@ -1,8 +1,7 @@
-"""GatewayFollower: follows the signals of every gateway pod, for the autoscaler. The only place where those do I/O.
+"""GatewayFollower: follows the signals of every gateway pod, for the autoscaler. The only place where signals do I/O.
 
-A gateway is followed from when its pod is ready until it is gone: one that drains still serves what it has. A stream
-that breaks is taken up again, with pauses; until then the gateway's window stays as it is and grows old. What that
-means for scaling is not decided here.
+A gateway is followed from Ready until it is gone: a draining one still serves. A broken stream is reopened after a
+pause; meanwhile the gateway's window stays and grows old. The autoscaler decides what that means.
 """
 
 import asyncio
@@ -31,18 +30,17 @@ logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 2.0
 SILENCE_SECONDS = 5.0
-"""A gateway speaks every second; one that says nothing for so long is connected to anew."""
+"""A gateway sends a line every second; after so long without one its stream is reopened."""
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 5.0
 MAX_LINE_BYTES = 16 * 2**20
 REMEMBERED_SECONDS = 10.0
-"""How long an engine that hung counts as hanging while its gateways are silent: a gateway that is slow for a moment has
-not mended it."""
+"""How long an engine counts as hanging without news: gateways that pause for a moment have not mended it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """An engine that is in a step which will hardly end."""
+    """An engine in a step that will hardly end."""
 
     model: str
     """The LLMDeployment that it serves: `namespace/name`."""
@@ -51,7 +49,7 @@ class Hanging:
 
 
 class GatewayFollower:
-    """`run` it as a task; `readings`, `running` and `hanging` say what is known at the moment."""
+    """`run` it as a task; `readings`, `running` and `hanging` give the present state."""
 
     def __init__(
         self,
@@ -63,11 +61,10 @@ class GatewayFollower:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`namespace` and label `selector` say which pods are gateways. `sleep` waits out pauses."""
+        """`namespace` and label `selector` choose the gateways' pods. `sleep` waits out pauses."""
         self.woken = asyncio.Event()
-        """Set when something was said that should not wait: somebody waits, a model without a ready replica got a
-        request, or a gateway is heard (again) of which nobody knows what it has been asked meanwhile. Whoever waits for
-        it clears it."""
+        """Set for news that cannot wait: waiting requests, a request for a model without a ready replica, or a gateway
+        heard (again) after a gap. Cleared by the reader."""
         self._pods = Reflector(
             client, PODS, namespace=namespace, label_selector=selector, on_change=lambda *_: self._changed.set()
         )
@@ -105,11 +102,11 @@ class GatewayFollower:
         return Readings(self._clock(), tuple(self._windows.values()), len(missing))
 
     def running(self) -> Mapping[str, int]:
-        """Requests that each engine runs or holds, by its pod's uid, as the gateway that heard of it last says."""
+        """Requests of each engine, running or waiting, by its pod's uid, from the newest load."""
         return {uid: each.load.running + each.load.waiting for uid, each in self._newest_loads().items()}
 
     def hanging(self) -> Mapping[str, Hanging]:
-        """The engines that hang in a step, by their pods' uids, as the gateway that heard of each last says."""
+        """Engines that hang in a step, by their pods' uids, from the newest loads."""
         now = self._clock()
         return {
             uid: Hanging(each.model, now - each.time + each.load.step_age_seconds)

@@ -1,8 +1,8 @@
 """KubernetesFleet: follows LLMDeployments and engine pods by list and watch, and publishes pools.
 
-A pod joins when it is Ready and leaves at the very event that says it is not, or is to be deleted. Its limits are asked
-for as it joins; until they are known its own refusals bound it. Then its stream of blocks and loads is followed. Any
-change rebuilds the one pool it concerns.
+A pod joins when it is Ready and leaves at the event that says otherwise. Its engine is asked for limits as it joins;
+until then only the engine's refusals bound the load. Then its stream of blocks and loads is followed. A change rebuilds
+only its own pool.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from fairlead.routing.replica import Replica
 logger = logging.getLogger(__name__)
 
 LOST_SECONDS = 20.0
-"""How long a namespace is refused before it is lost: longer than an API server that starts refuses what it will grant.
-Noticed when it is asked again, up to 18 s later."""
+"""Longest refusal of a namespace that is not lost yet: API servers that start refuse requests for a while. Noticed at
+the next attempt, up to 18 s later."""
 
 JsonObject = Mapping[str, Any]
 
 ASKED_AT_ONCE = 3
-"""Namespaces that are asked for, to judge whether another one is lost."""
+"""Namespaces asked at once to judge whether another is lost."""
 
 
 @dataclass(slots=True)
@@ -56,11 +56,11 @@ class KubernetesFleet(Fleet):
         tokenizers: TokenizerBook | None = None,
         lost_seconds: float = LOST_SECONDS,
     ) -> None:
-        """`namespaces`: None = every one, which takes rights for the whole cluster. One that is refused for
-        `lost_seconds` is done without, as long as another one is not.
+        """`namespaces`: None = all, which takes rights for the whole cluster. A namespace refused for `lost_seconds` is
+        left out as long as another is shown.
 
-        `model_info`: None = ask the engines over HTTP.
-        `listener` hears of every ready engine's blocks and loads; `tokenizers` gets every model's tokenizer.
+        `model_info`: None = ask the engines over HTTP. `listener`: hears of every ready engine's blocks and loads.
+        `tokenizers`: gets every model's tokenizer.
         """
         super().__init__()
         self._model_info = model_info or ModelInfoClient(tokenizers=tokenizers)
@@ -68,17 +68,17 @@ class KubernetesFleet(Fleet):
         places = (None,) if namespaces is None else tuple(dict.fromkeys(namespaces))
         self._namespaces = [Namespace(client, place, self, lost_seconds) for place in places]
         self._deployments: dict[Key, tuple[LLMDeployment, FleetModel]] = {}
-        """What an LLMDeployment says, and what of it is served: read when it changes, as it may be large."""
+        """Each object and its served part, read once per change, as objects may be large."""
         self._pods: dict[Key, dict[str, JsonObject]] = {}
         """Pods by owner, then by uid."""
         self._joined: dict[str, _Joined] = {}
         self._departing: dict[str, Replica] = {}
-        """By uid, those that are not ready any more, as they drain, or that are to be deleted."""
+        """Pods that drain or are being deleted, by uid."""
         self._pools: dict[Key, Pool] = {}
 
     @property
     def synced(self) -> bool:
-        """Whether every namespace was read once, but for those that are lost; they cannot be all."""
+        """Whether every namespace was read once, except lost ones; never all are lost."""
         return all(each.is_synced or each.is_lost for each in self._namespaces)
 
     async def run(self) -> None:
@@ -153,8 +153,8 @@ class KubernetesFleet(Fleet):
             self.publish(self._pools.values())
 
     async def another_is_shown(self, than: "Namespace") -> bool:
-        """Whether the API server shows any other namespace. Asks for a few: where everything is refused, every one
-        wants to know."""
+        """Whether the API server shows any other namespace. Asks only a few, since when everything is refused every
+        namespace asks."""
         others = [each for each in self._namespaces if each is not than]
         for each in random.sample(others, min(ASKED_AT_ONCE, len(others))):
             if await each.is_shown():
@@ -163,17 +163,15 @@ class KubernetesFleet(Fleet):
 
 
 class Namespace:
-    """The LLMDeployments and engine pods of one namespace, or of all at once, and whether it is lost. `run` it as a
-    task.
+    """The LLMDeployments and engine pods of one namespace, or of all, and whether it is lost. `run` it as a task.
 
-    A namespace is lost when the API server has refused it for a while and shows another one meanwhile: it was deleted
-    and its Roles with it, or the right to read it was taken away. Nobody waits for it then, so that a gateway that
-    starts can serve the others. What is known of it is kept: engines do not end with a right. Where everything is
-    refused, nothing is lost: that says more about the API server than about namespaces.
+    A namespace is lost when the API server refuses it for a while and shows another: it was deleted with its Roles, or
+    the right to read it was taken away. Starting gateways then do not wait for it. Known objects are kept, as engines
+    outlive a right. When everything is refused, nothing is lost: the API server is the problem.
     """
 
     def __init__(self, client: KubeClient, name: str | None, fleet: KubernetesFleet, lost_seconds: float) -> None:
-        """`name`: None = all namespaces. The fleet hears of what is in it, and is asked whether another is shown."""
+        """`name`: None = all namespaces. `fleet`: hears of changes, and tells whether another namespace is shown."""
         self.name = name
         self.is_lost = False
         """Nobody waits for what is in it."""
@@ -181,7 +179,7 @@ class Namespace:
         self._client = client
         self._lost_seconds = lost_seconds
         self._answered = asyncio.Event()
-        """Set when a list was answered or refused, since it was last judged."""
+        """Set when a list was answered or refused since the last judgement."""
         heard = self._answered.set
         self._reflectors = (
             Reflector(client, LLMDEPLOYMENTS, namespace=name, on_change=fleet.on_deployment, on_answer=heard),
@@ -196,7 +194,7 @@ class Namespace:
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     async def is_shown(self) -> bool:
-        """Whether the API server shows it at this moment: an open watch says nothing about the rights there are now."""
+        """Whether the API server shows the namespace now: an open watch proves no present rights."""
         try:
             for resource in (LLMDEPLOYMENTS, PODS):
                 await self._client.request("GET", resource.path(self.name), params={"limit": "1"})
@@ -205,7 +203,7 @@ class Namespace:
         return True
 
     async def run(self) -> None:
-        """Follows it until cancelled, however often it is refused."""
+        """Follows the namespace until cancelled, through refusals."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._judge())
             for reflector in self._reflectors:

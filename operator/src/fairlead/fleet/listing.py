@@ -1,7 +1,7 @@
 """An engine's list of blocks, read as it comes. Pure.
 
-There may be a million blocks: the text is decoded a slice at a time and not kept. Until the list is whole, the 16 bytes
-of each block are.
+A list may have a million blocks: text is decoded a slice at a time and dropped; the 16 bytes of each block stay until
+the list is complete.
 """
 
 import re
@@ -16,7 +16,7 @@ from fairlead_protocol.messages import Count
 SLICE_BYTES = 256 * 1024
 """Of the text that is decoded at once: some 7,000 blocks, one or two milliseconds."""
 MAX_CHAIN_BYTES = 2 * 2**20
-"""Of the text of one chain, which is decoded at once: some 60,000 blocks."""
+"""Text of one chain, decoded at once: some 60,000 blocks."""
 MAX_HEAD_BYTES = 64 * 1024
 """Before the first chain."""
 BLOCKS_TOLD = 4096
@@ -44,8 +44,7 @@ _decode_chains = msgspec.json.Decoder(list[Chain]).decode
 
 
 class Listing:
-    """Raises ValueError, whatever is called, where the text is no `KVBlocks`. `epoch` and `seq` are known when it has
-    ended."""
+    """All methods raise ValueError for text that is no `KVBlocks`. `epoch` and `seq` are known after `end`."""
 
     def __init__(self) -> None:
         self._text = bytearray()
@@ -92,11 +91,8 @@ class Listing:
         self._take(end)
 
     def slices(self) -> Iterator[tuple[int, list[BlockHash]]]:
-        """Blocks to tell, each time with a number: the first ones as a listing, the others as changes that complete it.
-
-        The numbers are counted back from the listing's own, which the last slice has: each follows the one before, as
-        those of changes do.
-        """
+        """(number, blocks) pairs: the first as a listing, the others as changes that complete it. Numbers count up to
+        the listing's own, as those of changes do."""
         step = DIGEST_SIZE * BLOCKS_TOLD
         starts = range(0, max(1, len(self._hashes)), step)  # one is told even where there is no block
         for number, start in enumerate(starts, self.seq - len(starts) + 1):
@@ -122,8 +118,7 @@ class Listing:
 
 
 def packed(digits: Iterable[str]) -> bytes:
-    """The hashes of blocks, one after the other. Raises ValueError where one is no hash: spaces are not counted as
-    digits."""
+    """The hashes of blocks, joined. Raises ValueError for text that is no hash; spaces are not digits."""
     each = list(digits)
     hashes = bytes.fromhex("".join(each))
     if len(hashes) != DIGEST_SIZE * len(each):

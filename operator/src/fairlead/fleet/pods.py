@@ -12,13 +12,13 @@ POD_SELECTOR = f"{names.LABEL_LLMDEPLOYMENT},{names.LABEL_COMPONENT}={names.ENGI
 
 
 def owner_of(pod: Mapping[str, Any]) -> tuple[str, str]:
-    """Namespace and name of the LLMDeployment that this pod belongs to."""
+    """Namespace and name of the pod's LLMDeployment."""
     metadata = pod["metadata"]
     return metadata["namespace"], (metadata.get("labels") or {}).get(names.LABEL_LLMDEPLOYMENT, "")
 
 
 def is_terminating(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod is going; it takes nothing new from the moment its deletion was asked for."""
+    """Whether the pod's deletion was requested: from then on it takes no new requests."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
@@ -40,24 +40,23 @@ def became_ready(pod: Mapping[str, Any]) -> str | None:
 
 
 def ready_since(pod: Mapping[str, Any]) -> str | None:
-    """When the pod last became ready, as text; None when it cannot be asked: it is not ready, is going, or has no
-    address."""
+    """When the pod last became ready, as text; None = not ready, terminating, or without an address."""
     return became_ready(pod) if is_active(pod) and (pod.get("status") or {}).get("podIP") else None
 
 
 def finishes_answers(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod that takes nothing new can be asked about what it has taken: it is going, and not gone."""
+    """Whether a pod that takes no new requests may still finish answers: terminating, and not gone."""
     return is_terminating(pod) and not is_finished(pod) and bool((pod.get("status") or {}).get("podIP"))
 
 
 def replica_of(pod: Mapping[str, Any]) -> Replica:
-    """The replica that a ready pod is, before its engine was asked anything."""
+    """The replica of a ready pod, before its engine was asked."""
     metadata, address = pod["metadata"], pod["status"]["podIP"]
     return Replica(metadata["uid"], metadata["name"], address, names.ENGINE_PORT)
 
 
 def control_url(pod: Mapping[str, Any], path: str) -> str:
-    """A URL of a gateway's pod that has an address: on the port that is named for control, or the usual one."""
+    """A URL of a gateway's pod with an address, on the port named for control, or the usual one."""
     ports = (port for container in pod["spec"]["containers"] for port in container.get("ports") or [])
     named = (port["containerPort"] for port in ports if port.get("name") == names.CONTROL_PORT_NAME)
     return f"http://{authority(pod['status']['podIP'], next(named, names.GATEWAY_CONTROL_PORT))}{path}"

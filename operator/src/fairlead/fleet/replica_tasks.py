@@ -1,6 +1,7 @@
-"""What goes on for a replica that has joined: it is asked what it is, and its stream is followed until it leaves.
+"""Tasks of a joined replica: its engine is asked for limits and tokenizer, and its stream is followed until the replica
+leaves.
 
-What an engine says of its limits goes into the `Replica`; its tokenizer goes to whoever keeps those.
+Limits go into the `Replica`; the tokenizer goes to a `TokenizerBook`.
 """
 
 import asyncio
@@ -26,26 +27,26 @@ TIMEOUT_SECONDS = 5.0
 FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 10.0
 MAX_REQUESTS = 2
-"""At once, until their tokenizers are loaded, as answers are as large as those. Engines serve before they are asked."""
+"""At once, until their tokenizers are loaded, as answers are as large. Engines serve requests meanwhile."""
 ADAPTERS_GAP_SECONDS = 0.5
 MAX_INFO_BYTES = 48 * 2**20
-"""The largest tokenizers of public models have some 35 MiB, 40 as a text in JSON. Of more than that, finding the few
-fields that a gateway reads itself would take long: here it takes 20 to 80 ms, whatever is in the others."""
+"""The largest tokenizers of public models have some 35 MiB, 40 as JSON text. In such an answer, finding the gateway's
+few fields takes 20 to 80 ms."""
 MAX_ADAPTERS_BYTES = 2**20
 
 OnKnown = Callable[[Replica], None]
-"""Called with the replica, completed by what its engine says of itself, and again when it serves other adapters."""
+"""Called with the replica completed by its engine's limits, and again when its adapters change."""
 
 
 class TokenizerBook(Protocol):
     """Keeps the models' tokenizers; the gateway has one."""
 
     def get(self, digest: str) -> object | None:
-        """The tokenizer of this digest, where it is known."""
+        """The tokenizer of this digest, if known."""
 
     async def add(self, info: ModelBrief, told: bytes | None) -> None:
-        """An engine says this of itself. `told`: all of its answer, which is a `ModelInfo` if it is sound; None where
-        its digest is known."""
+        """An engine's description. `told`: its whole answer, a `ModelInfo` if it is sound; None = the digest is
+        known."""
 
 
 class ModelInfoError(Exception):
@@ -53,7 +54,7 @@ class ModelInfoError(Exception):
 
 
 class ModelInfoClient:
-    """Asks engines: `GET /fairlead/v1/model`, once each, so that no connection is kept."""
+    """Asks engines once each, `GET /fairlead/v1/model`, and keeps no connection."""
 
     def __init__(self, *, timeout: float = TIMEOUT_SECONDS, tokenizers: TokenizerBook | None = None) -> None:
         """`timeout`: seconds for one whole attempt. `tokenizers`: told of every engine that answers."""
@@ -63,7 +64,7 @@ class ModelInfoClient:
         self._turns = asyncio.Semaphore(MAX_REQUESTS)
 
     async def fetch(self, replica: Replica) -> Replica:
-        """The same replica with what its engine says of itself. One attempt; raises ModelInfoError."""
+        """The replica completed by its engine's description. One attempt; raises ModelInfoError."""
         try:
             async with self._turns:
                 brief = await self._ask(replica)
@@ -106,7 +107,7 @@ class _Told(ModelBrief, kw_only=True, frozen=True):
 
     @property
     def whole(self) -> ModelBrief:
-        """With its adapters. Raises ValueError where they are none, or more than are taken."""
+        """Adapters included. Raises ValueError for invalid or too many adapters."""
         if memoryview(self.adapters).nbytes > MAX_ADAPTERS_BYTES:
             raise ValueError(f"its adapters have more than {MAX_ADAPTERS_BYTES} bytes")
         return msgspec.structs.replace(self, adapters=_decode_adapters(self.adapters))
@@ -133,7 +134,7 @@ class ReplicaTasks:
         self._tasks[replica.uid] = asyncio.create_task(self._attend(replica, on_known), name=f"follow {replica.name}")
 
     def leave(self, uid: str) -> None:
-        """The replica is not ready any more, or gone. From now on nobody hears of it."""
+        """The replica is not ready any more, or gone. Its listener hears nothing further."""
         task = self._tasks.pop(uid, None)
         if task is None:
             return
@@ -165,9 +166,9 @@ class ReplicaTasks:
 
 
 class _AdaptersServed:
-    """Keeps a replica's adapters at those that its loads name. When which of them is loaded changes, which it does all
-    the time, the replica stays the same. Each change makes a directory of all models, so there is at most one in
-    ADAPTERS_GAP_SECONDS; later loads tell the rest."""
+    """Keeps a replica's adapters at those named in its loads. Loading and evicting adapters changes nothing here. Each
+    change makes a new directory of all models, hence at most one in ADAPTERS_GAP_SECONDS; later loads bring the
+    rest."""
 
     def __init__(self, replica: Replica, on_known: OnKnown) -> None:
         self._replica = replica

@@ -23,18 +23,18 @@ from typing import Generic, TypeVar
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.5
 FORGET_AFTER_SECONDS = 5.0
-"""Without a refusal for this long, the replica is as good as one that never refused."""
+"""A refusal is forgotten after so long without another."""
 WINDOW = 31
 """Requests that are remembered per replica."""
 NUM_ZEROS = 3
-"""Beside them, as many requests without overhead are assumed, as long as the typical one: so the first ones that come,
-which may have set up connections, alone say nothing."""
+"""Imagined requests without overhead, of typical length: the first real ones, which may have set up connections, do not
+decide alone."""
 SHORTEST_SECONDS = 0.01
-"""Requests that were to take less weigh no more."""
+"""Shorter requests weigh no more."""
 FADE_SECONDS = 60.0
-"""What was longer ago counts no more: a replica that is avoided for what it was gets a new chance."""
+"""Older samples do not count: an avoided replica gets a new chance."""
 MAX_SECONDS = 1.0
-"""What takes longer is no overhead, but something the model does not know, and no reason to expect it again."""
+"""Longer overheads are exceptions outside the model, which need not recur."""
 _Kept = TypeVar("_Kept")
 
 
@@ -77,7 +77,7 @@ class CapacityBook(_Book[_Cap]):
         return num_in_flight < cap.num_in_flight or now >= cap.retry_at
 
     def sent(self, uid: str, num_in_flight: int, now: float) -> None:
-        """One more goes to a replica that had `num_in_flight`; beyond the cap it is this pause's trial."""
+        """One more request goes to a replica with `num_in_flight`; above the cap it is this pause's trial."""
         cap = self._records.get(uid)
         if cap is not None and num_in_flight >= cap.num_in_flight:
             cap.num_in_flight = num_in_flight + 1
@@ -91,7 +91,7 @@ class CapacityBook(_Book[_Cap]):
             cap.num_refusals = 1
 
     def refused(self, uid: str, num_in_flight: int, now: float) -> None:
-        """The replica was full while it had `num_in_flight` of ours, the refused one not counted."""
+        """The replica was full with `num_in_flight` of our requests, the refused one not counted."""
         cap = self._records.get(uid)
         num_refusals = 1 if cap is None else cap.num_refusals + 1
         pause = _pause(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, num_refusals)
@@ -140,8 +140,8 @@ class _HealthRecord:
 
 
 class HealthBook(_Book[_HealthRecord]):
-    """Pauses of replicas that failed. After a pause one request at a time probes the replica, until one succeeds: until
-    it is answered, or the engine says that it has it, as whole answers may take minutes."""
+    """Pauses of replicas that failed. After a pause one request at a time probes the replica. A probe succeeds when it
+    is answered, or when the engine's load includes it, as whole answers may take minutes."""
 
     def available(self, uid: str, now: float) -> bool:
         """Whether the replica may be sent a request now."""
@@ -153,13 +153,13 @@ class HealthBook(_Book[_HealthRecord]):
         return uid in self._records
 
     def sent(self, uid: str, dispatch: int) -> None:
-        """A request with this number goes to the replica; if it had failed, this one is the probe."""
+        """A request with this number goes to the replica; after a failure it is the probe."""
         record = self._records.get(uid)
         if record is not None:
             record.probe = dispatch
 
     def heard(self, uid: str, num_seen: int) -> None:
-        """The replica's load includes so many of our dispatches: if the probe is one of them, it got there."""
+        """The replica's load includes so many dispatches of ours, perhaps the probe."""
         record = self._records.get(uid)
         if record is not None and record.probe is not None and record.probe <= num_seen:
             del self._records[uid]
@@ -178,7 +178,7 @@ class HealthBook(_Book[_HealthRecord]):
         self._records[uid] = _HealthRecord(failure, now + pause, num_failures)
 
     def ended(self, uid: str) -> None:
-        """A request there is over: a probe that ended without a verdict may be repeated."""
+        """A request has ended: if it was a probe without a verdict, another may follow."""
         record = self._records.get(uid)
         if record is not None:
             record.probe = None
@@ -191,7 +191,7 @@ class HealthBook(_Book[_HealthRecord]):
 @dataclass(slots=True)
 class _OverheadRecord:
     samples: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    """(when it came, seconds beside the modelled ones, modelled seconds) of each, the oldest first."""
+    """(time, seconds beside the modelled ones, modelled seconds) per request, oldest first."""
     seconds: float = 0.0
     fades_at: float = 0.0
     """When `seconds` has to be computed anew."""
@@ -201,7 +201,7 @@ class OverheadBook(_Book[_OverheadRecord]):
     """Seconds per replica: at least 0, at most MAX_SECONDS, 0 at the start."""
 
     def seconds(self, uid: str, now: float) -> float:
-        """What a request to this replica is expected to take beside the steps."""
+        """Expected overhead of a request to this replica."""
         record = self._records.get(uid)
         if record is None:
             return 0.0
@@ -210,7 +210,7 @@ class OverheadBook(_Book[_OverheadRecord]):
         return record.seconds
 
     def observe(self, uid: str, actual: float, modelled: float, now: float) -> None:
-        """A request's first token took `actual` seconds, its steps should have taken `modelled`."""
+        """A first token took `actual` seconds; the engine's steps should have taken `modelled`."""
         record = self._records.setdefault(uid, _OverheadRecord())
         record.samples.append((now, actual - modelled, modelled))
         self._recompute(uid, record, now)
@@ -229,7 +229,7 @@ class OverheadBook(_Book[_OverheadRecord]):
 
 
 def _weighted_median(samples: Sequence[tuple[float, float]]) -> float:
-    """Of (value, modelled seconds): the value with half of the weights below it, weights being 1 / seconds."""
+    """Of (value, modelled seconds): the value with half of the weights below it; a weight is 1 / seconds."""
     weighted = sorted((value, 1.0 / max(seconds, SHORTEST_SECONDS)) for value, seconds in samples)
     rest = sum(weight for _, weight in weighted) / 2
     for value, weight in weighted:

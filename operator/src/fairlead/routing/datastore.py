@@ -1,7 +1,6 @@
-"""What a gateway knows of its replicas from their engines' streams: blocks and loads. One per process.
+"""What engines' streams have told a gateway of its replicas: blocks and loads. One per process.
 
-Whoever follows the streams tells it; every model's `Router` asks it. It knows no requests: what this gateway itself
-has sent is in the router's books.
+Streams tell it, every model's `Router` asks it. This gateway's own requests are in the router's books.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,8 +12,8 @@ from fairlead_protocol.messages import LOAD_STALE_SECONDS
 
 
 class ApproximateBlocks:
-    """What a replica's cache is taken to hold where its engine's word is not taken: the blocks of ours that it computed
-    last, as many as it may have. An approximation: it knows what this gateway has sent, and no eviction but its own."""
+    """The assumed cache of a replica whose stream is not believed: the last blocks it computed for this gateway. Other
+    gateways' requests and the engine's evictions are unknown."""
 
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
@@ -22,7 +21,7 @@ class ApproximateBlocks:
         """Those computed longest ago first."""
 
     def computed(self, hashes: Iterable[BlockHash]) -> tuple[list[BlockHash], list[BlockHash]]:
-        """The replica has computed these blocks: what is there now that was not, and what is there no more."""
+        """The replica has computed these blocks; returns (added, removed) blocks."""
         before = set(self._blocks)
         for block in hashes:
             self._blocks[block] = self._blocks.pop(block, None)
@@ -37,18 +36,18 @@ class Datastore:
     """The KV index of all replicas and their last loads, by the pod's uid."""
 
     def __init__(self, max_blocks: int = 1_000_000) -> None:
-        """`max_blocks`: most blocks that are kept of one replica, as told."""
+        """`max_blocks`: most blocks kept per replica."""
         self.index = KVIndex()
         self.max_blocks = max_blocks
         self.on_load: Callable[[str, Load | None], object] = lambda uid, load: None
-        """Called with a replica's uid when it has told a load; None: what it told does not hold any more."""
+        """Called with a replica's uid and its new load; None = its last load does not hold any more."""
         self._loads: dict[str, Load] = {}
         self._told: set[str] = set()
         """Replicas that have ever told a load."""
         self._draining: set[str] = set()
         """Replicas whose last load said that they drain."""
         self._computed: dict[str, list[Expectation]] = {}
-        """Prefills that are over, but whose blocks the replica may not have told yet."""
+        """Finished prefills whose blocks the replica may not have told yet."""
         self._approximated: dict[str, ApproximateBlocks] = {}
         """Replicas that are not listened to any more."""
 
@@ -71,13 +70,13 @@ class Datastore:
         self.on_load(uid, load)
 
     def lost(self, uid: str) -> None:
-        """The stream broke: load and blocks are unknown until they are told again."""
+        """The stream broke: load and blocks are unknown for now."""
         self._void(uid)
         self.on_load(uid, None)
 
     def distrusted(self, uid: str, max_blocks: int) -> None:
-        """What the replica tells is not believed any more: from now on it is taken to hold what it computes for this
-        gateway, at most so many blocks. It is as good a replica as one that never told anything."""
+        """The replica told impossible things: from now on it is assumed to hold its last `max_blocks` blocks computed
+        for this gateway, and counts as one that never told a load."""
         self._void(uid)
         self._told.discard(uid)
         self._approximated[uid] = ApproximateBlocks(max_blocks)
@@ -85,11 +84,11 @@ class Datastore:
         self.on_load(uid, None)
 
     def num_blocks(self, uid: str) -> int:
-        """Different blocks that are kept of the replica, as told."""
+        """Different blocks of the replica."""
         return self.index.num_blocks(uid)
 
     def approximates(self, uid: str) -> bool:
-        """Whether what the replica holds is not what it tells."""
+        """Whether the replica's blocks are assumed rather than told."""
         return uid in self._approximated
 
     def forget(self, uid: str) -> None:
@@ -101,8 +100,8 @@ class Datastore:
         self.on_load(uid, None)
 
     def computed(self, expectation: Expectation) -> None:
-        """A prefill is over. Its blocks stay expected until the replica's next line, which comes at about this time:
-        else they would be missing for a moment."""
+        """A prefill is over. Its blocks stay expected until the replica's next line, so that they are never missing in
+        between."""
         seq = self.index.seq(expectation.uid)
         if seq is None:  # the replica is gone: no line will come
             self.index.settle(expectation)
@@ -119,12 +118,12 @@ class Datastore:
         return load if load is not None and now < stale_at(load) else None
 
     def fell_silent(self, uid: str, now: float) -> bool:
-        """Whether the replica has told loads before and tells none now: something is wrong with it, or on the way."""
+        """Whether the replica has told loads before and tells none now."""
         return uid in self._told and self.load(uid, now) is None
 
     def drains(self, uid: str) -> bool:
-        """Whether the replica has said that it drains. Engines do not return from that but by a restart, so it holds
-        when the stream ends, until another load says otherwise."""
+        """Whether the replica has announced its drain. Only a restart ends a drain, so this holds beyond the stream,
+        until another load."""
         return uid in self._draining
 
     def _void(self, uid: str) -> None:
@@ -138,5 +137,5 @@ class Datastore:
 
 
 def stale_at(load: Load) -> float:
-    """From when on a load says nothing any more."""
+    """When a load becomes too old."""
     return load.time + LOAD_STALE_SECONDS

@@ -1,7 +1,7 @@
-"""The in-flight book: what each replica has of ours, by dispatch number. Whatever is taken is released exactly once.
+"""The in-flight book: this gateway's requests on each replica, by dispatch number. Taken once, released once.
 
-Together with a load line it tells what the engine has not counted yet: requests dispatched with a number above
-`load.seen` are not in the line's figures, and requests that ended since the line came still are.
+Shows what a load line lacks: requests dispatched with a number above `load.seen` are not in the line's figures, and
+requests that ended since the line still are.
 """
 
 from collections import deque
@@ -15,18 +15,17 @@ from fairlead.routing.replica import Decision
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
 
 TRIAL_SECONDS = 3.0
-"""A request that has been on a replica for so long, or whose prompt has been computed there, is not what kills it: what
-does so does it soon, mostly."""
+"""A request that has run for so long, or whose prompt is computed, is presumed harmless: killers mostly kill soon."""
 
 
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
-    """One request on one replica, from its dispatch until it is over. Only the router changes it."""
+    """One request on one replica, from dispatch to end. Only the router changes it."""
 
     decision: Decision
     dispatched_at: float
     work: Work = NO_WORK
-    """Its prompt, as far as it was to be computed."""
+    """The uncached part of its prompt."""
     num_seqs: int = 1
     """Sequences it occupies in the engine: one per prompt."""
     is_suspect: bool = False
@@ -36,9 +35,9 @@ class InFlightRequest:
     adapter_ready_at: float = 0.0
     """When its replica should have loaded that: others that ask for it wait no longer."""
     modelled_ttft_seconds: float | None = None
-    """What the engine's steps should take of the predicted time; None where nothing was predicted."""
+    """The engine's part of the predicted time; None = no prediction."""
     expectations: tuple[Expectation, ...] = ()
-    """The blocks that it makes the replica compute, while their prefill is not over."""
+    """Blocks that the replica computes for this request, until the prefill is over."""
     first_token_at: float | None = None
     accepted: bool = False
     """Whether the replica has begun to answer: until then it may yet refuse."""
@@ -53,7 +52,7 @@ class InFlightRequest:
 
     @property
     def dispatch(self) -> int:
-        """This gateway's how-manieth request to the replica it is, from 1."""
+        """This gateway's number of the request on the replica, from 1."""
         return self.decision.dispatch
 
 
@@ -69,7 +68,7 @@ class InFlightBook:
         self._ended: dict[str, deque[tuple[float, InFlightRequest]]] = {}
         """Those released lately, and when."""
         self._num_proven: dict[str, int] = {}
-        """By uid: up to which dispatch number an engine has told that the prompts are computed."""
+        """By uid: the last dispatch whose prompt is known to be computed."""
         self._num_suspects = 0
 
     @property
@@ -82,11 +81,11 @@ class InFlightBook:
         return len(self._requests.get(uid, ()))
 
     def requests(self, uid: str) -> Iterable[InFlightRequest]:
-        """What is in flight on one replica, in the order of dispatch."""
+        """Requests on one replica, in the order of dispatch."""
         return self._requests.get(uid, {}).values()
 
     def is_unproven(self, sent: InFlightRequest, now: float) -> bool:
-        """Whether it is so new to its replica that this might yet die of it."""
+        """Whether the replica may yet die of this new request."""
         is_computed = sent.first_token_at is not None or sent.dispatch <= self._num_proven.get(sent.uid, 0)
         return not is_computed and now < sent.dispatched_at + TRIAL_SECONDS
 
@@ -95,7 +94,7 @@ class InFlightBook:
         return any(self.is_unproven(sent, now) for sent in self._prefilling.get(uid, {}).values())
 
     def has_trial(self, uid: str, now: float) -> bool:
-        """Whether a request is on trial there: one that another replica may have died of, and this one yet might."""
+        """Whether a suspect is on trial on the replica."""
         return any(self.is_unproven(sent, now) for sent in self.suspects(uid))
 
     def suspects(self, *uids: str) -> Iterator[InFlightRequest]:
@@ -109,12 +108,12 @@ class InFlightBook:
         self._num_proven[uid] = max(num_seen, self._num_proven.get(uid, 0))
 
     def next_dispatch(self, uid: str, num_seen: int = 0) -> int:
-        """The number of the next dispatch to a replica. `num_seen`: what the engine already counts of ours, which is
-        more than this book knows of where the replica left and came back."""
+        """The number of the next dispatch to a replica. `num_seen`: the engine's own count, which is higher when the
+        replica left and came back."""
         return max(self._last_dispatch.get(uid, 0), num_seen) + 1
 
     def take(self, sent: InFlightRequest) -> None:
-        """Counts one more on its replica, until it is released."""
+        """Counts the request on its replica until it is released."""
         self._requests.setdefault(sent.uid, {})[sent.dispatch] = sent
         self._prefilling.setdefault(sent.uid, {})[sent.dispatch] = sent
         self._last_dispatch[sent.uid] = sent.dispatch
@@ -144,7 +143,7 @@ class InFlightBook:
         return True
 
     def unseen(self, uid: str, num_seen: int) -> Sequence[InFlightRequest]:
-        """Those in flight that the engine had not counted when it had seen `num_seen` dispatches; the oldest first."""
+        """Requests above `num_seen`, which the engine's load does not include; oldest first."""
         unseen = []
         for number, sent in reversed(self._requests.get(uid, {}).items()):
             if number <= num_seen:
@@ -153,25 +152,25 @@ class InFlightBook:
         return unseen[::-1]
 
     def context_per_token(self, uid: str) -> float | None:
-        """Mean context of the prompt tokens that a replica is computing for us; None where it computes none."""
+        """Mean context of this gateway's prompt tokens under computation on a replica; None = none."""
         works = [sent.work for sent in self._prefilling.get(uid, {}).values()]
         num_tokens = sum(work.tokens for work in works)
         return sum(work.context for work in works) / num_tokens if num_tokens else None
 
     def num_ended(self, uid: str, num_seen: int, since: float) -> int:
-        """Sequences that a load line of `since`, which includes `num_seen` dispatches, counts though they ended."""
+        """Sequences ended after `since` that a load line of then, with `num_seen` dispatches, includes."""
         lately = takewhile(lambda entry: entry[0] > since, reversed(self._ended.get(uid, ())))
         return sum(sent.num_seqs for _, sent in lately if sent.dispatch <= num_seen)
 
     def keep_only(self, uids: frozenset[str]) -> None:
-        """Forgets replicas that left, but for the requests they still have."""
+        """Forgets replicas that left and have no requests."""
         for uid in self._last_dispatch.keys() - uids - self._requests.keys():
             del self._last_dispatch[uid]
             self._ended.pop(uid, None)
             self._num_proven.pop(uid, None)
 
     def check(self) -> None:
-        """The book's invariants: only what is in flight is kept, in order, and they add up."""
+        """The book's invariants: only requests in flight, in order, and counts that add up."""
         for uid, requests in self._requests.items():
             if not requests or list(requests) != sorted(requests):
                 raise AssertionError(f"the requests of {uid} are out of order: {list(requests)}")

@@ -17,16 +17,16 @@ from itertools import islice
 from fairlead_protocol.blocks import BlockHash
 
 SWEEP_SLICE = 2048
-"""Blocks looked at for bits of replicas that left, per change that is applied: well below a millisecond."""
+"""Blocks looked at per applied change for bits of replicas that left: well below a millisecond."""
 
 
 class SeqGap(Exception):
-    """A change does not follow the one before it: the blocks must be listed again."""
+    """A change is missing: the blocks must be listed again."""
 
 
 @dataclass(slots=True, eq=False)
 class Expectation:
-    """Blocks that a replica is going to compute for a prompt of ours. Whoever expected them settles it."""
+    """Blocks that a replica will compute for a prompt of ours, until settled."""
 
     uid: str
     hashes: frozenset[BlockHash]
@@ -45,7 +45,7 @@ class KVIndex:
     def __init__(self, *, sweep_slice: int = SWEEP_SLICE) -> None:
         self._sweep_slice = sweep_slice
         self._blocks: dict[BlockHash, int] = {}
-        """Holders of each block: bits of slots, some of which may be retired."""
+        """Holders of each block: bits of slots, retired ones included."""
         self._expected: dict[BlockHash, int] = {}
         """The same for blocks that are being computed; never with bits of retired slots."""
         self._expected_again: dict[tuple[str, BlockHash], int] = {}
@@ -56,17 +56,17 @@ class KVIndex:
         self._uids: list[str | None] = []
         """By slot; None where it is free or retired."""
         self._in_use = 0
-        """Bits of the slots that are neither free nor retired."""
+        """Bits of slots with a replica."""
         self._retired = 0
         self._seqs: dict[str, int] = {}
         self._counts: dict[str, int] = {}
         """Blocks of each replica whose blocks are known."""
         self._sweeping = 0
-        """Retired bits that the sweep under way wipes out."""
+        """Retired bits wiped out by the sweep under way."""
         self._sweep: Iterator[BlockHash] = iter(())
 
     def __len__(self) -> int:
-        """Blocks in the index, those included that only replicas held whose bits are yet to be swept."""
+        """Blocks in the index, unswept ones of retired slots included."""
         return len(self._blocks)
 
     def seq(self, uid: str) -> int | None:
@@ -74,7 +74,7 @@ class KVIndex:
         return self._seqs.get(uid)
 
     def num_blocks(self, uid: str) -> int:
-        """How many blocks a replica holds, expected ones not counted."""
+        """Blocks of a replica without expected ones."""
         return self._counts.get(uid, 0)
 
     def hashes(self, uid: str) -> set[BlockHash]:
@@ -94,8 +94,8 @@ class KVIndex:
             self._enter(expectation)
 
     def apply(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
-        """The next change: first `removed` goes, then `stored` comes. Raises SeqGap, and changes nothing, where `seq`
-        is not the one after the last."""
+        """The next change: first `removed` goes, then `stored` comes. Raises SeqGap, and changes nothing, if a change
+        is missing."""
         last = self._seqs.get(uid)
         if last is None or seq != last + 1:
             raise SeqGap(f"change {seq} of replica {uid} came after {last}")
@@ -129,7 +129,7 @@ class KVIndex:
             self._retired = self._sweeping = 0
 
     def match(self, hashes: Sequence[BlockHash]) -> dict[str, int]:
-        """By replica, how many of the first blocks of a prompt it holds, expected ones included; no zeros."""
+        """By replica, how many of a prompt's first blocks it holds or is computing; no zeros."""
         blocks, expected, uids = self._blocks, self._expected, self._uids
         matched: dict[str, int] = {}
         holding, num_blocks = self._in_use, 0
@@ -150,7 +150,7 @@ class KVIndex:
         return matched
 
     def num_held(self, uid: str, hashes: Sequence[BlockHash]) -> int:
-        """How many of the first blocks of a prompt one replica holds, expected ones not counted."""
+        """How many of a prompt's first blocks one replica holds, without expected ones."""
         bit, blocks = self._bit(uid), self._blocks
         return next((num for num, block in enumerate(hashes) if not blocks.get(block, 0) & bit), len(hashes))
 
@@ -227,7 +227,7 @@ class KVIndex:
         return 0 if slot is None else 1 << slot
 
     def _take_slot(self, uid: str) -> int:
-        """The bit of a slot that nobody has used, or whose bits were swept."""
+        """The bit of an unused or swept slot."""
         slot = next(
             (slot for slot, user in enumerate(self._uids) if user is None and not self._retired >> slot & 1), None
         )

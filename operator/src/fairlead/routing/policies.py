@@ -1,7 +1,5 @@
-"""Routing policies: which of the candidates gets the request. One class each, and its line in `POLICIES`.
-
-A policy is made of `spec.routing`, where its own settings are.
-"""
+"""Routing policies: which candidate gets the request. A class each, made of `spec.routing`, and a line in
+`POLICIES`."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -16,29 +14,29 @@ from fairlead.routing.replica import Candidate, Decision
 
 
 class Policy(Protocol):
-    """Picks one candidate. It may keep state of its own (whose turn it is) but changes nothing else."""
+    """Picks one candidate. May keep state of its own, such as whose turn it is, and changes nothing else."""
 
     def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
-        """The decision among `candidates` (at least one). `in_flight`: this gateway's requests on every ready replica,
-        by uid, candidate or not."""
+        """Decides among `candidates` (at least one). `in_flight`: this gateway's requests on every ready replica, by
+        uid."""
         ...
 
 
 class _InTurn:
-    """Goes round by uid. Replicas that come or go do not disturb the order of the others."""
+    """Goes round by uid. Replicas that come or go do not change the others' order."""
 
     def __init__(self, _: Routing) -> None:
         self._last = ""
 
     def _next(self, candidates: Sequence[Candidate]) -> Candidate:
-        """The first candidate after the one that was picked last, in the circle of uids."""
+        """The first candidate after the last picked one, in the circle of uids."""
         last = self._last
         chosen = min(candidates, key=lambda candidate: (candidate.replica.uid <= last, candidate.replica.uid))
         self._last = chosen.replica.uid
         return chosen
 
     def _least_loaded(self, candidates: Sequence[Candidate]) -> tuple[Candidate, str]:
-        """The next of those with the fewest requests, and why."""
+        """The next one among those with the fewest requests, and why."""
         least = min(candidate.num_in_flight for candidate in candidates)
         ties = [candidate for candidate in candidates if candidate.num_in_flight == least]
         reason = f"fewest in flight ({least}) of {len(candidates)} with room"
@@ -46,14 +44,14 @@ class _InTurn:
 
 
 class PredictedTTFT(_InTurn):
-    """The replica from which the first token is expected soonest.
+    """The replica with the earliest expected first token.
 
-    - Differences that nobody notices (TIE_RATIO, TIE_SECONDS) decide nothing: among such replicas the one that has to
-      compute the fewest tokens gets the request, then the one with the fewest requests, then each in turn.
-    - A replica whose time cannot be foreseen (no load yet, no step cost) is taken to be a typical one: the median of
-      the foreseen times, in proportion to the requests it has of ours, beside the median of the others'. So it gets its
-      share under load, but neither every request, as if it took no time, nor none.
-    - Where nothing can be foreseen anywhere, the fewest requests decide.
+    - Differences below TIE_RATIO and TIE_SECONDS do not count: among ties the fewest uncached tokens decide, then the
+      fewest requests, then turns.
+    - A replica without a prediction (no load or step cost yet) counts as typical: the median predicted time, in
+      proportion to its requests against the others' median. So it gets its share under load, neither every request nor
+      none.
+    - Without any prediction the fewest requests decide.
     """
 
     TIE_RATIO = 0.05
@@ -86,7 +84,7 @@ class PredictedTTFT(_InTurn):
 
 
 class LeastLoaded(_InTurn):
-    """The fewest requests in flight. Ties go round in turn, so that equal replicas share a trickle evenly."""
+    """The fewest requests in flight. Ties go round in turn, so equal replicas share a trickle evenly."""
 
     def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
         return _decide(*self._least_loaded(candidates))
@@ -102,8 +100,8 @@ class RoundRobin(_InTurn):
 class PrefixHash:
     """Consistent hashing with bounded loads on the prompt's beginning (`Prompt.affinity`), as KubeAI defines it.
 
-    Every ready replica has `replication` places on a ring. The first candidate clockwise from the hash of the text is
-    taken whose requests in flight are at most (all in flight + 1) / replicas · meanLoadFactor; if none is, the first.
+    Every ready replica has `replication` places on a ring. Clockwise from the text's hash, the first candidate with at
+    most (all in flight + 1) / replicas · meanLoadFactor requests in flight is taken; without one, the first candidate.
     Source: Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads (2016); KubeAI's load balancer.
     """
 
@@ -128,10 +126,8 @@ class PrefixHash:
 
 
 class HashRing:
-    """A ring of consistent hashing: texts are spread over members, and few move when a member comes or goes.
-
-    Each member has `replication` places on a circle of 64-bit hashes (XXH64, as in KubeAI). It knows no loads.
-    """
+    """A ring of consistent hashing: few texts move when a member comes or goes. Each member has `replication` places on
+    a circle of 64-bit hashes (XXH64, as in KubeAI)."""
 
     def __init__(self, replication: int) -> None:
         self._replication = replication
@@ -164,7 +160,7 @@ class HashRing:
 
 
 def expected_seconds(candidates: Sequence[Candidate]) -> dict[str, float]:
-    """By uid: the predicted TTFT, or what stands in for it (`PredictedTTFT`); empty where nothing is predicted."""
+    """By uid: the predicted TTFT or its substitute (`PredictedTTFT`); empty = nothing is predicted."""
     known = [(each.predicted_ttft_seconds, each) for each in candidates if each.predicted_ttft_seconds is not None]
     expected = {each.replica.uid: seconds for seconds, each in known}
     if known and len(known) < len(candidates):

@@ -16,21 +16,21 @@ class Tokens:
     """One prompt as one tokenizer sees it. Hashes are computed when first asked for, per block size."""
 
     token_ids: Sequence[int]
-    """All of them, or those before its first image."""
+    """All token ids, or those before the first image."""
     extra: bytes = NO_EXTRA
-    """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
+    """Other inputs of the block hashes (`fairlead_protocol.blocks.extra_bytes`)."""
     _hashes: dict[int, list[BlockHash]] = field(default_factory=dict)
     second_start: int | None = None
     """Of a pair of texts, where the second begins, where the tokenizer tells the two apart."""
     num_estimated: int = 0
-    """Tokens from its first image on, of which only engines know what they are; 0 = it has none."""
+    """Estimated tokens from the first image on; 0 = no images."""
 
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids) + self.num_estimated
 
     def hashes(self, block_size: int) -> list[BlockHash]:
-        """Of the blocks that may be served from a cache: whole ones, never with the last token."""
+        """Of blocks that a cache may serve: whole ones, without the last token."""
         known = self._hashes.get(block_size)
         if known is None:
             end = num_cacheable_blocks(len(self.token_ids), block_size) * block_size
@@ -40,40 +40,39 @@ class Tokens:
 
 @dataclass(slots=True)
 class Prompt:
-    """What a request asks engines to read. A request with several prompts (completions) has them all."""
+    """All prompts of a request; completions may have several."""
 
     num_tokens: int = 0
     """Of all its prompts; an estimate while no tokenizer has seen them."""
     by_digest: dict[str, tuple[Tokens, ...]] = field(default_factory=dict)
-    """The prompts in the request's order, per tokenizer that has seen them."""
+    """The prompts in the request's order, per tokenizer."""
     affinity: str = ""
-    """The text whose hash says where PrefixHash sends it: the adapter and the beginning of the first user message."""
+    """Text hashed by PrefixHash: the adapter and the beginning of the first user message."""
     adapter: str | None = None
-    """The adapter that it is to be read with: only replicas that hold it are candidates."""
+    """Requested adapter: only replicas with the adapter are candidates."""
     too_long: dict[str, PromptError] = field(default_factory=dict)
-    """Why it fits no replica with such a tokenizer, by digest."""
+    """By digest, why the prompt exceeds every replica with that tokenizer."""
 
     def may_go_to(self, replica: Replica) -> bool:
-        """Whether the replica holds what it is to be read with."""
+        """Whether the replica has the requested adapter."""
         return self.adapter is None or self.adapter in replica.adapters
 
     def tokens(self, replica: Replica) -> tuple[Tokens, ...] | None:
-        """As this replica's tokenizer sees it; None where it has not been tokenised for it."""
+        """By this replica's tokenizer; None = not tokenised."""
         return self.by_digest.get(replica.digest)
 
     def num_tokens_on(self, replica: Replica) -> int:
-        """Of the whole prompt, as this replica's tokenizer sees it, or estimated."""
+        """Length of the whole prompt by this replica's tokenizer, or estimated."""
         prompts = self.tokens(replica)
         return self.num_tokens if prompts is None else sum(each.num_tokens for each in prompts)
 
     def longest_on(self, replica: Replica) -> int:
-        """Tokens of the longest of its prompts, as this replica's tokenizer sees it, without estimated ones; 0 where
-        they are not known."""
+        """Tokens of the longest prompt by this replica's tokenizer, without estimated ones; 0 = unknown."""
         return max((len(each.token_ids) for each in self.tokens(replica) or ()), default=0)
 
     def misfit(self, replica: Replica, load: Load | None) -> PromptError | None:
-        """Why this replica could never serve it, however long it waits: its adapters, its model's context, or its whole
-        KV cache; None where it may, or where nobody can tell."""
+        """Why this replica could never serve the prompt (adapter, context, size of the KV cache); None = it may, or
+        unknown."""
         limits = replica.limits
         if limits is not None and not self.may_go_to(replica):
             return UnknownAdapter(self.adapter or "", replica.adapters)

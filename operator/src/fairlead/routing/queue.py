@@ -14,24 +14,24 @@ _order = attrgetter("order")
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A request's place in line. It keeps its number, hence its place, through every attempt."""
+    """A request's place in line, kept through every attempt."""
 
     number: int
     """By when it came."""
     num_bytes: int
-    """Size of the request's body, held in memory while it waits."""
+    """Size of the request's body, in memory while it waits."""
     priority: int = 0
     """The lower goes first, as in the engine; among equals, who came first."""
     waiting_since: float | None = None
-    """When it entered the line, moved back by what it waited before; None while it is not in line."""
+    """When it entered the line, less earlier waiting; None = not in line."""
     waited_seconds: float = 0.0
-    """Time spent in line in all, up to the last time it left."""
+    """Total time in line, up to the last exit."""
     admitted: bool = False
     """Whether it was let go before: then it is taken back however many wait."""
     foreseen_at: float | None = None
-    """When it was foreseen what becomes of it: as soon as its prompt had been read, and once."""
+    """When the prediction was made, once the prompt had been read."""
     foreseen_ttft_seconds: float | None = None
-    """From then to its first token, the wait included; None where nobody could tell."""
+    """Predicted seconds from then to the first token, the wait included; None = no prediction."""
 
     @property
     def order(self) -> tuple[int, int]:
@@ -39,7 +39,7 @@ class Ticket:
         return self.priority, self.number
 
     def foresee(self, ttft_seconds: float | None, now: float) -> None:
-        """Notes what is foreseen, the first time: what has been waited since is known, and no forecast."""
+        """Notes the first prediction; later ones would include past waiting."""
         if self.foreseen_at is None:
             self.foreseen_at, self.foreseen_ttft_seconds = now, ttft_seconds
 
@@ -48,7 +48,7 @@ AnyTicket = TypeVar("AnyTicket", bound=Ticket)
 
 
 class PoolQueue(Generic[AnyTicket]):
-    """The line. It knows neither replicas nor clients: whoever owns it decides when the head may go."""
+    """The line. Its owner decides when the head may go; replicas and clients are unknown here."""
 
     def __init__(self, *, max_waiting: int, max_bytes: int) -> None:
         self.max_waiting = max_waiting
@@ -65,7 +65,7 @@ class PoolQueue(Generic[AnyTicket]):
         return iter(self._tickets)
 
     def next_number(self) -> int:
-        """For a new ticket, behind all of its priority that have one; it is not in line until it enters."""
+        """For a new ticket, behind all of its priority; it enters the line later."""
         self._issued += 1
         return self._issued
 
@@ -82,7 +82,7 @@ class PoolQueue(Generic[AnyTicket]):
         self.num_bytes += ticket.num_bytes
 
     def leave(self, ticket: Ticket, now: float) -> None:
-        """Takes `ticket` out, wherever it stands; one that is not in line is left alone."""
+        """Takes `ticket` out, if it is in line."""
         if ticket.waiting_since is None:
             return
         ticket.waited_seconds = max(0.0, now - ticket.waiting_since)
@@ -91,7 +91,7 @@ class PoolQueue(Generic[AnyTicket]):
         self.num_bytes -= ticket.num_bytes
 
     def num_ahead(self, ticket: Ticket) -> int:
-        """How many wait before `ticket`, whether it is in line or not."""
+        """Tickets in line before `ticket`, which may be outside."""
         return bisect_left(self._tickets, ticket.order, key=_order)
 
     def oldest_wait_seconds(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""How a replica stands at one moment: what its engine last said, corrected by what this gateway has done since."""
+"""A replica at one moment: its engine's last load, corrected by this gateway's requests since."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from fairlead.routing.replica import Load, Replica
 
 HUNG_SECONDS = 5.0
 HUNG_STEPS = 20.0
-"""A step that takes longer than HUNG_SECONDS, and longer than so many full ones should, hangs."""
+"""A step hangs when it takes longer than HUNG_SECONDS and than so many full steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """One replica, now. Without a load, only what this gateway has there is known."""
+    """One replica, now. Without a load, only this gateway's requests are known."""
 
     replica: Replica
     num_in_flight: int
@@ -31,11 +31,11 @@ class ReplicaState:
     load: Load | None = None
     """Its last load, where fresh."""
     unseen: Sequence[InFlightRequest] = ()
-    """Requests of this gateway that the load does not include; the oldest first."""
+    """This gateway's requests that the load does not include, oldest first."""
     num_ended: int = 0
-    """Sequences that the load includes though they ended since."""
+    """Sequences that ended but that the load includes."""
     context_per_token: float | None = None
-    """Mean context of the prompt tokens that are computed there, as far as they are ours; None where none are."""
+    """Mean context of this gateway's prompt tokens under computation; None = none."""
 
     @property
     def num_seqs(self) -> int:
@@ -46,11 +46,8 @@ class ReplicaState:
         return max(self.num_in_flight, self.load.running + self.load.waiting - self.num_ended + num_unseen)
 
     def has_room(self, num_uncached_tokens: int) -> bool:
-        """Whether one more prompt can begin there without waiting for another request to end.
-
-        By a load: a slot is free, and the free blocks hold the prompt (those in it that are cached may be in use, so
-        they are not counted). A replica with nothing to do takes any prompt.
-        """
+        """Whether a prompt can begin without waiting for another request to end: a slot is free, and free blocks hold
+        the prompt (cached blocks may be in use, so they are not deducted). An idle replica takes any prompt."""
         load, limits = self.load, self.replica.limits
         if load is None:
             return limits is None or self.num_in_flight < limits.max_num_seqs
@@ -63,12 +60,12 @@ class ReplicaState:
         return not load.draining and num_seqs < load.max_num_seqs and num_blocks <= load.kv_blocks_free
 
     def hangs(self) -> bool:
-        """Whether the engine's step takes so long that it will hardly end."""
+        """Whether the engine's step is so long that it will hardly end."""
         return self.load is not None and is_hanging(self.load)
 
     def loading_seconds(self, adapter: str | None, now: float) -> float:
-        """What a request that came now would wait for this adapter to be loaded: what the engine says, but no longer
-        than until it is there for a request that this gateway has sent since."""
+        """Seconds until the adapter is loaded, as the engine says, or earlier if a request sent since makes the engine
+        load it."""
         if adapter is None or self.load is None:
             return 0.0
         under_way = (max(0.0, sent.adapter_ready_at - now) for sent in self.unseen if sent.adapter == adapter)
@@ -77,10 +74,10 @@ class ReplicaState:
     def predicted_ttft(
         self, work: Work, now: float, not_before: float = -inf, adapter: str | None = None
     ) -> float | None:
-        """By the model alone, without overhead; None where load or step cost is unknown.
+        """By the model of steps, without overhead; None = load or step cost unknown.
 
-        `not_before`: when a prefix that the prompt has to wait for should be computed; its own steps come after that.
-        `adapter`: what it is to be read with.
+        `not_before`: when the prefix under computation should be ready; the prompt's own steps follow. `adapter`: of
+        the request.
         """
         load = self.load
         if load is None or not load.step_cost.is_known:
@@ -110,7 +107,7 @@ class ReplicaState:
 
 
 def is_hanging(load: Load) -> bool:
-    """Whether the engine's step takes so long, for what a step of this engine may cost, that it will hardly end."""
+    """Whether the engine's step is so long, against this engine's step cost, that it will hardly end."""
     tokens = tokens_per_step(load.token_budget, load.running)
     full = step_seconds(load.step_cost, running=load.running, kv_tokens=load.kv_tokens, prefill_tokens=tokens)
     return load.step_age_seconds > max(HUNG_SECONDS, HUNG_STEPS * full)

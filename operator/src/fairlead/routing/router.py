@@ -1,7 +1,7 @@
-"""One model's router: the replicas, what is known of each, and the policy, joined into `route`. Still pure.
+"""One model's router: replicas, books and policy, joined into `route`. Pure.
 
-It joins what engines tell (`Datastore`) with what this gateway does (the books) into a `ReplicaState` per replica,
-foresees the prompt's TTFT on each with `predictor`, and lets the policy pick. It knows no queue and no clock.
+Joins what engines tell (`Datastore`) with this gateway's books into a `ReplicaState` per replica, predicts the prompt's
+TTFT on each with `predictor`, and lets the policy pick. Knows neither queue nor clock.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,11 +24,11 @@ from fairlead_protocol.prompts import PromptError
 
 
 class _Cached(NamedTuple):
-    """What a replica has, or is going to have, of a prompt."""
+    """The part of a prompt that a replica has cached or is computing."""
 
     num_tokens: int
     ready_at: float
-    """When the last of it should be computed, as far as it is under way."""
+    """When the last of these tokens should be computed."""
 
 
 _NOTHING_CACHED = _Cached(0, -inf)
@@ -37,11 +37,11 @@ _SHORTEST_HELD_SECONDS = 0.0001
 
 
 class Router:
-    """Decides among replicas and keeps the books that decisions rest on."""
+    """Decides among replicas and keeps the books."""
 
     def __init__(self, policy: Policy, datastore: Datastore | None = None, gateway_id: str = "") -> None:
-        """`datastore`: shared by all routers of a process. `gateway_id`: this gateway's name in dispatch headers, and
-        so in `Load.seen`."""
+        """`datastore`: shared by all routers of a process. `gateway_id`: names this gateway in dispatch headers and
+        `Load.seen`."""
         self.policy = policy
         self.datastore = Datastore() if datastore is None else datastore
         self.gateway_id = gateway_id
@@ -53,9 +53,9 @@ class Router:
         self.held = HeldBook()
         self.replicas: tuple[Replica, ...] = ()
         self._kinds: dict[tuple[str, int], list[Replica]] = {}
-        """Replicas by digest and block size: what their caches hold of a prompt is found in one walk."""
+        """Replicas by digest and block size, for one walk of the index per kind."""
         self._holders: dict[str | None, frozenset[str]] = {}
-        """By adapter, for those that were asked for and are there: each look at a line asks for everybody in it."""
+        """By requested adapter; a look at a line asks for each of its tickets."""
 
     def set_replicas(self, replicas: Sequence[Replica]) -> None:
         """Replaces the ready replicas. Books about others are closed; what they have in flight stays counted."""
@@ -76,11 +76,10 @@ class Router:
         patient: bool = False,
         claimed: Collection[str] = (),
     ) -> InFlightRequest | None:
-        """Sends the prompt to a replica, until the caller releases it; None when nobody has room.
+        """Sends the prompt to a replica, until the caller releases it; None = no room.
 
-        `is_suspect`: another replica may have died of it, so that it is kept apart from others (`suspects`);
-        `patient`: it can wait until nobody's prompt is computed beside it. `claimed`: replicas, by uid, that somebody
-        waits for who goes before it.
+        `is_suspect`: a replica may have died of it, so it is isolated (`suspects`); `patient`: it can wait for a
+        replica that computes no other prompt. `claimed`: uids of replicas for which earlier requests wait.
         """
         candidates = self._unclaimed(prompt, now, claimed)
         if is_suspect:
@@ -95,12 +94,12 @@ class Router:
         return self._dispatch(decision, chosen, prompt, now, is_suspect=is_suspect)
 
     def holds_back(self, prompt: Prompt, now: float, *, patient: bool, claimed: Collection[str] = ()) -> bool:
-        """Whether a suspect waits only for the sake of keeping it apart: there is room for it."""
+        """Whether there is room for a suspect, which waits only for isolation."""
         found = self._unclaimed(prompt, now, claimed)
         return bool(found) and not self.suspects.for_suspect(found, self._well(now), now, patient=patient)
 
     def holders(self, adapter: str | None) -> frozenset[str]:
-        """The replicas that may be asked with this adapter, by uid."""
+        """Uids of the replicas with this adapter."""
         found = self._holders.get(adapter)
         if found is None:
             found = frozenset(each.uid for each in self.replicas if adapter is None or adapter in each.adapters)
@@ -109,13 +108,13 @@ class Router:
         return found
 
     def lacks(self, adapter: str) -> bool:
-        """Whether none of the replicas holds this adapter, all of which have told theirs."""
+        """Whether all replicas have told their adapters, and none has this one."""
         if not self.replicas or self.holders(adapter):
             return False
         return all(each.limits is not None for each in self.replicas)
 
     def usable(self, prompt: Prompt, now: float) -> frozenset[str]:
-        """The replicas that may serve the prompt, now or when they have room, by uid."""
+        """Uids of the replicas that may serve the prompt, full or not."""
         return frozenset(
             each.uid
             for each in self.replicas
@@ -123,8 +122,8 @@ class Router:
         )
 
     def _unclaimed(self, prompt: Prompt, now: float, claimed: Collection[str]) -> Sequence[Candidate]:
-        """Of the candidates those that nobody waits for: a claimed one still decides whether one that hangs or fell
-        silent has to do."""
+        """Candidates without claimed ones. Claimed replicas still decide whether a hanging or silent one is a
+        candidate."""
         return [each for each in self.candidates(prompt, now) if each.replica.uid not in claimed]
 
     def _well(self, now: float) -> list[str]:
@@ -133,10 +132,9 @@ class Router:
         return [uid for uid in uids if not self.datastore.drains(uid) and self.health.available(uid, now)]
 
     def candidates(self, prompt: Prompt, now: float) -> Sequence[Candidate]:
-        """The replicas that hold this prompt's adapter and have room for it now, with what is foreseen on each.
+        """Replicas with the prompt's adapter and room for it now, with predictions.
 
-        A replica that hangs is none while another is well, even if that one is full. One that fell silent is none
-        while another has room.
+        Hanging replicas are left out while another one is well, even a full one; silent ones while another has room.
         """
         holders = [replica for replica in self.replicas if prompt.may_go_to(replica)]
         states = [self._state(replica, now) for replica in holders if self._may_send(replica.uid, now)]
@@ -148,11 +146,10 @@ class Router:
         return heard or found
 
     def foreseen_ttft(self, prompt: Prompt, num_ahead: int, now: float) -> float | None:
-        """For a prompt that nobody has room for now: from now to its first token, behind so many that wait before it.
+        """Seconds from now to the first token of a prompt behind `num_ahead` waiting ones, when nobody has room.
 
-        The wait for a slot, and then the way through the replica where the token should come first, or through what
-        is queued there now if that takes longer. None where the replicas' step costs are not known, or no request
-        has ended yet that would tell for how long one holds its slot.
+        The wait for a slot, then the way through the best replica, or through its present queue if that is longer. None
+        = step costs are unknown, or no request has ended yet to tell how long slots are held.
         """
         well = self._well(now)
         holders = (replica for replica in self.replicas if replica.uid in well and prompt.may_go_to(replica))
@@ -172,7 +169,7 @@ class Router:
         return min(foreseen, default=None)
 
     def misfit(self, prompt: Prompt, now: float) -> PromptError | None:
-        """Why none of the ready replicas could ever serve the prompt; None where one may, or none is ready."""
+        """Why no ready replica could ever serve the prompt; None = one may, or none is ready."""
         errors = [prompt.misfit(replica, self.datastore.load(replica.uid, now)) for replica in self.replicas]
         found = [error for error in errors if error is not None]
         if not found or len(found) < len(errors):
@@ -183,7 +180,7 @@ class Router:
         return UnknownAdapter(prompt.adapter, {adapter for replica in self.replicas for adapter in replica.adapters})
 
     def expected_uncached(self, prompt: Prompt) -> int:
-        """Prompt tokens that the best replica would have to compute; all of them where none is ready."""
+        """Prompt tokens that the best replica would compute; all of them when none is ready."""
         cached = self._cached(prompt)
         uncached = (
             prompt.num_tokens_on(replica) - cached.get(replica.uid, _NOTHING_CACHED).num_tokens
@@ -199,10 +196,8 @@ class Router:
         self.capacity.accepted(sent.uid)
 
     def first_token(self, sent: InFlightRequest, now: float, *, learn: bool = True) -> None:
-        """The first token of the request came, so its prefill is over. Counts once.
-
-        `learn`: whether `now` is when it came, and not when a whole answer did: then the prediction is compared.
-        """
+        """The first token came, so the prefill is over. Counts once. `learn`: whether `now` is the first token's time
+        rather than a whole answer's; then the prediction is compared."""
         if not self.in_flight.first_token(sent, now):
             return
         for expectation in sent.expectations:
@@ -223,7 +218,7 @@ class Router:
         return self.suspects.died(sent, now) if failure is Failure.DIED else Suspicion.NONE
 
     def told(self, uid: str, load: Load) -> None:
-        """A replica has told its load. With nothing left to compute, whatever it counts is past its prompt."""
+        """A replica has told its load. With nothing left to compute, all its requests are past their prompts."""
         own = load.seen.get(self.gateway_id, 0)
         is_computed = not load.waiting and not load.queued_prefill_tokens
         if is_computed:
@@ -231,7 +226,7 @@ class Router:
         self.suspects.told(uid, sum(load.seen.values()) - own, load.time, are_computed=is_computed)
 
     def full(self, sent: InFlightRequest, now: float) -> None:
-        """The replica refused the request because its queue is full: it answered, so it is healthy."""
+        """The replica's queue was full: it answered, so it is healthy."""
         self.health.succeeded(sent.uid)
         self.capacity.refused(sent.uid, self.in_flight.count(sent.uid) - (not sent.released), now)
 
@@ -246,11 +241,11 @@ class Router:
                 self.held.observe(SlotUse(now - sent.dispatched_at, sent.work, sent.num_generated))
 
     def all_failing(self) -> bool:
-        """Whether there are replicas and the last news of every one was a failure."""
+        """Whether there are replicas, and each failed last."""
         return bool(self.replicas) and all(self.health.failing(replica.uid) for replica in self.replicas)
 
     def next_change(self, now: float) -> float | None:
-        """When time alone may give a replica room again; None when only an event can, such as an end or a load line."""
+        """When time alone may give a replica room; None = only an event can."""
         loads = (self.datastore.load(replica.uid, now) for replica in self.replicas)
         times = [stale_at(load) for load in loads if load is not None]
         changes = self.health.next_change(now), self.capacity.next_change(now), self.suspects.next_change(now)
@@ -258,7 +253,7 @@ class Router:
         return min(times, default=None)
 
     def _may_send(self, uid: str, now: float) -> bool:
-        """The load may disprove what was learnt from failures and refusals before it."""
+        """A newer load may overrule failures and refusals."""
         if self.datastore.drains(uid):
             return False
         if (load := self.datastore.load(uid, now)) is not None:
@@ -284,10 +279,8 @@ class Router:
         )
 
     def _seconds_to_slot(self, states: Sequence[ReplicaState], num_short: int) -> float | None:
-        """Until so many of this gateway's requests have ended on replicas that are full. None where it is not known.
-
-        What other gateways have there is theirs to fill again; where this one has nothing, it counts on them all.
-        """
+        """Until so many slots come free for this gateway; None = unknown. Other gateways refill their own slots; a
+        gateway without requests counts on all slots."""
         has_own = any(each.num_in_flight for each in states)
         per_second = 0.0
         for each in states:
@@ -300,7 +293,7 @@ class Router:
         return seconds_to_slot(num_short, per_second) if per_second else None
 
     def _cached(self, prompt: Prompt) -> dict[str, _Cached]:
-        """By uid: what of the prompt is in each replica's cache, or will be when the engine gets to it; no zeros."""
+        """By uid, the part of the prompt cached or under computation; no zeros."""
         cached: dict[str, _Cached] = {}
         index = self.datastore.index
         for (_, block_size), replicas in self._kinds.items():
@@ -316,11 +309,8 @@ class Router:
         return cached
 
     def _candidate(self, state: ReplicaState, prompt: Prompt, cached: _Cached, now: float) -> Candidate | None:
-        """The replica as a candidate for this prompt; None where it has no room for it, or never will have.
-
-        Room is needed for the longest of several prompts, since the engine takes them one after another. What is only
-        estimated holds nobody up: the engine will know.
-        """
+        """The replica as a candidate; None = no room, or never any. The longest of several prompts needs room, since
+        the engine takes one after another. Estimates hold no prompt up."""
         replica = state.replica
         num_uncached = prompt.num_tokens_on(replica) - cached.num_tokens
         num_at_once = min(num_uncached, prompt.longest_on(replica))

@@ -1,8 +1,8 @@
-"""Suspects: requests that a replica may have died of, and their time on another one, kept apart from the rest. Pure.
+"""Suspects: requests that a replica may have died of, isolated on another replica. Pure.
 
-A connection per request breaks, one after another, when a process dies: they tell of one death. Alone among requests
-whose prompts have been computed a suspect shows by the next death that it is the cause, and it takes nobody else with
-it who has not begun yet. Who calls it is the router; who waits is not its business.
+When a process dies, the connections of its requests break one after another: one death. Alone among requests with
+computed prompts, a suspect is proven guilty by the next death, which then kills no request that has not begun. Called
+by the router; the line is not known here.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,16 +13,16 @@ from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightBook, InFlightRequ
 from fairlead.routing.replica import Candidate
 
 SAME_DEATH_SECONDS = 1.0
-"""Broken connections to one replica within this time tell of the same death."""
+"""Connections to one replica that break within this time belong to the same death."""
 
 
 class Suspicion(Enum):
-    """Whether a replica's death may be the doing of a request that was there."""
+    """Whether a request may have killed its replica."""
 
     NONE = "none"
-    """It had been computed without harm, and others had not."""
+    """The request had been computed without harm, unlike others."""
     SHARED = "shared"
-    """It is one of several that may have done it."""
+    """Several requests are suspected."""
     SOLE = "sole"
     """Nobody else is known that could have."""
 
@@ -39,17 +39,17 @@ class _Death:
 
 @dataclass(slots=True)
 class _Others:
-    """Other gateways' requests on a replica, as far as its load lines tell of them."""
+    """Other gateways' requests on a replica, by its load lines."""
 
     num_seen: int
     num_computed: int
-    """Of these, how many a line that had nothing left to compute told of."""
+    """Requests seen by the last line that had nothing left to compute."""
     since: float
     """When `num_seen` grew last."""
 
 
 class Suspects:
-    """Of one model's replicas. Except for the last replica that is well, others stay away from where there is one."""
+    """Of one model's replicas. Other requests avoid replicas with a suspect, unless no other healthy one is left."""
 
     def __init__(self, book: InFlightBook) -> None:
         self._book = book
@@ -58,12 +58,12 @@ class Suspects:
         self._others: dict[str, _Others] = {}
         """By the replica's uid."""
         self._reserved = ""
-        """The replica that empties of unproven requests for the sake of a suspect; by uid."""
+        """Uid of the replica that is being emptied of unproven requests for a suspect."""
         self._reserved_until = 0.0
 
     def told(self, uid: str, num_others: int, now: float, *, are_computed: bool) -> None:
-        """The replica counts so many requests of other gateways: one of those may kill it as well. `are_computed`: it
-        has nothing left to compute."""
+        """The replica counts so many requests of other gateways, any of which may kill it. `are_computed`: nothing is
+        left to compute."""
         others = self._others.get(uid)
         if others is None or num_others < others.num_seen:  # it is new, or began to count anew
             others = self._others[uid] = _Others(0, 0, now)
@@ -73,7 +73,7 @@ class Suspects:
             others.num_computed = num_others
 
     def died(self, sent: InFlightRequest, now: float) -> Suspicion:
-        """The replica died under this request, which is still in flight there."""
+        """The replica died under this request, which is still in flight."""
         uid, death = sent.uid, self._deaths.get(sent.uid)
         if death is None or sent.dispatch not in death.present or now - death.time > SAME_DEATH_SECONDS:
             requests = list(self._book.requests(uid))
@@ -89,7 +89,7 @@ class Suspects:
         return Suspicion.SHARED if len(death.suspects) > 1 or death.has_others else Suspicion.SOLE
 
     def for_others(self, candidates: Sequence[Candidate], well: Collection[str], now: float) -> Sequence[Candidate]:
-        """Where one that is no suspect may go. `well`: the replicas that may be sent requests, full ones too."""
+        """Candidates for a request that is no suspect. `well`: replicas that may be sent requests, full ones too."""
         kept = {uid for uid in well if self._is_reserved(uid, now) or self._book.has_trial(uid, now)}
         if not kept or len(kept) == len(well):
             return candidates
@@ -98,10 +98,8 @@ class Suspects:
     def for_suspect(
         self, candidates: Sequence[Candidate], well: Collection[str], now: float, *, patient: bool
     ) -> Sequence[Candidate]:
-        """Where a suspect may go: never to another one, nor to the last replica that has none.
-
-        `patient`: nor to where another request is unproven; a replica is reserved for it, and soon has none.
-        """
+        """Candidates for a suspect: no replica with another suspect, and not the last one without. `patient`: no
+        replica with unproven requests either; one is reserved, and soon has none."""
         on_trial = {uid for uid in well if self._book.has_trial(uid, now)}
         if len(on_trial) >= max(1, len(well) - 1):
             return []
@@ -117,7 +115,7 @@ class Suspects:
         return quiet or free
 
     def next_change(self, now: float) -> float | None:
-        """When time alone ends a trial, or makes a reserved replica ready for one; None where there is neither."""
+        """When time alone ends a trial or frees the reserved replica; None = neither."""
         kept_free = self._book.requests(self._reserved) if self._is_reserved(self._reserved, now) else ()
         requests = [*self._book.suspects(), *kept_free]
         ends = (each.dispatched_at + TRIAL_SECONDS for each in requests if self._book.is_unproven(each, now))
