@@ -1,10 +1,9 @@
-"""Adapters on engines that run: each ready engine is asked what it has, and to load and unload what differs.
+"""Adapters on running engines: asks each ready engine for its adapters, and has it load and unload the difference.
 
-Who calls it: the reconciler, after children are applied and before the status is written. It waits for no loading: each
-engine's is done by a task of its own (`pod_adapters.py`), at whose end the LLMDeployment is looked at again. It is
-level-triggered: what a restarted operator has to know, `status.adapters` says, and a pod that has become ready, whose
-engine has none, is brought to the same by the next look. Only what was listed once is unloaded: others are their
-owner's.
+Called by the reconciler, after children are applied and before the status is written. Does not wait for loading: a task
+per engine (`pod_adapters.py`) loads, and then has the LLMDeployment looked at again. Level-triggered: after a restart
+`status.adapters` is the memory, and a newly ready pod is brought up to date by the next look. Adapters that were never
+listed are their owner's and stay.
 """
 
 import asyncio
@@ -24,9 +23,9 @@ from fairlead.kube.client import JsonObject
 from fairlead.manifests.source import PlacedAdapter
 
 PROGRESS_SECONDS = 1.0
-"""So often the status follows what is loaded, while more is to be loaded."""
+"""Least seconds between two statuses while adapters are being loaded."""
 LookAgain = Callable[[Key, float], None]
-"""Has an LLMDeployment looked at again, in so many seconds."""
+"""Has an LLMDeployment looked at again in so many seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class AdapterState:
     name: str
     served_name: str
     source: str
-    """Where it was loaded from, as it was listed then; empty = from nowhere yet."""
+    """The loaded adapter's source; empty = not loaded yet."""
     num_loaded: int
     """Ready replicas that have loaded it."""
     reason: str
@@ -72,7 +71,7 @@ class AdapterStates:
 
 @dataclass(frozen=True, slots=True)
 class OnPod:
-    """One ready pod's adapters: what its engine has, and what is downloaded beside it."""
+    """One ready pod's adapters: on the engine, and downloaded beside it."""
 
     adapters: PodAdapters
     downloads: PodDownloads
@@ -84,7 +83,7 @@ class OnPod:
     async def look(
         self, pod: JsonObject, placed: Collection[PlacedAdapter], ours: Collection[str], kept: Collection[str]
     ) -> None:
-        """As `PodAdapters.look`. `kept`: names of those that engines had when the status was last written."""
+        """As `PodAdapters.look`. `kept`: adapters that engines had at the last status."""
         paths = {each.name: self.path(each) for each in placed}
         listed = {name: path for name, path in paths.items() if path}
         awaited = {each.name for each in placed if each.is_downloaded and not paths[each.name]}
@@ -96,14 +95,14 @@ class OnPod:
 
 
 class AdapterLoader:
-    """Brings every ready engine to what the spec lists."""
+    """Brings every ready engine to the adapters of the spec."""
 
     def __init__(
         self,
         look_again: LookAgain = lambda key, seconds: None,
         engines: HttpEngineAdapters | None = None,
     ) -> None:
-        """`look_again`: called when there is something new about an engine's adapters."""
+        """`look_again`: called when an engine's adapters have changed."""
         self._look_again = look_again
         self._engines = engines or HttpEngineAdapters()
         self._downloads: dict[Key, AdapterDownloads] = {}
@@ -121,8 +120,8 @@ class AdapterLoader:
             await self.forget(key)
 
     async def bring(self, observed: Observed, wanted: Desired) -> AdapterStates:
-        """Asks ready engines, all at once; where nothing is listed and nothing was, nobody is asked. Waits for no
-        loading, and never raises for what engines answer."""
+        """Asks all ready engines at once, or nobody when nothing is or was listed. Does not wait for loading, and never
+        raises for engines' answers."""
         if wanted.obstacle is not None or wanted.deployment is None:
             return AdapterStates(None)
         before = {each["name"]: each for each in (observed.body.get("status") or {}).get("adapters") or ()}
@@ -184,14 +183,14 @@ async def _stop(pods: Mapping[str, PodAdapters]) -> None:
 
 
 def _is_kept(adapter: PlacedAdapter, before: Mapping[str, Any] | None) -> bool:
-    """Whether engines that have it, and of which this operator does not know who told them what, have the one that is
-    listed: its source is the one that the status told of. A status that tells of none was written before it did."""
+    """After a restart of the operator: whether the adapter loaded under this name is the listed one, because the status
+    recorded the same source. Older statuses record no source."""
     said = (before or {}).get("source")
     return said == adapter.source or (said is None and (before or {}).get("reason") == Reason.ADAPTER_LOADED)
 
 
 def _state(adapter: PlacedAdapter, on_pods: Mapping[str, OnPod], before: Mapping[str, Any]) -> AdapterState:
-    """What is said of one, by what the ready engines have."""
+    """One adapter's state, from the ready engines."""
     num_loaded = sum(each.adapters.serves(adapter.name) for each in on_pods.values())
     troubles = ((pod, each.adapters.trouble(adapter.name)) for pod, each in on_pods.items())
     refusals = [(pod, sentence) for pod, sentence in troubles if sentence is not None]

@@ -1,7 +1,7 @@
 """Applier: carries out a Plan and writes the status. The only writer of children and of pods.
 
-It never touches an object that another owner has: it looks at the live object first and names its uid in what it
-applies. Engines are asked to drain over HTTP: best effort, because the SIGTERM that follows asks again.
+Objects of other owners are never touched: the live object is read first, and its uid is part of what is applied. Asking
+engines to drain over HTTP is best effort, because SIGTERM asks again.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from fairlead_protocol.messages import PATH_DRAIN
 logger = logging.getLogger(__name__)
 
 DRAIN_LIMITS = TimeLimits(connect=2.0, first_byte=2.0, silence=2.0, whole=2.0)
-"""For one engine's answer: a victim that hangs delays scale-down by so much, and no more."""
+"""For one engine's answer: a hanging victim delays scale-down by so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Applied:
 
     changes: tuple[ChildChange, ...] = ()
     problems: tuple[Problem, ...] = ()
-    """What the API refused for good, objects that are not ours, and (as `Reconciling`) what has to go first."""
+    """Final refusals of the API, objects that are not ours, and (as `Reconciling`) objects that have to go first."""
     is_refused: bool = False
-    """Whether the API server takes a child as it is to be never: only another spec, or another server, helps."""
+    """Whether the API server refuses a child for good: only another spec, or another server, helps."""
 
 
 async def ask_to_drain(pods: Iterable[JsonObject]) -> None:
@@ -82,7 +82,7 @@ def engine_url(pod: JsonObject) -> str:
 
 
 class Applier:
-    """Remembers what children looked like after it wrote them, so that it does not argue with webhooks for ever."""
+    """Remembers children as written, to not argue with webhooks for ever."""
 
     def __init__(
         self,
@@ -99,15 +99,15 @@ class Applier:
         self._now = now
         self._settled: dict[Key, dict[ChildKey, str]] = {}
         self._asked: dict[Key, set[str]] = {}
-        """Uids of pods. A mark is seen only when the watch has brought it, and until then the choice may look
-        different: without this memory a second look in between would take a second victim."""
+        """Uids of pods. The watch brings a mark late; without this memory a look in between would take a second
+        victim."""
 
     def settled(self, key: Key) -> Mapping[ChildKey, str]:
         """For `make_plan`."""
         return self._settled.get(key, {})
 
     def asked(self, key: Key, pods: Iterable[JsonObject]) -> Collection[str]:
-        """For `make_plan`: those of the pods that this process has asked to drain."""
+        """For `make_plan`: pods that this process has asked to drain."""
         asked = self._asked.get(key, set())
         asked &= {pod["metadata"]["uid"] for pod in pods}
         return asked
@@ -118,7 +118,7 @@ class Applier:
         self._asked.pop(key, None)
 
     async def apply(self, plan: Plan, owner: JsonObject) -> Applied:
-        """Raises KubeError for what may succeed when it is tried again; what will not is among the problems."""
+        """Raises KubeError for passing errors; final ones are among the problems."""
         changes: list[ChildChange] = []
         problems: list[Problem] = []
         is_refused = False
@@ -139,7 +139,7 @@ class Applier:
     async def _apply_child(
         self, manifest: Manifest, owner: JsonObject, changes: list[ChildChange], problems: list[Problem]
     ) -> bool:
-        """Whether the API server refuses it as it is."""
+        """Whether the API server refuses the child for good."""
         resource = BY_KIND[manifest["kind"]]
         try:
             metadata = manifest["metadata"]
@@ -166,7 +166,7 @@ class Applier:
         return False
 
     async def _drain(self, pods: Sequence[JsonObject], owner: JsonObject, changes: list[ChildChange]) -> None:
-        """Marks first: after a restart, what is marked is found again, and what was only asked is not."""
+        """Marks first: a restart finds marks again, but not requests to drain."""
         if not pods:
             return
         asked = self._asked.setdefault((owner["metadata"]["namespace"], owner["metadata"]["name"]), set())
@@ -179,8 +179,8 @@ class Applier:
         await self._ask_to_drain(pods)
 
     async def _mark(self, pod: JsonObject) -> None:
-        """`pod`: its metadata. Raises KubeError for what may pass. Where it is not allowed, the pod is asked to drain
-        without a mark."""
+        """`pod`: its metadata. Raises KubeError for passing errors. Without the right to mark, the pod is only asked to
+        drain."""
         name, namespace = pod["name"], pod["namespace"]
         patch = {"metadata": {"annotations": mark(self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))}}
         try:
@@ -203,7 +203,7 @@ class Applier:
 
 
 def ownership_problem(live: JsonObject, owner: JsonObject) -> Problem | None:
-    """Why a live object must not be written on behalf of this LLMDeployment; None = it is ours."""
+    """Why a live object must not be written for this LLMDeployment; None = it is ours."""
     if is_owned(live, owner["metadata"]["uid"]):
         return None
     what = f"{live['kind']} {live['metadata']['name']!r}"

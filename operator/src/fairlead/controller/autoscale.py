@@ -1,10 +1,9 @@
 """The autoscaler's story, on one screen: signals → recommend → LLMDeployment /scale. `tick` looks at every
-LLMDeployment, `look` is what happens with one.
+LLMDeployment, `look` at one.
 
-Who calls it: the operator, while it holds the Lease. It decides nothing itself (`fairlead.autoscaler` does) and writes
-the scale, Events and `status.scaling`, which of what it does not scale says only what gateways see: the controller
-alone brings the count to the Deployment. It looks at regular intervals, and at once when a gateway says that somebody
-waits.
+Called by the operator while it holds the Lease. `fairlead.autoscaler` decides; here the scale, Events and
+`status.scaling` are written, for LLMDeployments that Fairlead does not scale only the gateways' figures. The controller
+brings the count to the Deployment. Looks come at intervals, and at once when a gateway reports waiting requests.
 """
 
 import asyncio
@@ -44,14 +43,14 @@ from fairlead.manifests.measured_profile import mounted_profile
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS = 10.0
-"""`status.scaling` of one LLMDeployment is written at most this often, but for decisions, which are told at once."""
+"""Least seconds between two writes of one `status.scaling`, but for decisions, which are written at once."""
 UNTARGETED_PERCENTILE = 90
-"""Of the times to first token of what has no targets: that of the column TTFT-P90."""
+"""Of the times to first token without a target: the column TTFT-P90."""
 PAUSE_SECONDS = 0.25
-"""Least time between two looks, however often gateways ask for one."""
+"""Least seconds between two looks, however often gateways ask."""
 COLD_START_WEIGHT = 0.5
-"""Of the newest pod in the mean: the second start on a node is often much faster than the first, which had to pull the
-image, and it is the next start that matters."""
+"""Weight of the newest pod in the mean: second starts on a node, which has the image, are often much faster, and the
+next start matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +70,16 @@ class ScaleTarget:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """How long a replica takes to start, measured on the pods of one LLMDeployment: so far ahead the autoscaler has to
-    look. Immutable; `observe` makes the next one."""
+    """How long a replica takes to start, measured on one LLMDeployment's pods: the autoscaler's horizon. Immutable;
+    `observe` makes the next one."""
 
     mean: float | None = None
-    """Of creation → ready, in seconds, without the downloads that the next start may be spared; None = no pod was seen
-    to start."""
+    """Mean seconds from creation to ready, without downloads that the next start may be spared; None = no start was
+    seen."""
     measured: frozenset[str] = frozenset()
-    """Uids of the pods it has been measured on, of those that still exist."""
+    """Uids of existing pods that were measured."""
     download: float = 0.0
-    """What the next start has to download on top, in seconds."""
+    """Seconds of download that the next start needs."""
 
     @property
     def seconds(self) -> float | None:
@@ -89,15 +88,15 @@ class ColdStart:
 
     @classmethod
     def resumed(cls, seconds: float | None, pods: Iterable[Mapping[str, Any]]) -> "ColdStart":
-        """As an earlier process left it: with a figure of its own, the pods that are ready by now are part of it."""
+        """State of an earlier process: with a known figure, the ready pods are part of it."""
         ready = {pod["metadata"]["uid"] for pod in pods if became_ready(pod) is not None}
         return cls(seconds, frozenset(ready if seconds is not None else ()))
 
     def observe(self, pods: Iterable[Mapping[str, Any]], cache: ModelCache | None = None) -> "ColdStart":
-        """With what pods that became ready have taken, oldest first. `cache`: where they keep a downloaded model.
+        """Adds pods that became ready, oldest first. `cache`: where they keep a downloaded model.
 
-        What is on a claim that they share, the next one finds. Of nodes, the newest pod tells: where it found the model
-        there were no new nodes left, or it would have been sent to one.
+        A shared claim spares the next pod its download. With nodes' folders the newest pod decides: if it found the
+        model, no new nodes were left.
         """
         mean, seen, download = self.mean, list(pods), self.download
         measured = self.measured & {pod["metadata"]["uid"] for pod in seen}
@@ -114,7 +113,7 @@ class ColdStart:
 
 @dataclass(slots=True)
 class ScalingMemory:
-    """What is remembered of one LLMDeployment from tick to tick; gone with the process."""
+    """Memory of one LLMDeployment between ticks; lost with the process."""
 
     uid: str
     history: History
@@ -128,7 +127,7 @@ class ScalingMemory:
 
 
 def measured_capacity(target: ScaleTarget) -> Capacity | None:
-    """What a replica will take, by the profile that the engine's pods are to begin with; None = they have none."""
+    """Capacity of a replica by the engine's measured profile; None = no profile."""
     config, engine = target.observed.engine_config, target.deployment.spec.engine
     profile = None if config is None else mounted_profile(config)
     if profile is None:
@@ -152,8 +151,8 @@ class Autoscaler:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`interval`: most seconds between ticks. `policy`: what it refuses keeps its replicas. `clock`: monotonic, for
-        windows. `now`: for what people read."""
+        """`interval`: most seconds between ticks. `policy`: LLMDeployments that it refuses keep their replicas.
+        `clock`: monotonic, for windows. `now`: for times that people read."""
         self.cluster = cluster
         self.gateways = gateways
         self.writer = writer
@@ -165,9 +164,9 @@ class Autoscaler:
         self._now = now
         self._memories: dict[Key, ScalingMemory] = {}
         self._read: dict[Key, tuple[JsonObject, LLMDeployment | None]] = {}
-        """Objects as last seen, and what was made of them."""
+        """Objects as last seen, and decoded."""
         self._told_at: dict[Key, float] = {}
-        """When the status of one that Fairlead does not scale was last written."""
+        """When the status of unscaled LLMDeployments was last written."""
 
     async def run(self) -> None:
         """Follows the gateways and ticks."""
@@ -184,8 +183,8 @@ class Autoscaler:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def tick(self) -> None:
-        """One look at everything. What the API refuses is tried again at the next. While it is not known what there is,
-        nothing is looked at, and nothing forgotten."""
+        """One look at everything. What the API refuses is tried again at the next tick. Before the indexes are filled,
+        nothing is looked at or forgotten."""
         if not self.cluster.is_bound:
             return
         readings = self.gateways.readings()  # what every gateway has said lately
@@ -215,8 +214,7 @@ class Autoscaler:
         await self.report(target, signals, recommendation)  # status.scaling
 
     def targets(self) -> Iterator[ScaleTarget]:
-        """Those that Fairlead scales. One whose spec cannot be understood, breaks a rule or is refused, keeps its
-        replicas."""
+        """LLMDeployments that Fairlead scales. Those with an invalid or refused spec keep their replicas."""
         keys = sorted(self.cluster.keys())
         self._read = {key: self._read[key] for key in keys if key in self._read}
         for key in keys:
@@ -229,8 +227,7 @@ class Autoscaler:
                 yield ScaleTarget(key, deployment, autoscaling, observed)
 
     def _understood(self, key: Key, body: JsonObject) -> LLMDeployment | None:
-        """None where Fairlead does not scale it. Read once for each change: ticks are frequent, and a template may have
-        a megabyte."""
+        """None = not scaled by Fairlead. Decoded once per change: ticks are frequent, and templates may be large."""
         known = self._read.get(key)
         if known is None or known[0] is not body:
             known = self._read[key] = body, self._scaled(body)
@@ -263,7 +260,7 @@ class Autoscaler:
         )
 
     def memory(self, target: ScaleTarget) -> ScalingMemory:
-        """Made at the first tick; what people were told before a restart is read from the object."""
+        """Made at the first tick; earlier history is read from the object."""
         uid, known = target.deployment.metadata.uid, self._memories.get(target.key)
         if known is None or known.uid != uid:
             told, seconds = target.deployment.status.get("scaling") or {}, None
@@ -292,7 +289,7 @@ class Autoscaler:
         await self.recorder.record(target.observed.body, Announcement(EventType.NORMAL, reason, message))
 
     async def report(self, target: ScaleTarget, signals: Signals, recommendation: Recommendation) -> None:
-        """Writes `status.scaling` if it says something new, and not too often. Raises KubeError."""
+        """Writes `status.scaling` if it has changed, and not too often. Raises KubeError."""
         memory = self.memory(target)
         percentile = targets_of(target.autoscaling).percentile
         scaling = scaling_status(signals, percentile, recommendation, memory.changes)
@@ -302,7 +299,7 @@ class Autoscaler:
         memory.reported, memory.reported_at = scaling, signals.time
 
     async def report_others(self, readings: Readings) -> None:
-        """What Fairlead does not scale, or no longer, says no more than what gateways see of it."""
+        """Writes the gateways' figures of LLMDeployments that Fairlead does not scale, or no longer."""
         scaled = {target.key for target in self.targets()}
         for key in self._memories.keys() - scaled:
             del self._memories[key]

@@ -37,13 +37,13 @@ from fairlead.operator_settings import OperatorSettings
 CHILD_VERBS = ("get", "list", "watch", "create", "patch", "delete")
 WATCH_VERBS = ("list", "watch")
 WATCHED = (LLMDEPLOYMENTS, *CHILDREN, PODS)
-"""What an operator cannot do without, in any namespace that it looks after."""
+"""Kinds that an operator must watch in each of its namespaces."""
 QUESTIONS_AT_ONCE = 8
-"""Questions about rights that are on their way at the same time; API servers ration a client's requests."""
+"""Questions about rights under way at once; API servers ration a client's requests."""
 ANSWER_SECONDS = 10.0
 """How long an answer to one may take."""
 ATTEMPTS = 3
-"""How often one is asked where the server fails, or is not there."""
+"""Attempts at a question while the server fails or is away."""
 PAUSE_SECONDS = 1.0
 """Between two of them."""
 
@@ -54,21 +54,21 @@ class MissingRights(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What there is beyond the kinds that every cluster has."""
+    """Capabilities beyond the kinds that every cluster has."""
 
     kinds: tuple[Resource, ...] = ()
-    """Optional kinds of child that are served, and that we may write. Some may be switched off: they are watched all
-    the same, so that those made before are found and removed."""
+    """Optional kinds of child that are served and writable. Kinds that are switched off are watched too, to remove
+    earlier children."""
     wanted: frozenset[str] = frozenset()
-    """Those of them that are to be made, by `kind`."""
+    """Kinds of these to make, by `kind`."""
     done_without: tuple[str, ...] = ()
-    """A sentence for each optional kind that the settings want and that cannot be had."""
+    """A sentence for each wanted kind that is not available."""
     namespaces: tuple[str, ...] | None = None
-    """Those of the settings' namespaces that can be watched; None = all there are, as the settings want."""
+    """Namespaces of the settings that can be watched; None = all, as the settings want."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """A sentence for each of the others."""
     unanswered: str | None = None
-    """A sentence about rights that could not be asked for, and count as given; None = there is an answer to all."""
+    """A sentence about rights without an answer, which count as given; None = all were answered."""
 
     @property
     def watched(self) -> tuple[tuple[Resource, ...], tuple[str, ...] | None]:
@@ -82,7 +82,7 @@ BASIC = Capabilities()
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """What may be done to one kind of object in one namespace."""
+    """A verb on one kind of object in one namespace."""
 
     verb: str
     """As in a Role: get, list, watch, create, patch, delete."""
@@ -109,7 +109,7 @@ def rights(
 
 
 async def is_served(client: KubeClient, resource: Resource) -> bool:
-    """Whether the API has this kind in this version. Raises KubeError for any answer but yes and no."""
+    """Whether the API has this kind in this version. Raises KubeError for any other answer."""
     path = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
     try:
         document = await client.request("GET", path)
@@ -121,17 +121,17 @@ async def is_served(client: KubeClient, resource: Resource) -> bool:
 
 
 class AccessReviews:
-    """Asks the API server what we may do. Where it does not say, nothing counts as missing, and `refusal` says why:
-    hardened clusters let nobody ask, and others serve no such question."""
+    """Asks the API server about our rights. Without an answer no right counts as missing, and `refusal` says why:
+    hardened clusters refuse such questions, others do not serve them."""
 
     def __init__(self, client: KubeClient) -> None:
-        """Asks nothing yet. Questions are put to whom `client` talks to, and about whoever it is there."""
+        """Asks nothing yet. Questions are about the user of `client`."""
         self._client = client
         self.refusal: str | None = None
         """Why the last questions have no answer; None = all had one. Nothing more is asked then."""
 
     async def missing(self, wanted: Iterable[Right]) -> list[Right]:
-        """Those of the rights that we certainly do not have, in their order."""
+        """The rights that we certainly lack, in order."""
         gate, asked = asyncio.Semaphore(QUESTIONS_AT_ONCE), list(wanted)
 
         async def lacks(right: Right) -> bool:
@@ -142,7 +142,7 @@ class AccessReviews:
         return [right for right, is_missing in zip(asked, answers, strict=True) if is_missing]
 
     async def _is_allowed(self, right: Right) -> bool:
-        """True too where there is no answer: who is not told what is missing finds out by trying."""
+        """True also without an answer: a missing right then shows in use."""
         attributes = {"verb": right.verb, "group": right.group, "resource": right.plural}
         attributes |= {"namespace": right.namespace, "subresource": right.subresource}
         review = {
@@ -164,8 +164,8 @@ class AccessReviews:
 
 
 async def may_list(client: KubeClient, resource: Resource, namespace: str | None) -> bool:
-    """False where a list of this kind is refused, found out by asking for one object; where there is no such kind,
-    nothing is refused. `namespace`: None = all. Raises KubeError where the API server fails."""
+    """False where listing this kind is refused, found out by asking for one object; a missing kind refuses nothing.
+    `namespace`: None = all. Raises KubeError where the API server fails."""
     try:
         await client.request("GET", resource.path(namespace), params={"limit": "1"})
     except KubeError as e:
@@ -204,10 +204,7 @@ async def look(client: KubeClient, settings: OperatorSettings) -> Capabilities:
 
 
 async def check_rights(client: KubeClient, settings: OperatorSettings, namespaces: Sequence[str] | None) -> list[Right]:
-    """The rights that are missing in these namespaces to write what `look` has found readable.
-
-    Raises KubeError.
-    """
+    """Missing rights to write in these namespaces. Raises KubeError."""
     written = [right for each in CHILDREN for right in rights(each, ("get", "create", "patch", "delete"), namespaces)]
     written += rights(PODS, ("patch", "delete"), namespaces)
     written += rights(LLMDEPLOYMENTS, ("patch",), namespaces, "status")
@@ -219,12 +216,12 @@ async def check_rights(client: KubeClient, settings: OperatorSettings, namespace
 
 
 def in_words(missing: Sequence[Right]) -> str:
-    """For a sentence that begins with whom they are missing to."""
+    """For a sentence that begins with the account."""
     return ", to ".join(right.sentence_part for right in missing)
 
 
 async def _lost(client: KubeClient, reviews: AccessReviews, namespaces: Sequence[str] | None) -> dict[str, str]:
-    """A sentence for each namespace that cannot be watched. Raises MissingRights if that is all of them."""
+    """A sentence for each unwatchable namespace. Raises MissingRights if all are."""
     places = [None] if namespaces is None else list(dict.fromkeys(namespaces))
     missing = {place: lacking for place in places if (lacking := await _missing(client, reviews, place))}
     if len(missing) == len(places):
@@ -239,8 +236,7 @@ async def _lost(client: KubeClient, reviews: AccessReviews, namespaces: Sequence
 
 
 async def _missing(client: KubeClient, reviews: AccessReviews, namespace: str | None) -> list[Right]:
-    """The rights without which we cannot watch there; where a namespace was deleted, its Roles have gone with it. What
-    cannot be asked for is tried."""
+    """Missing rights to watch there; with a deleted namespace its Roles are gone. Without answers, listing is tried."""
     places = None if namespace is None else (namespace,)
     missing = await reviews.missing(right for each in WATCHED for right in rights(each, WATCH_VERBS, places))
     if missing or reviews.refusal is None:
@@ -259,16 +255,16 @@ _CONTAINER = {"name": "none", "image": _IMAGE}
 
 @dataclass(frozen=True, slots=True)
 class PodFeature:
-    """Something of pods that not every API server keeps."""
+    """A feature of pods that not every API server keeps."""
 
     name: str
-    """In the names of Deployments that ask for it."""
+    """Part of the names of test Deployments."""
     pod: Mapping[str, Any]
     """The spec of one that has it."""
     is_kept: Callable[[Mapping[str, Any]], bool]
     """Whether what came back has it still."""
     field: str
-    """Part of what a server names that refuses it."""
+    """Part of the field's name in a refusal."""
 
 
 IMAGE_VOLUMES = PodFeature(
@@ -289,7 +285,7 @@ SIDECARS = PodFeature(
 
 
 class PodFeatures:
-    """Asks where an LLMDeployment wants one, and remembers the answers for a while: they are about the whole
+    """Asks when an LLMDeployment wants a feature, and remembers answers for a while: they hold for the whole
     cluster."""
 
     def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
@@ -297,11 +293,10 @@ class PodFeatures:
         self._client = client
         self._clock = clock
         self._answers: dict[str, tuple[bool, float]] = {}
-        """By the feature's name, and when it was asked for."""
+        """(answer, time of the question) by the feature's name."""
 
     async def are_kept(self, feature: PodFeature, namespace: str) -> bool | None:
-        """None where the server does not say, for example because a webhook answers no such questions. Never raises a
-        KubeError."""
+        """None = unknown, for example because a webhook refuses such questions. Never raises a KubeError."""
         answer, asked = self._answers.get(feature.name, (None, 0.0))
         if answer is not None and self._clock() - asked < ASK_AGAIN_SECONDS:
             return answer
@@ -336,19 +331,19 @@ def _deployment(feature: PodFeature) -> dict[str, Any]:
 
 
 def wants_image_volume(body: Mapping[str, Any]) -> bool:
-    """Whether an LLMDeployment has its model mounted as an image."""
+    """Whether an LLMDeployment mounts its model as an image."""
     cache = ((body.get("spec") or {}).get("model") or {}).get("cache") or {}
     return cache.get("image") is True
 
 
 def wants_sidecars(body: Mapping[str, Any], engine: Mapping[str, Any] | None) -> bool:
-    """Whether pods of an LLMDeployment may have some: a server that is not ours, or what downloads adapters. `engine`:
-    its Deployment, if there is one."""
+    """Whether an LLMDeployment's pods may have sidecars: a foreign server, or the adapter downloader. `engine`: its
+    Deployment, if any."""
     spec = body.get("spec") or {}
     is_foreign = (spec.get("engine") or {}).get("type") not in (None, EngineType.FAIRLEAD)
     return is_foreign or bool(spec.get("adapters")) or has_adapter_downloader(engine)
 
 
 def has_sidecars(engine: Mapping[str, Any] | None) -> bool:
-    """Whether the pods of a Deployment have some, as the API server keeps it."""
+    """Whether a Deployment's pods have sidecars, as the API server keeps it."""
     return bool(sidecars(((engine or {}).get("spec") or {}).get("template", {}).get("spec") or {}))

@@ -44,7 +44,7 @@ _REASONS: Mapping[Verdict, Reason] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelFit:
-    """What the condition Fits says before a replica has proved anything."""
+    """The condition Fits before a replica has proved anything."""
 
     status: ConditionStatus
     reason: Reason
@@ -77,7 +77,7 @@ def model_fit(deployment: LLMDeployment, settings: OperatorSettings) -> ModelFit
 
 
 def holds_back(fit: ModelFit, metadata: Mapping[str, Any]) -> bool:
-    """Whether nothing is to be made for an LLMDeployment that has nothing yet."""
+    """Whether nothing is made for an LLMDeployment that has nothing yet."""
     is_overridden = (metadata.get("annotations") or {}).get(names.ANNOTATION_IGNORE_FIT) == "true"
     return fit.is_certain_no and not is_overridden
 
@@ -128,21 +128,19 @@ class Desired:
     deployment: LLMDeployment | None
     """None where the object cannot even be understood."""
     children: tuple[Manifest, ...] = ()
-    """In the order in which they are to be applied."""
+    """In the order of application."""
     obstacle: Problem | None = None
     """Why `children` is empty. What runs already goes on running."""
     adapters: tuple[PlacedAdapter, ...] = ()
     """Those that engines should have loaded."""
     done_without: tuple[str, ...] = ()
-    """A sentence for each kind of child that is wanted and cannot be had at this API server."""
+    """A sentence for each wanted kind of child that the API server lacks."""
     fit: ModelFit | None = None
-    """Whether the model fits a replica; None = the object breaks a rule, or cannot be understood."""
+    """Whether the model fits a replica; None = invalid object."""
 
 
 def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabilities = BASIC) -> Desired:
-    """`capabilities`: of the API server; by default none beyond what every one has.
-
-    Never raises for what a user can write: that becomes the obstacle."""
+    """`capabilities`: of the API server. Never raises for what a user can write: that becomes the obstacle."""
     try:
         deployment = LLMDeployment.from_body(observed.body)
     except InvalidSpec as e:

@@ -1,7 +1,7 @@
-"""How far pods are with their downloads, asked of the pods: the model before the engine starts, adapters beside it.
+"""Progress of downloads, asked of the pods: of models before the engine starts, of adapters beside it.
 
-The operator runs a `DownloadWatch` beside its queue; the adapter loader asks `AdapterDownloads` in each look. What an
-answer means for people is in `pod_diagnosis`.
+The operator runs a `DownloadWatch` beside its queue; the adapter loader asks `AdapterDownloads` in each look.
+`pod_diagnosis` words the answers.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from fairlead_protocol.http.origin import parse
 LOOK_SECONDS = 2.0
 """Between two questions while something is being downloaded: each new answer is a new status."""
 MAX_AT_ONCE = 64
-"""Pods that are asked for their models in one look; the next look asks the others."""
+"""Pods asked for their models in one look; the next look asks the others."""
 _MODEL_LIMITS = TimeLimits(connect=2.0, first_byte=5.0, silence=5.0, whole=5.0)
 """Long for a process that answers between two chunks: on a busy node each chunk may take a second."""
 _ADAPTER_LIMITS = TimeLimits(connect=1.0, first_byte=1.0, silence=1.0, whole=2.0)
@@ -44,11 +44,11 @@ _Answer = TypeVar("_Answer")
 
 
 class NoReport(Exception):
-    """A pod does not answer, or not what it should; the text says why."""
+    """A pod gives no usable answer; the text says why."""
 
 
 class PodReports:
-    """Asks pods over HTTP; makes its client in the first question, when a loop runs."""
+    """Asks pods over HTTP; makes its client with the first question, inside a loop."""
 
     def __init__(self, port: int, path: str, limits: TimeLimits) -> None:
         self._where = port, path
@@ -82,7 +82,7 @@ class DownloadWatch:
         self._reports = PodReports(DOWNLOAD_PORT, PROGRESS_PATH, _MODEL_LIMITS)
         self._num_asked = 0
         self.known: dict[str, DownloadProgress] = {}
-        """By the pod's uid. A pod that does not answer keeps what it last said; one that is done is absent."""
+        """By the pod's uid. A silent pod keeps its last word; finished ones are absent."""
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -105,7 +105,7 @@ class DownloadWatch:
             self._on_change({owner_of(pod) for pod in asked if pod["metadata"]["uid"] in changed})
 
     async def _ask(self, pod: JsonObject) -> DownloadProgress | None:
-        """None for a pod without an address or a usable answer."""
+        """None = no address, or no usable answer."""
         if not (pod.get("status") or {}).get("podIP"):
             return None
         try:
@@ -125,11 +125,8 @@ class Missing:
 
 @dataclass(slots=True)
 class PodDownloads:
-    """Adapters that one pod has downloaded, and why it lacks the rest; both by source.
-
-    A folder is remembered for as long as its pod lives: the container holds it, and a moment without an answer must not
-    have an engine unload it.
-    """
+    """Downloaded adapters of one pod, and why others are missing; both by source. Folders are remembered for the pod's
+    lifetime: a moment without an answer must not have an engine unload an adapter."""
 
     folders: dict[str, str] = field(default_factory=dict)
     """Folders as the engine sees them."""
@@ -137,14 +134,14 @@ class PodDownloads:
 
 
 class AdapterDownloads:
-    """The adapter downloads of one LLMDeployment's pods, by uid."""
+    """Adapter downloads of one LLMDeployment's pods, by uid."""
 
     def __init__(self) -> None:
         self._reports = PodReports(SOURCES_PORT, SOURCES_PATH, _ADAPTER_LIMITS)
         self._pods: dict[str, PodDownloads] = {}
 
     async def look(self, pods: Iterable[JsonObject], sources: Collection[str]) -> None:
-        """Asks those that do not have all of `sources` yet, all at once."""
+        """Asks all pods that lack any of `sources`, at once."""
         await asyncio.gather(*(self._look(pod, sources) for pod in pods))
 
     def of(self, pod: JsonObject) -> PodDownloads:

@@ -48,7 +48,7 @@ class Announcement:
 def announcements(
     before: Mapping[str, Any], after: Mapping[str, Any], changes: Sequence[ChildChange]
 ) -> list[Announcement]:
-    """What is worth an Event between two statuses, and among what was written. Pure."""
+    """Events worth recording between two statuses, and among the written changes. Pure."""
     found = list(_announce_changes(changes))
     for kind in (ConditionType.DEGRADED, ConditionType.READY):
         old, new = find_condition(before, kind), find_condition(after, kind)
@@ -68,8 +68,8 @@ def announcements(
 
 
 def disruptions(draining: Sequence[Diagnosis]) -> list[Announcement]:
-    """One for each replica that somebody else than us takes away: the scheduler, an eviction, a tainted node. It can
-    still be read when the pod and its conditions are gone. Pure."""
+    """One for each replica taken away by others (scheduler, eviction, tainted node); it outlives the pod and its
+    conditions. Pure."""
     return [Announcement(EventType.NORMAL, "Disrupted", pod.sentence) for pod in draining if pod.message]
 
 
@@ -131,7 +131,7 @@ class EventRecorder:
         return name
 
     async def _count_up(self, body: JsonObject, name: str, count: int) -> bool:
-        """False where there is none yet, or it has expired."""
+        """False = not recorded yet, or expired."""
         if not name:
             return False
         patch = {"count": count + 1, "lastTimestamp": _now()}
@@ -145,7 +145,7 @@ class EventRecorder:
 
 
 def _announce_adapters(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Announcement]:
-    """One for each adapter that was loaded, or cannot be."""
+    """One for each adapter that was loaded or failed."""
     reasons = {each.get("name"): each.get("reason") for each in before.get("adapters") or ()}
     for each in after.get("adapters") or ():
         if each["reason"] != reasons.get(each["name"]) and each["reason"] not in _UNDER_WAY:
@@ -154,7 +154,7 @@ def _announce_adapters(before: Mapping[str, Any], after: Mapping[str, Any]) -> I
 
 
 def _announce_changes(changes: Sequence[ChildChange]) -> Iterator[Announcement]:
-    """One per verb. Updates are told only of the Deployment, because that is when pods are replaced."""
+    """One per verb. Of updates only those of the Deployment are told, which replace pods."""
     told: dict[str, list[str]] = {}
     for change in changes:
         if change.verb != "Updated" or change.kind == "Deployment":

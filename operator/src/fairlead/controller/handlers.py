@@ -1,6 +1,6 @@
-"""Every kopf handler there is: indexes that hold what was seen, and event handlers that say when to look.
+"""All kopf handlers: indexes of seen objects, and event handlers that trigger looks.
 
-Handlers return None, so that kopf writes nothing onto anybody's objects: no finalizers, no annotations.
+Handlers return None, so that kopf writes neither finalizers nor annotations.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from fairlead.kube.kubeconfig import KubeConfig, LoginFailed
 from fairlead.kube.resources import CHILDREN, LLMDEPLOYMENTS, OPTIONAL_CHILDREN, PODS, Resource
 
 WATCH_SECONDS = 300
-"""How long one watch request lasts before it is made anew."""
+"""Length of one watch request."""
 OURS: Mapping[str, Any] = {names.LABEL_LLMDEPLOYMENT: kopf.PRESENT}
 """Selects the children of LLMDeployments."""
 
@@ -24,8 +24,7 @@ OURS: Mapping[str, Any] = {names.LABEL_LLMDEPLOYMENT: kopf.PRESENT}
 def build_registry(
     cluster: Cluster, queue: WorkQueue, config: KubeConfig, optional_kinds: tuple[Resource, ...] = ()
 ) -> kopf.OperatorRegistry:
-    """Everything kopf has to know, and nothing by global decorators. `optional_kinds`: of children, beside those that
-    every LLMDeployment has."""
+    """kopf's registry, without global decorators. `optional_kinds`: of children, beside the usual ones."""
     registry = kopf.OperatorRegistry()
     ours = _selector(LLMDEPLOYMENTS)
 
@@ -78,10 +77,8 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 def connection_info(config: KubeConfig) -> kopf.ConnectionInfo:
-    """The same way to the same API server as our own client takes. Tokens in files are read anew at each login.
-
-    Raises kopf.LoginError where the kubeconfig's own way of logging in fails.
-    """
+    """The way of our own client to the same API server. Token files are read at each login. Raises kopf.LoginError
+    where the kubeconfig's own login fails."""
     credential = None
     if config.login is not None:
         try:
@@ -110,7 +107,7 @@ def _selector(resource: Resource) -> tuple[str, str, str]:
 
 
 def _plain(body: kopf.Body) -> JsonObject:
-    """Without managedFields, which are most of an object's weight and nobody here reads."""
+    """Without managedFields, most of an object's weight, which nobody reads here."""
     plain = dict(body)
     plain["metadata"] = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     return plain

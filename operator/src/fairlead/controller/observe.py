@@ -1,6 +1,6 @@
-"""Observed: everything a decision about one LLMDeployment rests on, and Cluster, which collects it from kopf's indexes.
+"""Observed: all inputs of a decision about one LLMDeployment; and Cluster, which collects them from kopf's indexes.
 
-The indexes are filled by kopf before the first handler runs, so a restarted operator never decides on half a picture.
+kopf fills the indexes before the first handler runs, so a restarted operator never decides on half a picture.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class NameClaim:
 
     name: str
     created: str
-    """RFC 3339 in UTC, so that text sorts as time does; empty = this is its own name, which nobody can take."""
+    """RFC 3339 in UTC, so that text sorts as time does; empty = the object's own name, which nobody can take."""
     key: Key
 
     @property
@@ -53,41 +53,41 @@ class NameClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One LLMDeployment and what belongs to it, as last seen."""
+    """One LLMDeployment and its belongings, as last seen."""
 
     body: JsonObject
     """The LLMDeployment itself, raw."""
     children: Mapping[ChildKey, JsonObject] = field(default_factory=dict)
     """Objects that carry its label."""
     pods: tuple[JsonObject, ...] = ()
-    """The engines' pods, whichever ReplicaSet they belong to, oldest first."""
+    """The engines' pods of all ReplicaSets, oldest first."""
     rivals: tuple[NameClaim, ...] = ()
-    """Claims of older LLMDeployments on names that this one wants too."""
+    """Claims of older LLMDeployments on the same names."""
     missing_claims: Mapping[str, str] = field(default_factory=dict)
-    """The PersistentVolumeClaims of its sources that do not exist, by the field that names each."""
+    """Missing PersistentVolumeClaims of its sources, by the field with the name."""
     adapter_claims: frozenset[str] = frozenset()
-    """The PersistentVolumeClaims that its adapters are on, or were on and are mounted still, as far as they exist."""
+    """Existing PersistentVolumeClaims of its adapters, present ones and former ones still mounted."""
     profile: JsonObject | None = None
-    """The ConfigMap that its `engine.profile` names; None = it names none, or one that does not exist."""
+    """The ConfigMap named in `engine.profile`; None = none named, or missing."""
     image_volumes: bool | None = None
-    """Whether the API server keeps image volumes; None = none is wanted, or it does not say."""
+    """Whether the API server keeps image volumes; None = not wanted, or unknown."""
     sidecars: bool | None = None
-    """Whether it keeps sidecars; None = there are none, it has kept them already, or it does not say."""
+    """Whether the API server keeps sidecars; None = not wanted, kept already, or unknown."""
     warnings: Mapping[str, PodWarning] = field(default_factory=dict)
-    """What keeps pods from being created that have been for long, by the pod's uid."""
+    """Warnings about pods that are slow to be created, by the pod's uid."""
     running: Mapping[str, int] = field(default_factory=dict)
-    """Requests that run on each replica, by the pod's uid, as gateways last said; one that nobody knows is absent."""
+    """Requests running on each replica, by the pod's uid, as gateways last said; unknown ones are absent."""
     hanging: Mapping[str, str] = field(default_factory=dict)
     """Since when engines have been in a step that will hardly end (RFC 3339), by the pod's uid."""
 
     tokenizer_problem: str = ""
-    """Why gateways leave its prompts to its engines to tokenise; empty where they do not."""
+    """Why gateways leave its prompts to its engines to tokenise; empty = they do not."""
     downloads: Mapping[str, DownloadProgress] = field(default_factory=dict)
-    """How far pods are that download the model, by the pod's uid."""
+    """Progress of model downloads, by the pod's uid."""
 
     @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """What each pod's status, and what is warned of it, means."""
+        """Each pod's status and warnings, understood."""
         named = ((pod, pod["metadata"].get("uid", "")) for pod in self.pods)
         return tuple(
             diagnose(pod, self.warnings.get(uid), self.hanging.get(uid), self.downloads.get(uid)) for pod, uid in named
@@ -95,7 +95,7 @@ class Observed:
 
     @property
     def engine_config(self) -> JsonObject | None:
-        """The ConfigMap that the engine's Deployment has pods read, if it is there."""
+        """The ConfigMap read by the pods of the engine's Deployment, if it exists."""
         pod = (((self.engine or {}).get("spec") or {}).get("template") or {}).get("spec") or {}
         mounted = (str((volume.get("configMap") or {}).get("name")) for volume in pod.get("volumes") or ())
         return next((found for name in mounted if (found := self.children.get(("ConfigMap", name)))), None)
@@ -108,14 +108,14 @@ class Observed:
 
 
 def is_owned(child: Mapping[str, Any], uid: str) -> bool:
-    """Whether the LLMDeployment with this uid is the controller of the child."""
+    """Whether the LLMDeployment with this uid is the child's controller."""
     owners = child["metadata"].get("ownerReferences") or []
     return any(owner.get("uid") == uid and owner.get("controller") for owner in owners)
 
 
 class Cluster:
-    """Reads kopf's indexes, and asks the API for what is not watched: claims, profiles, warnings about slow pods,
-    what the API server keeps of pods."""
+    """Reads kopf's indexes, and asks the API for unwatched objects: claims, profiles, warnings about slow pods,
+    features."""
 
     def __init__(
         self,
@@ -125,8 +125,8 @@ class Cluster:
         downloads: Callable[[], Mapping[str, DownloadProgress]] = dict,
         tokenizer_problems: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """By the pod's uid, `running`: requests per replica; `hanging`: since when those hang that do; `downloads`: how
-        far those are that download the model. `tokenizer_problems`: by `namespace/name`."""
+        """By the pod's uid: `running` requests; `hanging` since when (RFC 3339); `downloads` of models.
+        `tokenizer_problems`: by `namespace/name`."""
         self._client = client
         self._warnings = PodWarnings(client)
         self._features = PodFeatures(client)
@@ -139,11 +139,11 @@ class Cluster:
         """Whether it is known what there is. Otherwise there seems to be nothing."""
 
     def bind(self, indexes: Mapping[str, Index]) -> None:
-        """Takes the live indexes from what kopf hands to a handler: llmdeployments, children, pods and name_claims."""
+        """Takes the live indexes from a handler's arguments: llmdeployments, children, pods and name_claims."""
         self._indexes, self.is_bound = indexes, True
 
     def unbind(self) -> None:
-        """The indexes are not kept up to date any more; others are about to be filled."""
+        """The indexes are stale; new ones will be filled."""
         self._indexes, self.is_bound = {}, False
 
     def pods(self) -> list[JsonObject]:
@@ -155,11 +155,11 @@ class Cluster:
         return list(self._indexes.get("llmdeployments", {}))
 
     def rivals_of(self, key: Key) -> list[Key]:
-        """Others that want a name which this one wants."""
+        """Other LLMDeployments that want one of its names."""
         return sorted({claim.key for _, claims in self._contests(key) for claim in claims if claim.key != key})
 
     def keys_in_conflict(self) -> list[Key]:
-        """Those whose name was taken when last looked at: a change of any other one may have freed it."""
+        """LLMDeployments with a lost name at the last look: any change may have freed the name."""
         found = []
         for key in self.keys():
             for body in self._indexes["llmdeployments"][key]:
@@ -195,13 +195,12 @@ class Cluster:
         )
 
     async def _is_there(self, claim: str, namespace: str) -> bool:
-        """Whether a claim exists and is to stay: one that is being deleted waits until no pod mounts it."""
+        """Whether a claim exists and will stay: a claim being deleted waits for its pods."""
         found = await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
         return found is not None and not (found.get("metadata") or {}).get("deletionTimestamp")
 
     def last_seen(self, key: Key) -> Observed | None:
-        """What is known without asking the API: everything but missing claims. Warnings are as last heard. None when it
-        is gone."""
+        """The state without asking the API: no missing claims, and older warnings. None = the object is gone."""
         body = next(iter(self._indexes.get("llmdeployments", {}).get(key, ())), None)
         if body is None:
             return None
@@ -225,7 +224,7 @@ class Cluster:
         )
 
     def _contests(self, key: Key) -> Iterator[tuple[NameClaim, list[NameClaim]]]:
-        """Each claim of this one, with everybody's claims on the same name."""
+        """Each claim of this LLMDeployment, with all claims on the same name."""
         index = self._indexes.get("name_claims", {})
         for claims in index.values():
             everybody = list(claims)
@@ -235,8 +234,7 @@ class Cluster:
 
 
 def source_claims(body: Mapping[str, Any]) -> dict[str, str]:
-    """The claims that pods cannot begin without, by the field that names each: of the model, of what guesses, and of
-    downloaded models."""
+    """The claims that pods need to start, by the field with the name: of model, speculative model and model cache."""
     spec = body.get("spec") or {}
     speculative = (spec.get("engine") or {}).get("speculative") or {}
     sources = {"model.source": spec.get("model") or {}, "engine.speculative.source": speculative}
@@ -253,16 +251,14 @@ def profile_config_map(body: Mapping[str, Any]) -> str | None:
 
 
 def adapter_claims(body: Mapping[str, Any]) -> set[str]:
-    """The claims that the adapters of an LLMDeployment are on."""
+    """The claims of an LLMDeployment's adapters."""
     sources = (str(each.get("source") or "") for each in (body.get("spec") or {}).get("adapters") or ())
     return {claim for claim in map(claim_of, sources) if claim is not None}
 
 
 def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
-    """The names an LLMDeployment wants: its served name, bare and with its namespace, its aliases, and its own.
-
-    One that is going wants none. Names in which somebody wrote a `/` are nobody's to want.
-    """
+    """The names an LLMDeployment wants: its served name, bare and with its namespace, its aliases, and its own. None
+    while it is being deleted; never names with a `/`."""
     metadata, model = body["metadata"], (body.get("spec") or {}).get("model") or {}
     if metadata.get("deletionTimestamp"):
         return {}
@@ -278,10 +274,10 @@ def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
 
 
 class HangWatch:
-    """Since when which engines hang in a step, from what gateways say; has whom it concerns looked at. `run` it as a
-    task; `since` says what is known at any time.
+    """Since when engines hang in a step, from gateways' signals; has affected LLMDeployments looked at. `run` it as a
+    task; `since` gives the present state.
 
-    A time rather than a duration, so that a status that says it does not have to be written every second.
+    A time rather than a duration, so that the status need not be written every second.
     """
 
     def __init__(
@@ -291,15 +287,15 @@ class HangWatch:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`hanging`: the engines that hang now, by their pods' uids. `on_change`: told of each LLMDeployment of which a
-        replica begins or ends to hang."""
+        """`hanging`: engines that hang now, by their pods' uids. `on_change`: told of LLMDeployments with a replica
+        that begins or ceases to hang."""
         self._hanging = hanging
         self._on_change = on_change
         self._now = now
         self._models: dict[str, str] = {}
         """The LLMDeployment of each that hangs, by uid."""
         self.since: dict[str, str] = {}
-        """When the step began that each hangs in (RFC 3339), by the pod's uid."""
+        """Begin of each hanging engine's step (RFC 3339), by the pod's uid."""
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -323,8 +319,8 @@ class HangWatch:
 
 
 class TokenizerWatch:
-    """Of which LLMDeployments gateways leave the prompts to engines, and why; has whom it concerns looked at. `run` it
-    as a task."""
+    """LLMDeployments whose prompts gateways leave to engines, and why; has affected ones looked at. `run` it as a
+    task."""
 
     def __init__(self, problems: Callable[[], Mapping[str, str]], on_change: Callable[[Iterable[Key]], None]) -> None:
         """`problems`: by `namespace/name`."""

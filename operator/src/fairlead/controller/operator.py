@@ -45,11 +45,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 KOPF_END_SECONDS = 15.0
-"""How long kopf may take to end its watches."""
+"""Longest time for kopf to end its watches."""
 PAUSE_SECONDS = 2.0
-"""Between two questions to an API server that is not there, or does not serve LLMDeployments."""
+"""Between questions to an API server that is away, or does not serve LLMDeployments."""
 LOST_PAUSE_SECONDS = 30.0
-"""Between two looks at whether a namespace that was lost is back."""
+"""Between checks for returned namespaces."""
 
 
 class LeaseLost(Exception):
@@ -57,11 +57,11 @@ class LeaseLost(Exception):
 
 
 class WatchFailed(Exception):
-    """The API server does not let us see what it did at the start; the message has its words."""
+    """The API server no longer shows what it showed at the start; the message quotes it."""
 
 
 class _EveryTask(frozenset["asyncio.Task[object]"]):
-    """Tasks that kopf must not cancel when it ends: it takes every task that is younger than itself for its own."""
+    """Keeps kopf from cancelling tasks when it ends: kopf takes every task younger than itself for its own."""
 
     def __contains__(self, task: object) -> bool:
         return True
@@ -104,7 +104,7 @@ class Operator:
         self._is_served = partial(is_served, client, LLMDEPLOYMENTS)
         self._look = partial(look, client, settings)
         self.capabilities = Capabilities()
-        """What the API server can do, as last seen."""
+        """Of the API server, as last seen."""
         self._kinds_changed = asyncio.Event()
         self._adapters = AdapterLoader(self.queue.add_after)
         self._reconciler = Reconciler(
@@ -138,8 +138,8 @@ class Operator:
         )
 
     def install_signal_handlers(self) -> None:
-        """From now on SIGTERM and SIGINT end it, however often they come. kopf, which takes them whenever it starts,
-        does not keep them."""
+        """From now on SIGTERM and SIGINT end the operator, however often they come. kopf replaces the handlers whenever
+        it starts."""
         self._takes_signals = True
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -184,8 +184,8 @@ class Operator:
                 raise result
 
     async def _watch(self) -> None:
-        """Watches from when LLMDeployments are served, and begins anew when other kinds are, or other namespaces can be
-        watched. Raises MissingRights or WatchFailed where that cannot go on."""
+        """Watches once LLMDeployments are served, and begins anew with other kinds or namespaces. Raises MissingRights
+        or WatchFailed."""
         while True:
             while not await self._persistently(self._is_served):  # the CRD may be installed after us
                 if not self.cluster.is_bound:
@@ -204,8 +204,8 @@ class Operator:
             self.cluster.unbind()
 
     async def _watch_kinds(self, seen: Capabilities) -> bool:
-        """Until something else than this is there to be watched; False when kopf was told to end. Raises MissingRights
-        and WatchFailed."""
+        """Until there are other kinds or namespaces to watch; False = kopf was told to end. Raises MissingRights and
+        WatchFailed."""
         result, _ = await _until_first_ends(self._run_kopf(seen), self._kinds_changed.wait())
         if self._kinds_changed.is_set():
             return True
@@ -282,9 +282,8 @@ class Operator:
         return self._reconciler.recheck_after(key, outcome)
 
     async def _look_again(self, *, every: float, at_everything: bool) -> None:
-        """Looks from time to time at what the API server has for us, whether or not an event came: at everything, or at
-        whether namespaces that cannot be watched are back. As long as the watches go on, no answer is a reason to
-        end."""
+        """Looks at intervals, without events: at everything, or at whether lost namespaces are back. While watches go
+        on, errors only cost a log line."""
         while True:
             await asyncio.sleep(every)
             if at_everything or self.capabilities.lost:

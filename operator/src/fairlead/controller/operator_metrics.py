@@ -1,7 +1,7 @@
-"""Everything at the operator's own HTTP port: /health (the process lives), /ready (it may take over), /metrics.
+"""The operator's own HTTP port: /health (the process lives), /ready (it may take over), /metrics.
 
-What is seen of every LLMDeployment is read from what kopf's indexes hold at the moment of the scrape, so that it costs
-nothing between scrapes and vanishes with what it describes. Only the leader watches, so only the leader has any.
+Figures of LLMDeployments are read from kopf's indexes at the scrape: they cost nothing in between and vanish with their
+object. Only the leader watches, so only the leader has any.
 """
 
 from collections import Counter as CountOf
@@ -129,7 +129,7 @@ _FIGURES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("type", "status", "reason"),
     ),
 }
-"""Name without prefix → help, and the labels beside `llmdeployment`, which all of them have."""
+"""Name without prefix → help, and labels beside `llmdeployment`."""
 Figure = tuple[str, tuple[str, ...], float]
 """Name without prefix, values of the labels beside `llmdeployment`, value."""
 
@@ -154,7 +154,7 @@ class FleetFigures(Collector):
 
 
 def figures(observed: Observed) -> Iterable[Figure]:
-    """Everything there is to say about one LLMDeployment. One whose spec cannot be understood has no targets."""
+    """All figures of one LLMDeployment. An invalid spec has no targets."""
     stages = CountOf(diagnosis.stage for diagnosis in observed.diagnoses)
     yield from (("pods", (str(stage),), float(stages[stage])) for stage in Stage)
     status = observed.body.get("status") or {}
@@ -197,7 +197,7 @@ def figures(observed: Observed) -> Iterable[Figure]:
 
 
 def health_app(metrics: OperatorMetrics) -> web.Application:
-    """A waiting candidate is as ready as the leader: it serves no requests, and is there to take over."""
+    """A waiting candidate is as ready as the leader: it serves no requests and can take over."""
 
     async def alive(_: web.Request) -> web.Response:
         """200 while the process lives."""

@@ -30,7 +30,7 @@ CHEAPEST = "-2147483647"
 """The smallest cost of deletion that Kubernetes takes."""
 _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 HUNG = -1
-"""Requests that a replica which hangs counts as having, where the least loaded one is to go."""
+"""Running requests that a hanging replica counts as having, so that it goes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +39,14 @@ class Plan:
 
     apply: tuple[Manifest, ...] = ()
     prune: tuple[JsonObject, ...] = ()
-    """Children of ours that are no longer wanted, as observed."""
+    """Children of ours that are no longer wanted."""
     initial_replicas: int | None = None
     """To be written to the LLMDeployment's scale, where an autoscaler needs a count to start from."""
     drain: tuple[JsonObject, ...] = ()
     """Pods to be marked and asked to drain before anything is applied: what is applied lowers the count."""
     replace: tuple[JsonObject, ...] = ()
-    """Pods that were asked to drain and are to stay after all: engines do not come back from that, so they are deleted
-    and their ReplicaSet makes new ones."""
+    """Drained pods that should stay after all: engines do not return from a drain, so the pods are deleted and replaced
+    by their ReplicaSet."""
 
 
 def make_plan(
@@ -55,12 +55,9 @@ def make_plan(
     settled: Mapping[ChildKey, str] | None = None,
     asked: Collection[str] = (),
 ) -> Plan:
-    """`settled`: what each child looked like right after it was last applied (`content_hash`).
-
-    A child that still looks like that is left alone even where it differs from what is wanted: the API server or a
-    webhook insists on something else, and repeating ourselves would not end. `asked`: uids of pods that were asked to
-    drain, whether or not `observed` shows it yet.
-    """
+    """`settled`: each child's `content_hash` right after it was last applied. Such a child is left alone even if it
+    differs from the wanted one: the API server or a webhook insists, and repeating would not end. `asked`: uids of pods
+    asked to drain, even if `observed` does not show it yet."""
     deployment, engine = wanted.deployment, observed.engine
     if wanted.obstacle is not None or deployment is None:
         return Plan()
@@ -102,7 +99,7 @@ def key_of(manifest: Mapping[str, Any]) -> ChildKey:
 
 
 def differs(wanted: Any, found: Any) -> bool:
-    """Whether `found` lacks or contradicts anything that `wanted` says. What `found` has beyond it does not count."""
+    """Whether `found` lacks or contradicts anything in `wanted`; further content of `found` does not count."""
     if isinstance(wanted, Mapping):
         if not isinstance(found, Mapping):
             return bool(wanted) or found is not None
@@ -122,7 +119,7 @@ def differs(wanted: Any, found: Any) -> bool:
 
 
 def content_hash(child: JsonObject) -> str:
-    """Changes when somebody writes to the child, but not when its status does."""
+    """Changes when somebody writes to the child, but not with its status."""
     volatile = ("resourceVersion", "generation", "managedFields")
     metadata = {key: value for key, value in child["metadata"].items() if key not in volatile}
     content = {key: value for key, value in child.items() if key != "status"}
@@ -146,10 +143,10 @@ def _count(deployment: Mapping[str, Any]) -> int:
 def choose_victims(
     pods: Sequence[JsonObject], num_wanted: int, running: Mapping[str, int], asked: Collection[str] = ()
 ) -> tuple[JsonObject, ...]:
-    """Those that have to go for `num_wanted` to stay: marked ones first, then those that are missed least.
+    """Pods to remove so that `num_wanted` stay: marked ones first, then the least useful.
 
-    `running`: requests per replica, by the pod's uid. `asked`: uids of pods that were marked, whether or not `pods`
-    shows it yet.
+    `running`: requests per replica, by the pod's uid. `asked`: uids of marked pods, even if `pods` does not show it
+    yet.
     """
     active = [pod for pod in pods if is_active(pod)]
     ranked = sorted(active, key=lambda pod: (not _is_victim(pod, asked), *_worth(pod, running)))
@@ -164,19 +161,19 @@ def left_over(pods: Sequence[JsonObject], engine: JsonObject, asked: Collection[
 
 
 def is_rolling(engine: JsonObject) -> bool:
-    """Whether pods of an earlier configuration are being replaced. Kubernetes chooses then: the new pods, which are not
-    ready and so would be our first victims, are not what has to go."""
+    """Whether pods of an earlier configuration are being replaced. Kubernetes then chooses; our first victims would be
+    the new pods, which are not ready."""
     status = engine.get("status") or {}
     return (status.get("updatedReplicas") or 0) < (status.get("replicas") or 0)
 
 
 def is_seen(engine: JsonObject) -> bool:
-    """Whether the Deployment's controller has seen what the Deployment asks for."""
+    """Whether the Deployment's controller has seen its present spec."""
     return ((engine.get("status") or {}).get("observedGeneration") or 0) >= (engine["metadata"].get("generation") or 0)
 
 
 def has_acted(engine: JsonObject) -> bool:
-    """Whether the Deployment has seen its count and has not more pods than that."""
+    """Whether the Deployment has seen its count and has no more pods."""
     num_pods = (engine.get("status") or {}).get("replicas") or 0
     return is_seen(engine) and num_pods <= (engine["spec"].get("replicas") or 0)
 
@@ -186,7 +183,8 @@ def _is_victim(pod: JsonObject, asked: Collection[str]) -> bool:
 
 
 def _worth(pod: JsonObject, running: Mapping[str, int]) -> tuple[bool, int, bool, bool, int, float, str]:
-    """Less goes first. The ReplicaSet looks at the first three before it looks at the cost, so they come first here."""
+    """Sort key: the least worth goes first. The first three are the ReplicaSet's own criteria before the deletion
+    cost."""
     metadata, phase = pod["metadata"], (pod.get("status") or {}).get("phase", "Pending")
     created = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
     return (

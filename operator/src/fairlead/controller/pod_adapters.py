@@ -1,7 +1,7 @@
-"""One engine's adapters, brought to what is listed: unloaded at once, loaded one after another by a task of its own.
+"""One engine's adapters, brought to the list: unloaded at once, loaded one after another by a task.
 
-Who calls it: the adapter loader, whenever its LLMDeployment is looked at. Loading may take minutes, so nobody waits for
-the task; what is listed may change meanwhile, and is read again before each step.
+Called by the adapter loader at each look. Loading may take minutes, so nobody waits for the task; the list may change
+meanwhile, and is read again before each step.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ PATH_MODELS = "/v1/models"
 PATH_LOAD = "/v1/load_lora_adapter"
 PATH_UNLOAD = "/v1/unload_lora_adapter"
 ASK_LIMITS = TimeLimits(connect=2.0, first_byte=5.0, silence=5.0, whole=5.0)
-"""For an answer that takes an engine no work: who asks waits for it."""
+"""For answers without work, on which a look waits."""
 LOAD_LIMITS = TimeLimits(connect=2.0, first_byte=3600.0, silence=3600.0, whole=3600.0)
-"""For loading: a folder may be large, and its disk slow. An engine that ends breaks the connection."""
+"""For loading: a folder may be large, and its disk slow. A dying engine breaks the connection."""
 MAX_BYTES = 4 * 2**20
 
 
 class EngineRefused(Exception):
-    """The engine does not do it, or cannot be reached; the text says why."""
+    """The engine refuses, or cannot be reached; the text says why."""
 
 
 class Silent(EngineRefused):
-    """It cannot be reached, or does not answer in time."""
+    """The engine cannot be reached, or does not answer in time."""
 
 
 class _ServedCard(msgspec.Struct):
@@ -67,7 +67,7 @@ class HttpEngineAdapters:
         return {card.id.removeprefix(f"{card.parent}:") for card in cards if card.parent}
 
     async def load(self, pod: JsonObject, name: str, path: str) -> None:
-        """Returns when requests may ask for the adapter, which may take long."""
+        """Returns when requests may ask for the adapter, perhaps after minutes."""
         await self._ask(pod, "POST", PATH_LOAD, {"lora_name": name, "lora_path": path}, LOAD_LIMITS)
 
     async def unload(self, pod: JsonObject, name: str) -> None:
@@ -105,7 +105,7 @@ def _sentence(answer: bytes) -> str:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
-"""So long a refusal counts. It is shorter than the time until the next look at what is in trouble."""
+"""Lifetime of a refusal; below the time until the next look at adapters in trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class AdapterRefusal:
 
 
 class PodAdapters:
-    """What one engine has, what it was told to load, and the task that loads."""
+    """One engine's adapters, the orders given to it, and the loading task."""
 
     def __init__(self, engines: HttpEngineAdapters, on_change: Callable[[bool], None]) -> None:
         """`on_change`: called when an adapter was loaded or refused; True = that was the last of them."""
@@ -127,8 +127,7 @@ class PodAdapters:
         self._pod: JsonObject = {}
         self._listed: Mapping[str, str] = {}
         self._told: dict[str, str] = {}
-        """By name, the folder that the engine was told to load; empty where another operator told it and that folder
-        is not known."""
+        """Name → folder that the engine was told to load; empty = told by another operator, folder unknown."""
         self._task: asyncio.Task[None] | None = None
         self._served: set[str] = set()
         self._silence: AdapterRefusal | None = None
@@ -141,15 +140,15 @@ class PodAdapters:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left of what was listed once."""
+        """Whether nothing is left of listed adapters."""
         return not (self._told or self.refused or self.is_loading)
 
     def serves(self, name: str) -> bool:
-        """Whether requests may ask for it, and it is the one that is listed."""
+        """Whether requests may ask for the listed adapter."""
         return name in self._served and name in self._listed and self._told.get(name) == self._listed[name]
 
     def trouble(self, name: str) -> str | None:
-        """Why it is not served, where that is not because it is being loaded."""
+        """Why an adapter is not served; None = served, or being loaded."""
         if self.serves(name):
             return None
         if name in self.refused:
@@ -164,11 +163,10 @@ class PodAdapters:
         kept: Mapping[str, str],
         awaited: Collection[str] = (),
     ) -> None:
-        """Asks the engine what it has, unless that is known from what it is loading; unloads, and has the rest loaded.
+        """Asks the engine for its adapters, unless the loading task knows them; unloads, and starts loading.
 
-        `listed`: folders by name. `ours`: names that were ever listed; others are their owner's. `kept`: the folders
-        that engines had loaded when the status was last written. `awaited`: names that are listed too, of whose folders
-        nobody knows yet; what the engine has by these names it keeps until then.
+        `listed`: folders by name. `ours`: names ever listed; other adapters are their owner's. `kept`: folders loaded
+        at the last status. `awaited`: listed names without a known folder, whose adapters stay loaded meanwhile.
         """
         self._pod, self._listed = pod, listed
         if not self.is_loading:
@@ -193,7 +191,7 @@ class PodAdapters:
             self._task = asyncio.create_task(self._load_all())
 
     async def stop(self) -> None:
-        """Nobody waits for the engine any more; what it has begun to load, it goes on with."""
+        """Stops waiting; the engine finishes what it is loading."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -232,7 +230,7 @@ class PodAdapters:
             self._warn("unload", name, refused)
 
     def _next(self) -> str | None:
-        """Which is to be loaded next; None where there is none for the time being."""
+        """The next adapter to load; None = none for now."""
         if self._silence is not None and self._is_fresh(self._silence):
             return None
         missing = (name for name in self._listed if not self.serves(name))

@@ -1,8 +1,8 @@
 """What a pod's status means for whoever waits for the model. Pure: a pod in, a diagnosis with a reason and a sentence
 out.
 
-The kubelet's and the scheduler's own words are kept where they help; a sentence that says what to do is put before
-them. An engine that could not start has written `{"reason", "message"}` to its termination log: that goes first.
+The words of kubelet and scheduler are kept where they help, behind a sentence that says what to do. The `{"reason",
+"message"}` that an engine wrote to its termination log goes first.
 """
 
 import json
@@ -39,16 +39,16 @@ WARNINGS = {
     "FailedCreatePodSandBox": _SANDBOX,
     "NetworkNotReady": _SANDBOX,
 }
-"""What a warning about a pod whose containers are being created comes to: a reason, and what to do."""
+"""Warning about a pod in creation → reason, and what to do."""
 _FIELDS = {MODEL_VOLUME: "model.source", SPECULATIVE_VOLUME: "engine.speculative.source"}
-"""Volumes of ours that may be images, and the fields that name those."""
+"""Volumes of ours that may be images → the fields that name them."""
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 _STEP_TIMEOUT = "--step-timeout"
 _DOWNLOADERS = (*names.DOWNLOAD_CONTAINERS, names.ADAPTERS_CONTAINER)
 _SPEAKING = (names.ENGINE_CONTAINER, *_DOWNLOADERS)
-"""Containers that leave a reason and a sentence where they cannot do what they are for."""
+"""Containers that leave a reason and a sentence when they fail."""
 _HAS_RUN = ("running", "terminated")
-"""States of a container whose node has prepared its pod."""
+"""States of a container whose node has prepared the pod."""
 
 
 class Stage(StrEnum):
@@ -67,7 +67,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodWarning:
-    """What the cluster last warned of, about one pod: an Event's own words."""
+    """The cluster's last warning about one pod, in the Event's words."""
 
     reason: str
     message: str
@@ -83,7 +83,7 @@ class Diagnosis:
     """Empty for a ready pod that is well."""
     message: str = ""
     model_failed: bool = False
-    """Whether the engine itself said that it cannot serve this model here, or the model's own image cannot be had."""
+    """Whether the engine said that it cannot serve this model, or the model's own image cannot be had."""
     waits_for_another: bool = False
     """Whether another pod downloads what it needs."""
 
@@ -99,9 +99,8 @@ def diagnose(
     hangs_since: str | None = None,
     progress: DownloadProgress | None = None,
 ) -> Diagnosis:
-    """`warning`: about a pod whose containers are long in being created. `hangs_since`: when the step began that its
-    engine hangs in (RFC 3339). `progress`: of its download, as last heard. Never raises for a status that lacks
-    parts."""
+    """`warning`: about a pod slow in creation. `hangs_since`: begin of the hanging step (RFC 3339). `progress`: of the
+    pod's download. Never raises for a status that lacks parts."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     phase = status.get("phase")
     if phase in ("Failed", "Succeeded"):
@@ -152,7 +151,7 @@ def _hanging(name: str, pod: Mapping[str, Any], since: str) -> Diagnosis:
 
 
 def is_downloading(pod: Mapping[str, Any]) -> bool:
-    """Whether an init container of the pod runs that downloads."""
+    """Whether a downloading init container of the pod runs."""
     found = (pod.get("status") or {}).get("initContainerStatuses") or ()
     return any(
         each.get("name") in names.DOWNLOAD_CONTAINERS and "running" in (each.get("state") or {}) for each in found
@@ -195,7 +194,7 @@ def _unit(num_bytes: float) -> tuple[int, str]:
 
 
 def _figure(value: float) -> str:
-    """With one digit behind the point where it is small, and none behind a whole number."""
+    """One decimal for small values, none for whole numbers."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}".removesuffix(".0")
 
 
@@ -213,14 +212,14 @@ def _container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _model_images(pod: Mapping[str, Any]) -> dict[str, str]:
-    """The images that a pod mounts as volumes, by the field that names each."""
+    """Images that a pod mounts as volumes, by the field with the name."""
     volumes = ((each.get("name"), each.get("image") or {}) for each in (pod.get("spec") or {}).get("volumes") or ())
     return {_FIELDS[name]: str(image.get("reference")) for name, image in volumes if image and name in _FIELDS}
 
 
 def _model_not_pulled(body: Mapping[str, Any], words: str) -> Diagnosis | None:
-    """What words about a pull mean that are about a model's image; None for others. Container runtimes write tags and
-    digests their own way."""
+    """The diagnosis of a failed pull of a model's image; None = the words are about another. Container runtimes write
+    tags and digests their own way."""
     for field, image in _model_images(body).items():
         if re.search(re.escape(re.sub(r"(:[^:/@]+)?(@.*)?$", "", image)) + r"(?![\w./-])", words):
             message = f"{image} cannot be pulled; check {field}, and that model.credentials names a Secret of the type "
@@ -231,7 +230,7 @@ def _model_not_pulled(body: Mapping[str, Any], words: str) -> Diagnosis | None:
 
 
 def _failure(body: Mapping[str, Any], container: Mapping[str, Any]) -> Diagnosis | None:
-    """What keeps this container of a pod from running; None when nothing does."""
+    """What keeps this container from running; None = nothing."""
     pod = body["metadata"]["name"]
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
@@ -324,14 +323,14 @@ def _starting(name: str, pod: Mapping[str, Any], containers: list[Mapping[str, A
 
 
 def _is_created(container: Mapping[str, Any]) -> bool:
-    """Whether its node is about to create a container for the first time."""
+    """Whether the node is about to create the container for the first time."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     return waiting.get("reason") in ("ContainerCreating", "PodInitializing") and not container.get("restartCount")
 
 
 def created_since(pod: Mapping[str, Any]) -> str | None:
-    """Since when a node has been preparing the pod (RFC 3339); None once one of its containers has run, and where
-    something else is known of it."""
+    """Since when a node has been preparing the pod (RFC 3339); None = a container has run, or another reason is
+    known."""
     if diagnose(pod).reason != Reason.CONTAINER_CREATING:
         return None
     status = pod.get("status") or {}

@@ -1,8 +1,8 @@
 """Why a node cannot create a pod's containers. The pod's status only says `ContainerCreating`; the kubelet's reasons
-are in Events, which are asked for: few are needed, and only where a pod takes long.
+are in Events, which are asked for when a pod takes long.
 
-Who calls it: Cluster, while it observes. It leaves what a warning means to `pod_diagnosis`. Not being able to ask is
-never an error: people then read what they read before.
+Called by Cluster while it observes; `pod_diagnosis` interprets warnings. Without the right to ask, people read what
+they read before.
 """
 
 import logging
@@ -18,22 +18,22 @@ from fairlead.kube.resources import EVENTS
 logger = logging.getLogger(__name__)
 
 SLOW_SECONDS = 30.0
-"""How long a node may take before it is asked what keeps it: images are pulled and volumes attached meanwhile."""
+"""Time of a node to pull images and attach volumes before Events are asked for."""
 ASK_AGAIN_SECONDS = 30.0
 """Between two questions about one pod."""
 MAX_PODS = 3
-"""Of one LLMDeployment that are asked about: its pods are alike, and its conditions tell of one."""
+"""Pods of one LLMDeployment asked about: its pods are alike, and its conditions quote one."""
 MAX_QUESTIONS = 60
-"""Within `ASK_AGAIN_SECONDS`, about all pods: where a whole cluster's storage fails, the API server has other work."""
+"""Within `ASK_AGAIN_SECONDS`, about all pods: when a cluster's storage fails, the API server has other work."""
 REFUSED_SECONDS = 600.0
-"""How long a namespace whose Events we may not read is left alone."""
+"""Pause after a namespace refuses its Events."""
 REMEMBERED_SECONDS = 3_600.0
-"""How long an answer is kept that nobody asks for: as long as Kubernetes keeps Events."""
+"""Lifetime of unused answers: that of Kubernetes' Events."""
 
 _PREPARED = ("Pulling", "Pulled", "Created", "Started")
-"""Events that the kubelet records only once a pod's volumes are mounted and its sandbox runs."""
+"""Events that the kubelet records after a pod's volumes are mounted and its sandbox runs."""
 _SUMMARY = "Unable to attach or mount volumes"
-"""Begins the kubelet's message that names the volumes it still waits for, but not why."""
+"""Begins the kubelet's message that names missing volumes without a cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _EventsAnswer:
 
 
 class PodWarnings:
-    """The newest warnings about pods whose containers are long in being created."""
+    """The newest warnings about pods slow in creation."""
 
     def __init__(self, client: KubeClient, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._client = client
@@ -51,16 +51,16 @@ class PodWarnings:
         self._answers: dict[str, _EventsAnswer] = {}
         """By the pod's uid."""
         self._refused: dict[str, datetime] = {}
-        """When we were last told that we may not read Events, by namespace."""
+        """Last refusal to read Events, by namespace."""
 
     def known(self, pods: Iterable[JsonObject]) -> dict[str, PodWarning]:
-        """As last heard, by the pod's uid; pods that have nothing against them are absent. They may have got past it
-        meanwhile: then their status says so."""
+        """Last warnings by the pod's uid; pods without one are absent. A pod may have recovered, as its status then
+        says."""
         found = ((uid, self._answers.get(uid)) for pod in pods if (uid := pod["metadata"].get("uid")))
         return {uid: answer.warning for uid, answer in found if answer is not None and answer.warning is not None}
 
     async def ask(self, pods: Iterable[JsonObject]) -> None:
-        """Asks about those that are slow, unless that was done a moment ago. Never raises a KubeError."""
+        """Asks about slow pods without a recent answer. Never raises a KubeError."""
         now = self._now()
         old, permitted, recent = (
             now - timedelta(seconds=seconds) for seconds in (REMEMBERED_SECONDS, REFUSED_SECONDS, ASK_AGAIN_SECONDS)
@@ -88,7 +88,7 @@ class PodWarnings:
 
 
 def what_holds_it_up(events: Sequence[Mapping[str, Any]]) -> PodWarning | None:
-    """The newest warning among a pod's Events that names a cause; None when the node has got past it. Pure."""
+    """The newest warning among a pod's Events that names a cause; None = the node has got past it. Pure."""
     prepared = max((_time(event) for event in events if event.get("reason") in _PREPARED), default="")
     warnings = [
         event
@@ -103,8 +103,7 @@ def what_holds_it_up(events: Sequence[Mapping[str, Any]]) -> PodWarning | None:
 
 
 def next_look(pods: Iterable[JsonObject], now: datetime) -> float | None:
-    """Seconds until there may be something new to say about pods in creation, of which no watch tells; None where there
-    are none. Pure."""
+    """Seconds until the next question about pods in creation, which no watch triggers; None = no such pods. Pure."""
     ages = [seconds for pod in pods if (seconds := seconds_in_creation(pod, now)) is not None]
     return min((SLOW_SECONDS - age if age < SLOW_SECONDS else ASK_AGAIN_SECONDS for age in ages), default=None)
 
@@ -116,8 +115,8 @@ def seconds_in_creation(pod: Mapping[str, Any], now: datetime) -> float | None:
 
 
 def _time(event: Mapping[str, Any]) -> str:
-    """When it last happened, to the second: RFC 3339 in UTC, so text sorts as time does. Who writes through the newer
-    API sets `eventTime` and `series`, which have fractions, instead of `lastTimestamp`."""
+    """The Event's last time, to the second: RFC 3339 in UTC, so text sorts as time does. The newer API uses `eventTime`
+    and `series`, with fractions, instead of `lastTimestamp`."""
     times = (
         event.get("lastTimestamp"),
         (event.get("series") or {}).get("lastObservedTime"),

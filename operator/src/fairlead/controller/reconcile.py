@@ -1,6 +1,6 @@
 """The operator's story, on one screen: observe → desired → plan → apply → status.
 
-Who calls it: the WorkQueue, with a key and nothing else. Running it twice in a row does nothing the second time.
+Called by the WorkQueue, with a key and nothing else. Running it twice in a row does nothing the second time.
 """
 
 import logging
@@ -25,15 +25,14 @@ from fairlead.operator_settings import OperatorSettings
 logger = logging.getLogger(__name__)
 
 RECHECK_SECONDS = 10.0
-"""How soon to look again at something that changes without an event for us: a claim, a name that is taken, a quota."""
+"""Until the next look at things without events: a claim, a taken name, a quota."""
 
 REFUSED_SECONDS = 120.0
-"""The same for what the API server refuses as it is: a change of the spec is an event, another policy of the cluster is
-none."""
+"""The same for objects refused for good: a change of the spec is an event, a new policy of the cluster is none."""
 STATUS_REFUSED = "StatusRefused"
 """Of an Event only: no condition can say it."""
 CONFIGURING = (("Deployment", "Created"), ("Deployment", "Updated"))
-"""Changes that give the engine another configuration, or its first one."""
+"""Changes that give the engine a new configuration."""
 
 
 class ReconcileOutcome(StrEnum):
@@ -52,7 +51,7 @@ class ReconcileOutcome(StrEnum):
 
 
 class Reconciler:
-    """Wires the pure parts to the ones that do I/O."""
+    """Wires the pure parts to the I/O."""
 
     def __init__(
         self,
@@ -64,8 +63,7 @@ class Reconciler:
         adapters: AdapterLoader | None = None,
         capabilities: Callable[[], Capabilities] = Capabilities,
     ) -> None:
-        """`adapters`: has engines load and unload them; None = over HTTP. `capabilities`: what the API server was last
-        found to be capable of."""
+        """`adapters`: None = over HTTP. `capabilities`: of the API server, as last found."""
         self.cluster = cluster
         self.applier = applier
         self.recorder = recorder
@@ -76,7 +74,7 @@ class Reconciler:
         """Why a status could not be written when last tried, in the API server's words."""
 
     async def reconcile(self, key: Key) -> ReconcileOutcome:
-        """Brings one LLMDeployment closer to what it asks for. Raises KubeError for what is worth trying again."""
+        """Brings one LLMDeployment closer to its spec. Raises KubeError for passing errors."""
         observed = await self.cluster.observe(key)
         if observed is None or observed.body["metadata"].get("deletionTimestamp"):
             self.applier.forget(key)  # its children go by their ownerReferences
@@ -106,8 +104,8 @@ class Reconciler:
     async def write_status(
         self, key: Key, observed: Observed, wanted: Desired, applied: Applied, loaded: AdapterStates
     ) -> bool:
-        """Writes the status and its Events, if anything about it is new. Returns whether the object can say it: an old
-        one may break a rule of the CRD that is checked on every write. Raises KubeError for what may pass."""
+        """Writes the status and its Events, if they have changed. Returns whether the status could be written: old
+        objects may break a rule of the CRD that every write checks. Raises KubeError for passing errors."""
         is_configuring = any((one.kind, one.verb) in CONFIGURING for one in applied.changes)
         now = situation(
             observed,

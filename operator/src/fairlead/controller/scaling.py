@@ -1,4 +1,4 @@
-"""How count and status of an LLMDeployment are written, and what the autoscaler writes there.
+"""Writing an LLMDeployment's count and status, and the autoscaler's part of the status.
 
 `scaling_status` is pure; SubresourceWriter does the I/O, for the controller too.
 """
@@ -18,7 +18,7 @@ from fairlead.kube.resources import LLMDEPLOYMENTS
 logger = logging.getLogger(__name__)
 
 UNKNOWN_SECONDS = 10.0
-"""How long a field that the API server does not know is left out before it is tried again."""
+"""How long a field unknown to the API server is left out before another attempt."""
 _UNKNOWN = re.compile(r"\.(status\.\S+): field not declared in schema")
 _ITEM = re.compile(r"\[[^\]]*\]")
 
@@ -38,16 +38,15 @@ class SubresourceWriter:
         self._clock = clock
         self._unknown: set[str] = set()
         self._whole_at = 0.0
-        """When a status is next tried with the fields that are not known."""
+        """When a status is next tried with its unknown fields."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Fields such as `status.url` that the API server refused to know when they were last written: its CRD is older
-        than we are. The rest is written without them."""
+        """Fields such as `status.url` that the API server's older CRD does not know, and that are left out."""
         return tuple(sorted(self._unknown))
 
     async def scale(self, body: JsonObject, replicas: int) -> None:
-        """Only if nobody has written the object since it was seen: KubeError with status 409 otherwise."""
+        """Raises KubeError with status 409 if the object has changed since it was seen."""
         metadata = body["metadata"]
         await self._client.patch(
             LLMDEPLOYMENTS,
@@ -85,8 +84,8 @@ class SubresourceWriter:
 
 
 def unknown_fields(message: str) -> set[str]:
-    """Those that an API server's refusal of a status calls unknown, such as `status.conditions.observedGeneration`: it
-    may not name all of them."""
+    """Unknown fields in an API server's refusal of a status, such as `status.conditions.observedGeneration`; perhaps
+    not all."""
     return {_ITEM.sub("", path) for path in _UNKNOWN.findall(message)}
 
 
@@ -99,7 +98,7 @@ def crd_is_older(left_out: Collection[str]) -> str:
 
 
 def without(status: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
-    """The status less these fields, in every item of lists."""
+    """The status without these fields, also within lists."""
 
     def stripped(value: Any, path: str) -> Any:
         if isinstance(value, Mapping):
@@ -125,8 +124,8 @@ def scaling_status(
 
 
 def seen_status(demand: Demand, percentile: float, *, num_ready: int) -> dict[str, Any]:
-    """`status.scaling` where nothing is decided: what gateways report; empty while none can be read. Where no replica
-    is ready, what was measured on those before is no news of this fleet."""
+    """`status.scaling` without a decision: the gateways' figures; empty = none can be read. Times to first token of
+    earlier replicas are left out when none is ready."""
     if not demand.num_gateways:
         return {}
     seen: dict[str, Any] = {"queue": int(rounded(demand.waiting)), "running": int(rounded(demand.running))}

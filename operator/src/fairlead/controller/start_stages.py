@@ -1,5 +1,5 @@
-"""How long a replica took to become ready, by stage, as its pod's status tells it. Pure; in whole seconds, as
-Kubernetes tells time."""
+"""How long a replica took to become ready, by stage, from its pod's status. Pure; in whole seconds, as Kubernetes tells
+time."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -26,8 +26,8 @@ class StartStage(StrEnum):
 
 
 def start_seconds(pod: Mapping[str, Any]) -> float | None:
-    """From creation to ready; None for a pod that is not ready, or that may have been ready before: a container that
-    was restarted says nothing about a start."""
+    """From creation to ready; None = not ready, or perhaps ready before: a restarted container says nothing about a
+    start."""
     if any(container.get("restartCount") for container in lasting_statuses(pod)):
         return None
     return _between(pod["metadata"].get("creationTimestamp"), became_ready(pod))
@@ -39,7 +39,7 @@ def download_seconds(pod: Mapping[str, Any]) -> float:
 
 
 def start_stages(pod: Mapping[str, Any]) -> dict[StartStage, float] | None:
-    """None where `start_seconds` is. Where an attempt at the download failed, `image` has what was lost by it."""
+    """None as in `start_seconds`. Time lost in failed downloads counts as `image`."""
     total = start_seconds(pod)
     if total is None:
         return None

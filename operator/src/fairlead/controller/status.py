@@ -1,7 +1,6 @@
-"""Status: what an LLMDeployment's `status` should say. Pure.
+"""Status: the contents of an LLMDeployment's `status`. Pure.
 
-Six conditions, always all of them. Ready speaks for the requests, Degraded for whoever has to act, Progressing for
-whoever waits.
+Always six conditions. Ready speaks for requests, Degraded for whoever has to act, Progressing for whoever waits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ _NO_REPLICA_TRIED = (
     Reason.MODEL_SOURCE_NOT_FOUND,
     Reason.SIDECARS_NOT_SUPPORTED,
 )
-"""Why a model is not available before there is any replica."""
+"""Reasons for an unavailable model before there is any replica."""
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 Said = tuple[ConditionStatus, str, str]
@@ -48,31 +47,30 @@ class Situation:
     obstacle: Problem | None
     """Why there are no children to apply."""
     problems: tuple[Problem, ...]
-    """What the API refused, and objects that are not ours."""
+    """Refusals of the API, and objects that are not ours."""
     waiting_for: str
-    """What has to go before children can be made; empty = nothing."""
+    """Objects to be gone before children can be made; empty = none."""
     conflict: Problem | None
     """A name that an older LLMDeployment has."""
     refused: str
     """Why the ReplicaSet cannot create pods (quota, admission), in the API server's words; empty = it can."""
     last_failure: Problem | None
-    """Why the model could not be loaded when a replica last tried, while there is none that could try again: as the
-    condition ModelAvailable has it, which was written while that one failed."""
+    """Why the last replica could not load the model, while no replica can try again; taken from the earlier condition
+    ModelAvailable."""
     scaling: Mapping[str, Any] | None
-    """`status.scaling`, where the autoscaler says what it sees; None before it has looked."""
+    """`status.scaling` with the autoscaler's view; None = no look yet."""
     done_without: tuple[str, ...]
-    """A sentence for each kind of child, and for fields of the status, that this API server does not let us have."""
+    """A sentence for each kind of child and status field that this API server lacks."""
     is_rolling: bool
-    """Whether pods of an earlier configuration are still being replaced, or the Deployment has not been acted upon
-    yet."""
+    """Whether pods are being replaced, or the Deployment has not been acted upon yet."""
     adapters: tuple[AdapterState, ...] | None = ()
-    """Each listed adapter, and how it is with it; None = they were not looked at."""
+    """State of each listed adapter; None = unknown."""
     paused: str = ""
-    """The command that resumes the rollout of the engine's Deployment, where somebody has paused it."""
+    """The command that resumes a paused rollout; empty = not paused."""
     tokenizer_problem: str = ""
-    """Why gateways leave its prompts to its engines to tokenise; empty where they do not."""
+    """Why gateways leave prompts to the engines to tokenise; empty = they do not."""
     fit: ModelFit | None = None
-    """Whether the model fits a replica, by arithmetic; None = the object breaks a rule, or cannot be understood."""
+    """Whether the model fits a replica, by arithmetic; None = invalid object."""
 
     def of(self, *stages: Stage) -> list[Diagnosis]:
         """The pods in these stages."""
@@ -80,7 +78,7 @@ class Situation:
 
     @property
     def starting(self) -> list[Diagnosis]:
-        """Those on their way; last the pods that wait for another one's download, which say least."""
+        """Starting pods; last the pods that wait for another one's download, which say least."""
         return sorted(self.of(Stage.STARTING), key=lambda pod: pod.waits_for_another)
 
     @property
@@ -90,8 +88,7 @@ class Situation:
 
     @property
     def failure_before_sleep(self) -> Problem | None:
-        """The last failure, where the next replica would most likely fail again: nothing has changed since, but that
-        there is none."""
+        """The last failure, if the next replica would most likely fail again: nothing has changed but the count."""
         tries = self.num_desired or self.of(Stage.READY, Stage.STARTING, Stage.FAILING) or self.obstacle
         return None if tries else self.last_failure
 
@@ -119,10 +116,9 @@ def situation(
     adapters: tuple[AdapterState, ...] | None = (),
     left_out: Sequence[str] = (),
 ) -> Situation:
-    """`problems`: what became of the plan. `is_applying`: whether something was just written. `is_configuring`: whether
-    that was another configuration of the engine, about which nothing is known from the one before. `adapters`: how it
-    is with those that are listed; None = they were not looked at. `left_out`: fields of the status that the CRD has
-    not."""
+    """`problems`: of the plan. `is_applying`: whether something was just written. `is_configuring`: whether the
+    engine's configuration was, which voids what is known. `adapters`: state of listed ones; None = unknown. `left_out`:
+    status fields that the CRD lacks."""
     engine, before = observed.engine or {}, observed.body.get("status") or {}
     # An object that cannot be understood is taken to want what it had.
     known = int((engine.get("spec") or {}).get("replicas") or before.get("replicas") or 0)
@@ -180,7 +176,7 @@ def status(observed: Observed, now: Situation, settings: OperatorSettings, *, ti
 
 
 def _startup(observed: Observed) -> dict[str, str] | None:
-    """What the replica took, by stage, that was last to start; None where none has told."""
+    """Seconds by stage of the replica that started last; None = none has."""
     told = ((pod, stages) for pod in reversed(observed.pods) if (stages := start_stages(pod)) is not None)
     pod, stages = next(told, ({}, None))
     if stages is None:
@@ -190,7 +186,7 @@ def _startup(observed: Observed) -> dict[str, str] | None:
 
 
 def conditions(now: Situation) -> list[Condition]:
-    """All of them, in the order in which people want to read them."""
+    """All conditions, in the order of interest."""
     told = ((kind, *said(now)) for kind, said in CONDITIONS.items())
     return [Condition(kind, word, reason, _shortened(message)) for kind, word, reason, message in told]
 
@@ -201,8 +197,7 @@ def _shortened(message: str) -> str:
 
 
 def ready(now: Situation) -> Said:
-    """True at zero as well, where the next request starts a replica: as with Knative, what is asleep is not broken, and
-    nobody should be called for it."""
+    """True also at zero, where the next request starts a replica: as with Knative, asleep is not broken."""
     count, trouble = f"{now.num_ready}/{counted(now.num_desired, 'replica')} ready", now.trouble
     if now.obstacle is not None:
         still = f"{counted(now.num_ready, 'replica')} still serving as configured before; " if now.num_ready else ""
@@ -227,7 +222,7 @@ def ready(now: Situation) -> Said:
 
 
 def progressing(now: Situation) -> Said:
-    """True while something is on its way without anybody's help."""
+    """True while something goes on without anybody's help."""
     starting, draining, trouble = now.starting, now.of(Stage.DRAINING), now.trouble
     leaving = "".join(f"; {pod.sentence}" for pod in draining if pod.message)
     if now.paused and now.is_rolling:
@@ -271,7 +266,7 @@ def model_available(now: Situation) -> Said:
 
 
 def fits(now: Situation) -> Said:
-    """A replica that has loaded the model decides; else the arithmetic, which is of the catalogue's models only."""
+    """A replica that has loaded the model decides; else arithmetic, for models of the catalogue."""
     fit = now.fit
     if fit is not None and fit.status is TRUE:
         return TRUE, fit.reason, fit.message
@@ -308,8 +303,8 @@ def scaling_active(now: Situation) -> Said:
 
 
 def degraded(now: Situation) -> Said:
-    """True where somebody has to act. Of replicas that hang the first is told of, the others by name; one whose /ready
-    has begun to fail for that, and that the kubelet is going to restart, is still told of."""
+    """True where somebody has to act. Of hanging replicas the first is quoted, the others named; also while a hanging
+    replica's /ready fails and the kubelet is about to restart it."""
     reasons = (Reason.REPLICA_HANGS, Reason.ENGINE_NOT_READY)
     hanging = [pod for pod in now.of(Stage.READY, Stage.STARTING) if pod.reason in reasons]
     problem = now.trouble
@@ -337,7 +332,7 @@ CONDITIONS: Mapping[ConditionType, Callable[[Situation], Said]] = {
     ConditionType.SCALING_ACTIVE: scaling_active,
     ConditionType.DEGRADED: degraded,
 }
-"""In the order in which people want to read them."""
+"""In the order of interest."""
 
 
 def _conflict(observed: Observed) -> Problem | None:

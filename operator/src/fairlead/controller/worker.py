@@ -1,6 +1,6 @@
 """WorkQueue: keys in, one call at a time per key out.
 
-Who calls it: kopf's handlers put keys in; the reconciler works them off. It knows nothing of Kubernetes.
+kopf's handlers put keys in; the reconciler works them off. Kubernetes is unknown here.
 """
 
 import asyncio
@@ -13,18 +13,17 @@ logger = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Namespace and name of an LLMDeployment."""
 Handle = Callable[[Key], Awaitable[float | None]]
-"""Works on a key. Returns after how many seconds it wants to be called again, None = when something happens."""
+"""Works on a key. Returns seconds until the next call; None = until an event."""
 
 FIRST_BACKOFF_SECONDS = 0.5
 LAST_BACKOFF_SECONDS = 30.0
 
 
 class WorkQueue:
-    """Coalesces: a key that is put in again while it waits is worked on once; while it is worked on, once more after
-    that.
+    """Coalesces: a key added again while it waits is worked on once; while it is worked on, once more.
 
-    A call that raises is repeated with exponential back-off; anything put in meanwhile does not shorten it, so a
-    broken object cannot keep a worker busy.
+    Failed calls are repeated with exponential back-off, which further adds do not shorten: a broken object cannot keep
+    a worker busy.
     """
 
     def __init__(self, handle: Handle, *, num_workers: int = 4) -> None:
@@ -60,7 +59,7 @@ class WorkQueue:
             self.add(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Have the key worked on in so many seconds, unless that happens earlier anyway."""
+        """Has the key worked on in so many seconds, or earlier."""
         loop = asyncio.get_running_loop()
         known = self._timers.get(key)
         if known is not None and known.when() <= loop.time() + seconds:

@@ -1,4 +1,4 @@
-"""All children of an LLMDeployment, in the order in which they are to be applied; the small ones are made here."""
+"""All children of an LLMDeployment, in the order of application; the small ones are made here."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -25,12 +25,11 @@ def children(
     *,
     keeps_downloader: bool = False,
 ) -> tuple[Manifest, ...]:
-    """ConfigMap, Deployment, Service, and of NetworkPolicy, PodDisruptionBudget and PodMonitor those in
-    `optional_kinds`; another ConfigMap where adapters are downloaded. `adapter_claims`: the claims of adapters that
-    pods are to mount. `profile`: the ConfigMap that `engine.profile` names, if it is there. `keeps_downloader`: whether
-    pods can download adapters as they are.
+    """ConfigMap, Deployment, Service; of NetworkPolicy, PodDisruptionBudget and PodMonitor those in `optional_kinds`; a
+    ConfigMap of downloaded adapters. `adapter_claims`: claims to mount for adapters. `profile`: the ConfigMap of
+    `engine.profile`, if it exists. `keeps_downloader`: whether pods can download adapters already.
 
-    Raises CannotBuild, with a reason, for a spec that cannot be built here.
+    Raises CannotBuild, with a reason.
     """
     source = model_source(deployment.spec, settings)
     folder = adapter_folder(deployment, settings)
@@ -54,8 +53,8 @@ def children(
 def network_policy(
     deployment: LLMDeployment, settings: OperatorSettings, *, downloads_adapters: bool = False
 ) -> Manifest:
-    """Of what comes in, connections of the gateway's, the operator's and monitoring's pods to the engines' port, and
-    the operator's to what downloads adapters beside it; what goes out is left alone."""
+    """Admits the gateway's, the operator's and monitoring's pods to the engines' port, and the operator's to the
+    adapter downloader's. Egress stays open."""
     peers: list[dict[str, object]] = [
         {
             "namespaceSelector": {"matchLabels": {names.LABEL_NAMESPACE_NAME: settings.gateway_namespace}},
@@ -79,7 +78,7 @@ def network_policy(
 
 
 def service(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:
-    """An alias for the gateway, which routes by Host, so that http://NAME.NAMESPACE/v1 works inside the cluster."""
+    """An alias for the gateway, which routes by Host: http://NAME.NAMESPACE/v1 works inside the cluster."""
     spec = {
         "type": "ExternalName",
         "externalName": settings.gateway_service,
@@ -89,14 +88,14 @@ def service(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:
 
 
 def pod_disruption_budget(deployment: LLMDeployment) -> Manifest:
-    """One engine may be missing, also where there is only one: else its node could never be drained."""
+    """One engine may be missing, even the only one: else its node could never be drained."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector_labels(deployment)}}
     return child(deployment, "policy/v1", "PodDisruptionBudget", {"spec": spec})
 
 
 def pod_monitor(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:
-    """For the Prometheus operator: every engine's /metrics; the LLMDeployment's name becomes a label of what is read
-    there. When it is read, and the PodMonitor's own labels, are the settings' to say."""
+    """For the Prometheus operator: every engine's /metrics, labelled with the LLMDeployment's name. Times and the
+    PodMonitor's own labels come from the settings."""
     times = {"interval": settings.pod_monitor_interval, "scrapeTimeout": settings.pod_monitor_scrape_timeout}
     endpoint = {"port": "http", "path": "/metrics", **{name: time for name, time in times.items() if time is not None}}
     spec = {

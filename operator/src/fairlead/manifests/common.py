@@ -14,8 +14,7 @@ Manifest = dict[str, Any]
 
 
 def selector_labels(deployment: LLMDeployment) -> dict[str, str]:
-    """The labels that select the engine's pods; never more than these, because a Deployment's selector cannot
-    change."""
+    """The engine pods' selector; fixed, because a Deployment's selector cannot change."""
     return {names.LABEL_LLMDEPLOYMENT: deployment.metadata.name, names.LABEL_COMPONENT: names.ENGINE_COMPONENT}
 
 
@@ -34,8 +33,8 @@ def child(
     name: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """A whole object of that kind, owned by the LLMDeployment, with `body` beside its metadata. `name`: None = that of
-    most children. `labels`: beside those that every child has, which they cannot replace."""
+    """An object of that kind, owned by the LLMDeployment, with `body` beside its metadata. `name`: None = the usual
+    one. `labels`: added to every child's own, which win."""
     owner = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -73,9 +72,9 @@ CONTAINED: Mapping[str, Any] = {
     "terminationMessagePath": names.TERMINATION_LOG,
     "terminationMessagePolicy": "FallbackToLogsOnError",
 }
-"""No rights, and a word about how they ended."""
+"""No rights, and a message about how a container ended."""
 _OF_THE_POD = (("POD_IP", "status.podIP"), ("POD_NAME", "metadata.name"))
-"""Environment variables, and the fields of the pod that they are."""
+"""Environment variables and their fields of the pod."""
 
 
 def as_sidecar(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def as_sidecar(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def environment_of_the_pod() -> list[dict[str, Any]]:
-    """Address and name of the pod, which arguments use."""
+    """Address and name of the pod, for arguments."""
     return [
         {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}} for name, path in _OF_THE_POD
     ]

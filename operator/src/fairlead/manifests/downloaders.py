@@ -1,5 +1,5 @@
-"""Containers of an engine's pod that download, with the Secret for it, which the engine does not get: before the engine
-starts the model and what guesses tokens, beside it adapters, which come and go while it runs."""
+"""Downloading containers of an engine's pod, with a Secret that the engine does not get: models before the engine
+starts, adapters beside the running engine."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,15 +14,15 @@ from fairlead_protocol.downloads import DOWNLOAD_PORT, SOURCES_PORT
 
 _LIST_VOLUME = "adapter-list"
 _RESOURCES = {"cpu": "250m", "memory": "1Gi"}
-"""Of the container beside the engine: weights that torch pickled are read with torch, a file at a time."""
+"""Of the container beside the engine, which reads pickled weights with torch, a file at a time."""
 _SCRATCH = {"name": SCRATCH_VOLUME, "mountPath": "/tmp"}
 
 
 def download_container(
     deployment: LLMDeployment, settings: OperatorSettings, profile: Profile, download: Download
 ) -> dict[str, Any]:
-    """An init container that downloads a model. It may use what the engine may, but for GPUs, so that it makes the pod
-    no larger."""
+    """An init container that downloads a model, with the engine's resources but for GPUs, so that the pod grows no
+    larger."""
     # `$(` would have the kubelet put a variable there, which may be a credential.
     arguments = ["download", download.source.replace("$", "$$"), "--to", names.DOWNLOADS_FOLDER]
     arguments += [*_size_limit(deployment), "--host", "$(POD_IP)", "--progress-port", str(DOWNLOAD_PORT)]
@@ -35,11 +35,8 @@ def download_container(
 
 
 class AdapterDownloader:
-    """The container beside the engine, and what it and the engine share.
-
-    It reads the ConfigMap of `adapter_list`, as it is at any time. Both find what was downloaded at the same path.
-    Raises CannotBuild where nodes keep no models.
-    """
+    """The container beside the engine, and its volumes shared with the engine at the same paths. Follows the ConfigMap
+    of `adapter_list`. Raises CannotBuild where nodes keep no models."""
 
     def __init__(self, deployment: LLMDeployment, settings: OperatorSettings, profile: Profile) -> None:
         listing = {"name": names.adapter_list(deployment.metadata.name), "optional": True}
@@ -65,14 +62,14 @@ class AdapterDownloader:
 
 
 def adapter_list(deployment: LLMDeployment) -> Manifest:
-    """The ConfigMap with the sources of adapters that are downloaded."""
+    """The ConfigMap with the sources of downloaded adapters."""
     text = "".join(f"{source}\n" for source in downloaded_sources(deployment))
     body = {"data": {names.ADAPTER_LIST_KEY: text}}
     return child(deployment, "v1", "ConfigMap", body, name=names.adapter_list(deployment.metadata.name))
 
 
 def has_adapter_downloader(engine: Mapping[str, Any] | None) -> bool:
-    """Whether the pods of a Deployment can download adapters. They keep that, also while none is listed that has to be:
+    """Whether a Deployment's pods can download adapters. They keep the container without such adapters, so that
     removing one replaces no pod."""
     pod = ((engine or {}).get("spec") or {}).get("template", {}).get("spec") or {}
     return bool(lasting_container(pod, names.ADAPTERS_CONTAINER))

@@ -1,5 +1,4 @@
-"""The engine's Deployment, whose pods serve OpenAI's API and say when they are ready, and the ConfigMap with the
-configuration file that they read."""
+"""The engine's Deployment, whose pods serve OpenAI's API, and the ConfigMap with their configuration file."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +46,7 @@ _POD_SECURITY: Mapping[str, Any] = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 TERMINATION_MARGIN_SECONDS = 30
-"""What a pod gets on top of the drain, to stop in order."""
+"""A pod's time beyond the drain, to stop in order."""
 START_SECONDS = 1800
 """How long loading a model may take before the kubelet restarts the engine."""
 DOWNLOAD_SECONDS = 86400
@@ -57,8 +56,8 @@ DOWNLOAD_SECONDS = 86400
 def engine_deployment(
     deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapping[str, Any], profile: ProfileFile | None = None
 ) -> Manifest:
-    """The Deployment of pods with this spec, whose engine reads these flags, and the profile, from the ConfigMap.
-    Labels and annotations of ours win over those of `spec.template`; a template may bring its own volume for it."""
+    """The Deployment of pods with this spec; the engine reads flags and profile from the ConfigMap. Our labels and
+    annotations win over `spec.template`'s; a template may bring its own volume for the configuration."""
     rollout, overlay = deployment.spec.rollout, deployment.spec.template
     annotations = {
         **overlay.metadata.annotations,
@@ -95,15 +94,15 @@ def engine_deployment(
 
 
 def config_map(deployment: LLMDeployment, flags: dict[str, Any], profile: ProfileFile | None = None) -> Manifest:
-    """The ConfigMap with the engine's configuration file, and the profile beside it, if any."""
+    """The ConfigMap with the engine's configuration file, and the profile, if any."""
     text = yaml.safe_dump(flags, sort_keys=False, allow_unicode=True)
     body = {"data": {names.ENGINE_CONFIG_KEY: text, **({} if profile is None else {profile.key: profile.text})}}
     return child(deployment, "v1", "ConfigMap", body, name=config_name(deployment, flags, profile))
 
 
 def config_name(deployment: LLMDeployment, flags: Mapping[str, Any], profile: ProfileFile | None) -> str:
-    """Of the ConfigMap with these flags and this profile. Others have other names: a container that starts again in the
-    middle of a rollout must not find the configuration of its successors."""
+    """The ConfigMap's name, unique to flags and profile: a container restarted in the middle of a rollout must not read
+    its successors' configuration."""
     content = flags if profile is None else {**flags, "profile": profile.key}
     return f"{names.engine_child(deployment.metadata.name)}-{fingerprint(content)}"
 
@@ -111,12 +110,11 @@ def config_name(deployment: LLMDeployment, flags: Mapping[str, Any], profile: Pr
 def engine_flags(
     deployment: LLMDeployment, source: ModelSource, cpus: Decimal | None, adapter_folder: str | None = None
 ) -> dict[str, Any]:
-    """The flags of `fairlead-engine serve`, or `front`, that the spec decides; what it leaves open, the engine chooses.
+    """The flags of `fairlead-engine serve`, or `front`, that the spec sets; the engine chooses the others.
 
-    `cpus`: what the engine's container may use, None = nobody said. It gets one compute thread for each, rounded up,
-    but for those that its further HTTP processes take, unless the user says the number: else every engine of a node
-    would start as many threads as the node has cores, and they would take turns on its CPUs. `adapter_folder`: below
-    which it may load adapters, None = it needs no room for any.
+    `cpus`: of the engine's container, None = unlimited. There is a compute thread for each, rounded up, less its
+    further HTTP processes', unless the user sets the number; else every engine would start a thread per core of its
+    node. `adapter_folder`: root of loadable adapters, None = no adapters.
     """
     spec, engine = deployment.spec, deployment.spec.engine
     if (kind := FOREIGN_SERVERS.get(engine.type)) is not None:
@@ -157,7 +155,7 @@ def engine_flags(
 
 
 def _unless_auto(value: StrEnum) -> str | None:
-    """What is left to the engine is not said, so that a newer operator replaces no pod for it."""
+    """Defaults are not written, so that a newer operator replaces no pod."""
     return None if value == "auto" else str(value)
 
 
@@ -171,11 +169,9 @@ def engine_pod(
     downloads_adapters: bool = False,
 ) -> dict[str, Any]:
     """The pods' spec, with `spec.template.spec` laid over it. `adapter_claims`: claims to mount for adapters.
-    `measured`: what the engine is to begin with. `downloads_adapters`: whether a sidecar downloads those that are
-    elsewhere.
+    `measured`: the engine's profile. `downloads_adapters`: whether a sidecar downloads adapters.
 
-    Raises CannotBuild for an unknown profile, for another number of GPUs than the engine computes on, or for a template
-    that does not fit onto a pod.
+    Raises CannotBuild for an unknown profile, a wrong number of GPUs, or a template that does not fit onto a pod.
     """
     profile = replica_profile(deployment, settings)
     volumes: list[dict[str, Any]] = [{"name": SCRATCH_VOLUME, "emptyDir": {}}, *source.volumes]
@@ -243,10 +239,8 @@ def _placement(deployment: LLMDeployment, profile: Profile) -> dict[str, Any]:
 
 
 def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
-    """CPUs that the engine's container may use: its limit, else its request; None where the pod names neither.
-
-    Raises CannotBuild for what is not a quantity or no container at all: templates come unchecked.
-    """
+    """CPUs of the engine's container: its limit, else its request; None = neither. Raises CannotBuild for malformed
+    templates."""
     with _template_must_fit():
         resources = _engine_resources(pod)
         named = ((kind, (resources.get(kind) or {}).get("cpu")) for kind in ("limits", "requests"))
@@ -266,8 +260,8 @@ def _engine_resources(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_gpus(field: str, resources: Mapping[str, Any], deployment: LLMDeployment) -> None:
-    """Raises CannotBuild for another number of GPUs (or slices of them) than the engine computes on, unless it is none:
-    more would be paid for and idle, and with fewer no engine starts."""
+    """Raises CannotBuild unless the number of GPUs (or slices) is that of the ranks, or none: more would idle, and with
+    fewer no engine starts."""
     num_ranks = deployment.spec.engine.tensor_parallel_size
     for kind in ("limits", "requests"):
         asked = {name: quantity for name, quantity in (resources.get(kind) or {}).items() if GPU.search(name)}
@@ -284,7 +278,7 @@ def _check_gpus(field: str, resources: Mapping[str, Any], deployment: LLMDeploym
 
 @contextmanager
 def _template_must_fit() -> Iterator[None]:
-    """The template's pod spec is any object to the CRD; what has not a pod's shape is told to its author."""
+    """The CRD takes any object as a template's pod spec; its author is told of one without a pod's shape."""
     try:
         yield
     except (KeyError, TypeError, AttributeError) as e:
@@ -329,8 +323,7 @@ def _container(
 
 
 def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Profile:
-    """What one replica may use. Raises CannotBuild for a profile that the settings do not know, and for another number
-    of GPUs than the engine computes on."""
+    """Resources of one replica. Raises CannotBuild for an unknown profile, and for a wrong number of GPUs."""
     resources = deployment.spec.resources
     if resources.gpus is not None or resources.requests or resources.limits:
         gpus = {GPU_RESOURCE: str(resources.gpus)} if resources.gpus else {}

@@ -1,5 +1,5 @@
-"""Servers that are not ours in an engine's pod, by `engine.type`, each behind the front that makes an engine of it
-(`fairlead-engine front`): what both are started with. The rest of the pod is as for our engine (`engine.py`)."""
+"""Foreign servers in an engine's pod, by `engine.type`, each behind a front that makes an engine of it
+(`fairlead-engine front`): their containers' arguments. The rest of the pod is as for our engine (`engine.py`)."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,39 +14,39 @@ from fairlead.manifests.source import MODEL_VOLUME, ModelSource
 from fairlead.operator_settings import OperatorSettings
 
 SERVER_PORT = 8001
-"""Of the server; the front has the engine's port, which is the only one that a NetworkPolicy lets others reach."""
+"""The server's; the front has the engine's port, the only one that a NetworkPolicy opens."""
 _OF_THE_POD = ("POD_IP", "POD_NAME")
 """Variables that the arguments use."""
 FRONT_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
-"""Of the front: it needs a CPU where a thousand streams pass, and takes what there is."""
+"""The front's; a thousand streams take a CPU, if there is one."""
 EVENTS = "ipc://@fairlead-kv-$(POD_NAME)"
-"""Where servers that tell of their blocks do so: a name, not a port, in the pod's own network, where nobody else is."""
+"""Endpoint of servers' KV events: a name, not a port, within the pod's own network."""
 
 OF_PYTHON: Mapping[str, str] = {"HOME": "/tmp", "USER": "engine", "HF_HUB_OFFLINE": "1"}
-"""Environment of servers in Python: who runs them is in no list of users, and the model is a folder."""
+"""Environment of Python servers, whose user is unknown to the system and whose model is a folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignServer:
-    """A kind of server, as the pods of an LLMDeployment need to know it."""
+    """A kind of server, for the pods of an LLMDeployment."""
 
     kind: str
     """As `fairlead-engine front --engine` calls it."""
     command: tuple[str, ...]
     """Of its container; empty = the image's own."""
     arguments: Callable[[LLMDeployment, str], list[str]]
-    """Of its container, for a model at this path; where it listens comes with them, `extraArgs` behind them."""
+    """The server's arguments for a model at this path, with its address; `extraArgs` follow."""
     max_num_seqs: int
     max_num_batched_tokens: int
-    """What both are told where the spec leaves it open: the front tells gateways, and must not be mistaken."""
+    """Told to both where the spec leaves it open: the front tells gateways, and must not be mistaken."""
     tells_blocks: bool
     """Whether it publishes KV events, at `EVENTS`."""
     front_flags: Callable[[LLMDeployment], Mapping[str, Any]] = lambda deployment: {}
     """What else the front is told."""
     file_of_a_download: str | None = None
-    """The file that it is given of a folder that was downloaded; None = the folder."""
+    """File of a downloaded folder to serve; None = the folder."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What its container has where the spec does not say otherwise."""
+    """The container's environment, unless the spec says otherwise."""
 
     def num_seqs(self, deployment: LLMDeployment) -> int:
         """Most sequences of one step."""
@@ -63,7 +63,7 @@ def words(flags: Mapping[str, object]) -> list[str]:
 
 
 def unless(value: str, *defaults: str) -> str | None:
-    """What is to be said of a setting, where it is none of these."""
+    """A setting's value; None = one of the defaults."""
     return None if value in defaults else str(value)
 
 
@@ -74,11 +74,11 @@ def with_front(
     source: ModelSource,
     kind: ForeignServer,
 ) -> dict[str, Any]:
-    """A pod of our engine as one of that server with a front before it. Whether it is ready the front says, at the
-    port that others ask; whether the server has started and lives, the kubelet asks the server itself.
+    """A pod of our engine as one of that server with a front before it. The front answers for readiness at the engine's
+    port; the kubelet asks the server itself whether it has started and lives.
 
-    The server is the sidecar, as it is what the front rests on: it starts first, and gets SIGTERM, which cuts what
-    runs, when the front has drained and ended.
+    The server is a sidecar: it starts first, and gets SIGTERM, which cuts requests, after the front has drained and
+    ended.
     """
     (engine,) = (each for each in pod["containers"] if each["name"] == names.ENGINE_CONTAINER)
     front = {
@@ -151,7 +151,7 @@ def _model_path(source: ModelSource, kind: ForeignServer) -> str:
 _MIB = 2**20
 _LLAMA_CPP_KV_TYPES: Mapping[str, str | None] = {"auto": None, "int8": "q8_0"}
 _SGLANG_BLOCK_SIZE = 16
-"""Its own default is 1: every token would be a block of its own."""
+"""SGLang's own default of 1 would make every token a block."""
 _SGLANG_KV_TYPES: Mapping[str, str | None] = {KvCacheDtype.AUTO: None, KvCacheDtype.FP8: "fp8_e4m3"}
 _SGLANG_TOOL_CALL_PARSERS: Mapping[str, str] = {
     ToolCallParser.HERMES: "hermes",

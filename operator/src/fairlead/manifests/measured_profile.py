@@ -1,7 +1,7 @@
-"""The profile that `engine.profile` names: what `fairlead-engine characterise` has measured. Pure.
+"""The profile named in `engine.profile`, measured by `fairlead-engine characterise`. Pure.
 
-It is copied into the ConfigMap that the engine's pods read, under a name that tells its content: so another profile is
-another configuration, and the operator finds there what the engines go by.
+It is copied into the engine pods' ConfigMap under a name made from its content: another profile is another
+configuration, and the operator finds the engines' profile there.
 """
 
 from collections.abc import Mapping
@@ -30,9 +30,8 @@ class ProfileFile(NamedTuple):
 
 
 def profile_file(deployment: LLMDeployment, config_map: Mapping[str, Any] | None) -> ProfileFile | None:
-    """What engines are to begin with; None = nothing. `config_map`: the one that `engine.profile` names, None where
-    there is none. Raises CannotBuild where that holds no profile, or one that contradicts `engine`; whether it is of
-    this model and device, engines say."""
+    """The engines' profile; None = none is named. `config_map`: named in `engine.profile`, None = missing. Raises
+    CannotBuild for a ConfigMap without a profile, or one that contradicts `engine`; engines check model and device."""
     wanted = deployment.spec.engine.profile
     if wanted is None:
         return None

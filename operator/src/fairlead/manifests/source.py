@@ -1,5 +1,5 @@
-"""What a source puts into the engine's pods, by its scheme: the folder that the engine reads, seen from inside the pod,
-the volume that it is on, and what has to be downloaded before. Of models, and of adapters."""
+"""A model's or an adapter's source inside the engine's pods, by its scheme: folder, volume, and downloads before the
+start."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ DOWNLOADS_VOLUME = "downloads"
 
 
 class CannotBuild(Exception):
-    """The spec asks for something that cannot be built here; `message` says what to write instead."""
+    """The spec cannot be built here; `message` says what to write instead."""
 
     def __init__(self, message: str, reason: Reason = Reason.INVALID_SPEC) -> None:
         super().__init__(message)
@@ -37,13 +37,13 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """What becomes of `spec.model.source`, and of the source of what guesses tokens beside it."""
+    """`spec.model.source`, and the speculative model's source, inside a pod."""
 
     flags: dict[str, str] = field(default_factory=dict)
     """For the engine's configuration file: a model that is on no volume."""
     arguments: tuple[str, ...] = ()
-    """For the engine's container: a folder on a volume. Local mode has no mounts, and finds paths below a mount in
-    arguments only; a folder of the machine it must leave as it is."""
+    """For the engine's container: a folder on a volume. Local mode, which has no mounts, translates paths below a mount
+    in arguments; a folder of the machine must stay as it is."""
     volumes: tuple[dict[str, Any], ...] = ()
     """For the pod."""
     mounts: tuple[dict[str, Any], ...] = ()
@@ -51,7 +51,7 @@ class ModelSource:
     downloads: tuple[Download, ...] = ()
     """Of the pod, in this order; no source twice."""
     pull_secrets: tuple[str, ...] = ()
-    """Secrets that nodes pull the images of `volumes` with."""
+    """Secrets for the images of `volumes`."""
 
     def beside(self, other: "ModelSource") -> "ModelSource":
         """Both in one pod, where a volume is mounted once and a source is downloaded once."""
@@ -103,8 +103,7 @@ def claim_of(source: str) -> str | None:
 
 
 def model_source(spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
-    """Of the model, and of what guesses tokens beside it. Raises CannotBuild for a source that this operator does not
-    serve."""
+    """Of the model and the speculative model. Raises CannotBuild for sources that this operator does not serve."""
     source, speculative = spec.model.source, spec.engine.speculative
     model = _placed(source, _MODEL, spec, settings)
     if speculative is None or speculative.source is None:
@@ -118,7 +117,7 @@ def model_source(spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSo
 
 
 def _folder(source: str, mount_path: str) -> str:
-    """Of a source on a claim, where that is mounted."""
+    """Folder of a source on a claim, below the mount."""
     return f"{mount_path}/{source.partition('://')[2].partition('/')[2].strip('/')}".rstrip("/")
 
 
@@ -162,7 +161,7 @@ def _downloaded(source: str, use: _Use, spec: LLMDeploymentSpec, settings: Opera
 
 
 def _from_a_registry(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
-    """An image volume where the cache says so, else a download."""
+    """An image volume if the cache asks for one, else a download."""
     cache, credentials = spec.model.cache, spec.model.credentials
     if cache is None or not cache.image:
         return _downloaded(source, use, spec, settings)
@@ -231,7 +230,7 @@ class PlacedAdapter:
     source: str
     """As it is listed."""
     path: str
-    """Empty where there is no such folder, and for one that is downloaded: each pod says where."""
+    """Empty = no such folder, or downloaded: each pod knows where."""
     is_downloaded: bool = False
     """Whether it is downloaded beside the engine."""
     reason: str = ""
@@ -291,7 +290,7 @@ def is_elsewhere(source: str) -> bool:
 
 
 def downloaded_sources(deployment: LLMDeployment) -> list[str]:
-    """Of the listed adapters, those to download, each once."""
+    """Sources of listed adapters to download, each once."""
     sources = (each.source for each in deployment.spec.adapters if is_elsewhere(each.source))
     return list(dict.fromkeys(sources))
 
@@ -304,8 +303,8 @@ def claim_mount(claim: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def mounted_claims(engine: Mapping[str, Any] | None) -> set[str]:
-    """The claims of adapters that the pods of a Deployment mount. One that no adapter is on any more stays mounted as
-    long as it exists, so that removing an adapter replaces no pod."""
+    """Claims of adapters mounted by a Deployment's pods. A claim without adapters stays mounted, so that removing an
+    adapter replaces no pod."""
     volumes = ((engine or {}).get("spec") or {}).get("template", {}).get("spec", {}).get("volumes") or []
     ours = (each for each in volumes if each["name"].startswith(_VOLUME_PREFIX))
     return {each["persistentVolumeClaim"]["claimName"] for each in ours if each.get("persistentVolumeClaim")}
