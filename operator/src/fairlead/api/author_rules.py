@@ -1,9 +1,8 @@
-"""What an author of LLMDeployments may not ask for under an AdmissionPolicy, as one table.
+"""What authors of LLMDeployments may not ask for under an AdmissionPolicy, as one table.
 
-Each row says where something stands, and which settings list what may stand there. From it come both the verdict of
-the operator (`refusals`) and the CEL text of the chart's ValidatingAdmissionPolicy
-(`docs/generate_admission_policy.py`). Fields of pods are listed as far as they are harmless; what is not listed is
-refused, whatever Kubernetes may add.
+A row has a place, and the settings that list allowed values. The operator's verdict (`refusals`) and the CEL text of
+the chart's ValidatingAdmissionPolicy (`docs/generate_admission_policy.py`) both come from the table. Harmless fields of
+pods are listed; all others are refused, including future ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ class Likeness(StrEnum):
     """How a text is compared with an entry of a list."""
 
     NAME = "name"
-    """Equal; or an entry ends with `*`, and what is before it begins the text."""
+    """Equal; or an entry ends with `*`, and the text begins with the part before."""
     IMAGE = "image"
     SOURCE = "source"
     ARGUMENT = "argument"
@@ -40,7 +39,7 @@ class Likeness(StrEnum):
 IMAGE_REST = "^(:[A-Za-z0-9_.-]+)?(@sha256:[0-9a-f]+)?$"
 """What may follow a repository."""
 SOURCE_REST = "^([@/].*|:[^/]*)?$"
-"""What may follow a source that is named in full: a revision, a folder or a tag."""
+"""After a fully named source: a revision, a folder or a tag."""
 NUMBER = "^-?[0-9]+([.][0-9]+)?$"
 
 
@@ -55,7 +54,7 @@ class AuthorRule:
     always: tuple[str, ...] = ()
     """Entries that are allowed in any case."""
     setting: str = ""
-    """That lists more; or a switch that allows `with_switch`, or the whole."""
+    """Lists more allowed values; or a switch that allows `with_switch`, or everything."""
     with_switch: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     """Instead of what is allowed: all but these is."""
@@ -81,7 +80,7 @@ class AuthorRule:
 
     @property
     def general(self) -> str:
-        """The sentence where what is refused cannot be quoted."""
+        """The sentence without a quoted value."""
         return f"spec.{self.path}: {self.why}: {self.remedy}"
 
 
@@ -90,12 +89,12 @@ _OUR_CONTAINERS = (
     names.ADAPTERS_CONTAINER,
 )  # fmt: skip
 OUR_VOLUMES = ("config", "scratch", "model", "speculative", "downloads", "adapter-list", "shared-memory")
-"""Of engines' pods, but for those of adapters' claims, whose names are hashes."""
+"""Of engines' pods; adapters' claims have hashes for names."""
 _POD = ("containers", "initContainers", "volumes", "terminationGracePeriodSeconds", "enableServiceLinks",
         "priorityClassName")  # fmt: skip
 _PLACEMENT = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 _CONTAINER = ("name", "env", "resources", "volumeMounts")
-"""No image: without one there is no new container, whose rights nobody would limit."""
+"""No image: a container without one is not new, so its rights are known."""
 _VOLUME = ("name", "emptyDir", "configMap", "secret", "persistentVolumeClaim")
 _MOUNT = ("name", "mountPath", "readOnly", "subPath")
 _VALUE_FROM = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
@@ -212,8 +211,8 @@ RULES = (
 
 
 def refusals(policy: AdmissionPolicy | None, body: Mapping[str, Any]) -> list[str]:
-    """A sentence for each rule that an LLMDeployment breaks, which has the types of the CRD; none where there is no
-    policy, or its namespace is exempt."""
+    """A sentence for each rule broken by an LLMDeployment of the CRD's types; empty without a policy, or in an exempt
+    namespace."""
     namespace, spec = body["metadata"]["namespace"], body["spec"]
     if policy is None or any(_is_named(namespace, entry) for entry in policy.exempt_namespaces):
         return []
@@ -222,7 +221,7 @@ def refusals(policy: AdmissionPolicy | None, body: Mapping[str, Any]) -> list[st
 
 
 def _refused(rule: AuthorRule, policy: AdmissionPolicy, value: Any, path: Sequence[str]) -> list[str]:
-    """What of `value`, which is above `path`, is refused. What has not the shape that the path says is, too."""
+    """Refused parts of `value`, which is above `path`; also parts without the path's shape."""
     if not path:
         return _refused_here(rule, policy, value)
     field = path[0].removesuffix("[]")

@@ -1,7 +1,7 @@
-"""Rules of the CRD, evaluated without an API server: as much of CEL as they are written in.
+"""The CRD's rules, evaluated without an API server, in the subset of CEL that they use.
 
-Who calls it: `rules`, for objects that no API server has held to the rules. What a rule means is what Kubernetes makes
-of its text; `tests/api/test_rules.py` compares with a whole evaluator of CEL.
+Used by `rules` for objects that no API server has checked. Kubernetes defines the meaning; `tests/api/test_rules.py`
+compares with a full evaluator.
 """
 
 import operator
@@ -12,8 +12,7 @@ from typing import Any
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a pattern of a CRD is found in a text. Its `$` is the very end; Python's would also let a line feed
-    follow."""
+    """Whether a text matches a CRD's pattern. `$` is the very end; Python's would allow a line feed behind."""
     return re.search(re.sub(r"(?<!\\)\$(?=[)|]|$)", r"\\Z", pattern), text) is not None
 
 
@@ -23,7 +22,7 @@ Evaluate = Callable[[Scope], Any]
 
 _TOKEN = re.compile(r"\s*(\d+|'[^']*'|\w+|\|\||&&|[=!<>]=|\S)")
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<=", ">=", "<", ">", "in"), ("%",))
-"""Operators between two values, those that bind least first."""
+"""Binary operators, loosest first."""
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -45,7 +44,7 @@ _MACROS: Mapping[str, Callable[..., bool]] = {
     "exists": any,
     "exists_one": lambda found: sum(map(bool, found)) == 1,
 }
-"""What is asked of a list's items, by what holds of each."""
+"""Macros over lists, by the items' verdicts."""
 _LITERALS = {"true": True, "false": False}
 
 
@@ -65,7 +64,7 @@ class _RuleParser:
         self._at = 0
 
     def take(self, *wanted: str) -> str | None:
-        """The next token, if it is one of these."""
+        """The next token, if among `wanted`."""
         token = self._tokens[self._at]
         return self.word() if token in wanted else None
 

@@ -157,7 +157,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition, without the times that only its history can tell."""
+    """One condition, without the times, which depend on its history."""
 
     type: ConditionType
     status: ConditionStatus
@@ -169,12 +169,12 @@ class Condition:
 
 MAX_REASON_LENGTH = 256
 MAX_MESSAGE_LENGTH = 4096
-"""Characters of what is told people in a status. An engine, a webhook or an API server that quotes what it refuses may
-say megabytes, and a status that is too large for the API server says nothing at all."""
+"""Characters of a message in a status. Engines, webhooks and API servers may quote megabytes, and API servers refuse
+statuses that are too large."""
 
 
 def shortened(message: str) -> str:
-    """Its beginning, where it is longer than a status takes."""
+    """The message, cut to a status' limit."""
     return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…"
 
 
@@ -204,12 +204,12 @@ def merge_conditions(
 
 
 def find_condition(status: Mapping[str, Any], type: str) -> Mapping[str, Any]:
-    """The condition of that type in the status of any object; empty where there is none."""
+    """A status' condition of that type; empty = none."""
     return next((each for each in status.get("conditions") or () if each.get("type") == type), {})
 
 
 def wrong_condition(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What somebody has to look at in an LLMDeployment, Ready or not: Degraded, or a paused rollout; else empty."""
+    """The condition that needs a person, Ready or not: Degraded, or a paused rollout; else empty."""
     degraded = find_condition(status, ConditionType.DEGRADED)
     if degraded.get("status") == ConditionStatus.TRUE:
         return degraded

@@ -16,7 +16,7 @@ Container = Mapping[str, Any]
 
 
 def is_sidecar(init_container: Container) -> bool:
-    """Whether an init container is one that the kubelet starts before the others, restarts, and ends after them."""
+    """Whether the kubelet starts this init container before the others, restarts it, and ends it after them."""
     return init_container.get("restartPolicy") == "Always"
 
 
@@ -36,14 +36,14 @@ def lasting_container(spec: Mapping[str, Any], name: str) -> Container:
 
 
 def lasting_statuses(pod: Mapping[str, Any]) -> list[Container]:
-    """What the kubelet says of those that run as long as the pod."""
+    """The kubelet's statuses of lasting containers."""
     status, beside = pod.get("status") or {}, {each["name"] for each in sidecars(pod.get("spec") or {})}
     of_sidecars = [each for each in status.get("initContainerStatuses") or () if each.get("name") in beside]
     return [*of_sidecars, *(status.get("containerStatuses") or ())]
 
 
 Keys = Mapping[str, str]
-"""Field of a list → the key by which Kubernetes merges its items."""
+"""Field of a list → the key that Kubernetes merges its items by."""
 
 _OF_PODS: Keys = {
     "containers": "name",
@@ -62,14 +62,14 @@ _OF_CONTAINERS: Keys = {
     "ports": "containerPort",
 }
 MERGE_KEYS: Keys = {**_OF_PODS, **_OF_CONTAINERS}
-"""Those of a pod spec, wherever they are in it."""
+"""Of pod specs, at any depth."""
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _NUMBERS = ("containerPort",)
 """Keys that are numbers; the others are texts."""
 
 
 def misfits(spec: Mapping[str, Any], path: str) -> Iterator[BrokenRule]:
-    """What of a partial pod spec has not a pod's shape: the field, and what it should be."""
+    """Fields of a partial pod spec without a pod's shape, and their right shape."""
     yield from _lists(spec, path, _OF_PODS)
     for kind in _CONTAINERS:
         for index, container in _objects(spec, kind):
@@ -78,7 +78,7 @@ def misfits(spec: Mapping[str, Any], path: str) -> Iterator[BrokenRule]:
 
 
 def _objects(spec: Mapping[str, Any], field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The items of a list that are objects, with their places; none where it is no list."""
+    """A list's items that are objects, with their places; empty for other values."""
     items = spec.get(field)
     yield from (
         (index, item) for index, item in enumerate(items if isinstance(items, list) else ()) if _is_object(item)
@@ -86,7 +86,7 @@ def _objects(spec: Mapping[str, Any], field: str) -> Iterator[tuple[int, Mapping
 
 
 def _lists(spec: Mapping[str, Any], path: str, keys: Keys) -> Iterator[BrokenRule]:
-    """Those that are no lists of objects with their keys."""
+    """Fields that are not lists of objects with their keys."""
     for field, key in keys.items():
         items, where = spec.get(field), f"{path}.{field}"
         if items is None:
@@ -120,7 +120,7 @@ def _resources(container: Mapping[str, Any], path: str) -> Iterator[BrokenRule]:
 
 
 def _counts(value: Any) -> bool:
-    """Whether it is a quantity, or null, which takes one away."""
+    """Whether the value is a quantity, or null, which removes one."""
     if value is None:
         return True
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -157,8 +157,8 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
 
 
 def for_sidecars(overlay: Mapping[str, Any], base: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The overlay with what it says of the base's sidecars among its init containers: whoever writes a template names
-    containers, and need not know which of them are sidecars here."""
+    """The overlay with its containers that are the base's sidecars moved to its init containers: a template's author
+    need not know which containers are sidecars here."""
     beside = {each["name"] for each in sidecars(base)}
     containers = overlay.get("containers") or []
     moved = [each for each in containers if each["name"] in beside]
@@ -169,7 +169,7 @@ def for_sidecars(overlay: Mapping[str, Any], base: Mapping[str, Any]) -> Mapping
 
 
 def _merge_list(field: str, base: list[Any], overlay: list[Any]) -> list[Any]:
-    """Items of the base in their order, then the new ones."""
+    """The base's items in order, then new ones."""
     key = MERGE_KEYS[field]
     merged = {item[key]: item for item in base}
     for item in overlay:

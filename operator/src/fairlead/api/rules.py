@@ -1,7 +1,7 @@
-"""The rules between fields, as one table: CEL, and the sentence.
+"""The rules between fields, as one table of CEL and sentences.
 
-The CRD carries both, and API servers from Kubernetes 1.29 on are what we are made for. On older ones the operator
-evaluates the rules itself (`cel`), so that a broken one ends in the condition InvalidSpec with the same sentence.
+The CRD carries both, for API servers from Kubernetes 1.29 on. On older ones the operator evaluates the rules (`cel`),
+and a broken rule ends in the condition InvalidSpec with the same sentence.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ def broken(rules: Iterable[Rule], value: Any, path: str = "") -> Iterator[Broken
 
 
 def broken_below(cls: type, value: Mapping[str, Any], path: str) -> Iterator[BrokenRule]:
-    """Every rule that a JSON object breaks which `decode` takes for a `cls`, and everything in it."""
+    """Every rule broken within a JSON object that `decode` takes for a `cls`."""
     for item in api_fields(cls):
         if value.get(item.key) is not None:
             yield from _broken_within(item.type, item.constraints, value[item.key], join(path, item.key))
@@ -82,8 +82,8 @@ OBJECT = (
         "adapters[].servedName must not be a name of the model itself: requests could mean either",
     ),
 )
-"""On the whole object: what needs its name. An API server lets an old object break a new rule for as long as nothing
-below the rule changes, and here that is everything, the status too: what can stand on `spec` stands there."""
+"""On the whole object: rules that need its name. API servers let old objects break a new rule while nothing below the
+rule changes; here that includes the status, so rules stand on `spec` where they can."""
 
 SPEC = (
     Rule(

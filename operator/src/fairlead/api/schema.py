@@ -22,7 +22,7 @@ MAX_NOTATION_LENGTH = 32
 
 
 class Notation(StrEnum):
-    """How a value is written where it is not written as its Python type."""
+    """Notation of a value that is not written as its Python type."""
 
     PLAIN = "plain"
     DURATION = "duration"
@@ -37,7 +37,7 @@ class Notation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule across the fields of one value, as API servers evaluate it."""
+    """A rule between the fields of one value, as API servers evaluate it."""
 
     rule: str
     """CEL; `self` is the value."""
@@ -45,14 +45,13 @@ class Rule:
     """What is wrong, in a sentence the user can act on, with field names as they are written under `spec`."""
 
     def holds(self, value: Any) -> bool:
-        """Whether it is so of a JSON value, whose types and limits fit."""
+        """Whether the rule holds of a JSON value of valid type and limits."""
         return bool(compile_rule(self.rule)({"self": value}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """Constraints on a field that its type does not tell; written as `Annotated[T, Constraints(...)]`. None = no
-    constraint."""
+    """Constraints on a field beyond its type; written as `Annotated[T, Constraints(...)]`. None = no constraint."""
 
     notation: Notation = Notation.PLAIN
     minimum: int | None = None
@@ -69,7 +68,7 @@ class Constraints:
     rules: tuple[Rule, ...] = ()
     """Rules on the whole value."""
     default_text: str | None = None
-    """What the description says about the default, where it depends on something else."""
+    """The description's text about a default that depends on something else."""
 
 
 PLAIN = Constraints()
@@ -91,7 +90,7 @@ def camel(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ApiField:
-    """One field of an API dataclass, with everything its type says."""
+    """One field of an API dataclass, with its type's constraints."""
 
     name: str
     """In Python."""
@@ -122,7 +121,7 @@ def join(path: str, name: str) -> str:
 
 @cache
 def descriptions(cls: Any) -> Mapping[str, str]:
-    """What each field of an API dataclass is for, with its default, by its name in JSON. Empty = it has no text."""
+    """Purpose and default of each field of an API dataclass, by its JSON name. Empty = no text."""
     texts, found = docstrings(cls), {}
     for item in api_fields(cls):
         default, said = item.default, item.constraints.default_text
@@ -175,10 +174,8 @@ class UnknownField(InvalidValue):
 
 
 def decode(cls: type[T], raw: Any, path: str = "", *, strict: bool = False) -> T:
-    """`raw` as `cls`. A null counts as absent; an unknown field is left out, or with `strict` refused.
-
-    Raises InvalidValue for the first value that does not fit, UnknownField for the first unknown field.
-    """
+    """`raw` as `cls`. Null counts as absent; unknown fields are left out, or with `strict` refused. Raises InvalidValue
+    for the first invalid value, UnknownField for the first unknown field."""
     values, items = _mapping(raw, path), api_fields(cast(Any, cls))
     known = tuple(item.key for item in items)
     for key in values if strict else ():
@@ -197,14 +194,14 @@ def decode(cls: type[T], raw: Any, path: str = "", *, strict: bool = False) -> T
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a decoded JSON value is an integer to an API server: of 64 bits, or a double that is exactly one."""
+    """Whether an API server takes a decoded JSON value for an integer: 64 bits, or an exact double."""
     if isinstance(value, float):
         return value.is_integer() and abs(value) < 2**53
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def nests_deeper(value: Any, depth: int) -> bool:
-    """Whether lists and objects are in one another more than so many times."""
+    """Whether lists and objects are nested more than so deep."""
     level = [value]
     for _ in range(depth + 1):
         level = [inner for each in level for inner in _inner(each)]

@@ -1,7 +1,6 @@
 """The signals that gateways stream to the operator: `GET /fairlead/v1/signals`, one JSON line per message.
 
-What gateway and operator must agree on and nothing else. Counters count since the gateway's start; the reader takes
-differences, so a lost line loses nothing.
+Counters count since the gateway's start; the reader takes differences, so a lost line loses nothing.
 """
 
 from bisect import bisect_left
@@ -42,14 +41,14 @@ def no_tokens() -> list[int]:
 
 
 class ReplicaSignals(LoadFigures, kw_only=True, frozen=True):
-    """What an engine's last load line said, without its adapters: there may be thousands, nobody scales by them, and an
-    operator keeps a minute's lines."""
+    """An engine's last load line, without its adapters: there may be thousands, nobody scales by them, and operators
+    keep a minute's lines."""
 
     name: str
     """The pod's name."""
     age_seconds: float
     hangs: bool = False
-    """Whether its step had been running for so long, by this gateway's judgement, that it will hardly end."""
+    """Whether its step is so long, in this gateway's judgement, that it will hardly end."""
 
 
 class ModelSignals(msgspec.Struct, kw_only=True):
@@ -58,19 +57,19 @@ class ModelSignals(msgspec.Struct, kw_only=True):
     num_arrivals: int = 0
     """Requests that came for it."""
     num_ended: int = 0
-    """Of those, how many are over, however they ended."""
+    """Ended requests, however they ended."""
     num_answered: int = 0
-    """Of those, how many an engine answered to the end, so that their output tokens are known."""
+    """Requests that an engine answered to the end, with known output tokens."""
     prompt_tokens: int = 0
     """Of requests that were dispatched."""
     uncached_prompt_tokens: int = 0
-    """Of those, the tokens that were not in the replica's cache: as predicted at dispatch."""
+    """Tokens of these not in the replica's cache, as predicted at dispatch."""
     output_tokens: int = 0
     """Of answered requests."""
     waiting: int = 0
     """Requests that wait in the gateway now."""
     waiting_uncached_tokens: int = 0
-    """Their prompt tokens that the best replica would still have to compute; all of them where none is ready."""
+    """Waiting prompts' tokens that the best replica would compute; all tokens without a ready replica."""
     oldest_wait_seconds: float = 0.0
     running: int = 0
     """Requests that are with a replica now."""
@@ -89,10 +88,10 @@ class ModelSignals(msgspec.Struct, kw_only=True):
 
 
 class SignalsLine(msgspec.Struct, kw_only=True):
-    """One line. A model that nobody has asked this gateway for is in it as well, with zeros."""
+    """One line. Has all models, with zeros where nobody has asked."""
 
     gateway: str
-    """Names this run of the gateway: after a restart it is another one, and counters begin anew."""
+    """Names this run of the gateway; counters begin anew with each run."""
     uptime_seconds: float
     """Since the gateway's start, on its own monotonic clock: differences between lines are exact."""
     wake: bool = False

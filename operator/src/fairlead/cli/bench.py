@@ -49,7 +49,7 @@ MOST_PER_SECOND = 100_000
 TOO_LONG = "context_length_exceeded"
 """The code of such an error, everywhere."""
 PROGRESS_SECONDS = 2.0
-"""How often progress is told where it cannot be shown in place."""
+"""Seconds between lines of progress outside a terminal."""
 EPILOG = """\
 exit status: 0 when every request was answered or rejected with 429 (a server that says "try later" is doing its
 work, and goodput counts it as a miss); 1 when any failed in another way; 2 for wrong arguments; 130 after Ctrl-C,
@@ -148,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Bench:
-    """One run: what was asked for, the load, and the words about it."""
+    """One run: its arguments, the load, and the output."""
 
     def __init__(self, args: argparse.Namespace, console: Console, progress: Console) -> None:
         """`console`: for results; `progress`: for what is of the moment."""
@@ -158,7 +158,7 @@ class Bench:
         self.load: LoadGenerator | None = None
 
     def check(self) -> None:
-        """Settles what was left open. Raises UsageError, or PlotUnavailable before any work is done."""
+        """Completes the arguments. Raises UsageError, or PlotUnavailable before any work is done."""
         args = self.args
         args.workload = WorkloadKind(args.workload)
         args.mode = args.mode or ("open" if args.rate else "closed")
@@ -188,7 +188,7 @@ class Bench:
                 raise UsageError(sentence, "name another file") from error
 
     async def play(self) -> None:
-        """Sends everything. Raises RequestFailed where there is no model to ask."""
+        """Sends everything. Raises RequestFailed without a model to ask."""
         args = self.args
         key, url = api_key(), base_url(args.gateway)
         async with OpenAIClient(url, api_key=key, silence_seconds=args.timeout) as client:
@@ -214,7 +214,7 @@ class Bench:
             await load.open_loop(asked, takewhile(lambda due: due < ends, arrivals))
 
     def _fit(self, context: int | None) -> WorkloadShape:
-        """Settles the sizes that were left open, so that they fit into the model's context. Raises UsageError."""
+        """Chooses open sizes so that they fit into the model's context. Raises UsageError."""
         args = self.args
         given = {size: getattr(args, name) for size, name in SIZES.items() if getattr(args, name) is not None}
         question = args.prompt or WorkloadShape().question
@@ -273,7 +273,7 @@ class Bench:
         return 1 if found.num_failed or not written else 0
 
     def _written(self, path: Path, write: Callable[[], object]) -> bool:
-        """Whether it could be; if not, that is told, and what else there is to write is not lost."""
+        """Whether the file was written; an error is printed, and other files are still written."""
         try:
             write()
         except OSError as error:
@@ -283,12 +283,12 @@ class Bench:
 
 
 SIZES = {"prefix_tokens": "prefix_tokens", "num_turns": "turns", "output_tokens": "output_tokens"}
-"""Sizes of a workload that a model's context limits → their arguments. In the order in which they are made smaller."""
+"""Sizes limited by a model's context → their arguments, in the order of reduction."""
 
 
 def fitted(kind: WorkloadKind, shape: WorkloadShape, given: Collection[str], context: int | None) -> WorkloadShape:
-    """The shape with sizes that were not `given` halved until twice the tokens fit: other tokenizers than the dinghy's
-    need up to so many. Raises UsageError where what was given cannot fit."""
+    """The shape with sizes not `given` halved until twice the tokens fit, as other tokenizers may need twice the
+    dinghy's. Raises UsageError where given sizes cannot fit."""
     if context is None:
         return shape
     for size in SIZES:

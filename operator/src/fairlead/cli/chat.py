@@ -22,7 +22,7 @@ from fairlead.client.openai import ChatAnswer, OpenAIClient, RequestFailed
 
 FROM_INPUT = "-"
 PATIENCE_SECONDS = 2.0
-"""Without a token, after which it is said what is waited for."""
+"""Without a token for so long, the reason is printed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,11 +84,8 @@ async def _chat(args: argparse.Namespace) -> int:
 
 
 async def _line_of_a_person() -> str:
-    """The next line that is typed at the terminal; empty at the end of input.
-
-    It waits in the event loop, where Ctrl-C is never missed: a signal that comes just before a blocking read would be
-    noticed only after the next line.
-    """
+    """The next line typed at the terminal; empty at the end of input. Waits in the event loop, where Ctrl-C is never
+    missed: a signal just before a blocking read would show only after the next line."""
     print("> ", end="", file=sys.stderr, flush=True)
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
@@ -109,7 +106,7 @@ async def _line_of_a_person() -> str:
 
 
 class ChatSession:
-    """The messages so far, and how to add to them."""
+    """The messages so far; asks further questions."""
 
     def __init__(self, client: OpenAIClient, model: str, args: argparse.Namespace) -> None:
         self._client = client
@@ -138,7 +135,7 @@ class ChatSession:
         self._messages = [*asked, {"role": "assistant", "content": completion.text}]
 
     async def _tell_waiting(self) -> None:
-        """Says what the first token waits for, where it does not come soon, and again whenever that changes."""
+        """Prints why the first token is late, and again when the reason changes."""
         said = ""
         while True:
             await asyncio.sleep(PATIENCE_SECONDS)

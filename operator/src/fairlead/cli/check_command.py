@@ -1,5 +1,5 @@
-"""`fairlead check`: whether models fit what their replicas get, before anything is scheduled. No cluster is asked: it
-reads LLMDeployments, profiles, and a model's `config.json`, wherever that is at hand."""
+"""`fairlead check`: whether models fit their replicas, before anything is scheduled. Without a cluster: reads
+LLMDeployments, profiles, and models' `config.json` where they are at hand."""
 
 import argparse
 import json
@@ -84,8 +84,8 @@ def _decoded(file: str, document: Mapping[str, Any]) -> LLMDeployment:
 
 
 def read_settings(file: Path | None) -> OperatorSettings:
-    """Of a settings file of the operator, or values of the chart, of which the profiles count; without one, the chart's
-    default profiles. Raises UsageError."""
+    """Profiles of an operator's settings file or of chart values; None = the chart's default profiles. Raises
+    UsageError."""
     if file is None:
         return OperatorSettings.from_mapping({"profiles": chart_profiles(), "allowFileSources": True})
     try:
@@ -121,8 +121,8 @@ def _texts(profile: Any) -> Any:
 
 
 def find_config(source: str) -> tuple[object, str]:
-    """The parsed `config.json` of a source that is at hand, and where it was found: in the catalogue, in a folder of
-    this machine, or among downloaded models. Raises UsageError where it is not."""
+    """A source's parsed `config.json` and its place: the catalogue, a local folder, or downloaded models. Raises
+    UsageError where there is none."""
     if (known := config_of(source)) is not None:
         return known, "the catalogue"
     folders = [Path(source.removeprefix("file://"))] if source.startswith("file://") else []
@@ -138,7 +138,7 @@ def find_config(source: str) -> tuple[object, str]:
 
 
 def read_config(given: str) -> tuple[object, str]:
-    """The parsed `config.json` that `--config` names: a file, a folder, or an hf:// source whose hub is asked. Raises
+    """The parsed `config.json` named by `--config`: a file, a folder, or an hf:// source, whose hub is asked. Raises
     UsageError."""
     if given.startswith("hf://"):
         return _of_hub(given)
@@ -260,7 +260,7 @@ def _checked(
 
 
 def _draft(choice: EngineChoice) -> ModelConfig | None:
-    """Of the model that guesses tokens; None = there is none, or its config.json is not at hand."""
+    """The shape of a speculative model; None = no such model, or no config.json at hand."""
     if choice.draft is None:
         return None
     try:

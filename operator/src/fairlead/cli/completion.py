@@ -26,7 +26,7 @@ _fairlead() {{
 }}
 complete -o default -F _fairlead fairlead
 """
-"""For zsh too, which has its own use for the variable `path`, and computes no index unless it is asked to."""
+"""For zsh too, which reserves the variable `path`, and expands indices only on request."""
 _ZSH = """\
 (( ${+functions[compdef]} )) || { autoload -U +X compinit && compinit; }
 autoload -U +X bashcompinit && bashcompinit
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _commands(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every command and verb, by the words that lead to it."""
+    """Every command and verb, by its words."""
     yield path, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -80,7 +80,7 @@ def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
 
 
 def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
-    """One line per word and flag, each for when the words before it are there and no verb of theirs is yet."""
+    """One line per word and flag, with the words that must precede, and the verbs that must not."""
     lines = ["complete -c fairlead -n __fish_use_subcommand -f"]
     for path, parser in parsers.items():
         before = [f"__fish_seen_subcommand_from {word}" for word in path.split()[1:]] or ["__fish_use_subcommand"]

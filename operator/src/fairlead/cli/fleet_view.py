@@ -29,14 +29,14 @@ class ReplicaStage(StrEnum):
 
     READY = "ready"
     HANGING = "hanging"
-    """Ready, by its pod, and in a step that will hardly end."""
+    """Ready, by its pod, and hanging in a step."""
     STARTING = "starting"
     DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFigures:
-    """One model, as all gateways that speak see it. None = nothing happened that could be measured."""
+    """One model over all reporting gateways. None = nothing to measure."""
 
     waiting: int
     """Requests that wait in the gateways."""
@@ -48,14 +48,14 @@ class ModelFigures:
     """From arrival to first token."""
     ttft_p90_seconds: float | None
     cached_ratio: float | None
-    """Prompt tokens expected to come from a cache, of those dispatched."""
+    """Predicted share of cached prompt tokens, of dispatched requests."""
     replicas: dict[str, ReplicaSignals] = field(default_factory=dict)
     """By the pod's uid: the newest word on each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One engine pod. Without `load` no gateway has a fresh word on it."""
+    """One engine pod. `load`: None = no gateway has fresh news."""
 
     name: str
     stage: ReplicaStage
@@ -63,14 +63,14 @@ class ReplicaView:
 
     @property
     def kv_ratio(self) -> float | None:
-        """Share of the KV cache that running requests hold."""
+        """Share of KV cache held by running requests."""
         if self.load is None or not self.load.kv_blocks_total:
             return None
         return 1 - self.load.kv_blocks_free / self.load.kv_blocks_total
 
     @property
     def step_seconds(self) -> float | None:
-        """What a step with all slots decoding and the present cache costs; None while the engine has not learnt it."""
+        """Cost of a step with all slots decoding and the present cache; None = not learnt yet."""
         if self.load is None or not self.load.step_cost.is_known:
             return None
         return step_seconds(self.load.step_cost, running=self.load.max_num_seqs, kv_tokens=self.load.kv_tokens)
@@ -91,11 +91,11 @@ class ModelView:
     reported: Mapping[str, Any]
     """`status.scaling.signals`: the operator's own, older figures."""
     sentence: str
-    """The autoscaler's last one; where nobody scales it, why it is or is not Ready."""
+    """The autoscaler's last one; without it, why the model is or is not Ready."""
     progress: str = ""
-    """How far a replica is that downloads the model; empty = none does, or `sentence` says it."""
+    """Progress of a replica's download; empty = none, or part of `sentence`."""
     trouble: str = ""
-    """What somebody has to look at, such as a replica that cannot start; empty = nothing, or `sentence` says it."""
+    """Something that needs a person, such as a failing replica; empty = nothing, or part of `sentence`."""
 
     def num(self, stage: ReplicaStage) -> int:
         """Replicas in this stage."""
@@ -154,7 +154,7 @@ def speaking(readings: Readings) -> list[GatewayWindow]:
 
 
 def is_measured(readings: Readings) -> bool:
-    """Whether every gateway that speaks has said enough to take rates from."""
+    """Whether every reporting gateway has sent two lines, for rates."""
     windows = speaking(readings)
     return bool(windows) and all(window.span("", WINDOW_SECONDS).seconds > 0 for window in windows)
 
@@ -233,8 +233,7 @@ _REPLICA_COLUMNS = ("replica", "stage", "running", "waiting", "KV use", "full st
 
 
 def renderable(view: FleetView) -> RenderableType:
-    """Each model's figures, below them the autoscaler's sentence and its replicas. Fits 80 columns: what is longer goes
-    on in the next line."""
+    """Each model's figures, the autoscaler's sentence, and replicas. Fits 80 columns by wrapping."""
     parts: list[RenderableType] = []
     if not view.models:
         parts.append(Text("There is no LLMDeployment. kubectl apply -f examples/01-dinghy.yaml makes one."))
@@ -313,7 +312,7 @@ def replica_words(replica: ReplicaView) -> str:
 
 
 def _live_cells(model: ModelView) -> tuple[str, ...]:
-    """Arrivals, TTFT p50 and p90, cached, tokens per second; without signals only what the status says of them."""
+    """Arrivals, TTFT p50 and p90, cached, tokens per second; without signals only the status' figures."""
     figures = model.figures
     if figures is None:
         return NOTHING, NOTHING, str(model.reported.get("ttft", NOTHING)), NOTHING, NOTHING
@@ -327,7 +326,7 @@ def _live_cells(model: ModelView) -> tuple[str, ...]:
 
 
 def _table(columns: Sequence[str]) -> Table:
-    """Words on the left, numbers on the right. Where there is too little room, words go on in the next line."""
+    """Words on the left, numbers on the right; words wrap where room is short."""
     table = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
     for column in columns:
         is_text = column in ("REPLICAS", "replica", "stage")

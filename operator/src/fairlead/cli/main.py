@@ -1,5 +1,5 @@
-"""The `fairlead` command: picks a program, parses its arguments, runs it. There are its own, and those of other
-distributions that are installed beside it."""
+"""The `fairlead` command: picks a program, parses its arguments, runs it. Programs are its own, and those of other
+installed distributions."""
 
 import argparse
 import errno
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fairlead import __version__
 
 GROUP = "fairlead.commands"
-"""Entry points of this group are `Command`s, named as they are typed."""
+"""Entry points of this group are `Command`s, named as typed."""
 
 
 class Command(NamedTuple):
@@ -51,7 +51,7 @@ OWN = {
 """A command's module is imported only when it is chosen."""
 
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""How the system says that a file, or a terminal that is gone, takes no more."""
+"""The system's errors for files and terminals that take no more."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,10 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _settle_streams() -> None:
-    """Standard streams that are there, and that take any text.
-
-    Python has None for those that were closed (`<&-`), and ends at the first character that an encoding lacks.
-    """
+    """Opens closed standard streams, and lets output take any text. Python has None for closed streams (`<&-`), and
+    fails at characters that the encoding lacks."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -99,12 +97,12 @@ def _settle_streams() -> None:
 
 
 def _drop_output() -> None:
-    """What could not be written would be tried again at exit, and fail again."""
+    """Unwritable output would be tried again at exit, and fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
-    """Of every command; only those chosen are imported and know their arguments."""
+    """Has every command; only chosen ones are imported and know their arguments."""
     parser = argparse.ArgumentParser(prog="fairlead", description="Fleets of language models on Kubernetes.")
     parser.add_argument("--version", action="version", version=f"fairlead {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

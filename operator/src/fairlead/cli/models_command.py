@@ -1,5 +1,5 @@
-"""`fairlead models`: models that were downloaded to this machine, and the catalogue of presets. The engine's program
-does the work on the former, and has to be installed beside this one; it is started, never imported."""
+"""`fairlead models`: models downloaded to this machine, and the catalogue of presets. Downloads are left to the
+engine's program, which must be installed here; it is started, never imported."""
 
 import argparse
 import difflib

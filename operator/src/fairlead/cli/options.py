@@ -18,15 +18,15 @@ from fairlead_protocol.http.addresses import is_http_address, without_credential
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
 GATEWAYS_GROUP = "fairlead.gateways"
-"""Entry points of this group return the base URL of a gateway that runs on this machine, or an empty text."""
+"""Entry points of this group return the base URL of a gateway on this machine, or an empty text."""
 KEY_VARIABLE = "OPENAI_API_KEY"
-"""What the commands send as API key, if it is set."""
+"""Environment variable with the API key to send."""
 LONGEST_SECONDS = 366 * 86_400.0
 """What timers and reports can take."""
 
 
 class UsageError(argparse.ArgumentTypeError):
-    """An argument that is none, or arguments that do not fit together; exit status 2."""
+    """Invalid or conflicting arguments; exit status 2."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -61,20 +61,20 @@ def add_cluster(parser: argparse.ArgumentParser, *, system: str) -> None:
 
 
 def address(text: str) -> str:
-    """An argument that is the address of an HTTP server."""
+    """Address of an HTTP server."""
     if is_http_address(text):
         return text
     raise argparse.ArgumentTypeError(f"{text!r} is not an address: write http://HOST:PORT")
 
 
 def base_url(gateway: str) -> str:
-    """With the /v1 that clients want, however the address was written."""
+    """The address with /v1, as clients want it."""
     stripped = gateway.rstrip("/")
     return stripped if stripped.endswith("/v1") else f"{stripped}/v1"
 
 
 async def chosen_model(client: OpenAIClient, model: str | None) -> str:
-    """The one that was asked for, else the only one there is. Raises RequestFailed."""
+    """The requested model, else the only one there is. Raises RequestFailed."""
     if model:
         return model
     models = await client.models()
@@ -86,7 +86,7 @@ async def chosen_model(client: OpenAIClient, model: str | None) -> str:
 
 
 def tell(error: Exception, gateway: str = "") -> None:
-    """The error and what to do about it, on standard error."""
+    """Prints the error and a remedy on standard error."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     gateway = without_credentials(gateway)
     console.print(f"error: {error}", markup=False)
@@ -113,7 +113,7 @@ def tell(error: Exception, gateway: str = "") -> None:
 
 
 def text(given: str) -> str:
-    """An argument that is sent to a server, which takes UTF-8 only."""
+    """Text for a server, which takes UTF-8 only."""
     return utf8(given, repr(given))
 
 
@@ -130,7 +130,7 @@ def utf8(given: str, what: str) -> str:
 
 
 def api_key() -> str | None:
-    """The one to send; None = none. Raises UsageError for one that no header may carry."""
+    """The API key to send; None = none. Raises UsageError for a key that no header can carry."""
     key = os.environ.get(KEY_VARIABLE, "")
     for position, character in enumerate(key):
         if not (character.isprintable() and character <= "\xff"):  # headers are Latin-1
@@ -153,7 +153,7 @@ def duration(text: str) -> float:
 
 
 def number(is_right: Callable[[float], bool], otherwise: str) -> Callable[[str], float]:
-    """An argument that is a number for which `is_right` holds (never nan's); `otherwise` follows what is none."""
+    """A number for which `is_right` holds (never nan's); `otherwise` completes the refusal."""
 
     def parse(text: str) -> float:
         try:
@@ -167,7 +167,7 @@ def number(is_right: Callable[[float], bool], otherwise: str) -> Callable[[str],
 
 
 def at_least(smallest: int) -> Callable[[str], int]:
-    """An argument that is a whole number, not below `smallest`."""
+    """A whole number of at least `smallest`."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < smallest:

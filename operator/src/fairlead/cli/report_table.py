@@ -14,7 +14,7 @@ NOTHING = "–"
 
 
 def report_table(report: Report, title: str) -> Table:
-    """Two columns: what, and how much, in the order people ask for it."""
+    """Two columns, name and value, in the order of interest."""
     outcomes = f"{report.num_completed} answered, {report.num_rejected} rejected (429), {report.num_failed} failed"
     if report.num_unfinished:
         outcomes += f", {report.num_unfinished} not finished"
@@ -69,7 +69,7 @@ def share(ratio: float | None) -> str:
 
 
 def goodput_words(goodput: Goodput) -> str:
-    """What was asked for, and how much of it came."""
+    """The objectives, and the share that met them."""
     wanted = goodput.objectives
     limits = [
         f"{name} ≤ {format_duration(limit)}"
@@ -81,7 +81,7 @@ def goodput_words(goodput: Goodput) -> str:
 
 
 def to_json(report: Report, samples: Sequence[LoadSample], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Everything, for other programs: what was asked for, the report, and each request."""
+    """For other programs: arguments, report, and each request."""
     requests = [
         {
             "due": sample.due,

@@ -1,6 +1,6 @@
-"""`fairlead status`: one look at what is served and who looks after it, on a cluster or in local mode.
+"""`fairlead status`: LLMDeployments and operators at a glance, on a cluster or in local mode.
 
-Reads Leases, LLMDeployments and gateway pods; `status_report` works out what they mean.
+Reads Leases, LLMDeployments and gateway pods; `status_report` interprets them.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from fairlead.kube.lease import PRESENCE_LABELS, Presence
 from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, PODS
 
 UNWATCHED = "Unwatched"
-"""Stands where a reason would, for an LLMDeployment that nobody looks after: what its status says is old."""
+"""Reason shown for an LLMDeployment without an operator, whose status is old."""
 _HEAD = ("NAMESPACE", "NAME", "READY", "REASON", "GATEWAYS", "URL")
 _PATIENCE = 3.0
-"""Durations of a Lease after which its holder counts as gone: this machine's clock may differ from the operator's."""
+"""Lease durations until the holder counts as gone; clocks may differ."""
 
 Body = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ class OperatorView:
     holder: str
     """The process that acts; empty = none does."""
     silent_seconds: float | None
-    """How long the holder has not renewed its Lease, where it must be gone by now; None = it is there."""
+    """Time since a vanished holder's last renewal; None = the holder is there."""
     namespaces: tuple[str, ...] | None
     """Those that it looks after; None = all."""
     gateways_ready: int | None
@@ -68,16 +68,15 @@ class DeploymentView:
     """None before an operator has said."""
     is_ready: bool
     is_degraded: bool
-    """Whether something is wrong that somebody has to look at, Ready or not."""
+    """Whether something needs a person, Ready or not."""
     reason: str
-    """Why it is or is not Ready, what is wrong, or that it is paused, in one word; `UNWATCHED` where no operator looks
-    after it."""
+    """Why it is or is not Ready, degraded or paused, in one word; `UNWATCHED` = no operator looks after it."""
     message: str
     """The same as a sentence."""
     url: str
     """Where clients reach it; empty before an operator has said."""
     operator: str | None
-    """The Lease of the operator that looks after it; None = none does."""
+    """The Lease of its operator; None = no operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +86,11 @@ class StatusReport:
     operators: tuple[OperatorView, ...]
     deployments: tuple[DeploymentView, ...]
     notes: tuple[str, ...] = ()
-    """What is to be known about the report, such as what could not be seen."""
+    """Remarks, such as objects that could not be seen."""
 
 
 def operator_view(lease: Body, gateways: Sequence[Body] | None, now: datetime) -> OperatorView | None:
-    """None where the Lease's holder does not say what it looks after. `gateways`: its pods; None = not to be seen."""
+    """None where the Lease's holder announces nothing. `gateways`: its pods; None = invisible."""
     presence = Presence.from_annotations(lease["metadata"].get("annotations") or {})
     if presence is None:
         return None
@@ -117,8 +116,7 @@ def status_report(
     silent: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> StatusReport:
-    """`silent`: Leases whose holders do not say what they look after; with one of them nothing counts as unwatched.
-    `notes`: what could not be seen."""
+    """`silent`: Leases whose holders announce nothing; then nothing counts as unwatched. `notes`: remarks."""
     known = tuple(sorted(operators, key=lambda each: each.lease))
     views = tuple(_deployment(body, known, may_be_watched=bool(silent)) for body in sorted(deployments, key=key_of))
     said = (
@@ -133,7 +131,7 @@ def key_of(body: Body) -> str:
 
 
 def lines(report: StatusReport) -> Iterator[str]:
-    """For a terminal or a pipe: operators, a table of LLMDeployments, and a sentence for whatever is not well."""
+    """Plain lines: operators, a table of LLMDeployments, and a sentence for each problem."""
     for operator in report.operators:
         yield _operator_words(operator)
     if not report.operators:
@@ -167,7 +165,7 @@ def lines(report: StatusReport) -> Iterator[str]:
 
 
 def _contests(operators: Sequence[OperatorView], namespaces: Iterable[str]) -> Iterator[str]:
-    """What two operators look after at the same time, each with its own settings."""
+    """Namespaces that two operators look after, each with its own settings."""
     for namespace in sorted(namespaces):
         leases = [each.lease for each in operators if each.acts and each.watches(namespace)]
         if len(leases) > 1:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 after Ctrl-C, q or one look; 1 where the API cannot be asked or there is nothing of that name."""
+    """0 after Ctrl-C, q or one look; 1 without an API, or for an unknown name."""
     logging.getLogger("fairlead").addHandler(logging.NullHandler())  # a watch that breaks is mended; no line about it
     try:
         console = Console(highlight=False)
@@ -81,10 +81,8 @@ async def _top(args: argparse.Namespace, console: Console) -> None:
 
 
 async def _until_q(showing: Coroutine[Any, Any, None]) -> None:
-    """Until q is typed at the terminal, where there is one. Keys are read as they are typed, and not shown.
-
-    What was typed before counts, too; and SIGTERM does not leave a terminal behind that shows neither keys nor cursor.
-    """
+    """Until q is typed, on a terminal. Keys are read unbuffered and not echoed. Earlier input counts, too; SIGTERM
+    restores the terminal's echo and cursor."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return await showing
     keyboard, loop = sys.stdin.fileno(), asyncio.get_running_loop()
@@ -129,8 +127,8 @@ def _print(console: Console, view: FleetView, output: str | None = None) -> None
 
 
 class FleetWatch:
-    """Follows LLMDeployments, their pods and the gateways' signals, here and in the demo; what they mean is worked out
-    in `fleet_view.py`. `run` it as a task; `view` says what is known at any time after `synced`."""
+    """Follows LLMDeployments, their pods and the gateways' signals, here and in the demo; `fleet_view.py` interprets
+    them. `run` it as a task; `view` gives the present state after `synced`."""
 
     def __init__(
         self,

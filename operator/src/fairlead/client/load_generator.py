@@ -1,9 +1,9 @@
-"""The load generator: conversations sent in an open loop (they arrive when they arrive) or a closed one (so many at a
-time), and a Sample of every request.
+"""The load generator: conversations in an open loop (at given arrivals) or a closed one (a given number at a time), and
+a Sample of every request.
 
-Used by `fairlead bench` and the demo. A sample's times count from when the request was *due*, so that a generator that
-falls behind, or a server that makes it wait, cannot make the figures better (no coordinated omission). What is asked is
-the workload's business, what the figures mean the report's.
+Used by `fairlead bench` and the demo. A sample's times count from when the request was *due*, so neither a late
+generator nor a slow server improves the figures (no coordinated omission). The workload makes questions, the report
+interprets samples.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from fairlead.client.openai import ChatAnswer, OpenAIClient, RequestFailed
 from fairlead.client.workload import Conversation, Turn
 
 REJECTED = 429
-"""The status of a request that was refused because there was no room: try later."""
+"""Status of a request refused for want of room."""
 PAUSE_SECONDS = 0.5
 """How long a client of a closed loop waits after a failure before it asks again, at least."""
 _LOOK_SECONDS = 0.1
-"""How often it is looked at how large a loop should be."""
+"""Seconds between checks of a loop's size."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class LoadSample:
     """One request. Times are seconds since the load began."""
 
     due: float
-    """When it should have been sent: its arrival in an open loop, the moment it was its turn in a closed one."""
+    """Planned time: the arrival in an open loop, the start of its turn in a closed one."""
     sent: float = 0.0
     ended: float | None = None
     """None while it is under way."""
@@ -49,7 +49,7 @@ class LoadSample:
 
     @property
     def ttft_seconds(self) -> float | None:
-        """From when it was due to its first token; None where none came."""
+        """From when the request was due to its first token; None = no token."""
         ttft = self.completion.ttft_seconds
         return None if ttft is None else self.sent - self.due + ttft
 
@@ -85,8 +85,8 @@ class LoadGenerator:
         self._stopping.set()
 
     async def open_loop(self, conversations: Iterator[Conversation], arrivals: Iterable[float]) -> None:
-        """Begins a conversation at each of `arrivals` (seconds from now), however many are under way, and waits for
-        all. A later turn is due as soon as the one before it is answered."""
+        """Begins a conversation at each of `arrivals` (seconds from now), whatever is under way, and waits for all.
+        Later turns are due when the turn before is answered."""
         with self._timed():
             async with asyncio.TaskGroup() as group:
                 for due, conversation in zip(arrivals, conversations, strict=False):
@@ -101,10 +101,8 @@ class LoadGenerator:
         self, conversations: Iterator[Conversation], *, concurrency: int, seconds: float | None = None
     ) -> None:
         """Keeps `concurrency` conversations going, and waits for the last. `seconds`: no new request after so long.
-
-        After a request that failed its place pauses for as long as the server asked for, else `PAUSE_SECONDS`: refusals
-        take no time, and would come by the thousand.
-        """
+        After a failure the place pauses for the server's Retry-After, else `PAUSE_SECONDS`: refusals take no time, and
+        would come by the thousand."""
         until = float("inf") if seconds is None else seconds
 
         async def work() -> None:
@@ -130,8 +128,8 @@ class LoadGenerator:
         *,
         every_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """A closed loop whose `concurrency` is asked for again and again, until `stop`. `every_seconds`: each place
-        begins its next conversation no sooner than so long after its last."""
+        """A closed loop of changing `concurrency`, until `stop`. `every_seconds`: least time between the starts of a
+        place's conversations."""
         going: set[int] = set()
 
         async def work(place: int) -> None:
@@ -167,7 +165,7 @@ class LoadGenerator:
     async def _converse(
         self, conversation: Conversation, due: float, until: float = float("inf")
     ) -> RequestFailed | None:
-        """Turn by turn; one that is not answered ends it, and is what is returned."""
+        """Sends turn by turn; the first failure ends the conversation and is returned."""
         messages = list(conversation.opening)
         for index, turn in enumerate(conversation.turns):
             if index and (self._is_full or due >= until):

@@ -1,6 +1,6 @@
-"""An OpenAI client as small as our own tools need: one chat, streamed, with its times and its replica.
+"""A small OpenAI client for our own tools: streamed chats, with times and replica.
 
-Used by `fairlead chat`, the demo and the load generator. It is no general client: people have the official one.
+Used by `fairlead chat`, the demo and the load generator. People have the official client.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from fairlead_protocol.messages import (
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 120.0
 MAX_IDLE = 1000
-"""Connections that a load keeps for its next requests."""
+"""Idle connections kept for a load's next requests."""
 MAX_ANSWER_BYTES = 64 * 2**20
 MODEL_NOT_FOUND = "model_not_found"
 """The code of such an error, everywhere."""
@@ -48,7 +48,7 @@ class RequestFailed(Exception):
 
     @property
     def kind(self) -> str:
-        """For counting: status and code; in words where there was no answer that says it shortly."""
+        """For counting: status and code, or the message without a status."""
         if not self.status:
             return f"{self.code}: {self.message}" if self.code else self.message
         return f"HTTP {self.status} {self.code}" if self.code else f"HTTP {self.status}"
@@ -102,8 +102,8 @@ class ChatAnswer:
     predicted_cached_tokens: int | None = None
     """What the gateway expected of `num_cached_tokens`; None where it did not say."""
     predicted_ttft_seconds: float | None = None
-    """From the request's arrival at the gateway to the first token, as the gateway foresaw it on arrival, its line
-    included; None where it did not say."""
+    """Predicted time from the request's arrival at the gateway to the first token, queueing included; None = not
+    said."""
     ttft_seconds: float | None = None
     """None until the first text came."""
     duration_seconds: float = 0.0
@@ -117,10 +117,10 @@ class ChatAnswer:
         return (self.duration_seconds - self.ttft_seconds) / (self.num_completion_tokens - 1)
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """Enters what the gateway says before the first token."""
+        """Enters the gateway's headers."""
 
         def number(name: str) -> float | None:
-            """None for a header that is missing or no number: another server's may mean something else."""
+            """None = missing, or no number: another server's header may mean something else."""
             try:
                 return float(headers[name])
             except (KeyError, ValueError):
@@ -161,7 +161,7 @@ class ModelEntry(msgspec.Struct, frozen=True):
 
     id: str
     max_model_len: int | None = None
-    """Tokens of a prompt and its answer together, at most; None where the server does not say."""
+    """Longest prompt and answer together, in tokens; None = not said."""
     state: str | None = None
     """How far the model is, where the server says; None = it can be asked."""
 
@@ -205,8 +205,8 @@ class OpenAIClient:
         return {entry.id: entry for entry in listing.data}
 
     async def model(self, name: str) -> ModelEntry | None:
-        """What is known of one name, also of one that is not listed; None where the server does not say. Raises
-        RequestFailed, with the code MODEL_NOT_FOUND where the server says that there is none."""
+        """A name's entry, also of an unlisted name; None = the server does not say. Raises RequestFailed, with the code
+        MODEL_NOT_FOUND for an unknown model."""
         try:
             if listed := (await self.models()).get(name):
                 return listed
@@ -236,7 +236,7 @@ class OpenAIClient:
     async def stream_chat(
         self, model: str, messages: Sequence[Mapping[str, Any]], completion: ChatAnswer, **parameters: Any
     ) -> AsyncIterator[str]:
-        """Pieces of text as they come, while `completion` is filled in. Raises RequestFailed."""
+        """Pieces of text as they come; fills in `completion`. Raises RequestFailed."""
         clock = asyncio.get_running_loop().time
         started = clock()
         asked = {"model": model, "messages": messages, **parameters}

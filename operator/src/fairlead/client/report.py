@@ -12,7 +12,7 @@ DEFAULT_BLOCK_SIZE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """What a request must meet to count towards goodput. None = no limit."""
+    """Limits of a request for goodput. None = no limit."""
 
     ttft_seconds: float | None = None
     tpot_seconds: float | None = None
@@ -23,8 +23,8 @@ class Objectives:
         return self.ttft_seconds is not None or self.tpot_seconds is not None
 
     def met_by(self, sample: LoadSample) -> bool:
-        """Rejects, errors and what has not ended are misses; so is an answer without a first token, where one is
-        asked for. An answer of one token has no time per further token and misses no limit on it."""
+        """Rejected, failed and unfinished requests are misses, and answers without a first token, if one is required.
+        Answers of one token have no time per further token."""
         if not sample.is_completed:
             return False
         ttft, tpot = sample.ttft_seconds, sample.completion.tpot_seconds
@@ -54,22 +54,22 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """What the gateway foresaw against what came, over the answers that carried a prediction."""
+    """The gateway's predictions against reality, over answers with a prediction."""
 
     num_cached: int
     """Answers with a prediction of cached tokens."""
     within_one_block_ratio: float | None
-    """Share of those whose prediction was off by one block at most; None where there is none."""
+    """Share of predictions within one block; None = none."""
     num_ttft: int
-    """Answers with a predicted time to first token that can be compared."""
+    """Answers with a comparable predicted time to first token."""
     ttft_median_error_ratio: float | None
-    """Median of |predicted - actual| / actual. Predicted is what the gateway foresaw when the request came, the wait in
-    its line included; actual counts from when the client sent it, so the network is in it."""
+    """Median of |predicted - actual| / actual. The gateway predicts at arrival, queueing included; the client's actual
+    time includes the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """What met the objectives, of everything that was sent."""
+    """Requests that met the objectives, of all sent."""
 
     objectives: Objectives
     ratio: float
@@ -82,7 +82,7 @@ class Report:
     """What came of a number of requests. Ratios are from 0 to 1; None = nothing to measure."""
 
     seconds: float
-    """How long the load lasted, the wait for its last answers included."""
+    """Duration of the load, the wait for its last answers included."""
     num_requests: int
     """Sent, whatever became of them."""
     num_completed: int
@@ -93,16 +93,16 @@ class Report:
     num_unfinished: int
     """Still under way when the report was made."""
     errors: dict[str, int] = field(default_factory=dict)
-    """Of rejected and failed ones, by status and code, or in words where there was no answer; most first."""
+    """Rejected and failed requests by status and code, or by message; most frequent first."""
     num_checked: int
     """Answers to questions whose answer is known."""
     num_right: int
     ttft: Percentiles | None
-    """From when a request was due to its first token."""
+    """From due to first token."""
     tpot: Percentiles | None
     """Time per output token after the first."""
     latency: Percentiles | None
-    """From when a request was due to its end; of completed ones."""
+    """From due to end; of completed requests."""
     requests_per_second: float
     """Completed ones."""
     prompt_tokens: int

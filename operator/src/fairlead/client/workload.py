@@ -18,9 +18,9 @@ from typing import Any
 TOKENS_PER_LINE = 12
 """Of a line of a harbour log, with the dinghy's tokenizer; others need up to twice as many."""
 QUESTION_TOKENS = 32
-"""Of an exercise with what a chat template puts around it, at most."""
+"""An exercise with its chat template, at most."""
 LARGEST_NUMBER = 12
-"""Of the operands of sums and differences that the dinghy knows."""
+"""Of operands that the dinghy knows."""
 
 _SUMS = ("What is {} plus {}?", "What is {} + {}?", "{} + {} =", "Add {} and {}.", "How much is {} plus {}?")
 _DIFFERENCES = ("What is {} minus {}?", "What is {} - {}?", "{} - {} =", "How much is {} minus {}?")
@@ -45,18 +45,18 @@ class WorkloadKind(StrEnum):
     """What conversations have in common; the values are what `fairlead bench --workload` takes."""
 
     SHARED_PREFIX = "shared-prefix"
-    """One of a few long system messages, then one short question: instructions that an application always sends."""
+    """A few long system messages, each followed by a short question: an application's instructions."""
     MULTI_TURN = "multi-turn"
-    """A long system message of its own, then several questions, each sent with the whole conversation so far."""
+    """Long individual system messages, then several questions, each with the whole conversation so far."""
     UNSHARED = "unshared"
-    """A long system message that nobody else sends, then one question: nothing can be found in a cache."""
+    """Long individual system messages, then one question: caches do not help."""
     FIXED = "fixed"
     """The same question every time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadShape:
-    """The sizes of a workload. What a kind has no use for, it ignores."""
+    """Sizes of a workload. Kinds ignore sizes they do not use."""
 
     num_prefixes: int = 4
     """Different system messages of `SHARED_PREFIX`."""
@@ -86,12 +86,12 @@ class Turn:
 
     question: str
     answer: str | None = None
-    """What must come, to the letter, apart from spaces around it; None = anything."""
+    """The exact answer, without surrounding spaces; None = anything."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """More fields of the request."""
 
     def is_right(self, text: str) -> bool | None:
-        """Whether `text` is the answer; begins with it, where the answer had to go on. None where none is known."""
+        """Whether `text` is the answer, or begins with an answer that had to go on; None = unknown."""
         if self.answer is None:
             return None
         said = text.strip()
@@ -132,7 +132,7 @@ def conversations(kind: WorkloadKind, shape: WorkloadShape = WorkloadShape(), se
 
 
 def harbour_log(draw: Random, num_tokens: int) -> str:
-    """About so many tokens of ships, what they carry, and where they lie. The dinghy has seen up to 48 lines."""
+    """About so many tokens of ships, cargoes and berths. The dinghy has seen up to 48 lines."""
     lines = ["Harbour log"]
     ships: list[str] = []
     for _ in range(max(1, round(num_tokens / TOKENS_PER_LINE))):
@@ -153,7 +153,7 @@ def _exercise(draw: Random) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalPhase:
-    """A stretch of time with one average rate of arrivals in an open loop."""
+    """A period of one average arrival rate in an open loop."""
 
     rate: float
     """Arrivals per second; 0 = none."""

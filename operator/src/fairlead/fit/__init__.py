@@ -1,2 +1,2 @@
-"""Whether a model fits what a replica gets, by arithmetic on its `config.json` alone. Pure: nothing is asked of any
-network, disk or engine, and the engine's own code is never imported; tests hold this to what the engine measures."""
+"""Whether a model fits its replica, by arithmetic on `config.json` alone. Pure: no network, disk or engine, and no
+import of the engine's code; tests compare with the engine's own measurements."""

@@ -1,7 +1,7 @@
-"""Whether a model fits: its shape by its `config.json`, and the verdict, in numbers and in a sentence.
+"""Whether a model fits: its shape by `config.json`, and the verdict, in numbers and in a sentence.
 
-Two things are certain by arithmetic alone: that weights are larger than the memory, and that ranks cannot divide the
-model. All else is an estimate, and is called one.
+Arithmetic proves two things: weights larger than the memory, and a model that the ranks cannot divide. All else is
+called an estimate.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from fairlead_protocol.models.weight_formats import ROUNDED
 
 
 def read_shape(config: object) -> ModelConfig:
-    """The model that a parsed `config.json` describes. Raises ModelLoadError, naming the field, for what the engine
-    would refuse, and for an architecture that is not reckoned."""
+    """The model of a parsed `config.json`. Raises ModelLoadError, naming the field, for models that the engine would
+    refuse, and for unknown architectures."""
     if not isinstance(config, Mapping):
         raise ModelLoadError(ModelLoadReason.MODEL_CONFIG_INVALID, "config.json must hold a JSON object")
     fields = JsonFields(Path("config.json"), dict(config))
@@ -46,7 +46,7 @@ def _unknown(fields: JsonFields) -> str:
 
 
 def undivided(shape: ModelConfig, ranks: int) -> str:
-    """Why the model cannot be divided among so many ranks; empty = it can."""
+    """Why so many ranks cannot divide the model; empty = they can."""
     heads, kv_heads = shape.num_heads, shape.num_kv_heads
     if ranks > 1 and shape.vision is not None:
         return "and a model that sees images is not divided"
@@ -62,12 +62,12 @@ def undivided(shape: ModelConfig, ranks: int) -> str:
 
 
 class Verdict(StrEnum):
-    """What is said of a model on what a replica gets."""
+    """The verdict on a model and a replica's memory."""
 
     FITS = "Fits"
     """It starts, and holds as many sequences of the longest context as were asked for."""
     FEWER_SEQUENCES = "FewerSequences"
-    """It starts, and holds fewer of them at once: others wait, or begin anew."""
+    """The engine starts, and holds fewer of them at once: others wait, or begin anew."""
     TOO_LARGE = "TooLarge"
     """By all that can be reckoned it does not start."""
     WEIGHTS_TOO_LARGE = "WeightsTooLarge"
@@ -92,11 +92,11 @@ class Memory:
     per_rank: int | None
     """Bytes of each GPU, or of the container over its ranks; None = not known."""
     name: str = ""
-    """What says so, such as `resources.profile nvidia-l4`."""
+    """Source of the figure, such as `resources.profile nvidia-l4`."""
     unknown: str = ""
     """Where it is not known: what to write, and where."""
     is_certain: bool = True
-    """Whether nothing else may give it more, as a template may."""
+    """Whether the figure is final; a template may raise it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +110,13 @@ class Fit:
     memory: Memory
     need: Need
     max_model_len: int
-    """That is asked for, or that the model was made for."""
+    """Requested, or the model's own."""
     sequences: int
     """That are to be held at once; where nobody says how many, one."""
     draft: ModelConfig | None = None
-    """Of the model that guesses tokens, where there is one and its shape is known."""
+    """Shape of the speculative model, if known."""
     usable: int | None = None
-    """Of the memory, that weights, cache and work space may take; None = not known."""
+    """Bytes for weights, cache and work space; None = not known."""
     cache: int | None = None
     """What is left for the cache."""
     held_tokens: int | None = None
@@ -124,7 +124,7 @@ class Fit:
 
     @property
     def held_sequences(self) -> int | None:
-        """Of the longest context, that the cache holds at once."""
+        """Sequences of the longest context that the cache holds at once."""
         if self.cache is None:
             return None
         return max(0, self.cache) // max(1, self.need.kv(self.max_model_len))
@@ -136,8 +136,8 @@ class Fit:
 
     @property
     def is_certain_no(self) -> bool:
-        """Whether pods could only fail. On a CPU weights lie in mapped files in part, so their size alone proves
-        nothing; and arguments that name another model or device, or another engine's image, may change anything."""
+        """Whether pods could only fail. A CPU's weights lie partly in mapped files, so their size proves nothing;
+        arguments for another model or device, and another engine's image, may change anything."""
         if self.choice.is_open:
             return False
         is_too_large = self.verdict is Verdict.WEIGHTS_TOO_LARGE and self.memory.device is DeviceKind.CUDA
@@ -145,8 +145,7 @@ class Fit:
 
 
 def check(shape: ModelConfig, choice: EngineChoice, memory: Memory, draft: ModelConfig | None = None) -> Fit:
-    """`draft`: the shape of `choice.guesser`, where that is a model and known. Never raises: what the engine would
-    refuse is a verdict."""
+    """`draft`: the shape of `choice.guesser`, if known. Never raises: an engine's refusal is a verdict."""
     device = memory.device
     need = reckon(shape, choice, device, draft)
     longest = choice.max_model_len or shape.max_position_embeddings
@@ -198,7 +197,7 @@ def _refusal(shape: ModelConfig, choice: EngineChoice) -> tuple[Verdict, str] | 
 
 
 def _divides_group(shape: ModelConfig, choice: EngineChoice, group: int) -> str:
-    """The layer whose groups of columns ranks would divide; empty = there is none."""
+    """The layer whose groups of columns the ranks would divide; empty = none."""
     kept = weights_format(shape, choice)
     if choice.ranks == 1 or kept is None:
         return ""

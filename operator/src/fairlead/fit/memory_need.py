@@ -1,7 +1,7 @@
-"""What a model takes of each rank's memory, by the engine's own settings and defaults: weights, cache, work space.
+"""Memory of each rank for a model, by the engine's settings and defaults: weights, cache, work space.
 
-Weights and cache are as the engine lays them out, byte by byte nearly. Work space is reckoned from the shapes of the
-largest step, and errs by what kernels and libraries take: so verdicts that rest on it are called estimates.
+Weights and cache are laid out as in the engine, to nearly a byte. Work space follows from the shapes of the largest
+step, without kernels and libraries: verdicts that rest on it are called estimates.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +24,9 @@ from fairlead_protocol.models.weight_formats import FLOAT_BYTES, ROUNDED, Weight
 from fairlead_protocol.models.weight_parts import WeightPart, WeightRole
 
 _LIBRARIES = {DeviceKind.CPU: 450 * 2**20, DeviceKind.CUDA: 900 * 2**20}
-"""Of an engine's process before it has a model: Python and torch; on a GPU the context, and what cuBLAS takes."""
+"""An engine's process without a model: Python and torch; on a GPU the context and cuBLAS."""
 _LOGIT_BYTES = 20
-"""Of each word's logit while a token is drawn: as it is computed, in float32, and what sorting takes."""
+"""Per word while a token is drawn: the computed logit, in float32, and sorting."""
 _ADAPTERS_GIVEN = frozenset({"lora-modules", "adapter-folder"})
 _MOST_DIGITS = 9
 """Of an argument that counts something."""
@@ -55,11 +55,11 @@ class EngineChoice:
     adapter_rank: int = ADAPTER_RANK
     """Of the largest."""
     guesser: str | None = None
-    """The source of what guesses tokens, and is in memory as well; None = nothing is."""
+    """Source of the speculative model or heads in memory; None = none."""
     is_draft: bool = False
-    """Whether that is a model of its own, whose shape says what it takes; else it is heads."""
+    """Whether the guesser is a model with a shape of its own, not heads."""
     is_open: bool = False
-    """Whether something else decides what runs where: another image, or an argument that names a device."""
+    """Whether another image or a device argument may change everything."""
 
     @property
     def draft(self) -> str | None:
@@ -68,7 +68,7 @@ class EngineChoice:
 
     @classmethod
     def of(cls, spec: LLMDeploymentSpec) -> "EngineChoice":
-        """Raises ValueError, naming the argument, for one in `extraArgs` that is no number."""
+        """Raises ValueError, naming the argument, for an invalid number in `extraArgs`."""
         engine = spec.engine
         extra, speculative = _extra(engine.extra_args), engine.speculative
         has_any = bool(spec.adapters) or not _ADAPTERS_GIVEN.isdisjoint(extra)
@@ -104,7 +104,7 @@ class EngineChoice:
 
 
 def _extra(arguments: Sequence[str]) -> Mapping[str, str]:
-    """Those that are written `--NAME VALUE` or `--NAME=VALUE`; the last of a name wins."""
+    """Arguments written `--NAME VALUE` or `--NAME=VALUE`; the last of a name wins."""
     found: dict[str, str] = {}
     for index, argument in enumerate(arguments):
         name, mark, value = argument.removeprefix("--").partition("=")
@@ -161,11 +161,11 @@ class Need:
 
     weights: int
     draft: int
-    """Weights of the model that guesses tokens, which is not divided."""
+    """Weights of the speculative model, which is not divided."""
     adapters: int
-    """Of the places that adapters have on the device, empty or not."""
+    """The device's adapter slots, empty or not."""
     kv_block: int
-    """Of one block of the cache, and of that model's as well."""
+    """A block of the cache, the speculative model's included."""
     block_size: int
     """Tokens of it."""
     work_space: int
@@ -177,7 +177,7 @@ class Need:
         return self.kv_block / self.block_size
 
     def kv(self, tokens: int, sequences: int = 1) -> int:
-        """Of the cache of so many sequences of so many tokens each."""
+        """Cache of so many sequences of so many tokens."""
         return sequences * -(-tokens // self.block_size) * self.kv_block
 
     def tokens_in(self, memory: int) -> int:
@@ -195,8 +195,8 @@ class Need:
 
 
 def computed_dtype(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, *, least: bool = False) -> str:
-    """The number format of weights and activations. A CPU runs half precision as bfloat16 where it multiplies that, and
-    as float32 where it does not, which nobody knows before: `least` = as if it did, else as if it did not."""
+    """The number format of weights and activations. CPUs compute half precision as bfloat16 if they support it, else as
+    float32; which is unknown here. `least`: assume support."""
     asked = shape.dtype if choice.dtype == Dtype.AUTO else choice.dtype
     if device is DeviceKind.CUDA or asked == Dtype.FLOAT32:
         return asked
@@ -220,7 +220,7 @@ def reckon(
     *,
     least: bool = False,
 ) -> Need:
-    """What one rank needs, where there is a `draft` model the first, which has it. `least`: by the number format of
+    """Need of one rank; with a `draft` model that of the first rank, which holds it. `least`: as in
     `computed_dtype`."""
     each = FLOAT_BYTES[computed_dtype(shape, choice, device, least=least)]
     need = Need(
@@ -264,7 +264,7 @@ def weight_bytes(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, e
 
 
 def _of_head(head: WeightPart, is_tied: bool, choice: EngineChoice, device: DeviceKind, each: int) -> int:
-    """What the output projection takes beside its weight as floats. CPUs keep one of their own of the embedding."""
+    """The output projection's bytes beside its floats. CPUs keep their own copy of a tied embedding."""
     if (rounded := ROUNDED.get(choice.head_quantization or "")) is not None:
         kept = rounded.kept_bytes(head, device, each)
         return kept if is_tied else kept - head.weights * each
@@ -272,7 +272,7 @@ def _of_head(head: WeightPart, is_tied: bool, choice: EngineChoice, device: Devi
 
 
 def adapter_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
-    """Of the places of adapters: two narrow products beside each that they may change, as large as the largest rank."""
+    """Adapter slots: two narrow products beside each adaptable layer, of the largest rank."""
     parts = [part for part in shape.parts(choice.ranks) if part.role is WeightRole.LINEAR]
     widths = sum(part.num * (part.projections * part.columns + part.rows) for part in parts)
     return choice.num_adapters * choice.adapter_rank * widths * each
@@ -288,8 +288,8 @@ def kv_block_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
 
 
 def _work_space(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, each: int) -> int:
-    """Of the largest step: the stream, heads and feed-forward of its tokens, and the logits of its sequences. On a GPU
-    graphs of it take as much again."""
+    """The largest step: stream, heads and feed-forward of its tokens, logits of its sequences. A GPU's graphs take as
+    much again."""
     tokens, sequences = choice.num_batched_tokens(device), choice.num_seqs(device)
     heads = (shape.num_heads // choice.ranks + 2 * shape.kv_heads_of(choice.ranks)) * shape.head_dim
     of_token = (4 * shape.hidden_size + 2 * heads + 3 * -(-shape.widest // choice.ranks)) * each

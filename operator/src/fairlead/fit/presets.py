@@ -1,5 +1,5 @@
-"""The catalogue: presets of well-known public models, as data (`catalogue.yaml`). Each names a source, what its
-`config.json` says as far as memory is concerned, and an engine's settings on a profile of the chart."""
+"""The catalogue: presets of well-known public models, as data (`catalogue.yaml`): source, the fields of `config.json`
+that decide on memory, and an engine's settings on a profile of the chart."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class Preset:
     about: str
     source: str
     gated: bool
-    """Whether its hub asks for terms to be accepted, and so for a token."""
+    """Whether the hub requires accepted terms, and so a token."""
     parameters: int
     """As published."""
     profile: str
     engine: Mapping[str, Any]
     """Of `spec.engine`."""
     memory: str
-    """Of a GPU, or of the container, that it takes with one sequence of its longest context (a quantity)."""
+    """Memory of a GPU or container for one sequence of the longest context (a quantity)."""
     config: Mapping[str, Any]
     """Of `config.json`, what decides on memory."""
 
@@ -57,14 +57,13 @@ def presets() -> Mapping[str, Preset]:
 
 @cache
 def chart_profiles() -> Mapping[str, Mapping[str, Any]]:
-    """The profiles of the chart's default values that the operator does not bring itself, by name, as a settings file
-    has them. Do not change the result."""
+    """The chart's default profiles beyond the operator's own, by name, as in a settings file. Do not change the
+    result."""
     return _read("chart_profiles.yaml")
 
 
 def config_of(source: str) -> Mapping[str, Any] | None:
-    """What the catalogue knows of a source; None for another model, and for another revision than the default one,
-    which may hold anything."""
+    """The catalogue's entry for a source; None = another model, or another revision than the default one."""
     try:
         wanted = _model(parse_source(source))
     except SourceError:

@@ -1,4 +1,4 @@
-"""What would fit: changes of a CR's fields, each tried by the same arithmetic that says what does not."""
+"""Remedies: changes of a CR's fields that would make the model fit, tried by the same arithmetic."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ _ROUND = 256
 _MOST_RANKS = 64
 _MOST_CHANGES = 3
 _FORMATS = {DeviceKind.CUDA: ("fp8", "int8"), DeviceKind.CPU: ("int8", "int4-weight-only")}
-"""In which weights are smaller there. On a GPU 4-bit weights are kept as 8-bit ones, so they are no remedy."""
+"""Smaller formats per device. GPUs keep 4-bit weights as 8-bit ones, so those are no remedy."""
 _SHORTEST = 2048
-"""A context that is worth proposing, where the model was made for as much."""
+"""Shortest context worth proposing, if the model allows as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Remedy:
 
 
 def remedies(found: Fit, profiles: Mapping[str, Memory] = {}) -> tuple[Remedy, ...]:
-    """Each alone makes it fit; where no single change does, the fewest that do together. `profiles`: what else there
-    is, by name. None for a model that fits, or of whose memory nothing is known."""
+    """Single changes that make the model fit; without any, the fewest combined. `profiles`: alternatives by name. Empty
+    for a model that fits, or with unknown memory."""
     if found.verdict in (Verdict.FITS, Verdict.MEMORY_UNKNOWN):
         return ()
     steps = list(_steps(found))
@@ -68,7 +68,7 @@ def remedies(found: Fit, profiles: Mapping[str, Memory] = {}) -> tuple[Remedy, .
 
 
 def _tried(found: Fit, choice: EngineChoice, *changes: SpecChange) -> Remedy | None:
-    """None where it still does not fit; of a number that divides the model no more is asked."""
+    """None = still does not fit; a change of an undividing number of ranks need only divide."""
     becomes = _checked(found, choice)
     is_enough = becomes.verdict is Verdict.FITS
     if found.verdict is Verdict.NOT_DIVISIBLE:
@@ -88,7 +88,7 @@ def _elsewhere(found: Fit, name: str, memory: Memory) -> Remedy | None:
 
 
 def _steps(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
-    """Single changes that may be enough, those that cost least first."""
+    """Single changes that may be enough, cheapest first."""
     choice = found.choice
     if choice.quantization is not None and found.verdict is Verdict.NOT_SUPPORTED:
         yield SpecChange("engine.quantization", "left out"), replace(choice, quantization=None)
@@ -104,7 +104,7 @@ def _steps(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
 
 
 def _shorter(found: Fit) -> int | None:
-    """The longest context that fits with all else as it is."""
+    """The longest context that fits, all else being equal."""
     most = found.shape.max_position_embeddings
     if found.verdict is Verdict.NOT_SUPPORTED:
         return most if (found.choice.max_model_len or 0) > most else None
@@ -136,7 +136,7 @@ def _quantised(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
 
 
 def _ranks(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
-    """More GPUs where memory is short; where the number does not divide the model, the nearest that do."""
+    """More GPUs when memory is short; for an undividing number, the nearest that divide."""
     now, device = found.choice.ranks, found.memory.device
     divide = [each for each in range(1, _MOST_RANKS + 1) if not undivided(found.shape, each)]
     if found.verdict is Verdict.NOT_DIVISIBLE:
@@ -155,7 +155,7 @@ def _ranks(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
 
 
 def _together(found: Fit, before: tuple[SpecChange, ...]) -> Remedy | None:
-    """The fewest changes that fit together: of weights, cache, length and ranks, beside those made `before`."""
+    """The fewest combined changes of weights, cache, length and ranks, after those made `before`."""
     options = [*_kv(found.choice), *_quantised(found)]
     length = min(_SHORTEST, found.shape.max_position_embeddings)
     if length < found.max_model_len:

@@ -1,4 +1,4 @@
-"""What a replica gets, of its LLMDeployment and the profiles of the operator's settings."""
+"""A replica's memory, from its LLMDeployment and the operator's profiles."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -16,8 +16,7 @@ _HOW = "write profiles.{name}.gpuMemory into the operator's settings"
 
 
 def replica_memory(deployment: LLMDeployment, settings: OperatorSettings) -> Memory:
-    """Raises CannotBuild for a profile that the settings do not have, and for another number of GPUs than
-    `engine.tensorParallelSize`."""
+    """Raises CannotBuild for an unknown profile, and for a number of GPUs other than `engine.tensorParallelSize`."""
     profile, resources = replica_profile(deployment, settings), deployment.spec.resources
     name = resources.profile or settings.default_profile
     if resources.gpus is not None or resources.requests or resources.limits:
@@ -30,7 +29,7 @@ def replica_memory(deployment: LLMDeployment, settings: OperatorSettings) -> Mem
 
 
 def other_profiles(deployment: LLMDeployment, settings: OperatorSettings) -> dict[str, Memory]:
-    """What each profile has that the same LLMDeployment could name, by its name."""
+    """Memory of each other profile that the LLMDeployment could name, by name."""
     ranks = deployment.spec.engine.tensor_parallel_size
     return {
         name: profile_memory(profile, name, ranks)

@@ -1,4 +1,4 @@
-"""Backoff: growing pauses between attempts, a little different for everybody who makes them at the same time."""
+"""Backoff: growing pauses between attempts, randomised so that followers do not march in step."""
 
 import asyncio
 import random
@@ -17,8 +17,7 @@ class Backoff:
         spread: float = 0.2,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`spread`: a pause is longer or shorter by up to this share of itself, so that many followers of one server do
-        not come back at once."""
+        """`spread`: a pause varies by this share of itself, so that a server's followers come back one by one."""
         self.seconds = first
         """How long the next pause is, but for the spread."""
         self._first = first

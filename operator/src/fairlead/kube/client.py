@@ -1,7 +1,7 @@
 """KubeClient: requests to one API server. Raw objects in and out; every call has a timeout.
 
-Who calls it: Reflector, Lease, the operator and the gateway. It knows no kind but what `resources`
-says, never retries (callers know what may be repeated), and turns every failure into a KubeError.
+Used by Reflector, Lease, operator and gateway. Knows no kinds beyond `resources`, never retries (callers know what may
+be repeated), and raises KubeError for every failure.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ JsonObject = dict[str, Any]
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-"""JSON is YAML, so bodies of this type are sent as JSON."""
+"""JSON is YAML, so these bodies are sent as JSON."""
 
 TOKEN_FILE_SECONDS = 60.0
 """How long a token that was read from a file is used before the file is read again."""
 RENEW_BEFORE = timedelta(seconds=30)
-"""How long before a login expires it is made anew."""
+"""Before a login expires, it is renewed."""
 PAGE_SIZE = 500
 """Objects per page of a list."""
 MAX_ANSWER_BYTES = 2**30
-"""More than a page of the largest objects that an API server keeps."""
+"""More than a page of the largest possible objects."""
 MAX_MESSAGE_LENGTH = 4096
-"""Characters of a refusal that are told: it may quote all of the object that is refused."""
+"""Characters of a quoted refusal, which may repeat the whole object."""
 MAX_REQUESTS = 100
 """At once, of those that end soon: watches keep nobody waiting, however many namespaces are watched."""
 RECURSION_LIMIT = 12_000
-"""Python's, for the deepest JSON that API servers take: ten thousand levels. Decoders in C refuse what is deeper; with
-a limit of 50,000 msgspec's overflow a stack of 8 MB instead, which ends the process."""
+"""Python's limit, for the deepest JSON of API servers: ten thousand levels. Decoders in C refuse deeper JSON; at 50,000
+msgspec overflows a stack of 8 MB, which ends the process."""
 _UNTYPED = "failed to create typed patch object"
 PHRASES = {each.value: each.phrase for each in HTTPStatus}
 
@@ -64,19 +64,19 @@ class KubeError(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same request may succeed later: no answer, too many requests, or the server's own fault. What has
-        not the shape of its kind is the request's, though some servers say that it is theirs."""
+        """Whether the same request may succeed later: no answer, too many requests, or a server error. Some servers
+        report malformed objects as server errors."""
         is_the_servers = self.status >= 500 and not self.message.startswith(_UNTYPED)
         return self.status == 0 or self.status == 429 or is_the_servers
 
     @property
     def is_final(self) -> bool:
-        """Whether the object is refused as it is, whoever asks and whenever."""
+        """Whether the object is refused for good, whoever asks."""
         return self.status in (400, 422) or self.message.startswith(_UNTYPED)
 
 
 class KubeClient:
-    """Use as `async with KubeClient(config) as client`, or close it yourself. Not shared between event loops."""
+    """Use as `async with KubeClient(config) as client`, or close it. Not shared between event loops."""
 
     def __init__(self, config: KubeConfig, *, timeout: float = 30.0) -> None:
         """`timeout`: seconds for a whole call, unless the call says otherwise (watches last longer)."""
@@ -128,10 +128,8 @@ class KubeClient:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> JsonObject:
-        """A whole list (all its pages), as the API gives it: `items`, and `metadata.resourceVersion` to watch from.
-
-        Items carry `apiVersion` and `kind`, which API servers leave out of lists.
-        """
+        """All pages of a list: `items`, and `metadata.resourceVersion` to watch from. Items get `apiVersion` and
+        `kind`, which API servers leave out of lists."""
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         params = {name: value for name, value in selectors.items() if value} | {"limit": str(PAGE_SIZE)}
         items: list[JsonObject] = []
@@ -169,7 +167,7 @@ class KubeClient:
         subresource: str | None = None,
         params: Mapping[str, str] | None = None,
     ) -> JsonObject:
-        """A patch of the type that `content_type` says; the object as it is afterwards."""
+        """A patch of type `content_type`; returns the new object."""
         path = resource.path(namespace, name, subresource)
         return await self.request("PATCH", path, params=params, body=body, content_type=content_type)
 
@@ -182,11 +180,11 @@ class KubeClient:
         force: bool = False,
         subresource: str | None = None,
     ) -> JsonObject:
-        """Server-side apply: creates `obj`, or makes the fields it names what it says; the object as it is afterwards.
+        """Server-side apply: creates `obj`, or sets its fields; returns the new object.
 
-        Fields that `field_manager` applied before and no longer names are removed. With `force`, fields that another
-        manager holds become ours; without, that is a KubeError with status 409. With `metadata.uid` in `obj`, only that
-        very object is changed (409 where it is gone or another has its name).
+        Fields that `field_manager` applied before and no longer names are removed. `force`: takes over other managers'
+        fields, which are otherwise a KubeError with status 409. With `metadata.uid` in `obj`, only that very object is
+        changed (409 otherwise).
         """
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace")
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
@@ -196,10 +194,8 @@ class KubeClient:
     async def delete(
         self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
     ) -> JsonObject:
-        """Deletes in the background (children follow). With `uid`, only the very object that was seen.
-
-        Raises KubeError with status 404 where there is none, 409 where another took the name.
-        """
+        """Deletes in the background (children follow). `uid`: only this very object. Raises KubeError with status 404
+        for a missing object, 409 for another uid."""
         body: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
@@ -238,8 +234,8 @@ class KubeClient:
     ) -> AsyncIterator[JsonObject]:
         """Events `{"type", "object"}` since `resource_version`, bookmarks included, until the server ends the stream.
 
-        The server is asked to end it after `timeout_seconds`; a connection that is silent for `silence_seconds` counts
-        as broken. Raises KubeError, with status 410 when `resource_version` is too old and one has to list again.
+        `timeout_seconds`: after which the server should end it; `silence_seconds`: after which a silent connection
+        counts as broken. Raises KubeError, with status 410 when `resource_version` is too old.
         """
         params = {"labelSelector": label_selector} if label_selector else {}
         params |= {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
@@ -264,8 +260,7 @@ class KubeClient:
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
     ) -> AsyncIterator[Connection]:
-        """What the server says where it does not refuse. An answer that breaks off while it is read, or cannot be
-        understood, is none."""
+        """The response, unless refused. Answers that break off or cannot be understood raise KubeError, too."""
         await self._log_in()
         headers = {"accept": JSON} | self._authorization()
         document = None if body is None else json.dumps(body).encode()
@@ -323,8 +318,7 @@ class KubeClient:
 
 
 def _decoded(text: str | bytes) -> Any:
-    """Of JSON. API servers take objects of any kind that are nested ten thousand deep, and one such in a list must not
-    keep the others from being read."""
+    """JSON of any depth: API servers take objects nested ten thousand deep, and one must not spoil a list."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
     try:

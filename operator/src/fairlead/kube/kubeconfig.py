@@ -22,17 +22,17 @@ from fairlead_protocol.http.addresses import authority, is_http_address, without
 from fairlead_protocol.memory_files import memory_file
 
 EXEC_SECONDS = 60.0
-"""How long a program may take: some of them open a browser and wait for a person."""
+"""Longest run of a login program; some open a browser and wait for a person."""
 _NEEDS_A_PERSON = "Always"
 
 
 class LoginFailed(Exception):
-    """The program or the provider gave no credential; the text says which, why, and what to do."""
+    """The program or provider gave no credential; the text says which, why, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """What a login gave: a bearer token, or a client certificate with its key (PEM)."""
+    """A login's bearer token, or client certificate with key (PEM)."""
 
     token: str | None = None
     certificate: str | None = None
@@ -48,10 +48,8 @@ Login = Callable[[], Credential]
 def login_of(
     user: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path, paths: Sequence[Path], context: str | None
 ) -> Login | None:
-    """How this user of the kubeconfigs at `paths` logs in; None where they hold the credentials themselves.
-
-    `folder`: of the file that has the user. Raises LoginFailed for what says nothing usable.
-    """
+    """The login of a kubeconfig's user; None = the file holds credentials. `folder`: of the user's file. Raises
+    LoginFailed for unusable entries."""
     if spec := user.get("exec"):
         if not isinstance(spec, dict) or not all(isinstance(spec.get(key), str) for key in ("command", "apiVersion")):
             raise LoginFailed("the user's exec needs a command and an apiVersion")
@@ -118,7 +116,7 @@ def _credential(command: str, version: str, printed: bytes) -> Credential:
 
 
 def _by_provider(paths: Sequence[Path], context: str | None, name: str) -> Credential:
-    """The official client knows them: it refreshes what has expired, and writes nothing back."""
+    """By the official client, which refreshes expired tokens and writes nothing back."""
     try:
         from kubernetes import client, config
     except ImportError as error:
@@ -173,7 +171,7 @@ class KubeConfig:
     namespace: str | None = None
     """The context's default namespace; None = not said."""
     login: Login | None = None
-    """Gives the credentials, instead of the fields above; None = nothing has to be done to get them."""
+    """Gives credentials instead of the fields above; None = not needed."""
 
     def with_credential(self, credential: Credential) -> "KubeConfig":
         """The same way with what a login gave."""
@@ -181,7 +179,7 @@ class KubeConfig:
         return replace(self, token=credential.token, certificate_data=certificate, key_data=key)
 
     def public(self, text: str) -> str:
-        """`text` without what shows who we are: some servers have it in their URL, a token in the path for instance."""
+        """`text` without our credentials, which some servers have in their URL or path."""
         server = without_credentials(self.server)
         return text.replace(self.server, server.replace(self.token, "…") if self.token else server)
 
@@ -204,10 +202,8 @@ class KubeConfig:
 
 
 def load(kubeconfig: Path | None = None, context: str | None = None) -> KubeConfig:
-    """The given kubeconfig, else those that $KUBECONFIG lists, else in-cluster, else ~/.kube/config.
-
-    Raises KubeConfigError when none of them is there, or when those found cannot be used.
-    """
+    """The given kubeconfig, else those in $KUBECONFIG, else in-cluster, else ~/.kube/config. Raises KubeConfigError
+    where none exists or is usable."""
     if kubeconfig is not None:
         return from_kubeconfigs([kubeconfig], context)
     if listed := [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]:
@@ -239,10 +235,8 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT_FOLDER) -> KubeConfig:
 
 
 def from_kubeconfigs(paths: Sequence[Path], context: str | None = None) -> KubeConfig:
-    """A context of kubeconfig files that are merged as kubectl merges them: whichever names something first has it.
-
-    `context`: None = the current one. Raises KubeConfigError, naming the files.
-    """
+    """A context of kubeconfig files, merged as kubectl does: the first definition of a name wins. `context`: None = the
+    current one. Raises KubeConfigError, naming the files."""
     documents = [(path, _document(path)) for path in paths]
     try:
         current = next((found for _, document in documents if (found := document.get("current-context"))), None)
@@ -282,7 +276,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _named(documents: Iterable[tuple[Path, Mapping[str, Any]]], key: str, name: str) -> tuple[Path, Mapping[str, Any]]:
-    """The first context, cluster or user of this name, and the file that has it: paths are relative to that."""
+    """The first context, cluster or user of this name, with its file, to which paths are relative."""
     there: dict[str, tuple[Path, Any]] = {}
     for path, document in documents:
         for item in document.get(key + "s") or []:
@@ -296,7 +290,7 @@ def _named(documents: Iterable[tuple[Path, Mapping[str, Any]]], key: str, name: 
 
 
 def _address(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the server is and on what way, as KubeConfig's fields."""
+    """The server and the way to it, as KubeConfig's fields."""
     server, proxy = (_text(cluster, "server") or "").rstrip("/"), _text(cluster, "proxy-url")
     if not is_http_address(server):
         given = f"the server {server!r}, which is no address" if server else "no server"
@@ -315,7 +309,7 @@ def _address(cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _credentials(path: Path, user: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file itself holds to show who we are, as KubeConfig's fields."""
+    """Credentials in the file itself, as KubeConfig's fields."""
     if acts_as := [key for key in _IMPERSONATION if user.get(key)]:
         raise KubeConfigError(
             f"the user acts as somebody else ({', '.join(acts_as)}), which only kubectl does: name a context "

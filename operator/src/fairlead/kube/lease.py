@@ -18,8 +18,7 @@ from fairlead.kube.resources import LEASES
 logger = logging.getLogger(__name__)
 
 REFUSED_SECONDS = 10.0
-"""How long a refusal must last to count: an API server that has just started refuses everybody, until it has read who
-may do what."""
+"""Shortest refusal that counts: a starting API server refuses everybody until it has read the roles."""
 NOT_YET = (401, 403)
 """What it answers until then."""
 
@@ -38,11 +37,10 @@ class Lease:
         labels: Mapping[str, str] | None = None,
         annotations: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`identity` must be unique per process. `duration_seconds`: silence after which others may take the Lease.
-        `labels`, `annotations`: what the Lease is to carry while it is ours; asked for at each renewal.
+        """`identity`: unique per process. `duration_seconds`: silence after which others may take the Lease. `labels`,
+        `annotations`: on our Lease; read at each renewal.
 
-        It is renewed three times per duration and given up after two thirds of it without success, so that we have
-        stopped before anybody else may start.
+        Renewed three times per duration, and given up after two thirds of it without success, before others may start.
         """
         self.client = client
         self.namespace = namespace
@@ -54,14 +52,13 @@ class Lease:
         self._annotations = annotations
         self._clock = asyncio.get_running_loop().time
         self._seen = ("", "")
-        """Holder and time of renewal, as last seen; a holder whose record stays the same shows no sign of life."""
+        """(holder, time of renewal) as last seen; an unchanged record shows no sign of life."""
         self._seen_at = float("-inf")
-        """Since when on our clock they have been so."""
+        """Time of their last change, on our clock."""
         self._renewed = float("-inf")
 
     async def acquire(self) -> None:
-        """Returns once the Lease is ours. Raises KubeError when the API refuses for good (no permission, no
-        namespace)."""
+        """Returns once the Lease is ours. Raises KubeError for a final refusal (no permission, no namespace)."""
         waiting_for: str | None = None
         refused_since: float | None = None
         while True:
@@ -112,7 +109,7 @@ class Lease:
             logger.warning("cannot release the lease %s/%s: %s", self.namespace, self.name, e)
 
     async def _try(self) -> bool:
-        """Takes or renews the Lease if it is free or ours. Losing a race is a plain False."""
+        """Takes or renews a free or own Lease. False = lost the race."""
         started = self._clock()
         try:
             lease = await self.client.find(LEASES, self.name, self.namespace)
@@ -135,8 +132,7 @@ class Lease:
         return True
 
     def _renewed_by_us(self, lease: JsonObject | None) -> JsonObject:
-        """The Lease as it is to be from here on. `lease`: as it was found, None = there was none; what others have put
-        on it stays."""
+        """The renewed Lease. `lease`: as found, None = missing; others' content stays."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         found = lease or {"metadata": {"name": self.name, "namespace": self.namespace}}
         before, metadata = found.get("spec") or {}, found["metadata"]
@@ -161,7 +157,7 @@ _EVERYWHERE = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """What one operator looks after, and where its gateways are."""
+    """An operator's namespaces, and its gateways."""
 
     namespaces: tuple[str, ...] | None
     """Those that it watches now; None = all."""

@@ -1,4 +1,4 @@
-"""The kinds of object we talk about, and where the API serves them."""
+"""The kinds of object that we use, and their API paths."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -24,9 +24,7 @@ class Resource:
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """The URL path of an object, of a namespace's collection, or (without namespace) of the whole collection.
-
-        Raises ValueError for a name without the namespace that a namespaced kind needs.
-        """
+        Raises ValueError for a namespaced object without namespace."""
         if name is not None and self.namespaced and not namespace:
             raise ValueError(f"{self.kind} {name!r} needs a namespace")
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
@@ -62,8 +60,8 @@ ACCESS_REVIEWS = Resource(
 )
 
 CHILDREN = (CONFIGMAPS, DEPLOYMENTS, SERVICES)
-"""The kinds of object that every LLMDeployment is made into."""
+"""Kinds of children of every LLMDeployment."""
 OPTIONAL_CHILDREN = (NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, POD_MONITORS)
-"""Kinds that it is made into as well where they are wanted, the API serves them, and we may write them."""
+"""Kinds of further children: wanted, served and writable ones."""
 BY_KIND = {resource.kind: resource for resource in (*CHILDREN, *OPTIONAL_CHILDREN)}
-"""The resource of a child, by the `kind` in its manifest."""
+"""A child's `kind` → its resource."""

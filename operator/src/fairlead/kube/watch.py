@@ -1,9 +1,8 @@
 """Reflector: a local copy of one kind of object, kept up to date by list and watch.
 
-Who calls it: whatever follows objects without kopf (the gateway's fleet, the operator's gateways, `fairlead top`).
-Level-triggered users only look at `store`; `on_change` tells them when to look. It never raises for a broken
-connection, nor for a refusal: it backs off and goes on, and keeps what it knows. How long a refusal may last is for
-others to decide.
+Used wherever objects are followed without kopf (the gateway's fleet, the operator's gateways, `fairlead top`).
+Level-triggered users read `store` when `on_change` fires. Broken connections and refusals never raise: the reflector
+backs off, goes on, and keeps its copy. Users judge how long a refusal may last.
 """
 
 import asyncio
@@ -26,9 +25,9 @@ OnChange = Callable[[str, JsonObject], None]
 FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 15.0
 STABLE_SECONDS = 10.0
-"""A watch that lasted this long resets the back-off, even if it ended badly."""
+"""A watch of this length resets the back-off, even after a bad end."""
 REFUSALS = (403, 404)
-"""What an API server answers where there is no such place for us, whether or not it exists."""
+"""Answers for places that do not exist for us."""
 
 
 def key_of(obj: JsonObject) -> Key:
@@ -51,8 +50,8 @@ class Reflector:
         on_answer: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`namespace`: None = all. `label_selector`: None = every object. `on_answer` is called after every list, and
-        whenever one is refused. `sleep` waits out the back-off."""
+        """`namespace`: None = all. `label_selector`: None = every object. `on_answer`: called after lists and refusals.
+        `sleep` waits out the back-off."""
         self.client = client
         self.resource = resource
         self.namespace = namespace
@@ -61,8 +60,7 @@ class Reflector:
         self.synced = asyncio.Event()
         """Set once the first list is in the store; stays set while a broken connection is being repaired."""
         self.refused_since: float | None = None
-        """Since when the API server has been refusing, on the event loop's clock; None = it is not. Its silence changes
-        nothing."""
+        """Begin of the API server's refusals, on the event loop's clock; None = none. Silence changes nothing."""
         self._on_change = on_change
         self._on_answer = on_answer
         self._sleep = sleep
