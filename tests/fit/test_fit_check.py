@@ -44,7 +44,7 @@ def test_a_model_that_fits() -> None:
 
 def test_prefixes_in_the_hosts_memory_take_of_a_cpus_and_not_of_a_gpus() -> None:
     choice = {"max_model_len": 8192, "max_num_seqs": 2, "kv_memory": 2 * GIB, "dtype": "bfloat16"}
-    kept = EngineChoice.of(spec(Engine(extra_args=("--host-kv-cache-memory", "20Gi")))).host_kv_memory
+    kept = EngineChoice.of(spec(EngineSpec(extra_args=("--host-kv-cache-memory", "20Gi")))).host_kv_memory
     assert kept == 20 * GIB
     for memory, verdict in ((cpu(30), Verdict.TOO_LARGE), (cpu(45), Verdict.FITS), (gpu(30), Verdict.FITS)):
         fits = found(LLAMA_8B, memory, **choice)
