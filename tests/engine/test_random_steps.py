@@ -77,7 +77,7 @@ def serve(engine: Engine, events: dict[int, list[EngineRequest]], aborts: dict[i
                 del by_name[output.request_id]
         engine.check()
         step += 1
-    while engine.blocks.is_loading:
+    while engine.blocks.host.loads:
         engine.blocks.settle()
     assert engine.blocks.num_free == engine.blocks.num_blocks
     return answers

@@ -90,7 +90,7 @@ class Life:
                 num_steps += 1
                 assert num_steps < MAX_STEPS, f"somebody waits for ever: {self.engine.load}"
             self.engine.check()
-            while self.engine.blocks.is_loading:
+            while self.engine.blocks.host.loads:
                 self.engine.blocks.settle()
             assert self.engine.blocks.num_free == self.num_blocks
             assert not len(self.engine.scheduler.coming)
@@ -159,10 +159,10 @@ class Life:
     def step(self) -> None:
         line = [*self.engine.scheduler.running, *self.engine.scheduler.waiting]
         computed, num_batches = [sequence.num_computed_tokens for sequence in line], len(self.runner.batches)
-        was_loading = self.engine.blocks.is_loading
+        was_loading = self.engine.blocks.host.loads
         for output in self.engine.step():
             self.take(output)
-        scheduler, waits = self.engine.scheduler, was_loading or self.engine.blocks.is_loading
+        scheduler, waits = self.engine.scheduler, was_loading or self.engine.blocks.host.loads
         widths = [num_tokens for batch in self.runner.batches[num_batches:] for _, num_tokens in batch]
         assert all(self.runner.batches[num_batches:])
         assert sum(widths) <= scheduler.limits.max_num_batched_tokens

@@ -60,7 +60,7 @@ def test_who_waits_for_blocks_to_be_loaded_is_passed() -> None:
     ask(engine, "short", [7, 8], arrival_time=2.0)
     first = [output.request_id for output in run_checked(engine)]
     assert first.index("short") < first.index("again")
-    assert not engine.blocks.is_loading
+    assert not engine.blocks.host.loads
 
 
 def test_a_request_that_leaves_while_its_blocks_are_loaded_leaves_nothing_behind() -> None:
@@ -70,7 +70,7 @@ def test_a_request_that_leaves_while_its_blocks_are_loaded_leaves_nothing_behind
         run_checked(engine)
     ask(engine, "again", LONG)
     engine.step()
-    assert engine.blocks.is_loading
+    assert engine.blocks.host.loads
     engine.abort("again")
     for _ in range(4):
         assert engine.recheck()

@@ -54,12 +54,12 @@ class BlockManager:
         make_allocator: Callable[[int], BlockAllocator] = LRUBlocks,
         host: HostTier | None = None,
     ) -> None:
-        """`host`: the tier that keeps what is evicted; None = it is forgotten."""
+        """`host`: the tier that keeps what is evicted; None = there is no such tier."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.listener = listener
-        self.host = host
+        self.host = host or HostTier(0)
         self._make_allocator = make_allocator
         self._block_of: dict[BlockHash, int] = {}
         self._adapter_of: dict[BlockHash, str] = {}
@@ -73,8 +73,7 @@ class BlockManager:
         for block_hash in self.published():
             if self.listener is not None:
                 self.listener.removed(block_hash)
-        if self.host is not None:
-            self.host.clear()
+        self.host.clear()
         self._ref_count = [0] * self.num_blocks
         self._hash_of: list[BlockHash | None] = [None] * self.num_blocks
         self._block_of, self._copies, self._adapter_of = {}, {}, {}
@@ -87,11 +86,11 @@ class BlockManager:
 
     def published(self) -> set[BlockHash]:
         """Hashes of all blocks that can be reused, in whatever tier, as a new set."""
-        return set(self._block_of).union(self.host or ())
+        return set(self._block_of).union(self.host)
 
     def holds(self, block_hash: BlockHash) -> bool:
         """Whether a block with this hash can be reused."""
-        return block_hash in self._block_of or (self.host is not None and block_hash in self.host)
+        return block_hash in self._block_of or block_hash in self.host
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold this many tokens."""
@@ -118,26 +117,22 @@ class BlockManager:
             matched.append(block)
         return matched
 
-    def _hosted(self, sequence: Sequence, first: int) -> list[BlockHash]:
-        """Hashes of the sequence's blocks from `first` on, as far as the host alone has them."""
-        if self.host is None:
+    def hosted(self, sequence: Sequence, first: int) -> list[BlockHash]:
+        """Hashes of the sequence's blocks from `first` on, as far as the host alone has them: `fetched` loads those."""
+        if not self.host.num_places:
             return []
-        host, hashes = self.host, sequence.block_hashes[first : sequence.num_sparable_tokens // self.block_size]
-        return list(takewhile(lambda each: each in host and each not in self._block_of, hashes))
-
-    def num_hosted(self, sequence: Sequence, first: int) -> int:
-        """How many blocks that follow the sequence's `first` ones on the device `fetched` would load."""
-        return len(self._hosted(sequence, first))
+        hashes = sequence.block_hashes[first : sequence.num_sparable_tokens // self.block_size]
+        return list(takewhile(lambda each: each in self.host and each not in self._block_of, hashes))
 
     def fetched(self, sequence: Sequence, matched: list[int]) -> list[int] | None:
         """The prefix of a waiting sequence with what the host has of it behind its `matched` blocks, which is loaded;
         None while that is under way. Needs as many free blocks as `num_needed` says."""
-        hashes = self._hosted(sequence, len(matched))
-        if self.host is None or not hashes:
+        hashes = self.hosted(sequence, len(matched))
+        if not hashes:
             return matched
         if self.host.is_loading(hashes[0]):
             return None
-        load = self.host.begin(list(takewhile(lambda each: not self._is_loading(each), hashes)), matched)
+        load = self.host.begin(list(takewhile(lambda each: not self.host.is_loading(each), hashes)), matched)
         for block in matched:
             self._hold(block)
         last = matched[-1] if matched else None
@@ -148,19 +143,9 @@ class BlockManager:
         self.settle()
         return None if load in self.host.loads else self.match(sequence)
 
-    @property
-    def is_loading(self) -> bool:
-        """Whether blocks are being loaded from the host."""
-        return self.host is not None and bool(self.host.loads)
-
-    def flush(self) -> None:
-        """Has the host keep what was evicted since the last call; before a step overwrites it."""
-        if self.host is not None:
-            self.host.flush()
-
     def settle(self) -> None:
         """Lets everybody share what was loaded meanwhile."""
-        for load in () if self.host is None else self.host.over():
+        for load in self.host.over():
             for block, block_hash in zip(load.blocks, load.hashes, strict=True):
                 if block_hash is not None:
                     self._note(block, block_hash)
@@ -192,7 +177,7 @@ class BlockManager:
         blocks, hashes = sequence.block_table[first:end], sequence.block_hashes[first:end]
         if sequence.adapter is not None:
             self._adapter_of.update(dict.fromkeys(hashes, sequence.adapter.name))
-        if len(hashes) == 1 or self.host is not None or not self._block_of.keys().isdisjoint(hashes):
+        if len(hashes) == 1 or self.host.num_places or not self._block_of.keys().isdisjoint(hashes):
             self._publish_each(sequence, first, end)
             return
         for block, block_hash in zip(blocks, hashes, strict=True):
@@ -213,7 +198,7 @@ class BlockManager:
 
     def _retract(self, hashes: list[BlockHash]) -> None:
         for block_hash in hashes:
-            was_hosted = self.host is not None and self.host.drop(block_hash)
+            was_hosted = self.host.drop(block_hash)
             first = self._block_of.pop(block_hash, None)
             for block in () if first is None else (first, *self._copies.pop(block_hash, ())):
                 self._hash_of[block] = None
@@ -223,10 +208,6 @@ class BlockManager:
                 self._forget(block_hash)
 
     # -- allocation ------------------------------------------------------------------------------------------------
-
-    def covers(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Whether the block table already holds `num_tokens` tokens."""
-        return num_tokens <= len(sequence.block_table) * self.block_size
 
     def can_extend(self, sequence: Sequence, num_tokens: int) -> bool:
         """Whether there are enough free blocks for the table to cover `num_tokens`."""
@@ -257,9 +238,8 @@ class BlockManager:
         `sequences` are all that may hold blocks.
         """
         uses = Counter(block for sequence in sequences for block in sequence.block_table)
-        if self.host is not None:
-            uses.update(block for load in self.host.loads for block in load.held)
-            self.host.check()
+        uses.update(block for load in self.host.loads for block in load.held)
+        self.host.check()
         expected = [0] * self.num_blocks
         for block, count in uses.items():
             expected[block] = count
@@ -274,9 +254,6 @@ class BlockManager:
         self._free.check(in_use=set(uses), evictable=published.keys() - uses.keys())
 
     # -- the rest is private ---------------------------------------------------------------------------------------
-
-    def _is_loading(self, block_hash: BlockHash) -> bool:
-        return self.host is not None and self.host.is_loading(block_hash)
 
     def _hold(self, block: int) -> None:
         """One more user of a block, which keeps it from being evicted."""
@@ -357,7 +334,7 @@ class BlockManager:
                 self._copies[block_hash] = copies
             return
         del self._block_of[block_hash]
-        left = block_hash if self.host is None else self.host.keep(block_hash, block)
+        left = self.host.keep(block_hash, block)
         if left is not None and left not in self._block_of:
             self._forget(left)
 

@@ -371,7 +371,7 @@ class Engine:
 
     def _wait(self) -> None:
         """For what those that wait need besides slots and blocks."""
-        if self.blocks.is_loading:
+        if self.blocks.host.loads:
             time.sleep(_LOAD_SECONDS)
         elif self.adapters.is_awaited:
             self.adapters.wait()

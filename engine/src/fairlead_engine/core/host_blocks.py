@@ -47,7 +47,9 @@ class HostTier:
     """Places 0 to `num_places - 1` of the host's memory. A new block takes an empty place, or that of the block whose
     last use was longest ago and which is not being loaded."""
 
-    def __init__(self, num_places: int, mover: BlockMover) -> None:
+    def __init__(self, num_places: int, mover: BlockMover | None = None) -> None:
+        """`mover`: None where there are no places."""
+        assert mover is not None or not num_places
         self.num_places = num_places
         self.num_saved = self.num_loaded = 0
         """Blocks copied to the host and back since the start."""
@@ -100,7 +102,7 @@ class HostTier:
 
     def flush(self) -> None:
         """Copies what was kept since the last call; before a step overwrites the blocks."""
-        if self._unsaved:
+        if self._unsaved and self._mover is not None:
             self._mover.save_blocks(list(self._unsaved.values()), list(self._unsaved))
             self.num_saved += len(self._unsaved)
             self._unsaved.clear()
@@ -115,6 +117,7 @@ class HostTier:
 
     def load(self, load: Load) -> None:
         """Begins to copy."""
+        assert self._mover is not None, "nothing is kept that could be loaded"
         self.flush()
         load.is_over = self._mover.load_blocks(load.places, load.blocks)
         self.num_loaded += len(load.blocks)

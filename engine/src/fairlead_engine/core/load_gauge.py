@@ -27,7 +27,7 @@ class LoadGauge:
     def load(self, num_failed_checks: int) -> EngineLoad:
         """How loaded the engine is now, and its counters since start."""
         scheduler, counters, drafting = self._scheduler, self._scheduler.counters, self._scheduler.drafting
-        num_held_back = scheduler.num_held_back
+        num_held_back, host = scheduler.num_held_back, scheduler.blocks.host
         if drafting is None:
             step_cost = messages.StepCost(**self._step_cost.coefficients)
         else:
@@ -39,7 +39,7 @@ class LoadGauge:
             queued_prefill_tokens=scheduler.num_prefill_tokens,
             kv_blocks_free=scheduler.blocks.num_free,
             kv_blocks_total=scheduler.blocks.num_blocks,
-            kv_blocks_host=0 if scheduler.blocks.host is None else scheduler.blocks.host.num_places,
+            kv_blocks_host=host.num_places,
             kv_tokens=scheduler.slots.num_kv_tokens,
             num_steps=self._step_cost.num_steps,
             num_preemptions=counters.num_preemptions,
@@ -53,13 +53,13 @@ class LoadGauge:
             max_num_seqs=scheduler.num_slots,
             step_cost=step_cost,
             num_failed_checks=num_failed_checks,
+            num_blocks_saved=host.num_saved,
+            num_blocks_loaded=host.num_loaded,
         )
         if self._grammars.num_masks:
             load = replace(load, **self._grammars.figures)
         if drafting is not None:
             load = replace(load, **drafting.figures)
-        if (host := scheduler.blocks.host) is not None:
-            load = replace(load, num_blocks_saved=host.num_saved, num_blocks_loaded=host.num_loaded)
         return replace(load, **self._adapters.figures) if self._adapters is not None else load
 
     @property

@@ -214,7 +214,7 @@ class Scheduler:
     def _look_up(self, sequence: Sequence) -> list[int]:
         """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
         matched = self.blocks.match(sequence)
-        num_cached = len(matched) + self.blocks.num_hosted(sequence, len(matched))
+        num_cached = len(matched) + len(self.blocks.hosted(sequence, len(matched)))
         num_expected = num_cached + self.coming.num_coming(sequence, num_cached)
         sequence.num_expected_cached_tokens = num_expected * self.blocks.block_size
         return matched
@@ -237,7 +237,7 @@ class Scheduler:
         batch.chunks.sort(key=lambda item: item.num_tokens > 1)
         if self.drafting is not None:
             self._add_drafts(batch, self.drafting)
-        self.blocks.flush()  # the step will overwrite what was evicted for it
+        self.blocks.host.flush()  # the step will overwrite what was evicted for it
         return batch
 
     def _schedule_running(self) -> Batch:
