@@ -14,7 +14,7 @@ from typing import Any
 
 from fairlead.api.conditions import MAX_REASON_LENGTH, Reason, shortened
 from fairlead.controller.desired import Desired
-from fairlead.controller.downloads import LOOK_SECONDS, AdapterDownloads, Missing, PodDownloads
+from fairlead.controller.downloads import LOOK_SECONDS, Missing, PodDownloads, adapter_reports
 from fairlead.controller.observe import Observed
 from fairlead.controller.pod_adapters import HttpEngineAdapters, PodAdapters
 from fairlead.controller.pod_diagnosis import Stage
@@ -71,20 +71,18 @@ class AdapterStates:
 
 @dataclass(frozen=True, slots=True)
 class OnPod:
-    """One ready pod's adapters: on the engine, and downloaded beside it."""
+    """One pod's adapters: on the engine, and downloaded beside it."""
 
     adapters: PodAdapters
     downloads: PodDownloads
-
-    def path(self, adapter: PlacedAdapter) -> str:
-        """The adapter's folder as this engine sees it; empty = there is none, or none yet."""
-        return self.downloads.folders.get(adapter.source, "") if adapter.is_downloaded else adapter.path
 
     async def look(
         self, pod: JsonObject, placed: Collection[PlacedAdapter], ours: Collection[str], kept: Collection[str]
     ) -> None:
         """As `PodAdapters.look`. `kept`: adapters that engines had at the last status."""
-        paths = {each.name: self.path(each) for each in placed}
+        await self.downloads.look(pod, {each.source for each in placed if each.is_downloaded})
+        folders = self.downloads.folders
+        paths = {each.name: folders.get(each.source, "") if each.is_downloaded else each.path for each in placed}
         listed = {name: path for name, path in paths.items() if path}
         awaited = {each.name for each in placed if each.is_downloaded and not paths[each.name]}
         await self.adapters.look(pod, listed, ours, {name: paths[name] for name in kept}, awaited)
@@ -105,13 +103,12 @@ class AdapterLoader:
         """`look_again`: called when an engine's adapters have changed."""
         self._look_again = look_again
         self._engines = engines or HttpEngineAdapters()
-        self._downloads: dict[Key, AdapterDownloads] = {}
-        self._pods: dict[Key, dict[str, PodAdapters]] = {}
+        self._reports = adapter_reports()
+        self._pods: dict[Key, dict[str, OnPod]] = {}
         """By LLMDeployment and pod's uid."""
 
     async def forget(self, key: Key) -> None:
         """The LLMDeployment is gone."""
-        self._downloads.pop(key, None)
         await _stop(self._pods.pop(key, {}))
 
     async def close(self) -> None:
@@ -133,11 +130,10 @@ class AdapterLoader:
             for pod, diagnosis in zip(observed.pods, observed.diagnoses, strict=True)
             if diagnosis.stage is Stage.READY and (pod.get("status") or {}).get("podIP")
         ]
-        pods = await self._keep(key, {pod["metadata"]["uid"] for pod in observed.pods})
-        downloads = await self._look_at_downloads(key, wanted, ready, {pod["metadata"]["uid"] for pod in observed.pods})
-        on_pods = {
-            pod["metadata"]["name"]: OnPod(self._of(key, pod["metadata"]["uid"]), downloads.of(pod)) for pod in ready
-        }
+        pods = self._pods.setdefault(key, {})
+        gone = pods.keys() - {pod["metadata"]["uid"] for pod in observed.pods}
+        await _stop({uid: pods.pop(uid) for uid in gone})
+        on_pods = {pod["metadata"]["name"]: self._of(key, pods, pod) for pod in ready}
         ours = before.keys() | {each.name for each in wanted.adapters}
         kept = {each.name for each in wanted.adapters if _is_kept(each, before.get(each.name))}
         looks = (on_pods[pod["metadata"]["name"]].look(pod, wanted.adapters, ours, kept) for pod in ready)
@@ -147,30 +143,14 @@ class AdapterLoader:
             self._look_again(key, LOOK_SECONDS)
         listed = {each.name for each in wanted.adapters if each.path or each.is_downloaded}
         is_left = any(each.adapters.refused.keys() - listed for each in on_pods.values())
-        if not wanted.adapters and all(each.is_empty for each in pods.values()):
+        if not wanted.adapters and all(each.adapters.is_empty for each in pods.values()):
             self._pods.pop(key, None)
-            self._downloads.pop(key, None)
         return AdapterStates(states, is_unfinished=is_left or any(each.is_trouble for each in states))
 
-    async def _look_at_downloads(
-        self, key: Key, wanted: Desired, ready: Collection[JsonObject], uids: Collection[str]
-    ) -> AdapterDownloads:
-        downloads = self._downloads.setdefault(key, AdapterDownloads())
-        downloads.keep(uids)
-        sources = {each.source for each in wanted.adapters if each.is_downloaded}
-        await downloads.look(ready, sources)
-        return downloads
-
-    async def _keep(self, key: Key, uids: set[str]) -> dict[str, PodAdapters]:
-        """Forgets pods that are gone; the others."""
-        pods = self._pods.setdefault(key, {})
-        await _stop({uid: pods.pop(uid) for uid in pods.keys() - uids})
-        return pods
-
-    def _of(self, key: Key, uid: str) -> PodAdapters:
-        pods = self._pods[key]
+    def _of(self, key: Key, pods: dict[str, OnPod], pod: JsonObject) -> OnPod:
+        uid = pod["metadata"]["uid"]
         if uid not in pods:
-            pods[uid] = PodAdapters(self._engines, partial(self._changed, key))
+            pods[uid] = OnPod(PodAdapters(self._engines, partial(self._changed, key)), PodDownloads(self._reports))
         return pods[uid]
 
     def _changed(self, key: Key, is_last: bool) -> None:
@@ -178,8 +158,8 @@ class AdapterLoader:
             self._look_again(key, 0.0 if is_last else PROGRESS_SECONDS)
 
 
-async def _stop(pods: Mapping[str, PodAdapters]) -> None:
-    await asyncio.gather(*(each.stop() for each in pods.values()))
+async def _stop(pods: Mapping[str, OnPod]) -> None:
+    await asyncio.gather(*(each.adapters.stop() for each in pods.values()))
 
 
 def _is_kept(adapter: PlacedAdapter, before: Mapping[str, Any] | None) -> bool:

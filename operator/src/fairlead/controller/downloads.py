@@ -1,12 +1,12 @@
 """Progress of downloads, asked of the pods: of models before the engine starts, of adapters beside it.
 
-The operator runs a `DownloadWatch` beside its queue; the adapter loader asks `AdapterDownloads` in each look.
+The operator runs a `DownloadWatch` beside its queue; the adapter loader has `PodDownloads` look.
 `pod_diagnosis` words the answers.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -38,7 +38,6 @@ MAX_AT_ONCE = 64
 """Pods asked for their models in one look; the next look asks the others."""
 _MODEL_LIMITS = TimeLimits(connect=2.0, first_byte=5.0, silence=5.0, whole=5.0)
 """Long for a process that answers between two chunks: on a busy node each chunk may take a second."""
-_ADAPTER_LIMITS = TimeLimits(connect=1.0, first_byte=1.0, silence=1.0, whole=2.0)
 _MAX_BYTES = 2**20
 _Answer = TypeVar("_Answer")
 
@@ -70,6 +69,11 @@ class PodReports:
             raise NoReport(cause_of(error)) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise NoReport(f"its answer cannot be read: {error}") from error
+
+
+def adapter_reports() -> PodReports:
+    """Asks the containers that download adapters."""
+    return PodReports(SOURCES_PORT, SOURCES_PATH, TimeLimits(connect=1.0, first_byte=1.0, silence=1.0, whole=2.0))
 
 
 class DownloadWatch:
@@ -123,58 +127,38 @@ class Missing:
     sentence: str
 
 
-@dataclass(slots=True)
 class PodDownloads:
     """Downloaded adapters of one pod, and why others are missing; both by source. Folders are remembered for the pod's
     lifetime: a moment without an answer must not have an engine unload an adapter."""
 
-    folders: dict[str, str] = field(default_factory=dict)
-    """Folders as the engine sees them."""
-    missing: dict[str, Missing] = field(default_factory=dict)
+    def __init__(self, reports: PodReports) -> None:
+        self._reports = reports
+        self.folders: dict[str, str] = {}
+        """Folders as the engine sees them."""
+        self.missing: dict[str, Missing] = {}
 
-
-class AdapterDownloads:
-    """Adapter downloads of one LLMDeployment's pods, by uid."""
-
-    def __init__(self) -> None:
-        self._reports = PodReports(SOURCES_PORT, SOURCES_PATH, _ADAPTER_LIMITS)
-        self._pods: dict[str, PodDownloads] = {}
-
-    async def look(self, pods: Iterable[JsonObject], sources: Collection[str]) -> None:
-        """Asks all pods that lack any of `sources`, at once."""
-        await asyncio.gather(*(self._look(pod, sources) for pod in pods))
-
-    def of(self, pod: JsonObject) -> PodDownloads:
-        """As of the last look."""
-        return self._pods.setdefault(pod["metadata"]["uid"], PodDownloads())
-
-    def keep(self, uids: Collection[str]) -> None:
-        """Forgets other pods."""
-        for uid in self._pods.keys() - uids:
-            del self._pods[uid]
-
-    async def _look(self, pod: JsonObject, sources: Collection[str]) -> None:
-        known = self.of(pod)
-        known.folders = {source: folder for source, folder in known.folders.items() if source in sources}
-        known.missing = {}
-        wanted = [source for source in sources if source not in known.folders]
+    async def look(self, pod: JsonObject, sources: Collection[str]) -> None:
+        """Asks the pod if it lacks any of `sources`."""
+        self.folders = {source: folder for source, folder in self.folders.items() if source in sources}
+        self.missing = {}
+        wanted = [source for source in sources if source not in self.folders]
         if not wanted:
             return
         if not lasting_container(pod.get("spec") or {}, names.ADAPTERS_CONTAINER):
             sentence = (
                 "it has nothing to download with, as replicas have that are made from now on: it is being replaced"
             )
-            known.missing = {source: Missing(Reason.DOWNLOADING, sentence) for source in wanted}
+            self.missing = {source: Missing(Reason.DOWNLOADING, sentence) for source in wanted}
             return
         try:
             report = await self._reports.ask(pod, SourcesReport)
         except NoReport as error:
             sentence = f"its container {names.ADAPTERS_CONTAINER} cannot be asked: {error}"
-            known.missing = {source: Missing(Reason.ADAPTER_NOT_LOADED, sentence) for source in wanted}
+            self.missing = {source: Missing(Reason.ADAPTER_NOT_LOADED, sentence) for source in wanted}
             return
         states = {each.source: each for each in report.sources}
-        known.folders |= {source: folder for source in wanted if source in states and (folder := states[source].folder)}
-        known.missing = {source: _missing(source, states) for source in wanted if source not in known.folders}
+        self.folders |= {source: folder for source in wanted if source in states and (folder := states[source].folder)}
+        self.missing = {source: _missing(source, states) for source in wanted if source not in self.folders}
 
 
 def _missing(source: str, states: Mapping[str, SourceState]) -> Missing:

@@ -1,6 +1,7 @@
 """A replica's memory, from its LLMDeployment and the operator's profiles."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 
 from fairlead.api import names
@@ -25,7 +26,7 @@ def replica_memory(deployment: LLMDeployment, settings: OperatorSettings) -> Mem
     template = deployment.spec.template.spec
     named = (each for group in ("containers", "initContainers") for each in template.get(group) or ())
     is_certain = not any(each.get("resources") for each in named if each.get("name") == names.ENGINE_CONTAINER)
-    return memory if is_certain else _doubted(memory)
+    return replace(memory, is_certain=is_certain)
 
 
 def other_profiles(deployment: LLMDeployment, settings: OperatorSettings) -> dict[str, Memory]:
@@ -58,9 +59,3 @@ def profile_memory(profile: Profile, name: str, ranks: int) -> Memory:
 
 def _num_gpus(resources: Mapping[str, str]) -> Decimal:
     return sum((parse_quantity(str(each)) for name, each in resources.items() if GPU.search(name)), Decimal(0))
-
-
-def _doubted(memory: Memory) -> Memory:
-    return Memory(
-        device=memory.device, per_rank=memory.per_rank, name=memory.name, unknown=memory.unknown, is_certain=False
-    )
