@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import OperatorMetrics
+from fairlead.controller.pod_starts import StartStage
 from fairlead.controller.reconcile import ReconcileOutcome
-from fairlead.controller.start_stages import StartStage
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_metrics import GatewayMetrics

@@ -156,8 +156,8 @@ async def test_a_volume_that_cannot_be_mounted_ends_in_a_condition_and_is_forgot
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kubelet tells it in Events only, which are of no object that is watched."""
-    monkeypatch.setattr("fairlead.controller.pod_warnings.SLOW_SECONDS", 0.0)
-    monkeypatch.setattr("fairlead.controller.pod_warnings.ASK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("fairlead.controller.pod_starts.SLOW_SECONDS", 0.0)
+    monkeypatch.setattr("fairlead.controller.pod_starts.ASK_AGAIN_SECONDS", 0.2)
     await fleet.create()
     await fleet.pod("p", SCHEDULED, state={"waiting": {"reason": "ContainerCreating"}})
     await fleet.pod("other", SCHEDULED, owner="another", state={"waiting": {"reason": "ContainerCreating"}})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairlead.api.model_cache import ModelCache
 from fairlead.controller.autoscale import ColdStart
-from fairlead.controller.start_stages import start_seconds, start_stages
+from fairlead.controller.pod_starts import start_seconds, start_stages
 
 
 def pod(name: str, took: int | None, *, restarts: int = 0, **metadata: Any) -> dict[str, Any]:

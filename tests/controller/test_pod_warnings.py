@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.controller.pod_diagnosis import PodWarning
-from fairlead.controller.pod_warnings import (
+from fairlead.controller.pod_starts import (
     ASK_AGAIN_SECONDS,
     MAX_PODS,
     MAX_QUESTIONS,

@@ -11,7 +11,7 @@ from fairlead.controller.desired import desired
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.plan import Plan, make_plan
-from fairlead.controller.pod_warnings import ASK_AGAIN_SECONDS
+from fairlead.controller.pod_starts import ASK_AGAIN_SECONDS
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS, LLMDEPLOYMENTS, Resource

@@ -32,8 +32,8 @@ from fairlead.controller.events import Announcement, EventRecorder, EventType
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.controller.pod_diagnosis import Stage
+from fairlead.controller.pod_starts import download_seconds, start_seconds
 from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
-from fairlead.controller.start_stages import download_seconds, start_seconds
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import became_ready

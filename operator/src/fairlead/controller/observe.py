@@ -20,7 +20,7 @@ from fairlead.controller.capabilities import (
     wants_sidecars,
 )
 from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose
-from fairlead.controller.pod_warnings import PodWarnings
+from fairlead.controller.pod_starts import PodWarnings
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
 from fairlead.kube.client import JsonObject, KubeClient
@@ -273,12 +273,30 @@ def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
     return claims | {f"{namespace}/{name}": NameClaim(f"{namespace}/{name}", "", key)}
 
 
-class HangWatch:
-    """Since when engines hang in a step, from gateways' signals; has affected LLMDeployments looked at. `run` it as a
-    task; `since` gives the present state.
+class _GatewayWatch:
+    """Looks at gateways' signals at intervals, and has affected LLMDeployments looked at. `run` it as a task."""
 
-    A time rather than a duration, so that the status need not be written every second.
-    """
+    def __init__(self, on_change: Callable[[Iterable[Key]], None]) -> None:
+        self._on_change = on_change
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(HANG_LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Compares the present state with the last one."""
+        raise NotImplementedError
+
+    def _tell(self, models: Iterable[str]) -> None:
+        """These LLMDeployments (`namespace/name`) are affected."""
+        self._on_change({(namespace, name) for namespace, _, name in (model.partition("/") for model in models)})
+
+
+class HangWatch(_GatewayWatch):
+    """Since when engines hang in a step. A time rather than a duration, so that the status need not be written every
+    second."""
 
     def __init__(
         self,
@@ -289,53 +307,35 @@ class HangWatch:
     ) -> None:
         """`hanging`: engines that hang now, by their pods' uids. `on_change`: told of LLMDeployments with a replica
         that begins or ceases to hang."""
+        super().__init__(on_change)
         self._hanging = hanging
-        self._on_change = on_change
         self._now = now
         self._models: dict[str, str] = {}
-        """The LLMDeployment of each that hangs, by uid."""
+        """The LLMDeployment of each hanging engine, by uid."""
         self.since: dict[str, str] = {}
         """Begin of each hanging engine's step (RFC 3339), by the pod's uid."""
 
-    async def run(self) -> None:
-        """Looks until cancelled."""
-        while True:
-            self.look()
-            await asyncio.sleep(HANG_LOOK_SECONDS)
-
     def look(self) -> None:
-        """Compares what hangs with what did."""
         hanging, before = self._hanging(), self._models
         self._models = {uid: each.model for uid, each in hanging.items()}
-        changed = self._models.keys() ^ before.keys()
-        if not changed:
-            return
-        self.since = {
-            uid: self.since.get(uid) or (self._now() - timedelta(seconds=each.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-            for uid, each in hanging.items()
-        }
-        models = (self._models.get(uid) or before[uid] for uid in changed)
-        self._on_change({(namespace, name) for namespace, _, name in (model.partition("/") for model in models)})
+        if changed := self._models.keys() ^ before.keys():
+            begun = {uid: self._now() - timedelta(seconds=each.seconds) for uid, each in hanging.items()}
+            self.since = {
+                uid: self.since.get(uid) or time.strftime("%Y-%m-%dT%H:%M:%SZ") for uid, time in begun.items()
+            }
+            self._tell(self._models.get(uid) or before[uid] for uid in changed)
 
 
-class TokenizerWatch:
-    """LLMDeployments whose prompts gateways leave to engines, and why; has affected ones looked at. `run` it as a
-    task."""
+class TokenizerWatch(_GatewayWatch):
+    """LLMDeployments whose prompts gateways leave to engines, and why."""
 
     def __init__(self, problems: Callable[[], Mapping[str, str]], on_change: Callable[[Iterable[Key]], None]) -> None:
         """`problems`: by `namespace/name`."""
+        super().__init__(on_change)
         self._problems = problems
-        self._on_change = on_change
         self.known: Mapping[str, str] = {}
 
-    async def run(self) -> None:
-        """Looks until cancelled."""
-        while True:
-            self.look()
-            await asyncio.sleep(HANG_LOOK_SECONDS)
-
     def look(self) -> None:
-        """Compares what is wrong with what was."""
         before, self.known = self.known, self._problems()
         if changed := {model for model, _ in before.items() ^ self.known.items()}:
-            self._on_change({(namespace, name) for namespace, _, name in (model.partition("/") for model in changed)})
+            self._tell(changed)

@@ -27,8 +27,8 @@ from fairlead.api.quantities import parse_duration
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, targets_of
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.pod_diagnosis import Stage
+from fairlead.controller.pod_starts import StartStage
 from fairlead.controller.reconcile import ReconcileOutcome
-from fairlead.controller.start_stages import StartStage
 
 DURATION_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _PREFIX = "fairlead_operator"

@@ -16,7 +16,7 @@ from fairlead.controller.events import Announcement, EventRecorder, EventType, a
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.plan import differs, make_plan
 from fairlead.controller.pod_diagnosis import Stage
-from fairlead.controller.pod_warnings import next_look
+from fairlead.controller.pod_starts import next_look
 from fairlead.controller.status import situation, status
 from fairlead.controller.worker import Key
 from fairlead.kube.client import KubeError

@@ -17,8 +17,8 @@ from fairlead.controller.desired import Desired, ModelFit, Problem
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_rolling, is_seen
 from fairlead.controller.pod_diagnosis import Diagnosis, Stage
+from fairlead.controller.pod_starts import start_stages
 from fairlead.controller.scaling import crd_is_older
-from fairlead.controller.start_stages import start_stages
 from fairlead.operator_settings import OperatorSettings
 
 _NO_REPLICA_TRIED = (
