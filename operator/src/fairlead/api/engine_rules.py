@@ -1,7 +1,6 @@
-"""The rules that depend on `engine.type`, for the table of `rules.py`: fields that a server which is not ours lacks,
-with what to do instead; and arguments and environment variables that the operator sets. With another port, name, key or
-model than the operator counts on, an engine would seem to load for ever, or answer as somebody else.
-"""
+"""The rules that depend on `engine.type`, for the table of `rules.py`: fields that a foreign server lacks, with the
+alternative; and arguments and environment variables reserved for the operator. With an unexpected port, name, key or
+model an engine would seem to load for ever, or answer under a wrong name."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +15,9 @@ _SAYS_NOTHING: Mapping[str, tuple[object, ...]] = {
     "toolCallParser": ("auto",),
     "reasoningParser": ("auto", "none"),
 }
-"""Values of fields to be left out that mean the default, or what each server can."""
+"""Harmless values of fields to be left out: the default, or a common capability."""
 _SHORTEST = 2
-"""Letters of an abbreviated flag; parsers that know abbreviations take those that begin no other flag."""
+"""Letters of an abbreviated flag; parsers take any unambiguous beginning."""
 _AT_RUN_TIME = "adapters at run time are for the engine that comes with Fairlead"
 _NAMES = "write model.source and model.servedName"
 EVERY_ENGINES = ("FAIRLEAD_*", "POD_IP")
@@ -27,16 +26,16 @@ EVERY_ENGINES = ("FAIRLEAD_*", "POD_IP")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EngineKind:
-    """What a kind of engine lacks, and what only the operator may tell it."""
+    """Gaps of a kind of engine, and its arguments reserved for the operator."""
 
     type: str
     """As `engine.type` names it."""
     image: str = ""
     """An example of what `engine.image` must name; empty = the field may be left out."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Fields of `spec.engine` that the server lacks, and what to do instead."""
+    """Fields of `spec.engine` that the server lacks → the alternative."""
     refused: tuple[tuple[str, str, str], ...] = ()
-    """(field that the server has, value that it lacks, sentence about it)."""
+    """(field of the server, value that the server lacks, sentence)."""
     flags: tuple[str, ...]
     """That the operator sets."""
     short: tuple[str, ...] = ()
@@ -50,7 +49,7 @@ class _EngineKind:
 
     @property
     def pattern(self) -> str:
-        """Of an argument that is one of the flags, with its value or without."""
+        """Matches an argument that is one of the flags, with or without a value."""
         flags = [_beginnings(each) if self.abbreviates else each for each in self.flags]
         short = f"|-({'|'.join(self.short)})" if self.short else ""
         return f"(?s)^(--({'|'.join(flags)}){short})([.=].*)?$"
@@ -175,7 +174,7 @@ def _is_other(kind: _EngineKind, of: str = "self") -> str:
 
 
 def _is_absent(path: str) -> str:
-    """CEL: this field, which may be one of another, is not set."""
+    """CEL: the field, perhaps of an inner object, is not set."""
     outer, _, _ = path.rpartition(".")
     return (f"!has(self.{outer}) || " if outer else "") + f"!has(self.{path})"
 
@@ -231,7 +230,7 @@ def _any_of(variables: tuple[str, ...]) -> str:
 
 
 def owned_variables(engine_type: str, pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(place, name) of each such variable in a template that has a pod's shape. The CRD has no rule for these."""
+    """(place, name) of reserved variables in a template of a pod's shape, for which the CRD has no rule."""
     own = next((each.variables for each in _KINDS if each.type == engine_type), ())
     pattern = _any_of(EVERY_ENGINES + own)
     for kind in ("containers", "initContainers"):

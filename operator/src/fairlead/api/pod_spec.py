@@ -1,9 +1,9 @@
-"""A pod's spec: which containers last as long as the pod, whether `spec.template.spec` has a pod's shape, and a pod
-with that laid over. Pure.
+"""A pod's spec: its lasting containers, the shape of `spec.template.spec`, and the pod with the template laid over.
+Pure.
 
-To the CRD a template is any object. What is wrong in it beyond what is read and merged here, the API server says of the
-Deployment. It is merged as `kubectl patch` does it: objects by field, lists with a known key by that key; other lists
-are replaced, and null removes a field.
+To the CRD a template is any object; the API server refuses the Deployment for errors beyond the fields read here.
+Templates are merged as by `kubectl patch`: objects by field, lists with a known key by the key; other lists are
+replaced, and null removes a field.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ Container = Mapping[str, Any]
 
 
 def is_sidecar(init_container: Container) -> bool:
-    """Whether the kubelet starts this init container before the others, restarts it, and ends it after them."""
+    """Whether the kubelet starts an init container before the pod's containers, restarts it, and ends it after them."""
     return init_container.get("restartPolicy") == "Always"
 
 
@@ -43,7 +43,7 @@ def lasting_statuses(pod: Mapping[str, Any]) -> list[Container]:
 
 
 Keys = Mapping[str, str]
-"""Field of a list → the key that Kubernetes merges its items by."""
+"""Field of a list → Kubernetes' merge key of the list's items."""
 
 _OF_PODS: Keys = {
     "containers": "name",
@@ -78,7 +78,7 @@ def misfits(spec: Mapping[str, Any], path: str) -> Iterator[BrokenRule]:
 
 
 def _objects(spec: Mapping[str, Any], field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """A list's items that are objects, with their places; empty for other values."""
+    """(place, item) of a list's objects; empty for other values."""
     items = spec.get(field)
     yield from (
         (index, item) for index, item in enumerate(items if isinstance(items, list) else ()) if _is_object(item)
@@ -86,7 +86,7 @@ def _objects(spec: Mapping[str, Any], field: str) -> Iterator[tuple[int, Mapping
 
 
 def _lists(spec: Mapping[str, Any], path: str, keys: Keys) -> Iterator[BrokenRule]:
-    """Fields that are not lists of objects with their keys."""
+    """Fields of the wrong shape, where a list of objects with keys should be."""
     for field, key in keys.items():
         items, where = spec.get(field), f"{path}.{field}"
         if items is None:
@@ -157,8 +157,8 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
 
 
 def for_sidecars(overlay: Mapping[str, Any], base: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The overlay with its containers that are the base's sidecars moved to its init containers: a template's author
-    need not know which containers are sidecars here."""
+    """The overlay with containers named as the base's sidecars moved to the init containers: authors of templates need
+    not know the sidecars."""
     beside = {each["name"] for each in sidecars(base)}
     containers = overlay.get("containers") or []
     moved = [each for each in containers if each["name"] in beside]

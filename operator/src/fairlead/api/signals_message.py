@@ -15,18 +15,18 @@ INTERVAL_SECONDS = 1.0
 
 _FIRST_SECONDS, _SECONDS_RATIO, _NUM_SECONDS = 0.001, 1.25, 60
 SECONDS_BOUNDS = tuple(round(_FIRST_SECONDS * _SECONDS_RATIO**power, 6) for power in range(_NUM_SECONDS))
-"""Upper bounds of the buckets that durations are counted in: 1 ms to about 9 minutes, each a quarter longer."""
+"""Upper bounds of the buckets of durations: 1 ms to about 9 minutes, each a quarter longer."""
 TOKENS_BOUNDS = tuple(float(2**power) for power in range(21))
-"""Upper bounds of the buckets that tokens per request are counted in: 1 to about a million."""
+"""Upper bounds of the buckets of tokens per request: 1 to about a million."""
 
 
 def count_seconds(buckets: list[int], seconds: float) -> None:
-    """Counts one duration. `buckets`: one per bound of `SECONDS_BOUNDS` and one for what is longer; not cumulative."""
+    """Counts one duration. `buckets`: one per bound of `SECONDS_BOUNDS`, and a last one above; not cumulative."""
     buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
 
 
 def count_tokens(buckets: list[int], num_tokens: float) -> None:
-    """Counts one request. `buckets`: one per bound of `TOKENS_BOUNDS` and one for what is more; not cumulative."""
+    """Counts one request. `buckets`: one per bound of `TOKENS_BOUNDS`, and a last one above; not cumulative."""
     buckets[bisect_left(TOKENS_BOUNDS, num_tokens)] += 1
 
 
@@ -41,14 +41,14 @@ def no_tokens() -> list[int]:
 
 
 class ReplicaSignals(LoadFigures, kw_only=True, frozen=True):
-    """An engine's last load line, without its adapters: there may be thousands, nobody scales by them, and operators
+    """An engine's last load line without its adapters, perhaps thousands, which do not matter for scaling; operators
     keep a minute's lines."""
 
     name: str
     """The pod's name."""
     age_seconds: float
     hangs: bool = False
-    """Whether its step is so long, in this gateway's judgement, that it will hardly end."""
+    """Whether the gateway judges that the engine's step will hardly end."""
 
 
 class ModelSignals(msgspec.Struct, kw_only=True):

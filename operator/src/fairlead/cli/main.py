@@ -1,5 +1,5 @@
-"""The `fairlead` command: picks a program, parses its arguments, runs it. Programs are its own, and those of other
-installed distributions."""
+"""The `fairlead` command: picks a program, parses its arguments, runs it. Other installed distributions add
+programs."""
 
 import argparse
 import errno
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _settle_streams() -> None:
     """Opens closed standard streams, and lets output take any text. Python has None for closed streams (`<&-`), and
-    fails at characters that the encoding lacks."""
+    fails at characters missing in the encoding."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -102,7 +102,7 @@ def _drop_output() -> None:
 
 
 def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
-    """Has every command; only chosen ones are imported and know their arguments."""
+    """Has every command; only chosen commands are imported and know their arguments."""
     parser = argparse.ArgumentParser(prog="fairlead", description="Fleets of language models on Kubernetes.")
     parser.add_argument("--version", action="version", version=f"fairlead {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -1,10 +1,9 @@
-"""Capabilities: which namespaces and kinds of child can be watched at this API server, what it keeps of pods, and what
-is done without. Found out at the start and at every resync; more often while a namespace is lost.
+"""Capabilities: watchable namespaces and kinds of child, and features of pods, at this API server. Found out at the
+start and at every resync; more often while a namespace is lost.
 
-The server itself is asked, and nothing guessed from its version. Every account has the right to ask about its rights,
-unless somebody took it away. Whether image volumes and sidecars are kept, a Deployment with one tells that is made and
-not stored: a server that knows a field and has its feature switched off drops it in silence, and pods would run without
-their model, or wait for ever for a server that goes on running.
+The server is asked; its version proves nothing. Accounts may ask about their rights, unless somebody took that away. A
+dry run of a Deployment with image volumes or sidecars tells whether they are kept: a server with the feature switched
+off drops the field in silence, and pods would run without their model, or never finish starting.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ from fairlead.operator_settings import OperatorSettings
 CHILD_VERBS = ("get", "list", "watch", "create", "patch", "delete")
 WATCH_VERBS = ("list", "watch")
 WATCHED = (LLMDEPLOYMENTS, *CHILDREN, PODS)
-"""Kinds that an operator must watch in each of its namespaces."""
+"""Kinds that an operator must watch in all of its namespaces."""
 QUESTIONS_AT_ONCE = 8
 """Questions about rights under way at once; API servers ration a client's requests."""
 ANSWER_SECONDS = 10.0
@@ -57,8 +56,7 @@ class Capabilities:
     """Capabilities beyond the kinds that every cluster has."""
 
     kinds: tuple[Resource, ...] = ()
-    """Optional kinds of child that are served and writable. Kinds that are switched off are watched too, to remove
-    earlier children."""
+    """Optional kinds of child, served and writable. Kinds switched off are watched too, to remove earlier children."""
     wanted: frozenset[str] = frozenset()
     """Kinds of these to make, by `kind`."""
     done_without: tuple[str, ...] = ()
@@ -121,8 +119,8 @@ async def is_served(client: KubeClient, resource: Resource) -> bool:
 
 
 class AccessReviews:
-    """Asks the API server about our rights. Without an answer no right counts as missing, and `refusal` says why:
-    hardened clusters refuse such questions, others do not serve them."""
+    """Asks the API server about our rights. Without an answer no right counts as missing, and `refusal` has the reason:
+    hardened clusters refuse the question, others do not serve it."""
 
     def __init__(self, client: KubeClient) -> None:
         """Asks nothing yet. Questions are about the user of `client`."""
@@ -164,7 +162,7 @@ class AccessReviews:
 
 
 async def may_list(client: KubeClient, resource: Resource, namespace: str | None) -> bool:
-    """False where listing this kind is refused, found out by asking for one object; a missing kind refuses nothing.
+    """False where listing this kind is refused, tried with a list of one object; a missing kind refuses nothing.
     `namespace`: None = all. Raises KubeError where the API server fails."""
     try:
         await client.request("GET", resource.path(namespace), params={"limit": "1"})
@@ -296,7 +294,7 @@ class PodFeatures:
         """(answer, time of the question) by the feature's name."""
 
     async def are_kept(self, feature: PodFeature, namespace: str) -> bool | None:
-        """None = unknown, for example because a webhook refuses such questions. Never raises a KubeError."""
+        """None = unknown, for example because a webhook refuses dry runs. Never raises a KubeError."""
         answer, asked = self._answers.get(feature.name, (None, 0.0))
         if answer is not None and self._clock() - asked < ASK_AGAIN_SECONDS:
             return answer

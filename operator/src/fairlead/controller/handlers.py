@@ -1,6 +1,6 @@
 """All kopf handlers: indexes of seen objects, and event handlers that trigger looks.
 
-Handlers return None, so that kopf writes neither finalizers nor annotations.
+Handlers return None; kopf then writes neither finalizers nor annotations.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ def build_registry(
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """Server-side selectors, so that only our children are streamed, and time limits for every request."""
+    """Server-side selectors, to stream only our children, and time limits for every request."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False  # Events are written by `events`, on change only
     settings.scanning.disabled = True  # else kopf watches namespaces and CRDs, for which no operator needs rights

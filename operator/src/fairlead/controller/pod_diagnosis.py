@@ -1,8 +1,8 @@
-"""What a pod's status means for whoever waits for the model. Pure: a pod in, a diagnosis with a reason and a sentence
+"""The meaning of a pod's status for people waiting for the model. Pure: a pod in, a diagnosis with reason and sentence
 out.
 
-The words of kubelet and scheduler are kept where they help, behind a sentence that says what to do. The `{"reason",
-"message"}` that an engine wrote to its termination log goes first.
+Useful words of kubelet and scheduler follow a sentence with advice. The `{"reason", "message"}` in an engine's
+termination log goes first.
 """
 
 import json
@@ -41,7 +41,7 @@ WARNINGS = {
 }
 """Warning about a pod in creation → reason, and what to do."""
 _FIELDS = {MODEL_VOLUME: "model.source", SPECULATIVE_VOLUME: "engine.speculative.source"}
-"""Volumes of ours that may be images → the fields that name them."""
+"""Volumes of ours that may be images → the naming fields."""
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 _STEP_TIMEOUT = "--step-timeout"
 _DOWNLOADERS = (*names.DOWNLOAD_CONTAINERS, names.ADAPTERS_CONTAINER)
@@ -83,7 +83,7 @@ class Diagnosis:
     """Empty for a ready pod that is well."""
     message: str = ""
     model_failed: bool = False
-    """Whether the engine said that it cannot serve this model, or the model's own image cannot be had."""
+    """Whether the engine rejected the model, or the model's own image cannot be had."""
     waits_for_another: bool = False
     """Whether another pod downloads what it needs."""
 

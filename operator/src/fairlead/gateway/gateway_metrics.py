@@ -1,8 +1,8 @@
 """The gateway's metrics, `fairlead_gateway_…`. Labels are bounded: `model` is an LLMDeployment's `namespace/name`, or
-empty; `client` is the name that an API key belongs to.
+empty; `client` is the name of an API key's owner.
 
-Counters and histograms are kept as requests go on and end; gauges are read from the pools when somebody scrapes, so
-that they cost the data path nothing and vanish with what they describe.
+Counters and histograms are updated with requests; gauges are read from the pools at a scrape, so they cost the data
+path nothing and vanish with their object.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,11 +118,11 @@ _OF_POOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "in_flight_requests": ("Requests sent to a replica and not finished", (*_SELECTABLE, "replica")),
     "kv_index_blocks": ("Different KV-cache blocks that some replica is known to hold", ()),
 }
-"""The same of gauges that are read at a scrape."""
+"""Gauges read at a scrape: name without prefix → help, labels."""
 
 
 class GatewayMetrics(Observer, Collector):
-    """One registry per gateway, so that several can live in one process."""
+    """One registry per gateway, so several gateways fit into one process."""
 
     def __init__(self, pools: Pools, datastore: Datastore, reader: PromptReader) -> None:
         self.registry = CollectorRegistry()
@@ -157,7 +157,7 @@ class GatewayMetrics(Observer, Collector):
         self._count("connections_cut_total", reason)
 
     def dispatched(self, seen: Observation) -> None:
-        """Counts a decision; of the first attempt also what went before it."""
+        """Counts a decision; with the first attempt also tokenising."""
         model = seen.model
         self._count("decisions_total", model, seen.policy)
         if seen.num_attempts == 1:
@@ -167,7 +167,7 @@ class GatewayMetrics(Observer, Collector):
             self._count("tokenized_tokens_total", model, "tokenizer", by=max(0, seen.num_prompt_tokens - known))
 
     def first_token(self, seen: Observation) -> None:
-        """Counts a first token when it comes, however long the stream goes on, and how well it was foreseen."""
+        """Counts a first token at its arrival, and the prediction's error."""
         if seen.ttft_seconds is None or not seen.shows_ttft:
             return
         self._observe("time_to_first_token_seconds", seen.model, seen.ttft_seconds)
@@ -200,15 +200,15 @@ class GatewayMetrics(Observer, Collector):
             self._observe("cached_tokens_prediction_error_tokens", model, error)
 
     def injected(self, status: int) -> None:
-        """Counts what was to be put into an answer."""
+        """Counts an injection into an answer."""
         self._count("injections_total", str(status))
 
     def attempt_failed(self, seen: Observation, failure: str) -> None:
-        """Counts an attempt that a replica did not serve."""
+        """Counts an attempt without success."""
         self._count("failed_attempts_total", seen.model, failure)
 
     def collect(self) -> Iterable[Metric]:
-        """What pools, datastore and reader are at the moment of a scrape."""
+        """The state of pools, datastore and reader at a scrape."""
         families = {
             name: GaugeMetricFamily(_PREFIX + name, text, labels=labels) for name, (text, labels) in _OF_POOLS.items()
         }

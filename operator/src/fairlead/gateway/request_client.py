@@ -1,4 +1,4 @@
-"""The client of one request: its body read within limits, its leaving, and its one answer."""
+"""The client of one request: reading its body within limits, noticing its leaving, writing the answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
@@ -28,7 +28,7 @@ class ClientWatch:
     same for a stalled client."""
 
     def __init__(self, receive: Receive) -> None:
-        """`receive`: of a request whose body was read, so the next message is its disconnect."""
+        """`receive`: of a request with a read body; the next message is the disconnect."""
         self._receive = receive
         self._task: asyncio.Task[object] | None = None
         self._watcher: asyncio.Task[Message] | None = None
@@ -57,8 +57,8 @@ class ClientWatch:
 
 
 class Client:
-    """Reads one body and writes one answer. A slow client holds `write` back; one that reads nothing for
-    `stall_timeout` seconds counts as gone."""
+    """Reads one body and writes one answer. A slow client holds `write` back; without reading for `stall_timeout`
+    seconds it counts as gone."""
 
     def __init__(
         self,

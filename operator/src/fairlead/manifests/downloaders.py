@@ -21,8 +21,7 @@ _SCRATCH = {"name": SCRATCH_VOLUME, "mountPath": "/tmp"}
 def download_container(
     deployment: LLMDeployment, settings: OperatorSettings, profile: Profile, download: Download
 ) -> dict[str, Any]:
-    """An init container that downloads a model, with the engine's resources but for GPUs, so that the pod grows no
-    larger."""
+    """An init container for a model's download, with the engine's resources but for GPUs: the pod grows no larger."""
     # `$(` would have the kubelet put a variable there, which may be a credential.
     arguments = ["download", download.source.replace("$", "$$"), "--to", names.DOWNLOADS_FOLDER]
     arguments += [*_size_limit(deployment), "--host", "$(POD_IP)", "--progress-port", str(DOWNLOAD_PORT)]
@@ -69,8 +68,8 @@ def adapter_list(deployment: LLMDeployment) -> Manifest:
 
 
 def has_adapter_downloader(engine: Mapping[str, Any] | None) -> bool:
-    """Whether a Deployment's pods can download adapters. They keep the container without such adapters, so that
-    removing one replaces no pod."""
+    """Whether a Deployment's pods can download adapters. Pods keep the container when the last adapter goes: removing
+    one replaces no pod."""
     pod = ((engine or {}).get("spec") or {}).get("template", {}).get("spec") or {}
     return bool(lasting_container(pod, names.ADAPTERS_CONTAINER))
 

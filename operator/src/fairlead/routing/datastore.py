@@ -1,6 +1,6 @@
-"""What engines' streams have told a gateway of its replicas: blocks and loads. One per process.
+"""Blocks and loads that engines' streams have told a gateway. One per process.
 
-Streams tell it, every model's `Router` asks it. This gateway's own requests are in the router's books.
+Streams write, every model's `Router` reads. This gateway's own requests are in the router's books.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,8 +12,8 @@ from fairlead_protocol.messages import LOAD_STALE_SECONDS
 
 
 class ApproximateBlocks:
-    """The assumed cache of a replica whose stream is not believed: the last blocks it computed for this gateway. Other
-    gateways' requests and the engine's evictions are unknown."""
+    """The assumed cache of a distrusted replica: the last blocks computed for this gateway. Other gateways' requests
+    and the engine's evictions are unknown."""
 
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
@@ -40,14 +40,14 @@ class Datastore:
         self.index = KVIndex()
         self.max_blocks = max_blocks
         self.on_load: Callable[[str, Load | None], object] = lambda uid, load: None
-        """Called with a replica's uid and its new load; None = its last load does not hold any more."""
+        """Called with a replica's uid and new load; None = the last load is void."""
         self._loads: dict[str, Load] = {}
         self._told: set[str] = set()
         """Replicas that have ever told a load."""
         self._draining: set[str] = set()
         """Replicas whose last load said that they drain."""
         self._computed: dict[str, list[Expectation]] = {}
-        """Finished prefills whose blocks the replica may not have told yet."""
+        """Finished prefills with blocks that the replica may not have told yet."""
         self._approximated: dict[str, ApproximateBlocks] = {}
         """Replicas that are not listened to any more."""
 
@@ -75,8 +75,8 @@ class Datastore:
         self.on_load(uid, None)
 
     def distrusted(self, uid: str, max_blocks: int) -> None:
-        """The replica told impossible things: from now on it is assumed to hold its last `max_blocks` blocks computed
-        for this gateway, and counts as one that never told a load."""
+        """The replica's word is impossible: from now on it is assumed to hold the last `max_blocks` blocks computed for
+        this gateway, and counts as a replica without loads."""
         self._void(uid)
         self._told.discard(uid)
         self._approximated[uid] = ApproximateBlocks(max_blocks)
@@ -100,8 +100,7 @@ class Datastore:
         self.on_load(uid, None)
 
     def computed(self, expectation: Expectation) -> None:
-        """A prefill is over. Its blocks stay expected until the replica's next line, so that they are never missing in
-        between."""
+        """A prefill is over. Its blocks stay expected until the replica's next line, to bridge the gap."""
         seq = self.index.seq(expectation.uid)
         if seq is None:  # the replica is gone: no line will come
             self.index.settle(expectation)
@@ -118,12 +117,12 @@ class Datastore:
         return load if load is not None and now < stale_at(load) else None
 
     def fell_silent(self, uid: str, now: float) -> bool:
-        """Whether the replica has told loads before and tells none now."""
+        """Whether the replica has told loads before, but not lately."""
         return uid in self._told and self.load(uid, now) is None
 
     def drains(self, uid: str) -> bool:
-        """Whether the replica has announced its drain. Only a restart ends a drain, so this holds beyond the stream,
-        until another load."""
+        """Whether the replica has announced its drain. Only a restart ends a drain, so the answer outlives the stream,
+        until the next load."""
         return uid in self._draining
 
     def _void(self, uid: str) -> None:

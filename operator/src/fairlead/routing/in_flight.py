@@ -15,7 +15,7 @@ from fairlead.routing.replica import Decision
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
 
 TRIAL_SECONDS = 3.0
-"""A request that has run for so long, or whose prompt is computed, is presumed harmless: killers mostly kill soon."""
+"""A request running for so long, or with a computed prompt, is presumed harmless: killers mostly kill soon."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class InFlightRequest:
 
 
 class InFlightBook:
-    """Requests per replica, by uid. A replica that left keeps its count until its last request ends."""
+    """Requests per replica, by uid. A departed replica keeps its count until its last request ends."""
 
     def __init__(self) -> None:
         self._requests: dict[str, dict[int, InFlightRequest]] = {}
@@ -143,7 +143,7 @@ class InFlightBook:
         return True
 
     def unseen(self, uid: str, num_seen: int) -> Sequence[InFlightRequest]:
-        """Requests above `num_seen`, which the engine's load does not include; oldest first."""
+        """Requests above `num_seen`, missing in the engine's load; oldest first."""
         unseen = []
         for number, sent in reversed(self._requests.get(uid, {}).items()):
             if number <= num_seen:

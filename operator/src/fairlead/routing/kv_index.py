@@ -1,12 +1,11 @@
-"""The KV index: which replica holds which blocks, for every replica at once. As exact as the engines' streams.
+"""The KV index: which replica holds which blocks, for all replicas at once. As exact as the engines' streams.
 
-One dict maps a block's hash to the set of replicas that hold it, as the bits of an int. So one walk along a prompt's
-hashes finds the longest cached prefix on every replica: `match` costs O(matched blocks + replicas), however many
-replicas and blocks there are. A block costs some 100 bytes while there are up to eight replicas and 140 beyond, however
-many hold it; there is no second list per replica. What replicas have left behind never takes more room than twice what
-they may hold, since each change sweeps twice the blocks that it stores.
+One dict maps a block's hash to its holders, as the bits of an int. One walk along a prompt's hashes finds the longest
+cached prefix on every replica: `match` costs O(matched blocks + replicas), however many replicas and blocks exist. A
+block costs some 100 bytes with up to eight replicas and 140 beyond; replicas have no list of their own. Departed
+replicas' bits never take more than twice the room of held blocks, since each change sweeps twice its stored blocks.
 
-`Datastore` feeds it, routers ask it. It knows neither loads nor requests.
+`Datastore` feeds the index, routers ask it.
 """
 
 from collections import Counter
@@ -37,9 +36,8 @@ class Expectation:
 class KVIndex:
     """Blocks by hash, replicas by uid.
 
-    A replica's bit is its slot. A replica that is removed or listed anew leaves its bits behind: its slot is retired,
-    which hides them at once, and a sweep wipes them out a slice at a time, after which the slot is used again. So
-    losing a replica with a million blocks stops nobody.
+    A replica's bit is its slot. Removing or relisting a replica retires the slot, which hides its bits at once; a sweep
+    wipes them out a slice at a time, and then the slot is free. Losing a replica with a million blocks stops nobody.
     """
 
     def __init__(self, *, sweep_slice: int = SWEEP_SLICE) -> None:
@@ -150,7 +148,7 @@ class KVIndex:
         return matched
 
     def num_held(self, uid: str, hashes: Sequence[BlockHash]) -> int:
-        """How many of a prompt's first blocks one replica holds, without expected ones."""
+        """How many of a prompt's first blocks one replica holds, apart from expected blocks."""
         bit, blocks = self._bit(uid), self._blocks
         return next((num for num, block in enumerate(hashes) if not blocks.get(block, 0) & bit), len(hashes))
 

@@ -1,4 +1,4 @@
-"""A replica at one moment: its engine's last load, corrected by this gateway's requests since."""
+"""A replica at one moment: its engine's last load, corrected by this gateway's later requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fairlead.routing.replica import Load, Replica
 
 HUNG_SECONDS = 5.0
 HUNG_STEPS = 20.0
-"""A step hangs when it takes longer than HUNG_SECONDS and than so many full steps."""
+"""A hanging step is longer than HUNG_SECONDS and than so many full steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ReplicaState:
     load: Load | None = None
     """Its last load, where fresh."""
     unseen: Sequence[InFlightRequest] = ()
-    """This gateway's requests that the load does not include, oldest first."""
+    """This gateway's requests missing in the load, oldest first."""
     num_ended: int = 0
     """Sequences that ended but that the load includes."""
     context_per_token: float | None = None
@@ -60,7 +60,7 @@ class ReplicaState:
         return not load.draining and num_seqs < load.max_num_seqs and num_blocks <= load.kv_blocks_free
 
     def hangs(self) -> bool:
-        """Whether the engine's step is so long that it will hardly end."""
+        """Whether the engine's step will hardly end."""
         return self.load is not None and is_hanging(self.load)
 
     def loading_seconds(self, adapter: str | None, now: float) -> float:
@@ -107,7 +107,7 @@ class ReplicaState:
 
 
 def is_hanging(load: Load) -> bool:
-    """Whether the engine's step is so long, against this engine's step cost, that it will hardly end."""
+    """Whether the engine's step is too long, against its step cost, to end soon."""
     tokens = tokens_per_step(load.token_budget, load.running)
     full = step_seconds(load.step_cost, running=load.running, kv_tokens=load.kv_tokens, prefill_tokens=tokens)
     return load.step_age_seconds > max(HUNG_SECONDS, HUNG_STEPS * full)

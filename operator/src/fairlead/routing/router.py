@@ -78,8 +78,8 @@ class Router:
     ) -> InFlightRequest | None:
         """Sends the prompt to a replica, until the caller releases it; None = no room.
 
-        `is_suspect`: a replica may have died of it, so it is isolated (`suspects`); `patient`: it can wait for a
-        replica that computes no other prompt. `claimed`: uids of replicas for which earlier requests wait.
+        `is_suspect`: to be isolated (`suspects`), as a replica may have died of the request; `patient`: may wait for a
+        replica without other prompts under computation. `claimed`: uids of replicas with earlier requests waiting.
         """
         candidates = self._unclaimed(prompt, now, claimed)
         if is_suspect:
@@ -94,7 +94,7 @@ class Router:
         return self._dispatch(decision, chosen, prompt, now, is_suspect=is_suspect)
 
     def holds_back(self, prompt: Prompt, now: float, *, patient: bool, claimed: Collection[str] = ()) -> bool:
-        """Whether there is room for a suspect, which waits only for isolation."""
+        """Whether only isolation keeps a suspect waiting."""
         found = self._unclaimed(prompt, now, claimed)
         return bool(found) and not self.suspects.for_suspect(found, self._well(now), now, patient=patient)
 
@@ -108,7 +108,7 @@ class Router:
         return found
 
     def lacks(self, adapter: str) -> bool:
-        """Whether all replicas have told their adapters, and none has this one."""
+        """Whether all replicas have told their adapters, this one not among them."""
         if not self.replicas or self.holders(adapter):
             return False
         return all(each.limits is not None for each in self.replicas)
@@ -132,9 +132,9 @@ class Router:
         return [uid for uid in uids if not self.datastore.drains(uid) and self.health.available(uid, now)]
 
     def candidates(self, prompt: Prompt, now: float) -> Sequence[Candidate]:
-        """Replicas with the prompt's adapter and room for it now, with predictions.
+        """Replicas with the prompt's adapter and present room, with predictions.
 
-        Hanging replicas are left out while another one is well, even a full one; silent ones while another has room.
+        Hanging replicas are left out while another is well, even a full one; silent ones while another has room.
         """
         holders = [replica for replica in self.replicas if prompt.may_go_to(replica)]
         states = [self._state(replica, now) for replica in holders if self._may_send(replica.uid, now)]
@@ -218,7 +218,7 @@ class Router:
         return self.suspects.died(sent, now) if failure is Failure.DIED else Suspicion.NONE
 
     def told(self, uid: str, load: Load) -> None:
-        """A replica has told its load. With nothing left to compute, all its requests are past their prompts."""
+        """A replica has told its load. With nothing left to compute, all prompts are past."""
         own = load.seen.get(self.gateway_id, 0)
         is_computed = not load.waiting and not load.queued_prefill_tokens
         if is_computed:

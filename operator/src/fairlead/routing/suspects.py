@@ -1,8 +1,8 @@
 """Suspects: requests that a replica may have died of, isolated on another replica. Pure.
 
 When a process dies, the connections of its requests break one after another: one death. Alone among requests with
-computed prompts, a suspect is proven guilty by the next death, which then kills no request that has not begun. Called
-by the router; the line is not known here.
+computed prompts, a suspect is proven guilty by the next death, which harms no request still in prefill. Called by the
+router.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,7 +13,7 @@ from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightBook, InFlightRequ
 from fairlead.routing.replica import Candidate
 
 SAME_DEATH_SECONDS = 1.0
-"""Connections to one replica that break within this time belong to the same death."""
+"""Longest time between broken connections of one death."""
 
 
 class Suspicion(Enum):
@@ -49,7 +49,8 @@ class _Others:
 
 
 class Suspects:
-    """Of one model's replicas. Other requests avoid replicas with a suspect, unless no other healthy one is left."""
+    """Suspects of one model. Other requests avoid replicas with a suspect, unless all other healthy replicas are
+    gone."""
 
     def __init__(self, book: InFlightBook) -> None:
         self._book = book
@@ -62,8 +63,8 @@ class Suspects:
         self._reserved_until = 0.0
 
     def told(self, uid: str, num_others: int, now: float, *, are_computed: bool) -> None:
-        """The replica counts so many requests of other gateways, any of which may kill it. `are_computed`: nothing is
-        left to compute."""
+        """The replica counts so many requests of other gateways, and each may kill the replica. `are_computed`: all
+        prompts are."""
         others = self._others.get(uid)
         if others is None or num_others < others.num_seen:  # it is new, or began to count anew
             others = self._others[uid] = _Others(0, 0, now)
@@ -73,7 +74,7 @@ class Suspects:
             others.num_computed = num_others
 
     def died(self, sent: InFlightRequest, now: float) -> Suspicion:
-        """The replica died under this request, which is still in flight."""
+        """The replica died under this request, still in flight."""
         uid, death = sent.uid, self._deaths.get(sent.uid)
         if death is None or sent.dispatch not in death.present or now - death.time > SAME_DEATH_SECONDS:
             requests = list(self._book.requests(uid))
@@ -89,7 +90,7 @@ class Suspects:
         return Suspicion.SHARED if len(death.suspects) > 1 or death.has_others else Suspicion.SOLE
 
     def for_others(self, candidates: Sequence[Candidate], well: Collection[str], now: float) -> Sequence[Candidate]:
-        """Candidates for a request that is no suspect. `well`: replicas that may be sent requests, full ones too."""
+        """Candidates for a request without suspicion. `well`: replicas that may be sent requests, even full."""
         kept = {uid for uid in well if self._is_reserved(uid, now) or self._book.has_trial(uid, now)}
         if not kept or len(kept) == len(well):
             return candidates

@@ -1,8 +1,7 @@
-"""Results that clients inject into answers under way → the replica that generates the answer, through whichever
-gateway.
+"""Results that clients inject into answers under way → the generating replica, through whichever gateway.
 
-Gateways do not know one another's answers, so the model's replicas are asked, draining ones included, or only the one
-that the client names: all but the generating replica say "not here".
+Gateways do not know one another's answers, so the model's replicas are asked, draining ones included, or only the
+replica named by the client: all but the generating one say "not here".
 """
 
 import asyncio
@@ -26,7 +25,7 @@ _PATH = re.compile(r"/v1/chat/completions/[A-Za-z0-9._:=+-]{1,256}/inject")
 _MOST_REPLY_BYTES = 64 * 1024
 _NOT_HERE = 404
 _NOT_SAID = frozenset({405, 408, 429})
-"""Statuses of replicas that have not looked, as they are busy or take no injections; so are errors from here on:"""
+"""Statuses without a verdict: the replica is busy or takes no injections; so are errors from here on:"""
 _BROKEN = 500
 
 
@@ -62,9 +61,8 @@ class Injector:
     async def _ask(
         self, replicas: Iterable[Replica], leaving: Collection[str], path: str, body: bytes, request_id: str
     ) -> tuple[int, bytes, str | None]:
-        """Status, body and replica of the first answer other than "not here". An unclear answer comes last: another
-        replica may be injecting the result. A `leaving` replica that refuses connections has ended, and its answers
-        with it."""
+        """Status, body and replica of the first answer other than "not here". Unclear answers come last, as another
+        replica may be injecting. A `leaving` replica that refuses connections has ended, with its answers."""
 
         async def ask(replica: Replica) -> tuple[int, bytes, str]:
             try:

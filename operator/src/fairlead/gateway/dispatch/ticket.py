@@ -1,6 +1,6 @@
 """One request's ticket: its model's line, and the request's attempts at replicas.
 
-`ModelPool` decides who goes; director and proxy hold the `Attempt`, which reports the outcome to the router.
+`ModelPool` lets tickets go; director and proxy hold the `Attempt`, which reports the outcome to the router.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from fairlead.routing.router import Router
 from fairlead.routing.suspects import Suspicion
 
 _PLURAL_FIELDS = ("n", "best_of")
-"""With these fields an answer's tokens may come side by side: their number does not tell the time they took."""
+"""With these fields tokens come side by side, and their number says nothing about time."""
 
 PATIENCE_SECONDS = 3.0
 """How long a suspect waits at most for a replica where nobody else's prompt is being computed."""
@@ -38,7 +38,7 @@ class RequestTicket(Ticket):
     is_suspect: bool = False
     """Whether a replica may have died of this request: it is isolated from other requests."""
     patient_until: float = 0.0
-    """Until then a suspect waits for a replica that computes no other prompt."""
+    """Until then a suspect waits for a replica without other prompts under computation."""
     sent: "asyncio.Future[InFlightRequest] | None" = None
     """While in line: what it awaits."""
     timer: asyncio.TimerHandle | None = None
@@ -81,7 +81,7 @@ class Attempt:
             self._router.generated(self._sent, num_tokens)
 
     def begun(self) -> None:
-        """The client gets a byte, so no attempt follows: frees what a long stream would keep in memory."""
+        """The client gets a byte, so no attempt follows: frees memory that a long stream would hold."""
         self.ticket.request.fields = {}
         self.ticket.prompt = ReadPrompt()
 
@@ -170,10 +170,10 @@ Bounds the time of a look at a long line in a fleet of unequal context lengths."
 
 
 class Claims:
-    """Replicas claimed by waiting requests: each claims all replicas that may serve its prompt, full or not.
+    """Replicas claimed by waiting requests: each claims all replicas that may serve its prompt, even full.
 
-    Freed room goes to the first in line who can use it, so nobody starves. A request that waits for other replicas
-    (with its adapter, or large enough for its prompt) holds nobody up.
+    Freed room goes to the first usable ticket in line, so nobody starves. Requests for particular replicas (with an
+    adapter, or with long contexts) hold nobody else up.
     """
 
     def __init__(self, router: Router, now: float) -> None:
@@ -196,7 +196,7 @@ class Claims:
         return self._router.holders(adapter) <= self.replicas
 
     def wait(self, adapter: str | None, prompt: Prompt | None) -> None:
-        """A request waits. `prompt`: None = unread, so every replica with the adapter may serve it."""
+        """A request waits. `prompt`: None = unread, so every replica with the adapter is claimed."""
         if self.leaves_nothing(adapter):
             return
         if prompt is None or self._num_fitted == MOST_FITTED:

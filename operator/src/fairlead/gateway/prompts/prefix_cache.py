@@ -1,17 +1,17 @@
-"""A cache from pieces of prompt text to token ids, so that a conversation grown by one turn costs that turn.
+"""A cache from pieces of prompt text to token ids: a conversation grown by one turn costs one turn.
 
 Byte-pair encoding is not stable under cutting: the last letters of a piece may belong to a token with the first of the
 next. But every tokenizer first takes the added tokens (`<|end|>`, …) out of a text, and only then normalises, splits
-and encodes the stretches between them. A text can therefore be cut behind such a token, if
+and encodes the stretches in between. A text can therefore be cut behind an added token if
 
-- the token is found as itself wherever it stands: taken out before normalisation, or nothing is normalised; not bound
-  to word boundaries; and no other added token can overlap it, nor can the token overlap itself;
-- white space behind the token that belongs to it (`rstrip`) is left on its side, and begins no other token;
-- the next piece is tokenised with the token in front, so that what depends on the place in the text, as a space put
-  in front of the first word, happens as in the whole.
+- the token is found verbatim anywhere: taken out before normalisation, or nothing is normalised; not bound to word
+  boundaries; and not overlapped by any added token, itself included;
+- white space that belongs to the token (`rstrip`) stays on its side, and begins no other token;
+- the next piece is tokenised with the token in front, to keep the effects of its place in the text, as a space put in
+  front of the first word.
 
-Every tokenizer has to show on samples that this holds; where it does not, a text is one piece. Chat templates write
-such tokens between messages, so a conversation shares its pieces with its earlier turns and with all that begin alike.
+Samples must confirm the conditions for each tokenizer; otherwise a text is one piece. Chat templates write added tokens
+between messages, so a conversation shares pieces with its earlier turns and with all that begin alike.
 """
 
 import re
@@ -82,8 +82,8 @@ class Cuts:
             return cls()
 
     def pieces(self, text: str, min_piece: int = MIN_PIECE) -> list[str]:
-        """`text` in pieces of at least `min_piece` characters, but for the last. Each later piece begins with the token
-        that ends the piece before. Cuts depend only on the text before, so texts that begin alike share their first
+        """`text` in pieces of at least `min_piece` characters, but for the last. Later pieces repeat the token at the
+        end of the piece before. Cuts depend on the text before only: texts that begin alike share their first
         pieces."""
         if not self.tokens or len(text) <= min_piece:
             return [text]
