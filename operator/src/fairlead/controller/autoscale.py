@@ -230,18 +230,15 @@ class Autoscaler:
         """None = not scaled by Fairlead. Decoded once per change: ticks are frequent, and templates may be large."""
         known = self._read.get(key)
         if known is None or known[0] is not body:
-            known = self._read[key] = body, self._scaled(body)
+            found: LLMDeployment | None = None
+            with suppress(InvalidSpec):  # the controller says so on the object
+                found = LLMDeployment.from_body(body)
+            autoscaling = None if found is None else found.spec.autoscaling
+            is_ours = autoscaling is not None and autoscaling.mode is ScalingMode.FAIRLEAD and autoscaling.max_replicas
+            if not is_ours or broken_rules(body) or refusals(self._policy, body):
+                found = None
+            known = self._read[key] = body, found
         return known[1]
-
-    def _scaled(self, body: JsonObject) -> LLMDeployment | None:
-        try:
-            deployment = LLMDeployment.from_body(body)
-        except InvalidSpec:
-            return None  # the controller says so on the object
-        autoscaling = deployment.spec.autoscaling
-        if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD or not autoscaling.max_replicas:
-            return None
-        return None if broken_rules(body) or refusals(self._policy, body) else deployment
 
     def signals(self, target: ScaleTarget, readings: Readings) -> Signals:
         """Pods and gateways together."""

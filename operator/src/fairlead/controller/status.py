@@ -32,9 +32,6 @@ TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionSta
 Said = tuple[ConditionStatus, str, str]
 """A condition's status, reason and message."""
 
-MAX_MESSAGE_LENGTH = 4096
-"""Of a condition."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -187,13 +184,7 @@ def _startup(observed: Observed) -> dict[str, str] | None:
 
 def conditions(now: Situation) -> list[Condition]:
     """All conditions, in the order of interest."""
-    told = ((kind, *said(now)) for kind, said in CONDITIONS.items())
-    return [Condition(kind, word, reason, _shortened(message)) for kind, word, reason, message in told]
-
-
-def _shortened(message: str) -> str:
-    """What is quoted of a spec, or said by an API server, may be as large as an object."""
-    return message if len(message) <= MAX_MESSAGE_LENGTH else message[: MAX_MESSAGE_LENGTH - 1] + "…"
+    return [Condition(kind, *each(now)) for kind, each in CONDITIONS.items()]
 
 
 def ready(now: Situation) -> Said:

@@ -238,7 +238,12 @@ def _judged(found: Fit, memory: int) -> Fit:
             "sequences are held in greater numbers, others wait or begin anew"
         )
         return _said(judged, Verdict.FEWER_SEQUENCES, message)
-    return _said(judged, Verdict.FITS, f"{_needs(judged)}; {found.memory.name} has {size(memory)}{_room(judged)}")
+    return _said(
+        judged,
+        Verdict.FITS,
+        f"{_needs(judged)}; {found.memory.name} has {size(memory)}, which holds "
+        f"{judged.held_sequences} such sequences at once",
+    )
 
 
 def _short(found: Fit, usable: int) -> str:
@@ -272,10 +277,6 @@ def _needs(found: Fit) -> str:
         f"{each}weights take {size(found.need.weights)}, {beside}the cache of {number} of {found.max_model_len} tokens "
         f"{size(found.wanted_kv)}, work space about {size(found.need.work_space + found.need.libraries)}"
     )
-
-
-def _room(found: Fit) -> str:
-    return f", which holds {found.held_sequences} such sequences at once"
 
 
 def _said(found: Fit, verdict: Verdict, message: str) -> Fit:

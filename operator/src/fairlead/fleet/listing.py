@@ -50,6 +50,7 @@ class Listing:
         self._text = bytearray()
         """What has come and is not decoded."""
         self._head: _Head | None = None
+        self.epoch, self.seq = "", 0
         self._hashes = bytearray()
         self._is_first = True
 
@@ -58,19 +59,12 @@ class Listing:
         """Of those decoded so far."""
         return len(self._hashes) // DIGEST_SIZE
 
-    @property
-    def epoch(self) -> str:
-        return self._known_head.epoch
-
-    @property
-    def seq(self) -> int:
-        return self._known_head.seq
-
     def feed(self, data: bytes) -> Iterator[None]:
         """More of the text; yields after each slice."""
         self._text += data
         if self._head is None and (found := _BLOCKS.search(self._text, 0, MAX_HEAD_BYTES)):
             self._head = msgspec.json.decode(self._text[: found.end()] + b"]}", type=_Head)
+            self.epoch, self.seq = self._head.epoch, self._head.seq
             del self._text[: found.end()]
         if self._head is None and len(self._text) > MAX_HEAD_BYTES:
             raise ValueError("a list of blocks does not begin so")
@@ -97,12 +91,6 @@ class Listing:
         starts = range(0, max(1, len(self._hashes)), step)  # one is told even where there is no block
         for number, start in enumerate(starts, self.seq - len(starts) + 1):
             yield number, unpacked(bytes(self._hashes[start : start + step]))
-
-    @property
-    def _known_head(self) -> _Head:
-        if self._head is None:
-            raise ValueError("a list of blocks has no beginning")
-        return self._head
 
     def _take(self, end: int) -> None:
         """Decodes the text before `end`, which are whole chains."""

@@ -160,24 +160,16 @@ class ReplicaTasks:
                 logger.warning("asking %s what it is: %s; again in %.1f s", replica.name, error, backoff.seconds)
             await backoff.pause()
         on_known(known)
+        changed_at = float("-inf")
+
+        def on_load(load: Load) -> None:
+            """Keeps the replica's adapters at those named in its loads, loaded or not. Each change makes a new
+            directory of all models, hence at most one in ADAPTERS_GAP_SECONDS; later loads bring the rest."""
+            nonlocal known, changed_at
+            if load.time - changed_at >= ADAPTERS_GAP_SECONDS and load.adapters.keys() != known.adapters:
+                changed_at = load.time
+                known = replace(known, adapters=frozenset(load.adapters))
+                on_known(known)
+
         if self._listener is not None:
-            on_load = _AdaptersServed(known, on_known)
             await ReplicaStream(known, self._listener, on_load=on_load, shares=self._shares).run()
-
-
-class _AdaptersServed:
-    """Keeps a replica's adapters at those named in its loads. Loading and evicting adapters changes nothing here. Each
-    change makes a new directory of all models, hence at most one in ADAPTERS_GAP_SECONDS; later loads bring the
-    rest."""
-
-    def __init__(self, replica: Replica, on_known: OnKnown) -> None:
-        self._replica = replica
-        self._on_known = on_known
-        self._changed_at = float("-inf")
-
-    def __call__(self, load: Load) -> None:
-        is_time = load.time - self._changed_at >= ADAPTERS_GAP_SECONDS
-        if is_time and load.adapters.keys() != self._replica.adapters:
-            self._changed_at = load.time
-            self._replica = replace(self._replica, adapters=frozenset(load.adapters))
-            self._on_known(self._replica)

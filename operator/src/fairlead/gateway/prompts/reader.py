@@ -103,7 +103,7 @@ class Tokenizers:
         """Makes this engine's tokenizer known. `told`: the engine's whole answer; None = not at hand. A tokenizer that
         cannot be loaded is logged, and its engines tokenise."""
         if told is not None and self._known.get(info.digest) is None:
-            key = info.digest, await asyncio.to_thread(_fingerprint, told)
+            key = info.digest, await asyncio.to_thread(lambda: blake2b(told).digest())
             if self._known.get(info.digest) is None and key[1] not in self._failed.get(info.digest, {}):
                 if (loading := self._loading.get(key)) is None:
                     loading = self._loading[key] = asyncio.create_task(self._load(info, told, key))
@@ -166,10 +166,6 @@ class Tokenizers:
             self.fail(*key, str(error))
         finally:
             del self._loading[key]
-
-
-def _fingerprint(told: bytes) -> bytes:
-    return blake2b(told).digest()
 
 
 MAX_TOKENS_SENT = 1_000_000
