@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -135,33 +135,26 @@ def measured_capacity(target: ScaleTarget) -> Capacity | None:
     return Capacity.measured(profile, engine.max_num_seqs, engine.max_num_batched_tokens)
 
 
+@dataclass(eq=False)
 class Autoscaler:
-    """`run()` ticks until cancelled."""
+    """`run()` ticks until cancelled.
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        gateways: GatewayFollower,
-        writer: SubresourceWriter,
-        recorder: EventRecorder,
-        metrics: OperatorMetrics,
-        *,
-        interval: float,
-        policy: AdmissionPolicy | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """`interval`: most seconds between ticks. `policy`: LLMDeployments that it refuses keep their replicas.
-        `clock`: monotonic, for windows. `now`: for times that people read."""
-        self.cluster = cluster
-        self.gateways = gateways
-        self.writer = writer
-        self.recorder = recorder
-        self.metrics = metrics
-        self.interval = interval
-        self._policy = policy
-        self._clock = clock
-        self._now = now
+    `interval`: most seconds between ticks. `policy`: LLMDeployments that it refuses keep their replicas. `clock`:
+    monotonic, for windows. `now`: for times that people read.
+    """
+
+    cluster: Cluster
+    gateways: GatewayFollower
+    writer: SubresourceWriter
+    recorder: EventRecorder
+    metrics: OperatorMetrics
+    _: KW_ONLY
+    interval: float
+    policy: AdmissionPolicy | None = None
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def __post_init__(self) -> None:
         self._memories: dict[Key, ScalingMemory] = {}
         self._read: dict[Key, tuple[JsonObject, LLMDeployment | None]] = {}
         """Objects as last seen, and decoded."""
@@ -235,7 +228,7 @@ class Autoscaler:
                 found = LLMDeployment.from_body(body)
             autoscaling = None if found is None else found.spec.autoscaling
             is_ours = autoscaling is not None and autoscaling.mode is ScalingMode.FAIRLEAD and autoscaling.max_replicas
-            if not is_ours or broken_rules(body) or refusals(self._policy, body):
+            if not is_ours or broken_rules(body) or refusals(self.policy, body):
                 found = None
             known = self._read[key] = body, found
         return known[1]
@@ -264,7 +257,7 @@ class Autoscaler:
             with suppress(ValueError):  # it says none, or nothing that can be read
                 seconds = parse_duration(told.get("coldStart") or "")
             cold_start = ColdStart.resumed(seconds, target.observed.pods)
-            known = ScalingMemory(uid, History(since=self._clock()), cold_start, list(told.get("history") or []), told)
+            known = ScalingMemory(uid, History(since=self.clock()), cold_start, list(told.get("history") or []), told)
             self._memories[target.key] = known
         return known
 
@@ -274,7 +267,7 @@ class Autoscaler:
         await self.writer.scale(target.observed.body, after)
         self.metrics.scaled(target.name, before, after)
         memory = self.memory(target)
-        change = {"time": self._now().strftime("%Y-%m-%dT%H:%M:%SZ"), "from": before, "to": after}
+        change = {"time": self.now().strftime("%Y-%m-%dT%H:%M:%SZ"), "from": before, "to": after}
         memory.changes.insert(0, change | {"reason": recommendation.reason})
         del memory.changes[SCALING_HISTORY_LENGTH:]
         memory.reported_at = float("-inf")

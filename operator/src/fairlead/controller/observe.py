@@ -113,27 +113,24 @@ def is_owned(child: Mapping[str, Any], uid: str) -> bool:
     return any(owner.get("uid") == uid and owner.get("controller") for owner in owners)
 
 
+@dataclass(eq=False)
 class Cluster:
     """Reads kopf's indexes, and asks the API for unwatched objects: claims, profiles, warnings about slow pods,
-    features."""
+    features.
 
-    def __init__(
-        self,
-        client: KubeClient,
-        running: Callable[[], Mapping[str, int]] = dict,
-        hanging: Callable[[], Mapping[str, str]] = dict,
-        downloads: Callable[[], Mapping[str, DownloadProgress]] = dict,
-        tokenizer_problems: Callable[[], Mapping[str, str]] = dict,
-    ) -> None:
-        """By the pod's uid: `running` requests; `hanging` since when (RFC 3339); `downloads` of models.
-        `tokenizer_problems`: by `namespace/name`."""
-        self._client = client
-        self._warnings = PodWarnings(client)
-        self._features = PodFeatures(client)
-        self._running = running
-        self._hanging = hanging
-        self._downloads = downloads
-        self._tokenizer_problems = tokenizer_problems
+    By the pod's uid: `running` requests; `hanging` since when (RFC 3339); `downloads` of models. `tokenizer_problems`:
+    by `namespace/name`.
+    """
+
+    client: KubeClient
+    running: Callable[[], Mapping[str, int]] = dict
+    hanging: Callable[[], Mapping[str, str]] = dict
+    downloads: Callable[[], Mapping[str, DownloadProgress]] = dict
+    tokenizer_problems: Callable[[], Mapping[str, str]] = dict
+
+    def __post_init__(self) -> None:
+        self._warnings = PodWarnings(self.client)
+        self._features = PodFeatures(self.client)
         self._indexes: Mapping[str, Index] = {}
         self.is_bound = False
         """Whether it is known what there is. Otherwise there seems to be nothing."""
@@ -177,7 +174,7 @@ class Cluster:
         missing = {
             name: claim
             for name, claim in source_claims(observed.body).items()
-            if await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, key[0]) is None
+            if await self.client.find(PERSISTENT_VOLUME_CLAIMS, claim, key[0]) is None
         }
         wanted = {*adapter_claims(observed.body), *mounted_claims(observed.engine)}
         found = [claim for claim in sorted(wanted) if await self._is_there(claim, key[0])]
@@ -188,7 +185,7 @@ class Cluster:
             observed,
             missing_claims=missing,
             adapter_claims=frozenset(found),
-            profile=None if profile is None else await self._client.find(CONFIGMAPS, profile, key[0]),
+            profile=None if profile is None else await self.client.find(CONFIGMAPS, profile, key[0]),
             image_volumes=await self._features.are_kept(IMAGE_VOLUMES, key[0]) if mounts_image else None,
             sidecars=await self._features.are_kept(SIDECARS, key[0]) if asks_for_sidecars else None,
             warnings=self._warnings.known(observed.pods),
@@ -196,7 +193,7 @@ class Cluster:
 
     async def _is_there(self, claim: str, namespace: str) -> bool:
         """Whether a claim exists and will stay: a claim being deleted waits for its pods."""
-        found = await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
+        found = await self.client.find(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
         return found is not None and not (found.get("metadata") or {}).get("deletionTimestamp")
 
     def last_seen(self, key: Key) -> Observed | None:
@@ -217,10 +214,10 @@ class Cluster:
             pods=tuple(pods),
             warnings=self._warnings.known(pods),
             rivals=tuple(min(claims, key=lambda claim: claim.seniority) for claims in older if claims),
-            running=self._running(),
-            hanging=self._hanging(),
-            downloads=self._downloads(),
-            tokenizer_problem=self._tokenizer_problems().get("/".join(key), ""),
+            running=self.running(),
+            hanging=self.hanging(),
+            downloads=self.downloads(),
+            tokenizer_problem=self.tokenizer_problems().get("/".join(key), ""),
         )
 
     def _contests(self, key: Key) -> Iterator[tuple[NameClaim, list[NameClaim]]]:

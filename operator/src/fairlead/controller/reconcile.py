@@ -5,6 +5,7 @@ Called by the WorkQueue, with a key and nothing else. Running it twice in a row 
 
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -50,26 +51,19 @@ class ReconcileOutcome(StrEnum):
     """The API server takes a child as it is to be never; the conditions say why."""
 
 
+@dataclass(eq=False)
 class Reconciler:
-    """Wires the pure parts to the I/O."""
+    """Wires the pure parts to the I/O. `capabilities`: of the API server, as last found."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        applier: Applier,
-        recorder: EventRecorder,
-        settings: OperatorSettings,
-        *,
-        adapters: AdapterLoader | None = None,
-        capabilities: Callable[[], Capabilities] = Capabilities,
-    ) -> None:
-        """`adapters`: None = over HTTP. `capabilities`: of the API server, as last found."""
-        self.cluster = cluster
-        self.applier = applier
-        self.recorder = recorder
-        self.settings = settings
-        self.adapters = adapters or AdapterLoader()
-        self._capabilities = capabilities
+    cluster: Cluster
+    applier: Applier
+    recorder: EventRecorder
+    settings: OperatorSettings
+    _: KW_ONLY
+    adapters: AdapterLoader = field(default_factory=AdapterLoader)
+    capabilities: Callable[[], Capabilities] = Capabilities
+
+    def __post_init__(self) -> None:
         self._refused: dict[Key, str] = {}
         """Why a status could not be written when last tried, in the API server's words."""
 
@@ -81,7 +75,7 @@ class Reconciler:
             self._refused.pop(key, None)
             await self.adapters.forget(key)
             return ReconcileOutcome.GONE
-        wanted = desired(observed, self.settings, self._capabilities())
+        wanted = desired(observed, self.settings, self.capabilities())
         plan = make_plan(wanted, observed, self.applier.settled(key), self.applier.asked(key, observed.pods))
         applied = await self.applier.apply(plan, observed.body)
         loaded = await self.adapters.bring(observed, wanted)  # engines load and unload what differs

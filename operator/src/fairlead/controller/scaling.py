@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from fairlead.api import names
@@ -23,19 +24,16 @@ _UNKNOWN = re.compile(r"\.(status\.\S+): field not declared in schema")
 _ITEM = re.compile(r"\[[^\]]*\]")
 
 
+@dataclass(eq=False)
 class SubresourceWriter:
     """Writes the count and the status of LLMDeployments, under the name of one field manager."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        manager: str = names.FIELD_MANAGER_AUTOSCALER,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._client = client
-        self._manager = manager
-        self._clock = clock
+    client: KubeClient
+    manager: str = names.FIELD_MANAGER_AUTOSCALER
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._unknown: set[str] = set()
         self._whole_at = 0.0
         """When a status is next tried with its unknown fields."""
@@ -48,25 +46,25 @@ class SubresourceWriter:
     async def scale(self, body: JsonObject, replicas: int) -> None:
         """Raises KubeError with status 409 if the object has changed since it was seen."""
         metadata = body["metadata"]
-        await self._client.patch(
+        await self.client.patch(
             LLMDEPLOYMENTS,
             metadata["name"],
             {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": {"replicas": replicas}},
             metadata["namespace"],
             subresource="scale",
-            params={"fieldManager": self._manager},
+            params={"fieldManager": self.manager},
         )
 
     async def write_status(self, body: JsonObject, status: Mapping[str, Any]) -> None:
         """The manager's part of the status. Raises KubeError; with status 404 or 409 the object is gone."""
         metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
         obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
-        is_whole = self._clock() >= self._whole_at
+        is_whole = self.clock() >= self._whole_at
         while True:
             written = status if is_whole else without(status, self._unknown)
             try:
-                await self._client.apply(
-                    LLMDEPLOYMENTS, obj | {"status": written}, self._manager, force=True, subresource="status"
+                await self.client.apply(
+                    LLMDEPLOYMENTS, obj | {"status": written}, self.manager, force=True, subresource="status"
                 )
             except KubeError as e:
                 found = unknown_fields(e.message)
@@ -75,7 +73,7 @@ class SubresourceWriter:
                 if found - self._unknown:
                     logger.warning("%s", crd_is_older(found))
                 self._unknown |= found
-                self._whole_at = self._clock() + UNKNOWN_SECONDS
+                self._whole_at = self.clock() + UNKNOWN_SECONDS
                 is_whole = False
                 continue
             if is_whole:

@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -44,37 +45,28 @@ _EXPECT = b"expect"
 the connection ends."""
 
 
+@dataclass(eq=False)
 class GatewayApp:
     """`draining` is set by the server: `/ready` then fails, while requests are still served."""
 
-    def __init__(
-        self,
-        pools: Pools,
-        director: Director,
-        metrics: GatewayMetrics,
-        refusals: Refusals,
-        pacer: Pacer,
-        settings: GatewaySettings,
-        access: Access,
-        injector: Injector,
-    ) -> None:
-        self._pools = pools
-        self._director = director
-        self._injector = injector
-        self._metrics = metrics
-        self._refusals = refusals
-        self._pacer = pacer
-        self._settings = settings
-        self._access = access
-        self._bodies = BodyReader(
-            limit=settings.max_body_bytes, timeout=settings.body_timeout, total_limit=settings.max_partial_body_bytes
-        )
+    pools: Pools
+    director: Director
+    metrics: GatewayMetrics
+    refusals: Refusals
+    pacer: Pacer
+    settings: GatewaySettings
+    access: Access
+    injector: Injector
+
+    def __post_init__(self) -> None:
+        limit, timeout = self.settings.max_body_bytes, self.settings.body_timeout
+        self._bodies = BodyReader(limit=limit, timeout=timeout, total_limit=self.settings.max_partial_body_bytes)
         self.draining = False
 
     @property
     def ready(self) -> bool:
         """Whether clients should be sent here."""
-        return self._pools.fleet.synced and not self.draining
+        return self.pools.fleet.synced and not self.draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
@@ -82,14 +74,14 @@ class GatewayApp:
             receive,
             send,
             request_id=request_id_from(headers.get(_REQUEST_ID)) or secrets.token_hex(16),
-            stall_timeout=self._settings.client_stall_timeout,
+            stall_timeout=self.settings.client_stall_timeout,
             closing=self.draining or _EXPECT in headers,
             translation=translation_of(scope["path"]),
         )
         try:
             await self._route(scope, headers, client)
         except OpenAIError as error:
-            self._refusals.refused(error, scope["path"], request_id=client.request_id, client=client.name)
+            self.refusals.refused(error, scope["path"], request_id=client.request_id, client=client.name)
             await client.refuse(error)
         finally:
             client.close()
@@ -101,8 +93,8 @@ class GatewayApp:
             _require(method, path, "GET", "HEAD")
             await answer_probe(path, self.ready, client)
             return
-        client.name = self._access.client(scope["headers"])  # 401 here, before any of the body is read
-        target = routes.find_target(path, headers.get(b"host", b"").decode("latin-1"), self._pools.fleet.directory)
+        client.name = self.access.client(scope["headers"])  # 401 here, before any of the body is read
+        target = routes.find_target(path, headers.get(b"host", b"").decode("latin-1"), self.pools.fleet.directory)
         if target.path in routes.INFERENCE_PATHS:
             _require(method, path, "POST")
             await self._infer(target, headers, client)
@@ -120,7 +112,7 @@ class GatewayApp:
 
     async def _infer(self, target: routes.Target, headers: Headers, client: Client) -> None:
         """A request for an engine, observed once."""
-        seen = Observation(client.request_id, target.path, observers=(self._metrics,), client=client.name)
+        seen = Observation(client.request_id, target.path, observers=(self.metrics,), client=client.name)
         try:
             with self._bodies.held() as held:
                 await self._serve(target, headers, client, seen, held)
@@ -145,11 +137,11 @@ class GatewayApp:
         try:
             body = await client.read(self._bodies, headers, held)
             client.closing = self.draining  # whatever comes next on this connection is another request
-            await self._pacer.pace(len(body))
+            await self.pacer.pace(len(body))
             check_cost(body)
-            await self._pacer.pace(len(body))
+            await self.pacer.pace(len(body))
             if client.translation is not None:
-                await self._pacer.pace(len(body))
+                await self.pacer.pace(len(body))
             path, body = translated(target.path, body, client.translation)
             request = parse(path, body, headers.items(), request_id=seen.request_id, chosen=target.chosen)
             del body  # what is needed of it is in the request
@@ -160,7 +152,7 @@ class GatewayApp:
             return
         async with client.watch:
             try:
-                await self._director.handle(request, client, seen)
+                await self.director.handle(request, client, seen)
             except OpenAIError as error:
                 await _refuse(error, client, seen)
 
@@ -172,7 +164,7 @@ class GatewayApp:
                 body = await client.read(self._bodies, headers, held)
                 check_cost(body)
                 async with client.watch:
-                    status = await self._injector.pass_on(target.path, target.chosen, body, headers, client)
+                    status = await self.injector.pass_on(target.path, target.chosen, body, headers, client)
         except ClientGone:
             pass
         except OpenAIError as error:
@@ -188,14 +180,14 @@ class GatewayApp:
             status = failure.status
             await client.refuse(failure)
         finally:
-            self._metrics.injected(status)
+            self.metrics.injected(status)
             fields = {"request_id": client.request_id, "client": client.name, "path": target.path, "status": status}
             logger.info("injection", extra={**fields, "duration_seconds": round(time.monotonic() - began, 6)})
 
     async def _models(self, target: routes.Target, client: Client) -> None:
-        if not self._pools.fleet.synced:
+        if not self.pools.fleet.synced:
             raise errors.not_synced()
-        directory, name = self._pools.fleet.directory, target.path.removeprefix(routes.MODELS_PATH).removeprefix("/")
+        directory, name = self.pools.fleet.directory, target.path.removeprefix(routes.MODELS_PATH).removeprefix("/")
         answer = (
             routes.find_model(directory, name, target.chosen) if name else routes.list_models(directory, target.chosen)
         )

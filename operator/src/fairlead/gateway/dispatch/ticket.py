@@ -45,40 +45,35 @@ class RequestTicket(Ticket):
     """While in line: what ends its wait."""
 
 
+@dataclass(eq=False)
 class Attempt:
     """One attempt at a replica, for as long as `ModelPool.admit` keeps a slot."""
 
-    def __init__(
-        self,
-        ticket: RequestTicket,
-        sent: InFlightRequest,
-        router: Router,
-        now: Callable[[], float],
-        on_first_token: Callable[[], object],
-    ) -> None:
-        self.ticket = ticket
-        self.decision = sent.decision
+    ticket: RequestTicket
+    sent: InFlightRequest
+    router: Router
+    now: Callable[[], float]
+    on_first_token: Callable[[], object]
+
+    def __post_init__(self) -> None:
+        self.decision = self.sent.decision
         """Which replica, and why."""
-        self._sent = sent
-        self._router = router
-        self._now = now
-        self._on_first_token = on_first_token
-        self._is_plural = not ticket.request.fields.keys().isdisjoint(_PLURAL_FIELDS)
+        self._is_plural = not self.ticket.request.fields.keys().isdisjoint(_PLURAL_FIELDS)
 
     def accepted(self) -> None:
         """The replica has begun to answer."""
-        self._router.accepted(self._sent)
+        self.router.accepted(self.sent)
 
     def first_token(self, *, whole: bool = False) -> None:
         """The first token came: the prompt is computed. `whole`: with all other tokens, so the time of the first is
         unknown."""
-        self._router.first_token(self._sent, self._now(), learn=not whole)
-        self._on_first_token()
+        self.router.first_token(self.sent, self.now(), learn=not whole)
+        self.on_first_token()
 
     def generated(self, num_tokens: int | None) -> None:
         """So many tokens came, if that is known."""
         if num_tokens is not None and not self._is_plural:
-            self._router.generated(self._sent, num_tokens)
+            self.router.generated(self.sent, num_tokens)
 
     def begun(self) -> None:
         """The client gets a byte, so no attempt follows: frees memory that a long stream would hold."""
@@ -87,11 +82,11 @@ class Attempt:
 
     def failed(self, failure: Failure | None) -> Suspicion:
         """The replica failed the request; None: it is well, but full. Whether a death may have been its doing."""
-        now = self._now()
+        now = self.now()
         if failure is None:
-            self._router.full(self._sent, now)
+            self.router.full(self.sent, now)
             return Suspicion.NONE
-        suspicion = self._router.failed(self._sent, failure, now)
+        suspicion = self.router.failed(self.sent, failure, now)
         if suspicion is not Suspicion.NONE:
             self.ticket.is_suspect, self.ticket.patient_until = True, now + PATIENCE_SECONDS
         return suspicion
