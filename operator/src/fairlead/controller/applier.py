@@ -7,7 +7,7 @@ engines to drain over HTTP is best effort, because SIGTERM asks again.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 
 from fairlead.api import names
@@ -81,22 +81,18 @@ def engine_url(pod: JsonObject) -> str:
     return f"http://{authority(pod['status']['podIP'], next(ports, names.ENGINE_PORT))}"
 
 
+@dataclass(eq=False)
 class Applier:
-    """Remembers children as written, to not argue with webhooks for ever."""
+    """Remembers children as written, to not argue with webhooks for ever. `now`: for marks on pods."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        drain: Callable[[Iterable[JsonObject]], Awaitable[None]] = ask_to_drain,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """`drain`: asks pods to. `now`: for the marks on them."""
-        self._client = client
-        self._scale = SubresourceWriter(client, names.FIELD_MANAGER)
-        self.status = SubresourceWriter(client, names.FIELD_MANAGER_STATUS)
-        self._ask_to_drain = drain
-        self._now = now
+    client: KubeClient
+    _: KW_ONLY
+    drain: Callable[[Iterable[JsonObject]], Awaitable[None]] = ask_to_drain
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def __post_init__(self) -> None:
+        self._scale = SubresourceWriter(self.client, names.FIELD_MANAGER)
+        self.status = SubresourceWriter(self.client, names.FIELD_MANAGER_STATUS)
         self._settled: dict[Key, dict[ChildKey, str]] = {}
         self._asked: dict[Key, set[str]] = {}
         """Uids of pods. The watch brings a mark late; without this memory a look in between would take a second
@@ -143,14 +139,14 @@ class Applier:
         resource = BY_KIND[manifest["kind"]]
         try:
             metadata = manifest["metadata"]
-            live = await self._client.find(resource, metadata["name"], metadata["namespace"])
+            live = await self.client.find(resource, metadata["name"], metadata["namespace"])
             problem = ownership_problem(live, owner) if live is not None else None
             if problem is not None:
                 problems.append(problem)
                 return False
             uid = {"uid": live["metadata"]["uid"]} if live is not None else {}
             obj = manifest | {"metadata": metadata | uid}
-            result = await self._client.apply(resource, obj, names.FIELD_MANAGER, force=True)
+            result = await self.client.apply(resource, obj, names.FIELD_MANAGER, force=True)
         except KubeError as e:
             if e.may_pass or e.status == 409:
                 raise
@@ -176,15 +172,15 @@ class Applier:
                 await self._mark(metadata)
                 changes.append(ChildChange("Draining", "Pod", metadata["name"]))
             asked.add(metadata["uid"])
-        await self._ask_to_drain(pods)
+        await self.drain(pods)
 
     async def _mark(self, pod: JsonObject) -> None:
         """`pod`: its metadata. Raises KubeError for passing errors. Without the right to mark, the pod is only asked to
         drain."""
         name, namespace = pod["name"], pod["namespace"]
-        patch = {"metadata": {"annotations": mark(self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))}}
+        patch = {"metadata": {"annotations": mark(self.now().strftime("%Y-%m-%dT%H:%M:%SZ"))}}
         try:
-            await self._client.patch(PODS, name, patch, namespace, params={"fieldManager": names.FIELD_MANAGER})
+            await self.client.patch(PODS, name, patch, namespace, params={"fieldManager": names.FIELD_MANAGER})
         except KubeError as e:
             if e.may_pass or e.status == 409:
                 raise
@@ -194,7 +190,7 @@ class Applier:
     async def _delete(self, resource: Resource, obj: JsonObject, verb: str, changes: list[ChildChange]) -> None:
         metadata = obj["metadata"]
         try:
-            await self._client.delete(resource, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+            await self.client.delete(resource, metadata["name"], metadata["namespace"], uid=metadata["uid"])
         except KubeError as e:
             if e.status not in (404, 409):
                 raise

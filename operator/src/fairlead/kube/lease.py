@@ -7,7 +7,7 @@ counted on our own monotonic clock from when we *saw* the record change, so cloc
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -23,33 +23,26 @@ NOT_YET = (401, 403)
 """What it answers until then."""
 
 
+@dataclass(eq=False)
 class Lease:
-    """`acquire()`, then run `hold()` beside the work and stop the work when `lost` is set; `release()` at the end."""
+    """`acquire()`, then run `hold()` beside the work and stop the work when `lost` is set; `release()` at the end.
 
-    def __init__(
-        self,
-        client: KubeClient,
-        namespace: str,
-        name: str,
-        identity: str,
-        *,
-        duration_seconds: float = 15.0,
-        labels: Mapping[str, str] | None = None,
-        annotations: Callable[[], Mapping[str, str]] = dict,
-    ) -> None:
-        """`identity`: unique per process. `duration_seconds`: silence after which others may take the Lease. `labels`,
-        `annotations`: on our Lease; read at each renewal.
+    `identity`: unique per process. `duration_seconds`: silence after which others may take the Lease. `labels`,
+    `annotations`: on our Lease; read at each renewal. Renewed three times per duration, and given up after two thirds
+    of it without success, before others may start.
+    """
 
-        Renewed three times per duration, and given up after two thirds of it without success, before others may start.
-        """
-        self.client = client
-        self.namespace = namespace
-        self.name = name
-        self.identity = identity
-        self.duration_seconds = duration_seconds
+    client: KubeClient
+    namespace: str
+    name: str
+    identity: str
+    _: KW_ONLY
+    duration_seconds: float = 15.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Callable[[], Mapping[str, str]] = dict
+
+    def __post_init__(self) -> None:
         self.lost = asyncio.Event()
-        self._labels = dict(labels or {})
-        self._annotations = annotations
         self._clock = asyncio.get_running_loop().time
         self._seen = ("", "")
         """(holder, time of renewal) as last seen; an unchanged record shows no sign of life."""
@@ -137,8 +130,8 @@ class Lease:
         found = lease or {"metadata": {"name": self.name, "namespace": self.namespace}}
         before, metadata = found.get("spec") or {}, found["metadata"]
         ours, transitions = before.get("holderIdentity") == self.identity, before.get("leaseTransitions") or 0
-        labels = {**(metadata.get("labels") or {}), **self._labels}
-        annotations = {**(metadata.get("annotations") or {}), **self._annotations()}
+        labels = {**(metadata.get("labels") or {}), **self.labels}
+        annotations = {**(metadata.get("annotations") or {}), **self.annotations()}
         spec = {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": max(1, round(self.duration_seconds)),

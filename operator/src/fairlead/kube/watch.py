@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from fairlead.kube.backoff import Backoff
@@ -36,39 +37,34 @@ def key_of(obj: JsonObject) -> Key:
     return metadata.get("namespace") or "", metadata["name"]
 
 
+@dataclass(eq=False)
 class Reflector:
-    """`run()` it as a task and await `synced` before trusting `store` to be complete."""
+    """`run()` it as a task and await `synced` before trusting `store` to be complete.
 
-    def __init__(
-        self,
-        client: KubeClient,
-        resource: Resource,
-        *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        on_change: OnChange = lambda *_: None,
-        on_answer: Callable[[], None] = lambda: None,
-        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
-    ) -> None:
-        """`namespace`: None = all. `label_selector`: None = every object. `on_answer`: called after lists and refusals.
-        `sleep` waits out the back-off."""
-        self.client = client
-        self.resource = resource
-        self.namespace = namespace
-        self.label_selector = label_selector
+    `namespace`: None = all. `label_selector`: None = every object. `on_answer`: called after lists and refusals.
+    `sleep` waits out the back-off.
+    """
+
+    client: KubeClient
+    resource: Resource
+    _: KW_ONLY
+    namespace: str | None = None
+    label_selector: str | None = None
+    on_change: OnChange = lambda *_: None
+    on_answer: Callable[[], None] = lambda: None
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
         self.store: dict[Key, JsonObject] = {}
         self.synced = asyncio.Event()
         """Set once the first list is in the store; stays set while a broken connection is being repaired."""
         self.refused_since: float | None = None
         """Begin of the API server's refusals, on the event loop's clock; None = none. Silence changes nothing."""
-        self._on_change = on_change
-        self._on_answer = on_answer
-        self._sleep = sleep
         self._resource_version: str | None = None
 
     async def run(self) -> None:
         """Follows the objects until cancelled."""
-        backoff = Backoff(FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, sleep=self._sleep)
+        backoff = Backoff(FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, sleep=self.sleep)
         clock = asyncio.get_running_loop().time
         while True:
             started = clock()
@@ -87,7 +83,7 @@ class Reflector:
                 log("watching %s: %s; again in %.1f s", self.resource.plural, e, backoff.seconds)
                 if e.status in REFUSALS:
                     self.refused_since = clock() if self.refused_since is None else self.refused_since
-                    self._on_answer()
+                    self.on_answer()
                 await backoff.pause()
 
     async def _list(self) -> None:
@@ -100,7 +96,7 @@ class Reflector:
         self._resource_version = document["metadata"]["resourceVersion"]
         self.synced.set()
         self.refused_since = None
-        self._on_answer()
+        self.on_answer()
 
     async def _watch(self) -> None:
         assert self._resource_version is not None
@@ -136,6 +132,6 @@ class Reflector:
 
     def _tell(self, event_type: str, obj: JsonObject) -> None:
         try:
-            self._on_change(event_type, obj)
+            self.on_change(event_type, obj)
         except Exception:
             logger.exception("a follower of %s failed on %s", self.resource.plural, event_type)
