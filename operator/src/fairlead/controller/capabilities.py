@@ -33,6 +33,8 @@ from fairlead.kube.resources import (
 from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.operator_settings import OperatorSettings
 
+logger = logging.getLogger(__name__)
+
 CHILD_VERBS = ("get", "list", "watch", "create", "patch", "delete")
 WATCH_VERBS = ("list", "watch")
 WATCHED = (LLMDEPLOYMENTS, *CHILDREN, PODS)
@@ -242,8 +244,6 @@ async def _missing(client: KubeClient, reviews: AccessReviews, namespace: str | 
     unlisted = [each for each in WATCHED if not await may_list(client, each, namespace)]
     return [right for each in unlisted for right in rights(each, ("list",), places)]
 
-
-logger = logging.getLogger(__name__)
 
 ASK_AGAIN_SECONDS = 60.0
 """How long an answer counts."""

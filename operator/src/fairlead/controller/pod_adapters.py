@@ -21,6 +21,8 @@ from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import TransportError, cause_of
 from fairlead_protocol.http.origin import parse
 
+logger = logging.getLogger(__name__)
+
 PATH_MODELS = "/v1/models"
 PATH_LOAD = "/v1/load_lora_adapter"
 PATH_UNLOAD = "/v1/unload_lora_adapter"
@@ -101,8 +103,6 @@ def _sentence(answer: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         return ""
 
-
-logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
 """Lifetime of a refusal; below the time until the next look at adapters in trouble."""

@@ -19,6 +19,8 @@ from typing import Protocol
 
 from fairlead.gateway.openai.errors import Header, invalid_api_key
 
+logger = logging.getLogger(__name__)
+
 MIN_KEY_LENGTH = 16
 """Characters; shorter keys can be guessed."""
 MAX_KEY_LENGTH = 512
@@ -131,8 +133,6 @@ def _read_file(path: Path) -> bytes:
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
-
-logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
 """How often the folder is read. Kubernetes takes up to a minute or two to bring a changed Secret to it anyway."""
