@@ -31,15 +31,6 @@ from fairlead_protocol.models.load_errors import ModelLoadError
 _MIRROR = "HF_ENDPOINT"
 _MOST_REMEDIES = 4
 """That a condition names."""
-_REASONS: Mapping[Verdict, Reason] = {
-    Verdict.FITS: Reason.FITS,
-    Verdict.FEWER_SEQUENCES: Reason.FEWER_SEQUENCES,
-    Verdict.TOO_LARGE: Reason.TOO_LARGE,
-    Verdict.WEIGHTS_TOO_LARGE: Reason.WEIGHTS_TOO_LARGE,
-    Verdict.NOT_DIVISIBLE: Reason.NOT_DIVISIBLE,
-    Verdict.NOT_SUPPORTED: Reason.NOT_SUPPORTED,
-    Verdict.MEMORY_UNKNOWN: Reason.MEMORY_UNKNOWN,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +89,7 @@ def _reckoned(source: str, choice: EngineChoice, memory: Memory, others: tuple[t
     message = fit.message
     if proposed := remedies(fit, dict(others))[:_MOST_REMEDIES]:
         message += f". What would fit: {'; or '.join(map(str, proposed))}"
-    return ModelFit(status, _REASONS[fit.verdict], message, fit.is_certain_no)
+    return ModelFit(status, Reason(fit.verdict), message, fit.is_certain_no)
 
 
 NO_IMAGE_VOLUMES = (

@@ -62,7 +62,7 @@ def undivided(shape: ModelConfig, ranks: int) -> str:
 
 
 class Verdict(StrEnum):
-    """The verdict on a model and a replica's memory."""
+    """The verdict on a model and a replica's memory: a `Reason` of the condition Fits."""
 
     FITS = "Fits"
     """It starts, and holds as many sequences of the longest context as were asked for."""
