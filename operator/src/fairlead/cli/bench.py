@@ -214,7 +214,7 @@ class Bench:
             await load.open_loop(asked, takewhile(lambda due: due < ends, arrivals))
 
     def _fit(self, context: int | None) -> WorkloadShape:
-        """Chooses open sizes so that they fit into the model's context. Raises UsageError."""
+        """Chooses open sizes to fit into the model's context. Raises UsageError."""
         args = self.args
         given = {size: getattr(args, name) for size, name in SIZES.items() if getattr(args, name) is not None}
         question = args.prompt or WorkloadShape().question

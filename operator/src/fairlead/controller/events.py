@@ -68,8 +68,8 @@ def announcements(
 
 
 def disruptions(draining: Sequence[Diagnosis]) -> list[Announcement]:
-    """One for each replica taken away by others (scheduler, eviction, tainted node); it outlives the pod and its
-    conditions. Pure."""
+    """For each replica taken away by others (scheduler, eviction, tainted node) an Event, which outlives the pod and
+    its conditions. Pure."""
     return [Announcement(EventType.NORMAL, "Disrupted", pod.sentence) for pod in draining if pod.message]
 
 
@@ -154,7 +154,7 @@ def _announce_adapters(before: Mapping[str, Any], after: Mapping[str, Any]) -> I
 
 
 def _announce_changes(changes: Sequence[ChildChange]) -> Iterator[Announcement]:
-    """One per verb. Of updates only those of the Deployment are told, which replace pods."""
+    """An Event per verb. Of updates only the Deployment's are told, which replace pods."""
     told: dict[str, list[str]] = {}
     for change in changes:
         if change.verb != "Updated" or change.kind == "Deployment":

@@ -66,7 +66,7 @@ class Observed:
     missing_claims: Mapping[str, str] = field(default_factory=dict)
     """Missing PersistentVolumeClaims of its sources, by the field with the name."""
     adapter_claims: frozenset[str] = frozenset()
-    """Existing PersistentVolumeClaims of its adapters, present ones and former ones still mounted."""
+    """Existing PersistentVolumeClaims of the adapters, also of former adapters that are still mounted."""
     profile: JsonObject | None = None
     """The ConfigMap named in `engine.profile`; None = none named, or missing."""
     image_volumes: bool | None = None

@@ -1,14 +1,13 @@
-"""Plan: which children have to be written or removed to get from observed to desired, and which replicas go when there
-are to be fewer. Pure; `applier` carries it out.
+"""Plan: which children to write or remove to get from observed to desired, and which replicas to drain on scale-down.
+Pure; `applier` carries plans out.
 
-A child is applied when the operator wants something else than it applied last (the hash on the child), or when
+A child is applied when the wanted manifest differs from the last applied one (by the hash on the child), or when
 somebody has changed a field that the operator sets. So a fleet at rest causes no writes.
 
 For scale-down the order is: mark the victims → ask their engines to drain → lower the Deployment's count, and the
-ReplicaSet deletes them. A mark is an annotation on the pod, so an operator that starts in the middle goes on where the
-last one stopped; and it makes the pod the cheapest one to delete. Whether the ReplicaSet agrees is not taken for
-granted: a marked pod that is left over, because another one went or the count was raised again, is deleted by us and so
-replaced.
+ReplicaSet deletes them. A mark is an annotation on the pod that lowers the pod's deletion cost; an operator that starts
+in the middle reads the marks and goes on. The ReplicaSet may choose other pods: a marked pod left over, because another
+pod went or the count was raised again, is deleted by the operator and so replaced.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +29,7 @@ CHEAPEST = "-2147483647"
 """The smallest cost of deletion that Kubernetes takes."""
 _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 HUNG = -1
-"""Running requests that a hanging replica counts as having, so that it goes first."""
+"""Running requests assumed of a hanging replica, so that hanging replicas go first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +44,8 @@ class Plan:
     drain: tuple[JsonObject, ...] = ()
     """Pods to be marked and asked to drain before anything is applied: what is applied lowers the count."""
     replace: tuple[JsonObject, ...] = ()
-    """Drained pods that should stay after all: engines do not return from a drain, so the pods are deleted and replaced
-    by their ReplicaSet."""
+    """Drained pods that should stay after all: engines do not return from a drain, so the pods are deleted, and
+    replaced by their ReplicaSet."""
 
 
 def make_plan(
@@ -55,9 +54,9 @@ def make_plan(
     settled: Mapping[ChildKey, str] | None = None,
     asked: Collection[str] = (),
 ) -> Plan:
-    """`settled`: each child's `content_hash` right after it was last applied. Such a child is left alone even if it
-    differs from the wanted one: the API server or a webhook insists, and repeating would not end. `asked`: uids of pods
-    asked to drain, even if `observed` does not show it yet."""
+    """`settled`: each child's `content_hash` right after the last apply. Such a child is left alone even if different
+    from the wanted manifest: the API server or a webhook insists, and repeating would not end. `asked`: uids of pods
+    asked to drain, perhaps not shown in `observed` yet."""
     deployment, engine = wanted.deployment, observed.engine
     if wanted.obstacle is not None or deployment is None:
         return Plan()

@@ -1,8 +1,8 @@
-"""How pods start: why a node cannot create a pod's containers, and how long a start took, by stage.
+"""How pods start: why a node cannot create a pod's containers, and seconds of each stage of a start.
 
-A pod's status only says `ContainerCreating`; the kubelet's reasons are in Events, which Cluster has asked for when a
-pod takes long. `pod_diagnosis` interprets warnings. Without the right to ask, people read what they read before. Stages
-come from the pod's status, in whole seconds, as Kubernetes tells time.
+A pod's status only says `ContainerCreating`; the kubelet's reasons are in Events, which Cluster asks for when a pod
+takes long. `pod_diagnosis` interprets warnings. Without the right to ask, messages stay as before. Stages come from the
+pod's status, in whole seconds, as Kubernetes tells time.
 """
 
 import logging
@@ -27,7 +27,7 @@ SLOW_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 30.0
 """Between two questions about one pod."""
 MAX_PODS = 3
-"""Pods of one LLMDeployment asked about: its pods are alike, and its conditions quote one."""
+"""Asked-about pods of one LLMDeployment: its pods are alike, and conditions quote one pod."""
 MAX_QUESTIONS = 60
 """Within `ASK_AGAIN_SECONDS`, about all pods: when a cluster's storage fails, the API server has other work."""
 REFUSED_SECONDS = 600.0
@@ -136,14 +136,14 @@ def _message(event: Mapping[str, Any]) -> str:
 
 
 class StartStage(StrEnum):
-    """In the order in which a replica goes through them."""
+    """In the order of a start."""
 
     SCHEDULE = "schedule"
     """Until a node is chosen."""
     IMAGE = "image"
     """Until its containers run: images pulled, volumes mounted."""
     DOWNLOAD = "download"
-    """Of the model, and of what guesses tokens beside it; absent where none is downloaded."""
+    """Of the model and the speculative model; absent without a download."""
     LOAD = "load"
     """Until the engine answers: weights, compilation, warm-up. The engine's own metrics take it apart."""
 

@@ -1,5 +1,5 @@
-"""The directory: the pool behind a name, a canonical path or a Host header; a pool is one LLMDeployment as the gateway
-sees it. Pure, and built anew on every change by a Fleet: `KubernetesFleet` (kubernetes.py) in a gateway."""
+"""The directory: finds the pool (a gateway's view of one LLMDeployment) for a name, a canonical path or a Host header.
+Pure, and built anew on every change by a Fleet: `KubernetesFleet` (kubernetes.py) in a gateway."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ class FleetModel:
     """The engines' name for the model, and the usual one of clients."""
     aliases: tuple[str, ...] = ()
     adapters: tuple[ServedAdapter, ...] = ()
-    """Listed adapters; replicas tell which ones they serve, and may have others."""
+    """The listed adapters; replicas tell the adapters that they serve, and may have more."""
     created: float = 0.0
     """Seconds since the epoch."""
     engine: str = ""
@@ -82,7 +82,7 @@ class FleetModel:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Whether a pool without ready replicas will have one, and the LLMDeployment's word on it."""
+    """Whether a pool without ready replicas will have a replica, and why."""
 
     starting: bool
     """True: requests are held. False: no replica is on its way, and requests are refused."""
@@ -169,8 +169,8 @@ class Directory:
 
 
 def answers_to(pool: Pool, name: str) -> bool:
-    """Whether `name`, perhaps with an adapter, is one of this pool's names, whoever else claims it; for requests by
-    path or Host."""
+    """Whether `name`, perhaps with an adapter, is among the pool's names, claimed by other pools or not; for requests
+    by path or Host."""
     return pool.model.split(name)[0] in pool.model.names
 
 

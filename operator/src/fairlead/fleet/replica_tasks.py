@@ -1,4 +1,4 @@
-"""Tasks of a joined replica: its engine is asked for limits and tokenizer, and its stream is followed until the replica
+"""Tasks of a joined replica: asking its engine for limits and tokenizer, and following its stream until the replica
 leaves.
 
 Limits go into the `Replica`; the tokenizer goes to a `TokenizerBook`.
@@ -45,8 +45,7 @@ class TokenizerBook(Protocol):
         """The tokenizer of this digest, if known."""
 
     async def add(self, info: ModelBrief, told: bytes | None) -> None:
-        """An engine's description. `told`: its whole answer, a `ModelInfo` if it is sound; None = the digest is
-        known."""
+        """An engine's description. `told`: the whole answer, a `ModelInfo` if sound; None = the digest is known."""
 
 
 class ModelInfoError(Exception):
@@ -163,8 +162,8 @@ class ReplicaTasks:
         changed_at = float("-inf")
 
         def on_load(load: Load) -> None:
-            """Keeps the replica's adapters at those named in its loads, loaded or not. Each change makes a new
-            directory of all models, hence at most one in ADAPTERS_GAP_SECONDS; later loads bring the rest."""
+            """Keeps the replica's adapters at the names in its loads, loaded or not. Each change makes a new directory
+            of all models, hence at most one change in ADAPTERS_GAP_SECONDS; later loads bring the rest."""
             nonlocal known, changed_at
             if load.time - changed_at >= ADAPTERS_GAP_SECONDS and load.adapters.keys() != known.adapters:
                 changed_at = load.time

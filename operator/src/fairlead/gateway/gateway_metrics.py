@@ -1,7 +1,7 @@
 """The gateway's metrics, `fairlead_gateway_…`. Labels are bounded: `model` is an LLMDeployment's `namespace/name`, or
 empty; `client` is the name of an API key's owner.
 
-Counters and histograms are updated with requests; gauges are read from the pools at a scrape, so they cost the data
+Counters and histograms are updated with requests; gauges are read from the pools at a scrape, so gauges cost the data
 path nothing and vanish with their object.
 """
 
@@ -122,7 +122,7 @@ _OF_POOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 class GatewayMetrics(Observer, Collector):
-    """One registry per gateway, so several gateways fit into one process."""
+    """A registry per gateway, so several gateways fit into a process."""
 
     def __init__(self, pools: Pools, datastore: Datastore, reader: PromptReader) -> None:
         self.registry = CollectorRegistry()

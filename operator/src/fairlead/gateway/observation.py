@@ -22,7 +22,8 @@ logger = logging.getLogger("fairlead.gateway.requests")
 
 REFUSALS_LOGGED_AT_ONCE = 20
 REFUSALS_LOGGED_PER_SECOND = 1.0
-"""Lines about requests refused before their model is known, of which anybody can send any number; metrics count all."""
+"""Log lines about requests refused before their model is known, of which anybody can send any number; metrics count
+all."""
 _LEAST_SECONDS = 1e-6
 """Least actual time that an error is divided by."""
 MAX_LOGGED_PATH_LENGTH = 200
@@ -93,7 +94,7 @@ class Observation:
     """Time to the first token, or to the vectors; to the whole answer where it is not streamed."""
     duration_seconds: float = 0.0
     usage: Usage | None = None
-    """Told by the engine; None = not told, as for streams that broke or whose client left."""
+    """As told by the engine; None for broken streams and for clients that left."""
     num_passed_tokens: int = 0
     """Events with tokens that passed; an engine may send several tokens in one event."""
 
@@ -154,8 +155,8 @@ class Observation:
         self.model, self.policy = model.key, model.routing.policy
 
     def demands(self, counters: Observer, ticket: Ticket) -> None:
-        """The model's replicas could serve the request: counts it as demand in `counters`, and notes its place in
-        line."""
+        """The model's replicas could serve the request: counts the request as demand in `counters`, and notes the place
+        in line."""
         self.ticket = ticket
         self.observers += (counters,)
         counters.arrived(self)
@@ -205,8 +206,8 @@ class Observation:
 
 
 class ModelCounters(ModelSignals, Observer):
-    """Requests for one LLMDeployment since this gateway knows it: the signals that only grow. Others keep their
-    defaults."""
+    """Requests for one LLMDeployment since this gateway knows the deployment: the signals that only grow. Other fields
+    keep their defaults."""
 
     def arrived(self, seen: Observation) -> None:
         self.num_arrivals += 1
@@ -255,8 +256,8 @@ class Refusals:
 
 
 def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None = None) -> None:
-    """One line per request, with the decision's inputs and the outcome. `num_left_out`: similar requests since the last
-    line that got none. `error`: the reason of a refusal."""
+    """One line per request, with the decision's inputs and the outcome. `num_left_out`: similar requests without a line
+    since the last line. `error`: the reason of a refusal."""
     if not logger.isEnabledFor(logging.INFO):
         return
     usage, decision = seen.usage or seen.partial_usage, seen.decision

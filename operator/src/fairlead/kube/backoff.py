@@ -17,7 +17,7 @@ class Backoff:
         spread: float = 0.2,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`spread`: a pause varies by this share of itself, so that a server's followers come back one by one."""
+        """`spread`: random share by which pauses vary, so that a server's followers come back one by one."""
         self.seconds = first
         """How long the next pause is, but for the spread."""
         self._first = first

@@ -1,8 +1,8 @@
-"""Where the API server is and who we are to it: a kubeconfig, or the ServiceAccount of the pod we run in.
+"""Where the API server is, and our credentials: from a kubeconfig, or from the ServiceAccount of the pod we run in.
 
-Reads files, opens no connection. Users who log in by a program (`exec`, as EKS, GKE, AKS and most logins by OIDC write
-it) or a provider (`auth-provider`, the older way) get a `login`. It may take seconds, so call it in a thread; its
-credential expires, and the caller logs in again.
+Reads files, opens no connection. Users who log in by a program (`exec`, as EKS, GKE, AKS and most logins by OIDC write)
+or a provider (`auth-provider`, the older way) get a `login`. Logins may take seconds, so call them in a thread;
+credentials expire, and the caller logs in again.
 """
 
 import base64
@@ -276,7 +276,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _named(documents: Iterable[tuple[Path, Mapping[str, Any]]], key: str, name: str) -> tuple[Path, Mapping[str, Any]]:
-    """The first context, cluster or user of this name, with its file, to which paths are relative."""
+    """The first context, cluster or user with this name, and the file, to which paths are relative."""
     there: dict[str, tuple[Path, Any]] = {}
     for path, document in documents:
         for item in document.get(key + "s") or []:

@@ -14,16 +14,16 @@ from fairlead.manifests.source import MODEL_VOLUME, ModelSource
 from fairlead.operator_settings import OperatorSettings
 
 SERVER_PORT = 8001
-"""The server's; the front has the engine's port, the only one that a NetworkPolicy opens."""
+"""Of the server; the front has the engine's port, and a NetworkPolicy opens no other."""
 _OF_THE_POD = ("POD_IP", "POD_NAME")
 """Variables that the arguments use."""
 FRONT_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
-"""The front's; a thousand streams take a CPU, if there is one."""
+"""Of the front; a thousand streams take a CPU, if available."""
 EVENTS = "ipc://@fairlead-kv-$(POD_NAME)"
 """Endpoint of servers' KV events: a name, not a port, within the pod's own network."""
 
 OF_PYTHON: Mapping[str, str] = {"HOME": "/tmp", "USER": "engine", "HF_HUB_OFFLINE": "1"}
-"""Environment of Python servers, whose user is unknown to the system and whose model is a folder."""
+"""Environment of Python servers, because the system does not know their user and their model is a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def with_front(
     source: ModelSource,
     kind: ForeignServer,
 ) -> dict[str, Any]:
-    """A pod of our engine as one of that server with a front before it. The front answers for readiness at the engine's
-    port; the kubelet asks the server itself whether it has started and lives.
+    """Makes of a pod of our engine a pod of that server behind a front. The front answers for readiness at the engine's
+    port; the kubelet asks the server itself for start and liveness.
 
     The server is a sidecar: it starts first, and gets SIGTERM, which cuts requests, after the front has drained and
     ended.

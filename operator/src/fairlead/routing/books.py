@@ -1,14 +1,14 @@
-"""What a gateway has itself learnt of its replicas: who has room, whom to leave alone, what a request takes on top.
+"""A gateway's own experience with replicas: room, health, and overhead of requests beyond the engine's steps.
 
 - Room. An engine's published limits bound what one gateway sends; but several gateways share an engine, and long
-  prompts fill its queue sooner than short ones. So a refusal ("engine-full") caps the replica at what it had of ours,
-  an accepted request raises the cap by one, and a pause without news allows one more to be tried: additive growth after
-  an exact cut, much like TCP's congestion control. A load that shows an empty queue ends the cap.
+  prompts fill its queue sooner than short ones. So a refusal ("engine-full") caps the replica at our requests of that
+  moment, an accepted request raises the cap by one, and a pause without news allows one more: additive growth after an
+  exact cut, much like TCP's congestion control. A load with an empty queue ends the cap.
 - Health. Kubernetes' readiness arrives seconds late: a replica that refuses connections would look the least loaded of
   all and attract every request.
-- Overhead: network, HTTP, tokenising, a model of steps that is a little off. Learnt as a fading median of `actual TTFT
-  - modelled TTFT`, so that neither a straggler nor an old trouble counts for long. A model's errors grow with the
-  predicted time, so each request weighs the less, the longer it was to take.
+- Overhead: network, HTTP, tokenising, errors of the steps' model. Learnt as a fading median of `actual TTFT - modelled
+  TTFT`, so that stragglers and old troubles are soon forgotten. Errors grow with the predicted time, so requests with
+  longer predictions weigh less.
 
 The router tells and asks; records are kept by the pod's uid.
 """
@@ -27,7 +27,7 @@ FORGET_AFTER_SECONDS = 5.0
 WINDOW = 31
 """Requests that are remembered per replica."""
 NUM_ZEROS = 3
-"""Imagined requests without overhead, of typical length: the first real ones, which may have set up connections, do not
+"""Imagined requests of typical length without overhead: the first real requests, perhaps with new connections, do not
 decide alone."""
 SHORTEST_SECONDS = 0.01
 """Shorter requests weigh no more."""
@@ -140,8 +140,8 @@ class _HealthRecord:
 
 
 class HealthBook(_Book[_HealthRecord]):
-    """Pauses of replicas that failed. After a pause one request at a time probes the replica. A probe succeeds when it
-    is answered, or when the engine's load includes it, as whole answers may take minutes."""
+    """Pauses of replicas that failed. After a pause one request at a time probes the replica. A probe succeeds when
+    answered, or when the engine's load includes the request, as whole answers may take minutes."""
 
     def available(self, uid: str, now: float) -> bool:
         """Whether the replica may be sent a request now."""

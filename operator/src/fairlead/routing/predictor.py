@@ -1,23 +1,23 @@
-"""Predicted time to first token: what steps cost, and how long a replica takes to get to a prompt and through it.
+"""Predicted time to first token (TTFT): costs of engine steps, and seconds until a replica has computed a prompt.
 
 Pure functions of plain arguments, in seconds and tokens; routers and the autoscaler share them. Nothing here knows
 requests, gateways or caches: how many tokens are uncached is an argument.
 
-The model of an engine: it runs one step after the other while it has work. A step decodes one token of each running
-sequence and computes as many queued prompt tokens as its budget leaves, first come first served; a prompt's first token
-comes out of the step that computes its last one. What comes during a step waits for the next. So
+The model of an engine: while there is work, steps follow each other. A step decodes one token of each running sequence
+and computes as many queued prompt tokens as its budget leaves, first come first served; the step that computes a
+prompt's last token yields the first output token. A prompt that comes during a step waits for the next. So
 
     TTFT = rest of the running step + ceil(U / P) · every step + prefill_token · U + prefill_context · Σ context of U
-           + what loading its adapter takes
+           + seconds to load the adapter
 
     U = prompt tokens still queued behind the running step + the prompt's own uncached ones
     P = max(1, token_budget - running)
     every step = base + prefill_step + decode_seq · running + kv_token · kv_tokens
 
-Of an engine that speculates `decode_seq` and `kv_token` are those of a sequence with its drafts.
+For a speculating engine, `decode_seq` and `kv_token` are of a sequence with drafts.
 
-The engine's last load line, whose figures are those of the end of its last step, and what was dispatched since say what
-is queued, and the clock says how much of that the engine must have worked off meanwhile (`Backlog.advance`).
+The queue is known from the engine's last load line (as of the end of the engine's last step) and from later dispatches;
+the clock tells how much of the queue the engine has worked off meanwhile (`Backlog.advance`).
 
 An example (a test computes it): base 10 ms, prefill_token 0.1 ms, decode_seq 1 ms, the rest 0; token budget 104. 20 ms
 ago a load line said: 4 running, 260 prompt tokens queued, step age 5 ms. P = 100, every step costs 14 ms, a full one
@@ -48,7 +48,7 @@ NO_WORK = Work()
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """A prompt that went to a replica and that the replica's load does not include yet."""
+    """A dispatched prompt that the replica's load does not include yet."""
 
     at: float
     """When, on the clock of `Load.time`."""
@@ -56,7 +56,7 @@ class Dispatched:
 
 
 def prefill_work(cached_tokens: float, uncached_tokens: float) -> Work:
-    """What is left of a prompt whose first `cached_tokens` are in the cache."""
+    """The rest of a prompt whose first `cached_tokens` are in the cache."""
     return Work(uncached_tokens, prefill_context(cached_tokens, uncached_tokens))
 
 
@@ -83,7 +83,7 @@ def step_seconds(
 def prefill_seconds(
     cost: StepCost, *, tokens: float, context: float, token_budget: float, running: float, kv_tokens: float
 ) -> float:
-    """From the start of a step to the end of the one that computes the last of `tokens` queued prompt tokens."""
+    """From the start of a step to the end of the step that computes the last of `tokens` queued prompt tokens."""
     num_steps = ceil(tokens / tokens_per_step(token_budget, running))
     every_step = step_seconds(cost, running=running, kv_tokens=kv_tokens) + cost.prefill_step
     return num_steps * every_step + cost.prefill_token * tokens + cost.prefill_context * context
@@ -95,7 +95,7 @@ def tokens_per_step(token_budget: float, running: float) -> float:
 
 
 class Backlog:
-    """A replica's work as it goes on in time, as far as it delays a prompt. Made for one prediction and thrown away."""
+    """A replica's work in the course of time, as far as a prompt is delayed by it. Made for one prediction."""
 
     __slots__ = ("context", "cost", "every_step", "per_step", "rest", "running", "tokens")
 
@@ -123,14 +123,14 @@ class Backlog:
         context_per_token: float | None = None,
         begun_with: Sequence[Work] = (),
     ) -> "Backlog":
-        """As of the load line. `num_ended`: of its running sequences, how many are known to have ended since.
-        `begun_with`: prompts that came too late for its figures, but not for the running step.
+        """As of the load line. `num_ended`: running sequences known to have ended since. `begun_with`: prompts in the
+        running step, but too late for the line's figures.
 
-        The line counts the running step's prompt tokens as queued still; what their contexts are it does not say. Where
-        `context_per_token` is not known, they are taken for prompts of equal length, nothing of which is cached.
+        The line counts the running step's prompt tokens as still queued, and has no contexts. Where `context_per_token`
+        is not known, prompts of equal length without cached tokens are assumed.
 
-        A step that takes longer than expected is expected to take as long again as it is late: a replica that hangs
-        loses its attraction by and by.
+        A late step is expected to take as much longer as the step is late already: a hanging replica loses attraction
+        gradually.
         """
         share = max(0.0, 1.0 - num_ended / load.running) if load.running else 0.0
         backlog = cls(
@@ -146,7 +146,7 @@ class Backlog:
         return backlog
 
     def join(self, work: Work) -> None:
-        """One more prompt comes. An engine that does nothing begins a step with it at once."""
+        """One more prompt comes. An idle engine begins a step with the prompt at once."""
         is_idle = not (self.rest or self.tokens or self.running)
         self.tokens += work.tokens
         self.context += work.context
@@ -186,7 +186,7 @@ class Backlog:
         )
 
     def _begin_step(self) -> None:
-        """The next step begins, with what it takes from the queue."""
+        """The next step begins, with prompt tokens from the queue."""
         tokens = min(self.tokens, self.per_step)
         self.rest = self._step_seconds(tokens) if tokens or self.running else 0.0
         self._take(tokens)
@@ -216,13 +216,13 @@ def predicted_ttft(
     context_per_token: float | None = None,
     loading: float = 0.0,
 ) -> float:
-    """From dispatch to first token of a prompt with this work, if it is sent to the replica of this load `now`.
+    """From dispatch to first token of a prompt with this work, if sent `now` to the replica of this load.
 
-    `unseen`: what was dispatched to it that the load's figures do not include, in order: they are those of the end of
-    the last step, so what came before the running one began is part of it. `num_ended`: requests that the load
+    `unseen`: dispatched prompts that the load's figures (as of the end of the last step) do not include, in order;
+    prompts from before the start of the running step are part of that step. `num_ended`: requests that the load
     includes and that ended since. `context_per_token`: of the load's queued tokens, where known. `loading`: seconds
-    until its adapter is where the engine computes. Waiting for a free slot is not part of it: such a replica is no
-    candidate.
+    until the adapter is in the engine's memory. Waiting for a free slot is not included: replicas without one are no
+    candidates.
     """
     step_began = load.time - load.step_age_seconds
     begun_with = [each.work for each in unseen if each.at <= step_began]

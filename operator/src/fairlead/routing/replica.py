@@ -52,7 +52,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica with room for one request, seen at one moment for its prompt."""
+    """A replica with room for one request, as seen at one moment for its prompt."""
 
     replica: Replica
     num_in_flight: int

@@ -108,7 +108,7 @@ class Router:
         return found
 
     def lacks(self, adapter: str) -> bool:
-        """Whether all replicas have told their adapters, this one not among them."""
+        """Whether all replicas have told their adapters, and none has this adapter."""
         if not self.replicas or self.holders(adapter):
             return False
         return all(each.limits is not None for each in self.replicas)
@@ -146,9 +146,9 @@ class Router:
         return heard or found
 
     def foreseen_ttft(self, prompt: Prompt, num_ahead: int, now: float) -> float | None:
-        """Seconds from now to the first token of a prompt behind `num_ahead` waiting ones, when nobody has room.
+        """Seconds from now to the first token of a prompt behind `num_ahead` waiting prompts, when no replica has room.
 
-        The wait for a slot, then the way through the best replica, or through its present queue if that is longer. None
+        The wait for a slot, then the way through the best replica, or through the present queue if that is longer. None
         = step costs are unknown, or no request has ended yet to tell how long slots are held.
         """
         well = self._well(now)

@@ -1,15 +1,14 @@
-"""How long a line takes: it is worked off as fast as slots come free. Pure arithmetic; routers and the autoscaler share
-it.
+"""How long a waiting line takes, given how fast slots come free. Pure arithmetic, for routers and the autoscaler.
 
-While all slots are taken, each is held for D seconds, so slots / D come free per second, and whoever needs k more of
-them than are free waits
+While all slots are taken, each is held for D seconds, so slots / D come free per second, and a request that needs k
+slots more than are free waits
 
     W = k · D / slots
 
-D is what requests were seen to hold their slot for, and never less than what the steps cost: output tokens per request
-· a step of full slots + the prefill of one request for each slot (in D seconds every slot is filled anew once). What
-was seen is right where steps take longer than they should; what steps cost is right at once where the slots have just
-filled, and what was seen were short steps.
+D is the measured time for which requests hold a slot, and at least the cost of the steps: output tokens per request · a
+step of full slots + the prefill of one request per slot (in D seconds every slot is filled anew once). Measured times
+are right where steps take longer than modelled; the steps' cost is right where slots have just filled, and measured
+steps were short.
 
 An example (a test computes it): base 10 ms, prefill_token 0.1 ms, decode_seq 1 ms; 10 slots, requests of 50 uncached
 and 20 output tokens. D = 20 · (10 + 10) + 10 · 5 = 450 ms, so a slot comes free every 45 ms; the third in line waits
@@ -38,7 +37,7 @@ def slot_seconds(
 
 
 def seconds_to_slot(num_short: float, per_second: float) -> float:
-    """W: until so many more slots have come free; 0 where there are enough, infinite where none ever does."""
+    """W: seconds until so many more slots have come free; 0 = enough are free, infinite = none ever comes free."""
     if num_short <= 0.0:
         return 0.0
     return num_short / per_second if per_second > 0.0 else inf
@@ -53,11 +52,11 @@ class SlotUse:
     work: Work = NO_WORK
     """Its prompt, as far as it was to be computed."""
     num_generated: float | None = None
-    """Its output tokens; None where they are not known, or came from several sequences at once."""
+    """None = not known, or of several sequences at once."""
 
 
 class HeldBook:
-    """What the last requests of one model took, on whichever replica."""
+    """Slot times of one model's last requests, on any replica."""
 
     def __init__(self) -> None:
         self._held: deque[SlotUse] = deque(maxlen=WINDOW)

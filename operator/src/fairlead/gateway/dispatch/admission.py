@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 PUMP_GAP_SECONDS = 0.005
 """Least time between two looks at the line because of load lines, of which replicas send many a second."""
 LULL_SECONDS = 1.0
-"""A line that begins after so long without waiting requests is told at once, others in their turn."""
+"""A line that begins after so many seconds without waiting requests is told at once, other lines in their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class ModelPool:
         self.pump()
 
     def load_changed(self, uid: str, load: Load | None) -> None:
-        """A replica of this pool has told its load; None: its last load does not hold any more."""
+        """A replica of this pool has told its load; None = the last load is no longer valid."""
         self._hangs.told(uid, load)
         if load is not None:
             self.router.told(uid, load)
@@ -180,7 +180,7 @@ class ModelPool:
             self._next_pump = self._loop.call_at(max(self.now(), self._pumped_at + PUMP_GAP_SECONDS), self.pump)
 
     def remove(self) -> None:
-        """The LLMDeployment is gone: waiting requests are refused, and so are retried ones."""
+        """The LLMDeployment is gone: waiting requests are refused, and retried requests too."""
         self._line.refuse_all(lambda: self._refusal(QueueOutcome.MODEL_REMOVED))
         self.pool = Pool(self.model, (), Outlook(False, "It was deleted."))
         self._take_replicas()
@@ -247,8 +247,8 @@ class ModelPool:
         return claims
 
     def _stays(self, ticket: RequestTicket, claims: Claims, now: float) -> bool:
-        """Whether later tickets may pass this one without a claim. Isolated suspects hold up nobody; one makes all
-        others stay."""
+        """Whether later tickets may pass this ticket without a claim. Isolated suspects hold up nobody; a suspect in
+        line holds up all others."""
         if self._lacks_adapter(ticket):
             return True
         if not ticket.is_suspect:
@@ -281,8 +281,8 @@ class ModelPool:
             raise
 
     def _foresee(self, ticket: RequestTicket, ttft_seconds: float | None, now: float) -> None:
-        """Once, when the prompt has been read and the request goes or begins to wait, so the operator hears before its
-        turn."""
+        """Called once, when the prompt has been read and the request goes or begins to wait, so the operator hears
+        before the request's turn."""
         if ticket.foreseen_at is None:
             ticket.foresee(ttft_seconds, now)
             if ticket.request.stream and ttft_seconds is not None:
@@ -345,7 +345,7 @@ class ModelPool:
         return not self.pool.replicas and not self.pool.outlook.starting
 
     def _lacks_adapter(self, ticket: RequestTicket) -> bool:
-        """Whether all ready replicas have told their adapters, and none serves the ticket's."""
+        """Whether all ready replicas have told their adapters, and the ticket's adapter is on none."""
         adapter = ticket.request.adapter
         return adapter is not None and self.router.lacks(adapter)
 
@@ -357,7 +357,7 @@ class ModelPool:
 
     def _raise_if_unfit(self, ticket: RequestTicket) -> None:
         """Raises OpenAIError where no replica could ever serve the request. Without replicas the limits of the last
-        ones decide, or else the spec's, so that nothing is started in vain."""
+        replicas decide, or else the spec's, so that nothing is started in vain."""
         prompt = ticket.prompt
         misfit: PromptError | None = None
         if self._lacks_adapter(ticket):

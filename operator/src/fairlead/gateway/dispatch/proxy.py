@@ -56,7 +56,7 @@ MAX_BYTES = 64 * 2**20
 
 class ReplyRoom:
     """Memory for one model's large answers: beyond MAX_BYTES later answers, and their engines, wait for earlier
-    ones."""
+    answers."""
 
     def __init__(self) -> None:
         self._held: dict[object, int] = {}
@@ -78,7 +78,7 @@ class ReplyRoom:
 
 
 PIECE_BYTES = 8 * 1024
-"""Bytes of a stream that are processed in one go: a hundred events with usage, some 0.3 ms."""
+"""Bytes of a stream processed without a pause: a hundred events with usage, some 0.3 ms."""
 _EVENT_STREAM = b"text/event-stream"
 _REASON = HEADER_REASON.encode()
 _REPLICA = HEADER_REPLICA.encode()
@@ -132,7 +132,7 @@ class Proxy:
         client: Client,
         seen: Observation,
     ) -> None:
-        """Serves `request` from the chosen replica to the end of its answer, even if that is an error.
+        """Serves `request` from the chosen replica to the end of the answer, even of an error.
 
         `served_name`: of the model, for replicas that have not told their own. Raises ReplicaFailed.
         """
@@ -212,7 +212,7 @@ class Proxy:
 
     async def _fed(self, events: UsageFilter, response: Connection) -> AsyncIterator[bytes]:
         """The bytes for the client, as they come. Large chunks, as from an engine that answers without end, are cut
-        into pieces, and other tasks run between them."""
+        into pieces, and other tasks run between pieces."""
         share = None
         while chunk := await response.chunk():
             if len(chunk) <= PIECE_BYTES:

@@ -1,8 +1,8 @@
-"""A pool's watch on its replicas: new ones warm up, and hanging ones are logged.
+"""A pool's watch on its replicas: new replicas warm up, and hanging replicas are logged.
 
 Before a new replica's engine has told its tokenizer, prompts cannot be tokenised for the replica, and every gateway
-would take all its slots for free. `routing/replica_state.py` decides what a hang means for requests. The pool calls
-both classes when replicas or loads change.
+would take all its slots for free. `routing/replica_state.py` decides how requests avoid hanging replicas. The pool
+calls both classes when replicas or loads change.
 """
 
 import logging
@@ -14,7 +14,7 @@ from fairlead.routing.replica_state import is_hanging
 logger = logging.getLogger(__name__)
 
 WARM_UP_SECONDS = 2.0
-"""Longest time that a new replica gets no requests while its engine has told neither model, cache nor load."""
+"""Longest time without requests for a new replica whose engine has told neither model, cache nor load."""
 
 
 class WarmUps:

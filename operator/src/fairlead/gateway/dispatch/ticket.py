@@ -19,7 +19,7 @@ from fairlead.routing.router import Router
 from fairlead.routing.suspects import Suspicion
 
 _PLURAL_FIELDS = ("n", "best_of")
-"""With these fields tokens come side by side, and their number says nothing about time."""
+"""With these fields tokens come side by side, and their number does not measure time."""
 
 PATIENCE_SECONDS = 3.0
 """How long a suspect waits at most for a replica where nobody else's prompt is being computed."""
@@ -65,7 +65,7 @@ class Attempt:
         self.router.accepted(self.sent)
 
     def first_token(self, *, whole: bool = False) -> None:
-        """The first token came: the prompt is computed. `whole`: with all other tokens, so the time of the first is
+        """The first token came: the prompt is computed. `whole`: all tokens came together, so the time of the first is
         unknown."""
         self.router.first_token(self.sent, self.now(), learn=not whole)
         self.on_first_token()
@@ -160,8 +160,8 @@ class WaitingLine:
 
 
 MOST_FITTED = 16
-"""Waiting prompts that are compared with all replicas in one look; further ones claim every replica with their adapter.
-Bounds the time of a look at a long line in a fleet of unequal context lengths."""
+"""Waiting prompts compared with all replicas in one look; later prompts claim every replica with their adapter. Bounds
+the time of a look at a long line in a fleet of unequal context lengths."""
 
 
 class Claims:
@@ -191,7 +191,7 @@ class Claims:
         return self._router.holders(adapter) <= self.replicas
 
     def wait(self, adapter: str | None, prompt: Prompt | None) -> None:
-        """A request waits. `prompt`: None = unread, so every replica with the adapter is claimed."""
+        """A request waits. `prompt`: None = unread: every replica with the adapter is claimed."""
         if self.leaves_nothing(adapter):
             return
         if prompt is None or self._num_fitted == MOST_FITTED:

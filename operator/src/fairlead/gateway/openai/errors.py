@@ -153,7 +153,7 @@ def not_synced() -> OpenAIError:
 
 
 def shutting_down() -> OpenAIError:
-    """503: this gateway ends, and the time of its drain is over."""
+    """503: the gateway ends, and the time of its drain is over."""
     message = "This gateway is shutting down and could not finish the request; send it again."
     return overloaded(message, code="shutting_down", outcome=RequestOutcome.CUT)
 
@@ -171,7 +171,7 @@ def method_not_allowed(method: str, path: str, allowed: str) -> OpenAIError:
 
 
 def model_not_found(name: str, *, here: str | None = None) -> OpenAIError:
-    """404. `here`: the LLMDeployment chosen by path or Host, which does not have this name."""
+    """404. `here`: the LLMDeployment chosen by path or Host, without this name."""
     place = f" at {here}" if here else ""
     return OpenAIError(404, f"The model {name!r} does not exist{place}.", param="model", code="model_not_found")
 

@@ -57,7 +57,7 @@ _number: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _OTHER_NAMES = ("cache_salt", "pooling", *_LIMITS)
 TOKENS_PER_IMAGE = 1000
-"""Estimate for an undecoded image, that of a picture of one megapixel."""
+"""Estimate for an undecoded image: the tokens of a one-megapixel picture."""
 _OVER_ALL = (b'"mean"', b'"max"')
 """What `pooling` says where every token is computed."""
 NO_LIMIT = AnswerLimit.of(None)
@@ -75,7 +75,7 @@ class PromptBound:
     """Of its answers."""
 
     def excess(self, max_model_len: int) -> PromptError | None:
-        """Why engines with this context would refuse the prompt whatever their tokenizer; None = they may accept."""
+        """Why engines with this context would refuse the prompt with any tokenizer; None = they may accept."""
         or_more = not self.is_exact
         if self.num_tokens >= max_model_len:
             return PromptTooLong(self.place, self.num_tokens, max_model_len, or_more=or_more)

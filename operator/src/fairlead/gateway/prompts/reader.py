@@ -100,8 +100,8 @@ class Tokenizers:
         return next(iter(self._failed.get(digest, {}).values()), None)
 
     async def add(self, info: ModelBrief, told: bytes | None) -> None:
-        """Makes this engine's tokenizer known. `told`: the engine's whole answer; None = not at hand. A tokenizer that
-        cannot be loaded is logged, and its engines tokenise."""
+        """Makes the engine's tokenizer known. `told`: the engine's whole answer; None = not at hand. An unloadable
+        tokenizer is logged, and its engines tokenise."""
         if told is not None and self._known.get(info.digest) is None:
             key = info.digest, await asyncio.to_thread(lambda: blake2b(told).digest())
             if self._known.get(info.digest) is None and key[1] not in self._failed.get(info.digest, {}):
