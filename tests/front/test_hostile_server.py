@@ -13,7 +13,7 @@ import pytest
 from fairlead_engine.front import front_proxy
 from fairlead_engine.front.foreign_engine import NotServing
 from fairlead_engine.front.front_config import FrontConfig
-from fairlead_engine.front.vllm_server import read_cache, read_gauges
+from fairlead_engine.front.zmq_servers import VllmServer
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.fronts import Front, front_with
 from fairlead_testing.raw_server import listening
@@ -78,12 +78,12 @@ async def test_a_server_that_answers_anything_is_waited_for(
 @pytest.mark.parametrize("blocks", ["0", "-1", str(2**63), str(10**400), "many"])
 def test_a_cache_of_any_size_is_none(blocks: str) -> None:
     with pytest.raises(NotServing):
-        read_cache(METRICS.replace('"100"', f'"{blocks}"'))
+        VllmServer.read_cache(METRICS.replace('"100"', f'"{blocks}"'))
 
 
 @pytest.mark.parametrize(("told", "waiting"), [("-5", 0), ("3.0", 3), ("1e300", 2**40)])
 def test_numbers_of_any_kind_are_made_into_such_as_there_may_be(told: str, waiting: int) -> None:
-    assert read_gauges(METRICS.replace("waiting 0", f"waiting {told}")).waiting == waiting
+    assert VllmServer.read_gauges(METRICS.replace("waiting 0", f"waiting {told}")).waiting == waiting
 
 
 STREAM = (

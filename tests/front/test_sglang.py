@@ -10,10 +10,10 @@ import aiohttp
 import msgspec
 import pytest
 
+from fairlead_engine.front.event_subscription import decode_events
 from fairlead_engine.front.foreign_engine import NotServing, Stored
 from fairlead_engine.front.front_config import FrontConfig
-from fairlead_engine.front.sglang_server import SglangServer, read_gauges
-from fairlead_engine.front.vllm_events import decode_events
+from fairlead_engine.front.zmq_servers import SglangServer
 from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_sglang import VERSION, FakeSglang
@@ -116,9 +116,9 @@ def test_what_waits_is_not_counted_twice() -> None:
         'sglang:num_queue_reqs{priority="0"} 3.0\nsglang:num_queue_reqs{priority="7"} 2.0\n'
         'sglang:token_usage{a="b"} 0.25\nsglang:realtime_tokens_total{mode="decode"} 7.0\n'
     )
-    gauges = read_gauges(text)
+    gauges = SglangServer.read_gauges(text)
     assert (gauges.waiting, gauges.kv_usage_ratio, gauges.num_tokens) == (5, 0.25, 7)
-    assert read_gauges("sglang:max_total_num_tokens 1600.0\n").waiting == 0  # before its first step
+    assert SglangServer.read_gauges("sglang:max_total_num_tokens 1600.0\n").waiting == 0  # before its first step
 
 
 async def test_its_errors_get_the_envelope_that_clients_know(folder: Path, http: aiohttp.ClientSession) -> None:

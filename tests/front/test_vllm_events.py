@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead_engine.front.event_subscription import MalformedEvents, decode_events
 from fairlead_engine.front.foreign_engine import Cleared, Removed, Stored
-from fairlead_engine.front.vllm_events import MalformedEvents, decode_events
 
 STORED: dict[str, Any] = {
     "block_hashes": [11, 12],

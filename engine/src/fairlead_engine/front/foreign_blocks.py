@@ -1,15 +1,15 @@
 """A server's blocks under the names that gateways know: events → changes of a set of our own hashes. Pure.
 
-A foreign hash cannot be computed here, but its event says which tokens are in the block and which block is before it:
-so each gets the hash that a gateway computes for a prompt with these tokens. A block whose history is not known has no
-such name, and neither has what follows it.
+A server's own block hash cannot be computed here, but its event names the tokens in the block and the block before it.
+From these follows the hash that a gateway computes for a prompt with the same tokens. A block with unknown history gets
+no such hash, nor do the blocks behind it.
 
-While events may be missed, or where there are none, the server is also taken to hold the prompts that it has computed,
-the last used ones, as many as it has blocks: an approximation that knows no eviction but its own. Of a server whose
-cache is a number of places for sequences, what these hold (`sequence_places.py`).
+While events may be missed, and for servers without events, a computed prompt counts as held: the most recently used
+prompts, up to the server's number of blocks. This approximation knows no eviction but its own. llama.cpp's cache is a
+number of places, each with the sequence that it computed last: `SequencePlaces` follows them by that server's rules.
 
-Gateways are told of no more blocks than there are, of the last that came: a server may keep others elsewhere, and what
-was removed while events were missed is in the books until it is told of again.
+Gateways hear of at most as many blocks as the server has, the newest ones: servers may keep more elsewhere, and blocks
+removed while events were missed stay in the books until events name them again.
 """
 
 from collections import Counter
@@ -28,11 +28,70 @@ from fairlead_engine.front.foreign_engine import (
     Resumed,
     Stored,
 )
-from fairlead_engine.front.sequence_places import SequencePlace, SequencePlaces
 from fairlead_protocol.blocks import DIGEST_SIZE, ROOT, BlockHash, extra_bytes, hash_block
 
 _SPARE = 4
 """So many times the blocks that there are may be in the books: others were removed unseen."""
+
+
+LEAST_SHARE = 0.1
+"""Of a prompt, that a place has to hold to be chosen for it."""
+
+
+@dataclass(slots=True, eq=False)
+class SequencePlace:
+    """One of them."""
+
+    names: tuple[BlockHash, ...] = ()
+    """Blocks that it holds."""
+    is_busy: bool = False
+
+
+class SequencePlaces:
+    """Those of one server, the least recently used first."""
+
+    def __init__(self, num_places: int) -> None:
+        self._places = [SequencePlace() for _ in range(num_places)]
+
+    def take(self, names: Sequence[BlockHash]) -> SequencePlace | None:
+        """A sequence of this prompt begins, in the place that is returned; None = it waits for one."""
+        free = [place for place in self._places if not place.is_busy]
+        if not free:
+            return None
+        best = max(free, key=lambda place: _num_common(place.names, names))
+        num_common = _num_common(best.names, names)
+        if num_common <= LEAST_SHARE * len(names):
+            best, num_common = free[0], _num_common(free[0].names, names)
+        best.names, best.is_busy = best.names[:num_common], True
+        self._used(best)
+        return best
+
+    def computed(self, place: SequencePlace, names: Sequence[BlockHash]) -> None:
+        """The prompt in this place is computed."""
+        place.names = tuple(names)
+
+    def left(self, place: SequencePlace) -> None:
+        """Its sequence is over; what it held stays until another comes."""
+        place.is_busy = False
+        self._used(place)
+
+    def clear(self) -> None:
+        """Nothing is held any more."""
+        for place in self._places:
+            place.names = ()
+
+    def held(self) -> Iterator[tuple[BlockHash, ...]]:
+        """Blocks of each place that another sequence may take."""
+        return (place.names for place in self._places if not place.is_busy)
+
+    def _used(self, place: SequencePlace) -> None:
+        self._places.remove(place)
+        self._places.append(place)
+
+
+def _num_common(held: Sequence[BlockHash], names: Sequence[BlockHash]) -> int:
+    return next((index for index, pair in enumerate(zip(held, names, strict=False)) if pair[0] != pair[1]),
+                min(len(held), len(names)))  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.errors import QueueFull
-from fairlead_engine.front.foreign_blocks import ForeignBlocks
+from fairlead_engine.front.foreign_blocks import ForeignBlocks, SequencePlace
 from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, ForeignEngine, ForeignModel, NotServing
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.passing_requests import PassingRequest, PassingRequests
-from fairlead_engine.front.sequence_places import SequencePlace
 from fairlead_engine.types import EngineLoad
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import StepCost

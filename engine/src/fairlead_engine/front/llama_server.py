@@ -7,8 +7,7 @@ import msgspec
 
 from fairlead_engine.front.foreign_engine import MOST_TOKENS, BlockEvent, ForeignModel, Gauges, NotServing
 from fairlead_engine.front.front_config import FrontConfig
-from fairlead_engine.front.prometheus_lines import total, values
-from fairlead_engine.front.server_questions import Busy, ServerQuestions
+from fairlead_engine.front.server_questions import Busy, ServerQuestions, total, values
 
 _WAITING, _RUNNING = "llamacpp:requests_deferred", "llamacpp:requests_processing"
 _TOKENS = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total")
