@@ -18,9 +18,9 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
 from fairlead_engine.demo import resolve_model
+from fairlead_engine.download import pickled_weights
 from fairlead_engine.download.downloader import DownloadOrders, download, free_bytes
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
-from fairlead_engine.download.pickled_weights import PickledWeights
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
@@ -116,10 +116,9 @@ def test_a_gguf_stays_as_it_is_and_answers_as_what_its_blocks_mean(
 
 
 def convert(folder: Path) -> dict[str, torch.Tensor]:
-    converter = PickledWeights()
-    assert converter.applies(folder)
-    converter.convert(folder)
-    assert not converter.applies(folder)
+    assert pickled_weights.pickled_files(folder)
+    pickled_weights.convert(folder)
+    assert not pickled_weights.pickled_files(folder)
     return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
 
 
@@ -255,7 +254,7 @@ def test_room_for_both_forms_is_asked_for_first(
 
 def test_no_download_imports_torch_unless_it_converts() -> None:
     program = (
-        "import sys, fairlead_engine.commands.models_command, fairlead_engine.download.converters\n"
+        "import sys, fairlead_engine.commands.models_command, fairlead_engine.download.downloader\n"
         "sys.exit(' '.join(sorted({'torch', 'numpy', 'obstore'} & set(sys.modules))) or 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

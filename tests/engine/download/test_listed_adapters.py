@@ -25,7 +25,7 @@ from fairlead_engine.download.listed_adapters import Habits, ListedAdapters
 from fairlead_engine.download.models_folder import ModelsFolder, is_held, read_manifest
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
-from fairlead_engine.download.selection import Kind
+from fairlead_engine.download.selection import SourceKind
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
 from fairlead_protocol.downloads import DownloadFailure, SourcesReport, SourceState
 
@@ -138,17 +138,17 @@ async def test_progress_is_told_and_a_download_ends_when_it_is_listed_no_more(hu
 async def test_a_source_is_either_a_model_or_an_adapter(hub: LoopbackHub, tmp_path: Path) -> None:
     models = ModelsFolder(tmp_path)
 
-    async def fetch(source: str, kind: Kind) -> Path:
+    async def fetch(source: str, kind: SourceKind) -> Path:
         return await download(DownloadOrders(source=source, models=models, kind=kind), Reporter(source))
 
-    await fetch("hf://acme/pirate", Kind.ADAPTER)
-    for source, kind in (("hf://acme/pirate", Kind.MODEL), ("hf://acme/poet", Kind.MODEL)):
+    await fetch("hf://acme/pirate", SourceKind.ADAPTER)
+    for source, kind in (("hf://acme/pirate", SourceKind.MODEL), ("hf://acme/poet", SourceKind.MODEL)):
         with pytest.raises(DownloadError, match="is an adapter and no model") as caught:
             await fetch(source, kind)
         assert caught.value.reason == DownloadFailure.SOURCE_NOT_FOUND
-    await fetch("hf://acme/model", Kind.MODEL)
+    await fetch("hf://acme/model", SourceKind.MODEL)
     with pytest.raises(DownloadError, match="it is a model"):
-        await fetch("hf://acme/model", Kind.ADAPTER)
+        await fetch("hf://acme/model", SourceKind.ADAPTER)
 
 
 def test_the_program_answers_until_it_is_told_to_end(hub: LoopbackHub, tmp_path: Path) -> None:

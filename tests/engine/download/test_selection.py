@@ -3,14 +3,14 @@
 import pytest
 
 from fairlead_engine.download.remote import DownloadError, RemoteFile
-from fairlead_engine.download.selection import Kind, needed
+from fairlead_engine.download.selection import SourceKind, needed
 from fairlead_protocol.downloads import DownloadFailure
 
 ALL = frozenset({".safetensors", ".bin", ".pt", ".gguf"})
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 
 
-def chosen(*paths: str, suffixes: frozenset[str] = ALL, kind: Kind = Kind.MODEL) -> set[str]:
+def chosen(*paths: str, suffixes: frozenset[str] = ALL, kind: SourceKind = SourceKind.MODEL) -> set[str]:
     return {file.path for file in needed([RemoteFile(path) for path in paths], "hf://a/b", suffixes, kind)}
 
 
@@ -69,7 +69,7 @@ def test_weights_that_nothing_reads_are_not_fetched() -> None:
     ],
 )
 def test_what_an_adapter_needs(listed: list[str], left_out: list[str]) -> None:
-    assert chosen(*listed, *left_out, kind=Kind.ADAPTER) == set(listed)
+    assert chosen(*listed, *left_out, kind=SourceKind.ADAPTER) == set(listed)
 
 
 def test_a_model_beside_an_adapter_is_taken_without_it() -> None:
@@ -82,7 +82,7 @@ def test_a_model_beside_an_adapter_is_taken_without_it() -> None:
 )
 def test_what_is_no_adapter(listed: list[str]) -> None:
     with pytest.raises(DownloadError) as caught:
-        chosen(*listed, kind=Kind.ADAPTER)
+        chosen(*listed, kind=SourceKind.ADAPTER)
     assert caught.value.reason == DownloadFailure.SOURCE_NOT_FOUND
     assert "hf://a/b holds no adapter, which has adapter_config.json" in caught.value.message
     assert ("it is a model" in caught.value.message) == ("config.json" in listed)

@@ -17,8 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead_engine.download.certificates import PUT_CERTIFICATE
 from fairlead_engine.download.limits import paced
-from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, RemoteFile, SourceListing
-from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revision_of
+from fairlead_engine.download.remote import (
+    LARGEST_LIST,
+    SUMS,
+    Changed,
+    DownloadError,
+    Interrupted,
+    RemoteFile,
+    SourceListing,
+    read_sums,
+    revision_of,
+)
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
 

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from fairlead_engine.download import archive, converters
+from fairlead_engine.download import archive, pickled_weights
 from fairlead_engine.download.limits import listed, paced
 from fairlead_engine.download.models_folder import (
     MANIFEST,
@@ -27,14 +27,21 @@ from fairlead_engine.download.models_folder import (
     touch,
 )
 from fairlead_engine.download.part_file import PART, PartFile, in_thread
-from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Remote, RemoteFile, SourceListing
-from fairlead_engine.download.remotes import remote_of
+from fairlead_engine.download.remote import (
+    Changed,
+    DownloadError,
+    Interrupted,
+    Remote,
+    RemoteFile,
+    SourceListing,
+    remote_of,
+)
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine.download.selection import (
     ADAPTER_WEIGHTS,
     GGUF_FILE,
     SINGLE_FILE,
-    Kind,
+    SourceKind,
     check_kind,
     check_path,
     needed,
@@ -42,6 +49,8 @@ from fairlead_engine.download.selection import (
 from fairlead_protocol.downloads import DownloadFailure, DownloadStage
 from fairlead_protocol.model_sources import parse_source
 
+_SUFFIXES = frozenset({".safetensors", ".gguf"}) | pickled_weights.SUFFIXES
+"""Of weights that the engine reads, or that are converted."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _WAIT_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -61,7 +70,7 @@ class DownloadOrders:
 
     source: str
     models: ModelsFolder
-    kind: Kind = Kind.MODEL
+    kind: SourceKind = SourceKind.MODEL
     """What it is to be: it decides what is fetched."""
     size_limit: int | None = None
     """Bytes that all models in the folder may have; None = as many as the disk."""
@@ -152,7 +161,7 @@ class _Run:
         return await self._complete()
 
     def _needed(self, files: tuple[RemoteFile, ...]) -> tuple[RemoteFile, ...]:
-        return needed(files, self._orders.source, converters.suffixes(), self._orders.kind)
+        return needed(files, self._orders.source, _SUFFIXES, self._orders.kind)
 
     def _keep_what_fits(self, files: tuple[RemoteFile, ...], where: Path) -> None:
         """Of what an earlier run has left: all of the same revision, and whatever has a digest that is listed again."""
@@ -176,7 +185,7 @@ class _Run:
         self._claim(total)
         self._models.plan(self._orders.source, plan)
         there = sum(path.stat().st_size for path in where.rglob("*") if path.is_file())
-        missing = total - there + (_packed_bytes(files) if self._listing.is_packed else converters.extra_bytes(files))
+        missing = total - there + _twice_bytes(files)
         free = free_bytes(self._models.path)
         if missing > free:
             raise DownloadError(
@@ -293,13 +302,12 @@ class _Run:
         shutil.rmtree(where)
 
     async def _convert(self) -> None:
-        for converter in converters.CONVERTERS:
-            if converter.applies(self._staging):
-                self._reporter.stage(DownloadStage.CONVERTING)
-                await in_thread(converter.convert, self._staging)
-                self._digests.clear()
-                if self._orders.kind is Kind.ADAPTER:
-                    (self._staging / SINGLE_FILE).rename(self._staging / ADAPTER_WEIGHTS[0])
+        if pickled_weights.pickled_files(self._staging):
+            self._reporter.stage(DownloadStage.CONVERTING)
+            await in_thread(pickled_weights.convert, self._staging)
+            self._digests.clear()
+            if self._orders.kind is SourceKind.ADAPTER:
+                (self._staging / SINGLE_FILE).rename(self._staging / ADAPTER_WEIGHTS[0])
 
     async def _complete(self) -> Path:
         self._reporter.stage(DownloadStage.VERIFYING)
@@ -365,9 +373,11 @@ def free_bytes(folder: Path) -> int:
     return figures.f_bavail * figures.f_frsize
 
 
-def _packed_bytes(files: tuple[RemoteFile, ...]) -> int:
-    """What unpacking takes beside the archives, until those are deleted, if they are not compressed."""
-    return sum(file.size or 0 for file in files if file.packing is not None)
+def _twice_bytes(files: tuple[RemoteFile, ...]) -> int:
+    """Disk space for the second copy of files that are unpacked (if uncompressed) or converted, and deleted then."""
+    packed = [file for file in files if file.packing is not None]
+    pickled = [file for file in files if PurePosixPath(file.path).suffix in pickled_weights.SUFFIXES]
+    return sum(file.size or 0 for file in packed or pickled)
 
 
 async def _patiently(

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from fairlead_engine.download.downloader import DownloadOrders, download
-from fairlead_engine.download.models_folder import HeldModel, ModelsFolder, hold_model
+from fairlead_engine.download.models_folder import ModelsFolder, hold_model
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
-from fairlead_engine.download.selection import Kind
+from fairlead_engine.download.selection import SourceKind
 from fairlead_protocol.downloads import DownloadFailure, DownloadStage, SourcesReport, SourceState
 from fairlead_protocol.model_sources import SourceError, parse_source
 
@@ -47,7 +48,7 @@ class ListedAdapters:
         self, listing: Path, models: ModelsFolder, *, size_limit: int | None = None, habits: Habits | None = None
     ) -> None:
         self._listing = listing
-        self._orders = DownloadOrders(source="", models=models, kind=Kind.ADAPTER, size_limit=size_limit)
+        self._orders = DownloadOrders(source="", models=models, kind=SourceKind.ADAPTER, size_limit=size_limit)
         self._habits = habits or Habits()
         self._gate = asyncio.Semaphore(self._habits.at_once)
         self._kept: dict[str, _Kept] = {}
@@ -86,7 +87,7 @@ class _Kept:
         self._reporter: Reporter | None = None
         self._failure: DownloadError | None = None
         self._folder: Path | None = None
-        self._held: HeldModel | None = None
+        self._held: BinaryIO | None = None
         self._task = asyncio.create_task(self._keep(habits.first_pause_seconds))
 
     def state(self) -> SourceState:
@@ -102,7 +103,7 @@ class _Kept:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._held is not None:
-            self._held.__exit__()
+            self._held.close()
 
     async def _keep(self, pause_seconds: float) -> None:
         while not await self._attempt():

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -69,33 +69,20 @@ class DownloadPlan(msgspec.Struct, kw_only=True, frozen=True):
 Known = TypeVar("Known", ModelManifest, DownloadPlan)
 
 
-class HeldModel:
-    """A shared lock on a model: nobody removes it until the end of the block, or of the process."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def __enter__(self) -> "HeldModel":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-
-def hold_model(folder: Path) -> HeldModel | None:
-    """Holds a downloaded model that an engine serves; None = the folder is not a downloaded one."""
-    path = folder / MANIFEST
+def hold_model(folder: Path) -> BinaryIO | None:
+    """Locks a downloaded model that an engine serves: nobody removes it until the file is closed, or the process ends.
+    None = the folder is not a downloaded model."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = (folder / MANIFEST).open("rb")
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        fcntl.flock(file, fcntl.LOCK_SH)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         _log.warning("no locks (flock) there: the model is served without being held", extra={"folder": str(folder)})
-    return HeldModel(descriptor)
+    return file
 
 
 class ModelsFolder:

@@ -1,8 +1,8 @@
-"""`.bin`, `.pt` and `.pth`: weights that torch pickled, written anew as safetensors.
+"""`.bin`, `.pt` and `.pth`: weights that torch pickled, rewritten as safetensors.
 
-A pickle is a program. torch's own reader of nothing but tensors (`weights_only`) takes it apart; one that asks for more
-is refused by the name of what it asks for, and nothing of it is run. What a file says of its tensors is held against
-its size before anything is written. Files are mapped into memory, one at a time: a model may be larger than that.
+A pickle is a program. torch's reader for tensors alone (`weights_only`) takes it apart; a pickle that calls anything
+else is refused by the name of the call, and nothing of it is run. The tensors' total size is compared with the file's
+before anything is written. Files are mapped into memory one at a time: a model may be larger than the memory.
 """
 
 import json
@@ -21,53 +21,49 @@ from fairlead_protocol.downloads import DownloadFailure
 if TYPE_CHECKING:
     from torch import Tensor
 
+SUFFIXES = frozenset({".bin", ".pt", ".pth"})
 _TARGET = ".converted"
-"""Folder of what is written, inside the model's."""
+"""Folder for the new files, inside the model's."""
 _INDEX = re.compile(r"pytorch_model\.(bin|pt|pth)\.index\.json")
 _WRAPPERS = ("state_dict", "model")
-"""Under which trainers put a model's tensors, beside their own."""
+"""Keys under which trainers store a model's tensors, beside keys of their own."""
 _ASKED_FOR = re.compile(r"GLOBAL ([\w.]+)")
-"""What torch says that a pickle wants to have called."""
+"""Torch's message about a call in a pickle."""
 _EXPANSION = 2
-"""Times a file's size that its tensors may have: tied ones are written twice, bombs a thousand times."""
+"""Most bytes of tensors per byte of file: tied tensors are written twice, bombs a thousand times."""
 _SLACK_BYTES = 1 << 20
 
 
-class PickledWeights:
-    """A converter (`converters.py`)."""
+def pickled_files(folder: Path) -> list[Path]:
+    """Files directly in the folder that `convert` rewrites."""
+    return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
 
-    suffixes = frozenset({".bin", ".pt", ".pth"})
 
-    def applies(self, folder: Path) -> bool:
-        return bool(self._files(folder))
+def convert(folder: Path) -> None:
+    """Rewrites the pickled weights of a folder in place, and deletes them. Runs in a thread. Raises DownloadError."""
+    from fairlead_engine.model.safetensors_writer import SafetensorsWriter
 
-    def convert(self, folder: Path) -> None:
-        from fairlead_engine.model.safetensors_writer import SafetensorsWriter
-
-        files, target = self._files(folder), folder / _TARGET
+    files, target = pickled_files(folder), folder / _TARGET
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    try:
+        writer, weight_map, file_of = SafetensorsWriter(target), _weight_map(folder), dict[str, str]()
+        for path in files:
+            for name, tensor in _tensors(path, weight_map, file_of):
+                writer.add(name, tensor)
+            writer.flush()
+        for name, file in (weight_map or {}).items():
+            if name not in file_of:
+                raise _failed(file, f"does not hold {name!r}, which its index places there")
+        if not file_of:
+            raise _failed(files[0].name, "holds no tensors")
+        writer.finish()
+        for path in target.iterdir():
+            path.rename(folder / path.name)
+    finally:
         shutil.rmtree(target, ignore_errors=True)
-        target.mkdir()
-        try:
-            writer, weight_map, file_of = SafetensorsWriter(target), _weight_map(folder), dict[str, str]()
-            for path in files:
-                for name, tensor in _tensors(path, weight_map, file_of):
-                    writer.add(name, tensor)
-                writer.flush()
-            for name, file in (weight_map or {}).items():
-                if name not in file_of:
-                    raise _failed(file, f"does not hold {name!r}, which its index places there")
-            if not file_of:
-                raise _failed(files[0].name, "holds no tensors")
-            writer.finish()
-            for path in target.iterdir():
-                path.rename(folder / path.name)
-        finally:
-            shutil.rmtree(target, ignore_errors=True)
-        for path in [*files, *_indexes(folder)]:
-            path.unlink()
-
-    def _files(self, folder: Path) -> list[Path]:
-        return sorted(path for path in folder.iterdir() if path.suffix in self.suffixes and path.is_file())
+    for path in [*files, *_indexes(folder)]:
+        path.unlink()
 
 
 def _tensors(

@@ -1,13 +1,19 @@
-"""What every scheme of sources has to offer: a listing, and bytes of a file from anywhere on. The rest, which is the
-same for all (what is fetched, in parallel, again, checked and put in its place), is `downloader.py`."""
+"""What a scheme of sources offers: a listing, and the bytes of a file from any offset on; and which class serves which
+scheme. The rest, the same for all schemes (choice, parallel fetching, retries, checks, moving into place), is
+`downloader.py`."""
 
-from collections.abc import AsyncIterator
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
 from fairlead_engine.errors import EngineError
 from fairlead_protocol.downloads import DownloadFailure
+from fairlead_protocol.model_sources import Source
 
 
 class DownloadError(EngineError):
@@ -81,3 +87,44 @@ class Remote(Protocol):
 
     async def close(self) -> None:
         """Ends what is open."""
+
+
+REMOTES: dict[str, str] = {
+    "hf": "fairlead_engine.download.hub:HubRemote",
+    "https": "fairlead_engine.download.web:WebRemote",
+    "s3": "fairlead_engine.download.buckets:BucketRemote",
+    "gs": "fairlead_engine.download.buckets:BucketRemote",
+    "az": "fairlead_engine.download.buckets:BucketRemote",
+    "oci": "fairlead_engine.download.oci_registry:OciRemote",
+}
+"""Scheme → `MODULE:CLASS`; the class is called with the `Source`, and takes credentials from the environment."""
+
+
+def remote_of(source: Source) -> Remote:
+    """The remote of a source. Raises DownloadError where its scheme has none."""
+    if (place := REMOTES.get(source.scheme)) is None:
+        known = ", ".join(f"{scheme}://" for scheme in REMOTES)
+        raise DownloadError(
+            DownloadFailure.SOURCE_NOT_SUPPORTED, f"{source.scheme}:// is not downloaded; these are: {known}"
+        )
+    module, _, name = place.partition(":")
+    return cast(Callable[[Source], Remote], getattr(import_module(module), name))(source)
+
+
+SUMS = "SHA256SUMS"
+"""The file's name."""
+LARGEST_LIST = 64 << 20
+"""Bytes of sums, or of an index: those of the largest models have a few."""
+_LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(?:\./)?(.+)")
+
+
+def read_sums(text: str) -> dict[str, str]:
+    """File → hex digest, of what sha256sum writes."""
+    found = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
+    return {match[2]: match[1].lower() for match in found if match}
+
+
+def revision_of(files: Iterable[RemoteFile], etags: Mapping[str, str]) -> str:
+    """What stands for a revision: it is another when a file is. `etags`: by path."""
+    facts = [(file.path, file.size, file.sha256, etags.get(file.path)) for file in files]
+    return "sha256:" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()

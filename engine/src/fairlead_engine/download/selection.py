@@ -54,7 +54,7 @@ GGUF_FILE = "model.gguf"
 _GGUF_SHARD = re.compile(r"(.*)-[0-9]+-of-[0-9]+\.gguf")
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     """What a source is to be."""
 
     MODEL = "model"
@@ -64,7 +64,7 @@ class Kind(StrEnum):
 
 
 def needed(
-    files: Iterable[RemoteFile], what: str, suffixes: Collection[str], kind: Kind = Kind.MODEL
+    files: Iterable[RemoteFile], what: str, suffixes: Collection[str], kind: SourceKind = SourceKind.MODEL
 ) -> tuple[RemoteFile, ...]:
     """Of `files`, those that serving `what` (a source, for messages) needs. `suffixes`: of weights that can be read, or
     converted. Raises DownloadError where nothing can be served."""
@@ -72,7 +72,7 @@ def needed(
     for path in by_path:
         check_path(path)
     check_kind(by_path, what, kind)
-    if kind is Kind.ADAPTER:
+    if kind is SourceKind.ADAPTER:
         return by_path[ADAPTER_CONFIG], next(by_path[path] for path in ADAPTER_WEIGHTS if path in by_path)
     weights = _safetensors(by_path)
     for suffix in OTHER_WEIGHTS:
@@ -97,17 +97,17 @@ def needed(
     return tuple(by_path[path] for path in sorted({*beside, *weights}))
 
 
-def check_kind(paths: Collection[str], what: str, kind: Kind) -> None:
+def check_kind(paths: Collection[str], what: str, kind: SourceKind) -> None:
     """Raises DownloadError where the files are of the other kind: before gigabytes are fetched for nothing."""
     is_adapter = ADAPTER_CONFIG in paths and any(path in paths for path in ADAPTER_WEIGHTS)
-    if kind is Kind.ADAPTER and not is_adapter:
+    if kind is SourceKind.ADAPTER and not is_adapter:
         hint = "; it is a model: name a folder that PEFT has saved" if "config.json" in paths else ""
         raise DownloadError(
             DownloadFailure.SOURCE_NOT_FOUND,
             f"{what} holds no adapter, which has {ADAPTER_CONFIG} and {' or '.join(ADAPTER_WEIGHTS)}{hint}",
         )
     others = any(path.endswith((".safetensors", *OTHER_WEIGHTS)) and path not in ADAPTER_WEIGHTS for path in paths)
-    if kind is Kind.MODEL and is_adapter and not others:
+    if kind is SourceKind.MODEL and is_adapter and not others:
         raise DownloadError(
             DownloadFailure.SOURCE_NOT_FOUND,
             f"{what} is an adapter and no model: name the model that it is for, and list it among the adapters",

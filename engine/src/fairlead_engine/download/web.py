@@ -14,9 +14,17 @@ from urllib.parse import quote
 
 from fairlead_engine.download import archive
 from fairlead_engine.download.http_reader import HttpReader, HttpRefused
-from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile, SourceListing
+from fairlead_engine.download.remote import (
+    LARGEST_LIST,
+    SUMS,
+    DownloadError,
+    Packing,
+    RemoteFile,
+    SourceListing,
+    read_sums,
+    revision_of,
+)
 from fairlead_engine.download.selection import ADAPTER_WEIGHTS, INDEX_FILE, SETTINGS, SINGLE_FILE
-from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revision_of
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
 
