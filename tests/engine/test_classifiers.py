@@ -14,7 +14,7 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.llm import LLM
 from fairlead_engine.runner.comparison import LogitModel
 from fairlead_engine.runner.dummy_steps import StepLimits, every_kind_of_step, largest_step
-from fairlead_engine.server.reading_endpoint import vector_of
+from fairlead_engine.server.prompt_endpoints import vector_of
 from fairlead_engine.types import EngineRequest, Kind, Pooling, Reading
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_classifier

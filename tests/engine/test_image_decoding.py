@@ -12,8 +12,7 @@ import pytest
 from PIL import GifImagePlugin, Image, ImageOps, PngImagePlugin
 
 from fairlead_engine.images import image_decoding
-from fairlead_engine.images.decoded_image import DecodedImage, ImageError
-from fairlead_engine.images.image_header import read_header
+from fairlead_engine.images.image import DecodedImage, ImageError, read_header
 from fairlead_engine_testing.hostile_images import (
     encoded,
     gif_film,
@@ -160,7 +159,7 @@ from pathlib import Path
 from PIL import Image, GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_engine.images import image_decoding
-from fairlead_engine.images.image_header import read_header
+from fairlead_engine.images.image import read_header
 def peak():
     return 1024 * next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmHWM"))
 settings = ImageSettings(**json.loads(sys.argv[1]))
@@ -190,7 +189,7 @@ def test_no_entry_of_an_image_gets_a_line_on_stderr() -> None:
         "import sys\n"
         "from fairlead_protocol.models.image_settings import ImageSettings\n"
         "from fairlead_engine.images.image_decoding import decode\n"
-        "from fairlead_engine.images.image_header import read_header\n"
+        "from fairlead_engine.images.image import read_header\n"
         "content = sys.stdin.buffer.read()\n"
         f"print(decode(content, read_header(content, None), {SETTINGS!r}, 2**29).rows)\n"
     )

@@ -5,8 +5,7 @@ import struct
 import pytest
 from PIL import Image
 
-from fairlead_engine.images.decoded_image import ImageError
-from fairlead_engine.images.image_header import ImageHeader, read_header
+from fairlead_engine.images.image import ImageError, ImageHeader, read_header
 from fairlead_engine_testing.hostile_images import (
     encoded,
     gif_film,

@@ -12,7 +12,7 @@ import torch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, ModelLoadError, RequestError
-from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.images.image_decoding import fit
 from fairlead_engine.llm import LLM
 from fairlead_engine.model.shard import Shard

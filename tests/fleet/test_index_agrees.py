@@ -27,8 +27,7 @@ from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.in_process_client import InProcessClient
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.followers import Followers
-from fairlead_engine.server.kv_mirror import KVMirror
+from fairlead_engine.server.engine_stream import Followers, KVMirror
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.front.foreign_blocks import ForeignBlocks
 from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, EventsInterrupted, Removed, Resumed, Stored
-from fairlead_engine.server.kv_mirror import KVMirror
+from fairlead_engine.server.engine_stream import KVMirror
 from fairlead_protocol.blocks import extra_bytes, hash_blocks
 
 SIZE = 2

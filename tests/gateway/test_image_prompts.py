@@ -13,7 +13,7 @@ from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.routing.prompt import Tokens
 from fairlead_engine.core.block_manager import BlockManager
-from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.prompts import chat_fields
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ChatRequest

@@ -21,7 +21,7 @@ from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt, Tokenizers
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.prompts import chat_fields, completion_fields
+from fairlead_engine.server.prompts import chat_fields
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
@@ -135,7 +135,7 @@ def engine_ids(path: str, body: dict[str, Any]) -> list[list[int]] | None:
         if path == CHAT:
             return [prompt.token_ids for prompt in prompts_here(decode(raw, ChatRequest), ENGINE, chat_fields)]
         request = decode(raw, CompletionRequest)
-        return [prompt.token_ids for prompt in prompts_here(request, ENGINE, completion_fields)]
+        return [prompt.token_ids for prompt in prompts_here(request, ENGINE, lambda request: request.prompt_fields)]
     except RequestError:
         return None
 

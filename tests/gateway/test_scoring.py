@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.gateway.openai.parse import parse
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
-from fairlead_engine.server.prompts import classify_fields, given_prompts, pair_fields
+from fairlead_engine.server.prompts import given_prompts
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ClassifyRequest, RerankRequest, ScoreRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
@@ -30,9 +30,9 @@ BODY = {
     "documents": ["a ship", {"text": "a line"}],
 }
 ENDPOINTS = {
-    "/v1/rerank": (RerankRequest, pair_fields),
-    "/v1/score": (ScoreRequest, pair_fields),
-    "/v1/classify": (ClassifyRequest, classify_fields),
+    "/v1/rerank": RerankRequest,
+    "/v1/score": ScoreRequest,
+    "/v1/classify": ClassifyRequest,
 }
 COST = StepCost(base=0.001, prefill_token=1e-3)
 BODIES = [
@@ -55,16 +55,16 @@ async def test_gateway_and_engine_make_the_same_prompts(tmp_path: Path, joins_pa
     digest = model.tokenizer.digest
     for path, fields in BODIES:
         raw = msgspec.json.encode({"model": "m", **fields})
-        schema, fields_of = ENDPOINTS[path]
-        expected = prompts_here(decode(raw, schema), model, lambda request, of=fields_of: of(request, model))
+        schema = ENDPOINTS[path]
+        expected = prompts_here(decode(raw, schema), model, lambda request: request.prompt_fields)
         read = await reader.read(parse(path, raw, [], request_id="r"), [digest])
         sent = msgspec.json.decode(read.tokens_field(digest) or b"null", type=PromptTokens)
         assert sent.prompts == [list(prompt.token_ids) for prompt in expected]
         starts = [prompt.second_start for prompt in expected]
         assert sent.second_starts == (starts if joins_pairs and path != "/v1/classify" else [])
         again = decode(msgspec.json.encode({"model": "m", **fields, "fairlead_prompt_tokens": sent}), schema)
-        assert given_prompts(fields_of(again, model), again, model) is not None, "and the engine takes them"
-        assert prompts_here(again, model, lambda request, of=fields_of: of(request, model)) == expected
+        assert given_prompts(again.prompt_fields, again, model) is not None, "and the engine takes them"
+        assert prompts_here(again, model, lambda request: request.prompt_fields) == expected
     wrong: list[dict[str, Any]] = [{"query": "a", "documents": [5]}, {"query": "a", "documents": ["a " * 600]}]
     for fields in wrong:
         read = await reader.read(

@@ -10,8 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from fairlead_engine.commands import compare_command, front_command, models_command, quantize_command
-from fairlead_engine.commands.config_sources import add_arguments, from_arguments
+from fairlead_engine.commands import models_command, quantization_commands
+from fairlead_engine.commands.config_sources import (
+    add_arguments,
+    add_front_arguments,
+    from_arguments,
+    front_from_arguments,
+)
 from fairlead_engine.config import CharacteriseConfig, ServerConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.server import termination
@@ -70,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
         "tokens. Both are in memory at once.",
         allow_abbrev=False,
     )
-    compare_command.add_arguments(compare)
+    quantization_commands.add_compare_arguments(compare)
     quantize = commands.add_parser(
         "quantize",
         help="write a model with quantised weights",
@@ -78,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         "layout. Embeddings, the output projection, normalisations and routers of experts stay as they are.",
         allow_abbrev=False,
     )
-    quantize_command.add_arguments(quantize)
+    quantization_commands.add_quantize_arguments(quantize)
     download = commands.add_parser(
         "download",
         help="fetch a model from its source into a models folder",
@@ -113,7 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
         "engine. It tells them the server's blocks, load and step cost, drains it, and passes requests on.",
         allow_abbrev=False,
     )
-    front_command.add_arguments(front)
+    add_front_arguments(front)
     return parser
 
 
@@ -126,9 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # images block it until here
     parsed = build_parser().parse_args(arguments)
     if parsed.command == "compare":
-        return compare_command.run(parsed)
+        return quantization_commands.run_compare(parsed)
     if parsed.command == "quantize":
-        return quantize_command.run(parsed)
+        return quantization_commands.run_quantize(parsed)
     if parsed.command == "download":
         return models_command.run_download(parsed)
     if parsed.command == "download-adapters":
@@ -137,14 +142,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return models_command.run_list(parsed)
     if parsed.command == "prune-models":
         return models_command.run_prune(parsed)
-    if parsed.command == "front":
-        return front_command.run(parsed)
     try:
         if parsed.command == "characterise":
             model, command = from_arguments(parsed, CharacteriseConfig)
             from fairlead_engine.characterise.command import run as characterise  # it imports numpy
 
             return characterise(model, command)
+        if parsed.command == "front":
+            config = front_from_arguments(parsed)
+            from fairlead_engine.front.front_process import run as front  # it imports the HTTP stack
+
+            return front(config)
         engine, server = from_arguments(parsed, ServerConfig)
     except ConfigError as error:
         termination.report(error)

@@ -17,8 +17,7 @@ from fairlead_engine.core.runner import Runner
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, EngineError, RequestError
 from fairlead_engine.server.detokenizer import Detokenizer
-from fairlead_engine.server.reading_endpoint import vector_of
-from fairlead_engine.server.scoring_endpoints import pair_scores
+from fairlead_engine.server.prompt_endpoints import pair_scores, vector_of
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import (
     EngineInfo,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.prompt_program import make
 from fairlead_engine.server.prompts import checked_prompts, given_prompts
 from fairlead_engine.server.schemas import PromptRequest

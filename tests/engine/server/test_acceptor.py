@@ -8,8 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from fairlead_engine.config import ServerConfig
-from fairlead_engine.server.acceptor import Acceptor, Here
-from fairlead_engine.server.peer_link import Ask, Closed, Line, Passage, PeerLoaded, ToPeer
+from fairlead_engine.server.peer_link import Acceptor, Ask, Closed, Here, Line, Passage, PeerLoaded, ToPeer
 from fairlead_engine.server.peers import share
 
 

@@ -11,10 +11,9 @@ import pytest
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.server import peers as module
-from fairlead_engine.server.acceptor import Here
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.lifecycle import Lifecycle
-from fairlead_engine.server.peer_link import Ask, FromPeer, Line, Passage, PeerFigures, ToPeer
+from fairlead_engine.server.peer_link import Ask, FromPeer, Here, Line, Passage, PeerFigures, ToPeer
 from fairlead_engine.server.peers import Peer, Peers
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead_engine.server.control_relay import ControlRelay
+from fairlead_engine.server.peer_process import ControlRelay
 
 
 async def unasked(scope: Any, receive: Any, send: Any) -> None:

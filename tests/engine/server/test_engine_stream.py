@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.followers import Followers
+from fairlead_engine.server.engine_stream import Followers
 from fairlead_protocol.blocks import hash_blocks
 from fairlead_protocol.messages import PATH_KV_BLOCKS, PATH_KV_EVENTS, KVBlocks, LoadLine, StepCost, StreamLine
 

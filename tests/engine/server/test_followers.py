@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fairlead_engine.server.followers import Followers
+from fairlead_engine.server.engine_stream import Followers
 
 
 async def test_everybody_gets_the_very_same_line() -> None:

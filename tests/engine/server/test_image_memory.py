@@ -14,7 +14,7 @@ from PIL import Image
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
-from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
 from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick
@@ -154,7 +154,7 @@ async def test_what_is_fetched_for_one_chat_is_bounded_together(monkeypatch: Any
     async def decoded(self: Any, *_: Any, **__: Any) -> DecodedImage:
         return DecodedImage(1, 1, b"pixels", b"")
 
-    monkeypatch.setattr("fairlead_engine.server.media_fetcher.MediaFetcher.fetch", fetch)
+    monkeypatch.setattr("fairlead_engine.server.image_loader.MediaFetcher.fetch", fetch)
     monkeypatch.setattr(ImageWorkers, "decoded", decoded)
     loader = ImageLoader(WorkerRoot([]), ServerConfig())
     parts = [{"type": "image_url", "image_url": {"url": "http://a/b.png"}} for _ in range(3)]

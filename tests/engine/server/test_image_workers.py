@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from fairlead_engine.errors import Draining
-from fairlead_engine.images.decoded_image import DecodedImage, ImageError
+from fairlead_engine.images.image import DecodedImage, ImageError, read_header
 from fairlead_engine.images.image_decoding import decode
-from fairlead_engine.images.image_header import read_header
 from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick, place_of, work_of
-from fairlead_engine.server.prompt_root import prompt_root
+from fairlead_engine.server.workers import prompt_root
 from fairlead_engine_testing.hostile_images import (
     encoded,
     gif_with_comments,

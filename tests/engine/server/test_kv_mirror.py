@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.core.messages import BlocksChanged
-from fairlead_engine.server.kv_mirror import KVMirror, NotInRing
+from fairlead_engine.server.engine_stream import KVMirror, NotInRing
 from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks
 from fairlead_protocol.messages import KVBlocks, StreamLine
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead_engine.server.adapter_endpoints import LoadAdapterRequest, UnloadAdapterRequest
+from fairlead_engine.server.model_endpoints import LoadAdapterRequest, UnloadAdapterRequest
 from fairlead_engine.server.schemas import (
     ChatRequest,
     ClassifyRequest,

@@ -13,7 +13,7 @@ from fairlead_engine import errors
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import ModelLoadReason, StartError
-from fairlead_engine.server.kv_mirror import KVMirror
+from fairlead_engine.server.engine_stream import KVMirror
 from fairlead_protocol import messages
 from fairlead_protocol.blocks import ROOT, extra_bytes, hash_blocks, num_cacheable_blocks
 

@@ -7,22 +7,24 @@ from typing import Any, TypeVar
 
 from fairlead_engine.config import CharacteriseConfig, EngineConfig, ServerConfig
 from fairlead_engine.errors import ConfigError
+from fairlead_engine.front.front_config import FrontConfig
 from fairlead_protocol.settings import SettingError, add_flags, given, read_file, values_of
 
 Own = TypeVar("Own", ServerConfig, CharacteriseConfig)
-"""What a command has settings for beside the engine's."""
+"""A command's settings beside the engine's."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, own: type[Own] = ServerConfig) -> None:  # type: ignore[assignment]
-    """One flag per setting, and `--config`. A flag that is not given leaves no trace: the file's value stands."""
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="YAML or JSON file with the same settings, without the dashes in front; flags override it",
-    )
+    """One flag per setting, and `--config`. Flags that are not given leave the file's values as they are."""
+    _add_file(parser)
     for cls in (EngineConfig, own):
         add_flags(parser.add_argument_group(f"{cls.__name__.removesuffix('Config').lower()} settings"), cls)
+
+
+def add_front_arguments(parser: argparse.ArgumentParser) -> None:
+    """The same for the front."""
+    _add_file(parser)
+    add_flags(parser, FrontConfig)
 
 
 def from_arguments(
@@ -30,11 +32,14 @@ def from_arguments(
     own: type[Own] = ServerConfig,  # type: ignore[assignment]
 ) -> tuple[EngineConfig, Own]:
     """The settings of parsed flags and of the file they name. Raises `ConfigError`."""
-    try:
-        written = read_file(arguments.config, (EngineConfig, own)) if arguments.config else {}
-    except SettingError as error:
-        raise ConfigError(error.field, error.message, error.hint) from error
-    return from_settings({**written, **given(arguments, (EngineConfig, own))}, own)
+    return from_settings(_written(arguments, (EngineConfig, own)), own)
+
+
+def front_from_arguments(arguments: argparse.Namespace) -> FrontConfig:
+    """The same for the front."""
+    hint = "pass --model FOLDER, where its tokenizer is"
+    [config] = _made(_written(arguments, (FrontConfig,)), (FrontConfig,), hint)
+    return config  # type: ignore[no-any-return]
 
 
 def from_settings(
@@ -42,9 +47,33 @@ def from_settings(
     own: type[Own] = ServerConfig,  # type: ignore[assignment]
 ) -> tuple[EngineConfig, Own]:
     """The settings of a mapping by field name; text is read as the field's type. Raises `ConfigError`."""
-    if "model" not in written:
-        raise ConfigError("model", "is not given", "pass --model FOLDER, --model demo://dinghy or a --config with it")
+    engine, of_command = _made(
+        written, (EngineConfig, own), "pass --model FOLDER, --model demo://dinghy or a --config with it"
+    )
+    return engine, of_command
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="YAML or JSON file with the same settings, without the dashes in front; flags override it",
+    )
+
+
+def _written(arguments: argparse.Namespace, classes: tuple[type, ...]) -> dict[str, Any]:
     try:
-        return EngineConfig(**values_of(EngineConfig, written)), own(**values_of(own, written))
+        written = read_file(arguments.config, classes) if arguments.config else {}
+    except SettingError as error:
+        raise ConfigError(error.field, error.message, error.hint) from error
+    return {**written, **given(arguments, classes)}
+
+
+def _made(written: Mapping[str, Any], classes: tuple[type, ...], hint: str) -> list[Any]:
+    if "model" not in written:
+        raise ConfigError("model", "is not given", hint)
+    try:
+        return [cls(**values_of(cls, written)) for cls in classes]
     except SettingError as error:
         raise ConfigError(error.field, error.message, error.hint) from error

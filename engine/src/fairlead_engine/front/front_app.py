@@ -11,10 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fairlead_engine.errors import RequestError
 from fairlead_engine.front.front_proxy import FrontProxy
 from fairlead_engine.front.front_service import FrontService
-from fairlead_engine.server.answering import EXCHANGE, Answering, Handler
-from fairlead_engine.server.exchange import Exchange
-from fairlead_engine.server.kv_endpoints import KVEndpoints
-from fairlead_engine.server.probe_endpoints import DrainReply, Status
+from fairlead_engine.server.control_endpoints import DrainReply, KVEndpoints, Status
+from fairlead_engine.server.exchange import EXCHANGE, Answering, Exchange, Handler
 from fairlead_engine.server.refusals import MethodNotAllowed, NotFound
 from fairlead_protocol.messages import HEADER_REASON, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS, PATH_MODEL
 

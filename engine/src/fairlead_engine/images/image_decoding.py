@@ -6,15 +6,17 @@ bounded before it is unpacked. What the pixels mean to a model is the core's bus
 """
 
 import io
+import pickle
 import warnings
 from hashlib import blake2b
 
-from PIL import Image, ImageOps
+import msgspec
+from PIL import GifImagePlugin, Image, ImageOps, JpegImagePlugin, PngImagePlugin, WebPImagePlugin  # noqa: F401 (none waits for them)
 
-from fairlead_engine.images.decoded_image import DecodedImage, ImageError
-from fairlead_engine.images.image_header import ImageHeader
+from fairlead_engine.images.image import DecodedImage, ImageError, ImageHeader, Unpacked
 from fairlead_protocol.blocks import DIGEST_SIZE
 from fairlead_protocol.models.image_settings import ImageSettings
+from fairlead_protocol.workers.process import Handler
 
 _FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
 """As Pillow names them. It knows dozens; each that is offered to strangers has to be trusted."""
@@ -128,3 +130,19 @@ def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
     digest = blake2b(b"%d %d " % (rows, columns), digest_size=DIGEST_SIZE)
     digest.update(pixels)
     return DecodedImage(rows, columns, pixels, digest.digest())
+
+
+def make(payload: bytes) -> tuple[bytes, Handler]:
+    """`payload`: bytes of memory that unpacking an image may take, in decimal. A job is what `decode` takes, pickled;
+    its answer is `Unpacked`, as MessagePack: whoever reads it trusts no decoder."""
+    most_bytes, encode = int(payload), msgspec.msgpack.Encoder().encode
+
+    def unpack(job: bytes, takes_long: bool) -> bytes:
+        content, header, settings = pickle.loads(job)
+        try:
+            found: Unpacked = ("", decode(content, header, settings, most_bytes))
+        except ImageError as error:
+            found = (str(error), None)
+        return encode(found)
+
+    return b"", unpack

@@ -1,6 +1,6 @@
 """How far a model with quantised weights is from the one that it was made of: both compute the same prompts.
 
-`compare_command` calls it. Every position of a prompt is compared: what both would say comes next.
+`quantization_commands` calls it. Every position of a prompt is compared: what both would say comes next.
 """
 
 import random

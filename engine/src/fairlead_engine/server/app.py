@@ -4,39 +4,19 @@ Control endpoints are FastAPI's path operations. What reads a body or streams is
 half the processor time. `Answering` is around both, so that errors, counts and logs are the same everywhere.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from fairlead_engine.server.adapter_endpoints import (
-    AdapterEndpoints,
-    AdapterReply,
-    LoadAdapterRequest,
-    UnloadAdapterRequest,
-)
-from fairlead_engine.server.answering import Answering, Handler, RawEndpoint, refuse
-from fairlead_engine.server.generate_endpoints import ChatEndpoint, CompletionEndpoint
-from fairlead_engine.server.injection_endpoint import PATH_INJECT, InjectionEndpoint, InjectReply, InjectRequest
-from fairlead_engine.server.kv_endpoints import KVEndpoints
-from fairlead_engine.server.model_endpoints import ModelCard, ModelEndpoints, ModelList, TextReply, TokensReply
-from fairlead_engine.server.openapi import NDJSON, Documentation, RawOperation, Schema
-from fairlead_engine.server.probe_endpoints import READY_PARAMETERS, DrainReply, ProbeEndpoints, Status
-from fairlead_engine.server.reading_endpoint import EmbeddingEndpoint
-from fairlead_engine.server.schemas import (
-    ChatRequest,
-    ClassifyRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    EmbeddingRequest,
-    RerankRequest,
-    ScoreRequest,
-    TokenizeRequest,
-)
-from fairlead_engine.server.scoring_endpoints import ClassifyEndpoint, RerankEndpoint, ScoreEndpoint
+from fairlead_engine.server import control_endpoints, generate_endpoints, model_endpoints, prompt_endpoints, schemas
+from fairlead_engine.server.exchange import Answering, Handler, RawEndpoint, refuse
+from fairlead_engine.server.refusals import ErrorReply
 from fairlead_engine.server.service import Service
 from fairlead_engine.version import __version__
 from fairlead_protocol.messages import (
@@ -50,101 +30,195 @@ from fairlead_protocol.messages import (
 )
 from fairlead_protocol.translate.messages import COUNT_TOKENS_PATH, CountTokensRequest, DialectErrorReply, InputTokens
 
-_CHAT = RawOperation(
-    path="/v1/chat/completions", name="chat", summary="Answer a chat", request=ChatRequest, streams=True
-)
-_COMPLETION = RawOperation(
-    path="/v1/completions", name="complete", summary="Continue prompts", request=CompletionRequest, streams=True
-)
-_EMBEDDING = RawOperation(path="/v1/embeddings", name="embed", summary="Vectors of texts", request=EmbeddingRequest)
-_RERANK = RawOperation(
-    path="/v1/rerank", name="rerank", summary="Documents by how much they have to do with a query",
-    request=RerankRequest,
-)  # fmt: skip
-_SCORE = RawOperation(
-    path="/v1/score", name="score", summary="How much texts have to do with one another", request=ScoreRequest
-)
-_CLASSIFY = RawOperation(path="/v1/classify", name="classify", summary="Classes of texts", request=ClassifyRequest)
-_TOKENIZE = RawOperation(
-    path="/tokenize",
-    name="tokenize",
-    summary="The token ids of a text or chat",
-    request=TokenizeRequest,
-    reply=TokensReply,
-)
-_COUNT_TOKENS = RawOperation(
-    path=COUNT_TOKENS_PATH,
-    name="count_tokens",
-    summary="How many tokens a conversation in Anthropic's form has",
-    request=CountTokensRequest,
-    reply=InputTokens,
-    refusal=DialectErrorReply,
-)
-_DETOKENIZE = RawOperation(
-    path="/detokenize", name="detokenize", summary="The text of token ids", request=DetokenizeRequest, reply=TextReply
-)
-_LOAD_ADAPTER = RawOperation(
-    path="/v1/load_lora_adapter",
-    name="load_adapter",
-    summary="Load an adapter from a folder below `--adapter-folder`",
-    request=LoadAdapterRequest,
-    reply=AdapterReply,
-    tag="control",
-)
-_UNLOAD_ADAPTER = RawOperation(
-    path="/v1/unload_lora_adapter",
-    name="unload_adapter",
-    summary="Take no more requests for an adapter",
-    request=UnloadAdapterRequest,
-    reply=AdapterReply,
-    tag="control",
-)
-_INJECT = RawOperation(
-    path=PATH_INJECT,
-    name="inject",
-    summary="Put the result of a tool into an answer while it is streamed",
-    request=InjectRequest,
-    parameters={"id": "The answer's, as its stream tells it"},
-    reply=InjectReply,
-)
-_KV_EVENTS = RawOperation(
-    path=PATH_KV_EVENTS,
-    name="kv_events",
-    method="GET",
-    summary="Changes of the reusable blocks and loads, as they happen",
-    parameters={"epoch": "`epoch` of the list of blocks", "seq": "The last change the client has"},
-    reply=StreamLine,
-    reply_type=NDJSON,
-    tag="control",
+Schema = type[msgspec.Struct]
+_REFERENCE = "#/components/schemas/{name}"
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class RawOperation:
+    """An operation on raw ASGI, which FastAPI cannot describe."""
+
+    path: str
+    name: str
+    """The operation's id, snake_case."""
+    summary: str
+    request: Schema | None = None
+    """Schema of the body; None = no body."""
+    reply: Schema | None = None
+    """None = an object of OpenAI's API, described there."""
+    _: KW_ONLY
+    method: str = "POST"
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Required parameters with their descriptions: names in braces in `path` are path parameters, others query ones."""
+    reply_type: str = _JSON
+    """Content type of the reply; `NDJSON` = a `reply` on each line."""
+    refusal: Schema = ErrorReply
+    """Body of a refusal."""
+    streams: bool = False
+    """Whether `stream: true` answers with server-sent events instead."""
+    tag: str = "inference"
+
+    def description(self) -> dict[str, Any]:
+        """The operation as OpenAPI's operation object."""
+        content = _json(self.reply, self.reply_type) if self.reply else {_JSON: {"schema": {"type": "object"}}}
+        if self.streams:
+            content["text/event-stream"] = {"schema": {"type": "string"}}
+        described: dict[str, Any] = {
+            "tags": [self.tag],
+            "summary": self.summary,
+            "operationId": self.name,
+            "responses": {
+                "200": {"description": "Successful Response", "content": content},
+                "default": _refused(self.refusal),
+            },
+        }
+        if self.request:
+            described["requestBody"] = {"required": True, "content": _json(self.request)}
+        if self.parameters:
+            described["parameters"] = [
+                {
+                    "name": name,
+                    "in": "path" if f"{{{name}}}" in self.path else "query",
+                    "required": True,
+                    "description": text,
+                    "schema": {"type": "string"},
+                }
+                for name, text in self.parameters.items()
+            ]
+        return described
+
+
+class Documentation:
+    """Collects, while the application is built, what FastAPI's own document will lack."""
+
+    def __init__(self) -> None:
+        self._schemas: set[Schema] = {ErrorReply}
+        self._paths: dict[str, Any] = {}
+
+    def add(self, operation: RawOperation) -> None:
+        """Describes a raw operation."""
+        self._schemas |= {schema for schema in (operation.request, operation.reply, operation.refusal) if schema}
+        self._paths[operation.path] = {operation.method.lower(): operation.description()}
+
+    def responses(self, reply: Schema | None, status: int) -> dict[int | str, dict[str, Any]]:
+        """FastAPI's `responses` of an operation that answers with `reply`; None = with something else than JSON."""
+        if reply is None:
+            return {"default": _ERROR}
+        self._schemas.add(reply)
+        return {status: {"content": _json(reply)}, "default": _ERROR}
+
+    def complete(self, document: dict[str, Any]) -> None:
+        """Adds the raw operations and all schemas to FastAPI's document."""
+        _, schemas = msgspec.json.schema_components(sorted(self._schemas, key=_name), ref_template=_REFERENCE)
+        document["paths"] = {**self._paths, **document["paths"]}
+        document.setdefault("components", {})["schemas"] = schemas
+
+
+def _name(schema: Schema) -> str:
+    return schema.__name__
+
+
+def _json(schema: Schema, content_type: str = _JSON) -> dict[str, Any]:
+    return {content_type: {"schema": {"$ref": _REFERENCE.format(name=_name(schema))}}}
+
+
+def _refused(schema: Schema) -> dict[str, Any]:
+    return {"description": "Refused or failed, in OpenAI's error shape", "content": _json(schema)}
+
+
+_ERROR = _refused(ErrorReply)
+
+
+_RAW = (
+    RawOperation("/v1/chat/completions", "chat", "Answer a chat", schemas.ChatRequest, streams=True),
+    RawOperation("/v1/completions", "complete", "Continue prompts", schemas.CompletionRequest, streams=True),
+    RawOperation(
+        generate_endpoints.PATH_INJECT,
+        "inject",
+        "Put the result of a tool into an answer while it is streamed",
+        generate_endpoints.InjectRequest,
+        generate_endpoints.InjectReply,
+        parameters={"id": "The answer's, as its stream tells it"},
+    ),
+    RawOperation("/v1/embeddings", "embed", "Vectors of texts", schemas.EmbeddingRequest),
+    RawOperation("/v1/rerank", "rerank", "Documents by how much they have to do with a query", schemas.RerankRequest),
+    RawOperation("/v1/score", "score", "How much texts have to do with one another", schemas.ScoreRequest),
+    RawOperation("/v1/classify", "classify", "Classes of texts", schemas.ClassifyRequest),
+    RawOperation(
+        "/tokenize", "tokenize", "The token ids of a text or chat", schemas.TokenizeRequest, model_endpoints.TokensReply
+    ),
+    RawOperation(
+        COUNT_TOKENS_PATH,
+        "count_tokens",
+        "How many tokens a conversation in Anthropic's form has",
+        CountTokensRequest,
+        InputTokens,
+        refusal=DialectErrorReply,
+    ),
+    RawOperation(
+        "/detokenize", "detokenize", "The text of token ids", schemas.DetokenizeRequest, model_endpoints.TextReply
+    ),
+    RawOperation(
+        "/v1/load_lora_adapter",
+        "load_adapter",
+        "Load an adapter from a folder below `--adapter-folder`",
+        model_endpoints.LoadAdapterRequest,
+        model_endpoints.AdapterReply,
+        tag="control",
+    ),
+    RawOperation(
+        "/v1/unload_lora_adapter",
+        "unload_adapter",
+        "Take no more requests for an adapter",
+        model_endpoints.UnloadAdapterRequest,
+        model_endpoints.AdapterReply,
+        tag="control",
+    ),
+    RawOperation(
+        PATH_KV_EVENTS,
+        "kv_events",
+        "Changes of the reusable blocks and loads, as they happen",
+        reply=StreamLine,
+        method="GET",
+        parameters={"epoch": "`epoch` of the list of blocks", "seq": "The last change the client has"},
+        reply_type=control_endpoints.NDJSON,
+        tag="control",
+    ),
 )
 
 
 def build_app(service: Service) -> FastAPI:
-    """The server's application on `service`. Reading order: this table, then the endpoint it names."""
+    """The server's application on `service`. Reading order: this table, then the endpoint that it names."""
     app = EngineApplication(service)
-    model, kv, probe = ModelEndpoints(service), KVEndpoints(service), ProbeEndpoints(service)
-    adapters = AdapterEndpoints(service)
-    app.add_raw(_CHAT, ChatEndpoint(service))
-    app.add_raw(_COMPLETION, CompletionEndpoint(service))
-    app.add_raw(_INJECT, InjectionEndpoint(service))
-    app.add_raw(_EMBEDDING, EmbeddingEndpoint(service))
-    app.add_raw(_RERANK, RerankEndpoint(service))
-    app.add_raw(_SCORE, ScoreEndpoint(service))
-    app.add_raw(_CLASSIFY, ClassifyEndpoint(service))
-    app.add_raw(_TOKENIZE, model.tokenize)
-    app.add_raw(_COUNT_TOKENS, model.count_tokens)
-    app.add_raw(_DETOKENIZE, model.detokenize)
-    app.add_raw(_LOAD_ADAPTER, adapters.load)
-    app.add_raw(_UNLOAD_ADAPTER, adapters.unload)
-    app.add_control("GET", "/v1/models", model.list_models, ModelList)
-    app.add_control("GET", "/v1/models/{id:path}", model.get_model, ModelCard)
-    app.add_control("GET", "/health", probe.health, Status)
-    app.add_control("GET", "/ready", probe.ready, Status, openapi_extra={"parameters": READY_PARAMETERS})
+    model, adapters = model_endpoints.ModelEndpoints(service), model_endpoints.AdapterEndpoints(service)
+    kv, probe = control_endpoints.KVEndpoints(service), control_endpoints.ProbeEndpoints(service)
+    handlers: dict[str, Handler] = {
+        "chat": generate_endpoints.ChatEndpoint(service),
+        "complete": generate_endpoints.CompletionEndpoint(service),
+        "inject": generate_endpoints.InjectionEndpoint(service),
+        "embed": prompt_endpoints.EmbeddingEndpoint(service),
+        "rerank": prompt_endpoints.RerankEndpoint(service),
+        "score": prompt_endpoints.ScoreEndpoint(service),
+        "classify": prompt_endpoints.ClassifyEndpoint(service),
+        "tokenize": model.tokenize,
+        "count_tokens": model.count_tokens,
+        "detokenize": model.detokenize,
+        "load_adapter": adapters.load,
+        "unload_adapter": adapters.unload,
+        "kv_events": kv.kv_events,
+    }
+    for operation in _RAW:
+        app.add_raw(operation, handlers[operation.name])
+    app.add_control("GET", "/v1/models", model.list_models, model_endpoints.ModelList)
+    app.add_control("GET", "/v1/models/{id:path}", model.get_model, model_endpoints.ModelCard)
+    app.add_control("GET", "/health", probe.health, control_endpoints.Status)
+    ready = {"parameters": control_endpoints.READY_PARAMETERS}
+    app.add_control("GET", "/ready", probe.ready, control_endpoints.Status, openapi_extra=ready)
     app.add_control("GET", "/metrics", probe.metrics, None, response_class=PlainTextResponse)
     app.add_control("GET", PATH_MODEL, model.protocol_model, ModelInfo)
     app.add_control("GET", PATH_KV_BLOCKS, kv.kv_blocks, KVBlocks)
-    app.add_raw(_KV_EVENTS, kv.kv_events)
-    app.add_control("POST", PATH_DRAIN, probe.drain, DrainReply, status_code=202)
+    app.add_control("POST", PATH_DRAIN, probe.drain, control_endpoints.DrainReply, status_code=202)
     return app
 
 

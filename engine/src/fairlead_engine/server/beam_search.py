@@ -1,22 +1,24 @@
-"""A request that is answered by beam search: its beams are requests of one token each, whose prefixes are cached.
+"""Beam search: its beams are requests of one token each, whose prefixes are cached.
 
-The core knows nothing of it: in each round all beams are asked for together, with what was said so far behind their
-prompt, and the prefix cache has all of that but the last block. `beams.py` says which go on.
+The core knows nothing of beams: each round asks for the next token of every beam at once, and the prefix cache holds
+all of a beam but its last block. `Beams` chooses which beams go on by the rules of transformers' `generate(num_beams=…,
+do_sample=False)`. Among all tokens behind all beams, ranked by the sum of log-probabilities, ends within the first
+`width` are answers, and the `width` likeliest others are followed. Answers are ranked by sum / (number of tokens **
+`length_penalty`).
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
-from fairlead_engine.server.beams import Beam, Beams
 from fairlead_engine.server.generation import Choice, ChoiceDelta, Generation, raise_failure
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
@@ -31,6 +33,100 @@ from fairlead_engine.types import (
     TokenLogprobs,
 )
 from fairlead_engine.types.parameters import declared
+
+EarlyStopping = bool | Literal["never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """Tokens of an answer."""
+
+    tokens: tuple[TokenLogprobs, ...] = ()
+    total: float = 0.0
+    """Their log-probabilities together."""
+    has_ended: bool = False
+    """By its last token."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token.token_id for token in self.tokens]
+
+
+class Beams:
+    """One prompt's. `is_over` once no better answer can come, or is looked for; `best` are the answers then."""
+
+    def __init__(
+        self,
+        width: int,
+        max_tokens: int,
+        *,
+        end_token_ids: Collection[int],
+        length_penalty: float = 1.0,
+        early_stopping: EarlyStopping = False,
+    ) -> None:
+        """`early_stopping`: True ends the search when there are `width` answers; False when the likeliest beam, as long
+        as it is, is worse than each of them; "never" when it could not become better however long it got."""
+        self._width = width
+        self._max_tokens = max_tokens
+        self._end_token_ids = frozenset(end_token_ids)
+        self._length_penalty = length_penalty
+        self._early_stopping = early_stopping
+        self._num_tokens = 0
+        self._found: list[tuple[float, Beam]] = []
+        self.running = [Beam()]
+        """To be gone on with, the likeliest first; empty once it is over."""
+
+    @property
+    def num_likeliest(self) -> int:
+        """How many of the likeliest tokens behind each beam must be known."""
+        return self._width + len(self._end_token_ids)
+
+    @property
+    def is_over(self) -> bool:
+        return not self.running
+
+    @property
+    def best(self) -> list[tuple[float, Beam]]:
+        """Scores and answers, the best first; `width` of them, where the model has so many tokens."""
+        return self._found
+
+    def advance(self, behind: Sequence[TokenLogprobs]) -> None:
+        """Goes on by a token: what may come behind each of `running`, in that order, of which `top` counts."""
+        self._num_tokens += 1
+        candidates = [
+            (beam.total + logprob, beam, TokenLogprobs(token_id, logprob, following.top, rank))
+            for beam, following in zip(self.running, behind, strict=True)
+            for rank, (token_id, logprob) in enumerate(following.top)
+        ]
+        candidates.sort(key=lambda each: -each[0])
+        is_last = self._num_tokens == self._max_tokens
+        followed: list[Beam] = []
+        for place, (total, beam, token) in enumerate(candidates):
+            has_ended = token.token_id in self._end_token_ids
+            is_answer = has_ended or is_last
+            if place < self._width if is_answer else len(followed) < self._width:
+                longer = Beam((*beam.tokens, token), total, has_ended)
+                if is_answer:
+                    self._found.append((self._score(total, self._num_tokens), longer))
+                else:
+                    followed.append(longer)
+        self._found.sort(key=lambda each: -each[0])
+        del self._found[self._width :]
+        self.running = followed if followed and self._may_improve(followed[0]) else []
+
+    def _score(self, total: float, num_tokens: int) -> float:
+        return float(total / num_tokens**self._length_penalty)
+
+    def _may_improve(self, likeliest: Beam) -> bool:
+        """Whether to look for better answers than those there are."""
+        if len(self._found) < self._width:
+            return True
+        if self._early_stopping is True:
+            return False
+        is_patient = self._early_stopping == "never" and self._length_penalty > 0.0
+        num_tokens = self._max_tokens if is_patient else self._num_tokens
+        return self._score(likeliest.total, num_tokens) > self._found[-1][0]
+
 
 _FULL_SECONDS = 0.05
 """After which a search that has begun asks again, where the queue has no room for it."""

@@ -1,23 +1,194 @@
-"""What this engine tells its followers, mostly gateways: every change of its reusable blocks, and how loaded it is.
+"""The engine's stream to its followers, mostly gateways: every change of its reusable blocks, and how loaded it is.
 
-Hears of each report of the core on the event loop, which it never keeps waiting. Wired in `Service`; the endpoints of
-`kv_endpoints` serve it.
+`KVMirror` is this process's copy of the core's reusable blocks and a ring of recent changes as encoded lines;
+`Followers` have a bounded buffer each, so a slow reader costs only itself. `EngineStream` hears of each report of the
+core on the event loop, which it never keeps waiting. Wired in `Service`, served by `control_endpoints`.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Iterator
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import msgspec
+
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.server.dispatches import Dispatch, Dispatches
-from fairlead_engine.server.followers import Follower, Followers
-from fairlead_engine.server.kv_mirror import KVMirror, encoded
 from fairlead_engine.server.lifecycle import Lifecycle
 from fairlead_engine.types import EngineLoad
-from fairlead_protocol.messages import LoadLine, StreamLine
+from fairlead_protocol.blocks import ROOT, BlockHash
+from fairlead_protocol.messages import KVBlocks, LoadLine, StoredBlocks, StreamLine
+
+RING_BYTES = 4 * 2**20
+"""How much of the past a follower may have missed: minutes of decoding, many seconds of prefill at full speed."""
+
+
+class NotInRing(Exception):
+    """Changes after this epoch and seq cannot be told any more, or never could."""
+
+
+class KVMirror:
+    """The reusable blocks as of `seq`, each with the block before it, and the last `ring_bytes` of changes."""
+
+    def __init__(self, block_size: int = 0, *, ring_bytes: int = RING_BYTES) -> None:
+        self.epoch = uuid.uuid4().hex
+        self.seq = 0
+        self.block_size = block_size
+        """Tokens per block; known once the core has started."""
+        self._parents: dict[BlockHash, BlockHash] = {}
+        self._ring: deque[bytes] = deque()  # the lines of the changes up to `seq`
+        self._ring_bytes = 0
+        self._max_ring_bytes = ring_bytes
+
+    def __len__(self) -> int:
+        """How many blocks can be reused."""
+        return len(self._parents)
+
+    def hashes(self) -> set[BlockHash]:
+        """All blocks that can be reused, as a new set."""
+        return set(self._parents)
+
+    def apply(self, changed: BlocksChanged) -> bytes:
+        """Takes over the next change and returns its line, encoded once for everybody.
+
+        A core that begins its books anew may remove what was never told: followers never hear of that, either.
+        """
+        self.seq += 1
+        removed = [each for each in changed.removed if self._parents.pop(each, None) is not None]
+        for parent, hashes in changed.stored:
+            for block_hash in hashes:
+                self._parents[block_hash] = parent
+                parent = block_hash
+        stored = [_stored(parent, hashes) for parent, hashes in changed.stored]
+        line = encoded(StreamLine(seq=self.seq, stored=stored, removed=[each.hex() for each in removed]))
+        self._ring.append(line)
+        self._ring_bytes += len(line)
+        while self._ring_bytes > self._max_ring_bytes:
+            self._ring_bytes -= len(self._ring.popleft())
+        return line
+
+    def since(self, epoch: str, seq: int) -> list[bytes]:
+        """The lines after `seq`. Raises `NotInRing`."""
+        num_missed = self.seq - seq
+        if epoch != self.epoch or not 0 <= num_missed <= len(self._ring):
+            raise NotInRing
+        return [self._ring[index] for index in range(len(self._ring) - num_missed, len(self._ring))]
+
+    def blocks(self) -> KVBlocks:
+        """All of it as one message. Takes about 1 µs for each block."""
+        blocks = [_stored(parent, hashes) for parent, hashes in self._chains()]
+        return KVBlocks(epoch=self.epoch, seq=self.seq, block_size=self.block_size, blocks=blocks)
+
+    def _chains(self) -> Iterator[tuple[BlockHash, list[BlockHash]]]:
+        """Every block once, in chains that are as long as they can be, no block before its parent.
+
+        The order of arrival would not do: a block may be evicted and stored again while its child stays.
+        """
+        children: dict[BlockHash, list[BlockHash]] = {}
+        for block_hash, parent in self._parents.items():
+            children.setdefault(parent, []).append(block_hash)
+        heads = [(parent, head) for head, parent in self._parents.items() if parent not in self._parents]
+        while heads:
+            parent, head = heads.pop()
+            chain = [head]
+            while following := children.get(chain[-1]):
+                heads += [(chain[-1], other) for other in following[1:]]
+                chain.append(following[0])
+            yield parent, chain
+
+
+def encoded(line: StreamLine) -> bytes:
+    """A line of the stream, its newline included."""
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _stored(parent: BlockHash, hashes: list[BlockHash]) -> StoredBlocks:
+    return StoredBlocks(parent=None if parent == ROOT else parent.hex(), hashes=[each.hex() for each in hashes])
+
+
+BUFFER_BYTES = 8 * 2**20
+"""What one follower may leave unread, twice the ring it may begin with: seconds of prefill on a fast device."""
+
+
+class Follower:
+    """One reader's lines that have not been sent yet. It is cut off when they become more than `max_bytes`."""
+
+    def __init__(self, lines: Iterable[bytes], max_bytes: int) -> None:
+        self.was_cut_off = False
+        self._lines = list(lines)
+        self._num_bytes = sum(map(len, self._lines))
+        self._max_bytes = max_bytes
+        self._has_ended = False
+        self._something = asyncio.Event()
+        if self._lines:
+            self._something.set()
+
+    def put(self, line: bytes) -> bool:
+        """Adds a line; False when it was one too many."""
+        self._num_bytes += len(line)
+        if self._num_bytes > self._max_bytes:
+            self.was_cut_off = True
+            self._lines.clear()
+            self.end()
+            return False
+        self._lines.append(line)
+        self._something.set()
+        return True
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._has_ended = True
+        self._something.set()
+
+    async def take(self) -> bytes:
+        """All lines that have come, waiting for one; empty at the end."""
+        await self._something.wait()
+        if not self._has_ended:
+            self._something.clear()
+        chunk = b"".join(self._lines)
+        self._lines.clear()
+        self._num_bytes = 0
+        return chunk
+
+
+class Followers:
+    """All that follow now."""
+
+    def __init__(self, *, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self.num_cut_off = 0
+        """Followers that were too slow, since the start."""
+        self._following: set[Follower] = set()
+        self._buffer_bytes = buffer_bytes
+
+    def __len__(self) -> int:
+        return len(self._following)
+
+    @contextmanager
+    def joined(self, first: Iterable[bytes]) -> Iterator[Follower]:
+        """A new follower, who gets `first` and then every line that is sent."""
+        follower = Follower(first, self._buffer_bytes)
+        self._following.add(follower)
+        try:
+            yield follower
+        finally:
+            self._following.discard(follower)
+
+    def send(self, line: bytes) -> None:
+        """Gives a line to all, and cuts off who has no room for it."""
+        for follower in [each for each in self._following if not each.put(line)]:
+            self._following.discard(follower)
+            self.num_cut_off += 1
+
+    def end(self) -> None:
+        """Ends every follower's stream."""
+        for follower in self._following:
+            follower.end()
+        self._following.clear()
+
 
 log = logging.getLogger(__name__)
 

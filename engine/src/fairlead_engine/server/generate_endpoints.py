@@ -1,181 +1,45 @@
-"""The way of a request that a model computes: parse → check → tokenise → run → reply; and the two APIs that generate.
-
-`POST /v1/chat/completions` and `POST /v1/completions` are here; those that read something off prompts derive from
-`reading_endpoint.py`.
+"""The two APIs that generate text, `POST /v1/chat/completions` and `POST /v1/completions`; and `POST
+/v1/chat/completions/{id}/inject`, an extension of OpenAI's: the result of a tool, put into an answer while it is
+streamed.
 """
 
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY
 from fairlead_engine.server.answers.reader import AnswerReader
-from fairlead_engine.server.beam_search import BeamSearch, check_beams
+from fairlead_engine.server.beam_search import BeamSearch
 from fairlead_engine.server.detokenizer import Detokenizer
-from fairlead_engine.server.dispatches import Dispatch
 from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Choice, Generation, OutputReader
 from fairlead_engine.server.grammar_job import GrammarJob
 from fairlead_engine.server.injectable_answer import InjectableAnswer, TurnsReader, check_injectable
+from fairlead_engine.server.prompt_endpoints import PromptEndpoint
 from fairlead_engine.server.prompts import (
     chat_fields,
     check_effort,
-    checked_prompts,
-    completion_fields,
-    given_prompts,
 )
+from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
-from fairlead_engine.server.sampling import chat_sampling, completion_sampling, with_grammar
-from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, PromptRequest, check
+from fairlead_engine.server.sampling import chat_sampling, completion_sampling
+from fairlead_engine.server.schemas import ChatRequest, CompletionRequest
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.structured_output import wish_of
 from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun, tool_use
-from fairlead_engine.types import Grammar, Injectable, Kind, Pooling, Reading, SamplingParams, ThinkingBudget
+from fairlead_engine.types import Grammar, Injectable, SamplingParams, ThinkingBudget
 from fairlead_protocol.image_parts import url_bytes
-from fairlead_protocol.loop_shares import LoopShare
-from fairlead_protocol.messages import HEADER_DISPATCH
-from fairlead_protocol.prompts import EncodedPrompt, PromptFields
+from fairlead_protocol.prompts import PromptFields
 
-Request = TypeVar("Request", bound=PromptRequest)
+PATH_INJECT = "/v1/chat/completions/{id}/inject"
 Generating = TypeVar("Generating", ChatRequest, CompletionRequest)
-
-
-class PromptEndpoint(ABC, Generic[Request]):
-    """The way of one request; the APIs differ in the steps below."""
-
-    schema: type[Request]
-    kind = Kind.GENERATE
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    async def __call__(self, exchange: Exchange) -> None:
-        """Answers one request. The client's leaving ends it wherever it is."""
-        arrival_time = time.time()
-        with self._service.stream.dispatches.arrived(exchange.headers.get(HEADER_DISPATCH)) as dispatch:
-            self._service.lifecycle.check_accepting()
-            await exchange.while_connected(self._answer(exchange, await exchange.body(), arrival_time, dispatch))
-
-    async def _answer(self, exchange: Exchange, body: bytes, arrival_time: float, dispatch: Dispatch) -> None:
-        with self._service.lifecycle.admitted() as admission:
-            model = self._service.model()
-            with admission.stoppable():
-                await self._service.pacer.pace(len(body))
-                request = decode(body, self.schema)
-                num_bytes, body = len(body), b""  # an answer may take long, and a body be large
-                model.adapter(request.model)  # 404 here
-                model.check_kind(self.kind)
-                check(request)
-                await self.check(request, model)
-                sampling = await self.sampling(request, model)
-                if isinstance(request, GenerationRequest):
-                    check_beams(request, sampling.max_tokens)
-                self._service.check_choices(request, sampling)
-                image_bytes = self.image_bytes(request)
-                size = (num_bytes - image_bytes) * request.rendered_factor
-                images = await self.images(request, model)
-                exchange.held.release()  # not before: of a chat with images the body is nearly all there is to hold
-                encoded = await self._prompts(request, model, images, size)
-                prompts = [prompt.token_ids for prompt in encoded]
-                self._service.check_scores(request, prompts, sampling)
-                if (kept_to := await self.grammar(request, prompts, model)) is not None:
-                    sampling = with_grammar(sampling, kept_to)
-                if (budget := await self.thinking(request, prompts, model)) is not None:
-                    sampling = msgspec.structs.replace(sampling, thinking=budget)
-                share = self._service.shares.stream()
-                choices = await self._service.choices(
-                    request,
-                    encoded,
-                    sampling,
-                    pooling=self.pooling(request, model),
-                    reading=self.reading(model),
-                    make_reader=lambda prompt: self.reader(request, prompt, sampling, model),
-                    request_id=exchange.request_id,
-                    arrival_time=arrival_time,
-                    comes_from_gateway=dispatch.gateway is not None,
-                    injectable=self.injectable(request, prompts, model),
-                    images=images,
-                    share=share,
-                )
-                images = []  # they are large, too
-            on_sent = partial(self._service.stream.sent, dispatch=dispatch)
-            async with self.generation(request, choices, on_sent, share) as generation:
-                admission.attach(generation.stop)
-                try:
-                    await generation.started()
-                    await self.send(exchange, request, model, generation)
-                finally:
-                    exchange.facts.update(_facts(request, generation, arrival_time))
-
-    async def _prompts(
-        self, request: Request, model: ServedModel, images: list[DecodedImage], size: int
-    ) -> list[EncodedPrompt]:
-        fields, prepared = self.fields(request, model), self._service.prepared
-        given = await prepared(size, lambda: given_prompts(fields, request, model, images))
-        prompts = await self._service.prompts.prompts(fields) if given is None else given
-        return await prepared(size, lambda: checked_prompts(prompts, fields, request, model, images))
-
-    async def check(self, request: Request, model: ServedModel) -> None:
-        """Raises `RequestError` for what this model cannot be asked for, and can be told before a prompt is made."""
-        return
-
-    def image_bytes(self, request: Request) -> int:
-        """How much of it is images."""
-        return 0
-
-    async def images(self, request: Request, model: ServedModel) -> list[DecodedImage]:
-        """What it shows the model; raises `RequestError`."""
-        return []
-
-    async def grammar(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
-        """What the answer keeps to, if anything; raises `RequestError`."""
-        return None
-
-    async def thinking(self, request: Request, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
-        """How long answers may reason; None = as long as they want to."""
-        return None
-
-    def generation(
-        self, request: Request, choices: list[Choice], on_sent: Callable[[int], None], share: LoopShare
-    ) -> Generation:
-        """What runs them; raises `RequestError`."""
-        return Generation(self._service.client, choices, self._service.metrics, on_sent, share)
-
-    def pooling(self, request: Request, model: ServedModel) -> Pooling | None:
-        """What vector is made of the hidden states; None = text is generated."""
-        return None
-
-    def injectable(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Injectable | None:
-        """Where something may be put into its answer; None = nothing is."""
-        return None
-
-    def reading(self, model: ServedModel) -> Reading:
-        """What is made of that vector."""
-        return Reading.UNIT
-
-    @abstractmethod
-    async def sampling(self, request: Request, model: ServedModel) -> SamplingParams:
-        """How to sample; raises `RequestError`."""
-
-    @abstractmethod
-    def fields(self, request: Request, model: ServedModel) -> PromptFields:
-        """What decides its prompts; raises `RequestError`."""
-
-    @abstractmethod
-    def reader(self, request: Request, prompt: list[int], sampling: SamplingParams, model: ServedModel) -> OutputReader:
-        """What reads the outputs of one of its sequences."""
-
-    @abstractmethod
-    async def send(self, exchange: Exchange, request: Request, model: ServedModel, generation: Generation) -> None:
-        """Answers with what comes."""
 
 
 class GenerateEndpoint(PromptEndpoint[Generating]):
@@ -188,13 +52,11 @@ class GenerateEndpoint(PromptEndpoint[Generating]):
         has_prompt = isinstance(request, CompletionRequest) and bool(request.echo)
         return Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skips, follows_prompt=has_prompt)
 
-    def generation(
-        self, request: Generating, choices: list[Choice], on_sent: Callable[[int], None], share: LoopShare
-    ) -> Generation:
+    def generation(self, request: Generating, choices: list[Choice], on_sent: Callable[[int], None]) -> Generation:
         client, metrics = self._service.client, self._service.metrics
         if request.use_beam_search:
             return BeamSearch(client, choices, metrics, on_sent, request=request, info=client.info)
-        return Generation(client, choices, metrics, on_sent, share)
+        return Generation(client, choices, metrics, on_sent)
 
     async def made(self, job: GrammarJob) -> Grammar | None:
         """What an answer keeps to; raises `RequestError`."""
@@ -335,7 +197,7 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
         return await self._service.prompts.sampling(partial(completion_sampling, request, model.sampling_defaults))
 
     def fields(self, request: CompletionRequest, model: ServedModel) -> PromptFields:
-        return completion_fields(request)
+        return request.prompt_fields
 
     async def grammar(self, request: CompletionRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
         wish = wish_of(request)
@@ -347,17 +209,47 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
         return CompletionReply(generation, model.vocabulary, request, reply_id=f"cmpl-{request_id}")
 
 
-def _facts(request: PromptRequest, generation: Generation, arrival_time: float) -> dict[str, Any]:
-    """What the request's log line says about it."""
-    first = min((choice.first_token_time for choice in generation.choices if choice.first_token_time), default=None)
-    reasons = {str(choice.finish_reason) for choice in generation.choices if choice.finish_reason}
-    return {
-        "model": request.model,
-        "stream": request.is_streamed,
-        "num_choices": len(generation.choices) if len(generation.choices) > 1 else None,
-        "num_prompt_tokens": generation.num_prompt_tokens,
-        "num_cached_tokens": generation.num_cached_tokens,
-        "num_completion_tokens": generation.num_output_tokens,
-        "ttft_seconds": round(first - arrival_time, 6) if first else None,
-        "finish_reason": ",".join(sorted(reasons)) or None,
-    }
+class InjectRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What a tool has answered."""
+
+    tool_call_id: Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="As the stream has told it")]
+    content: Annotated[str, msgspec.Meta(description="The result, as a message of the role `tool` would have it")]
+    model: Annotated[
+        str | None, msgspec.Meta(description="That of the request, for gateways; nobody else looks at it")
+    ] = None
+
+
+class InjectReply(msgspec.Struct, frozen=True):
+    """It is in the answer."""
+
+    id: str
+    """The answer's."""
+    tool_call_id: str
+    num_tokens: int
+    """That the model was given for it."""
+    object: str = "chat.completion.injection"
+
+
+class InjectionEndpoint:
+    """Answers when the result is in its place, or why it never will be."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answers one."""
+        body = await exchange.body()
+        request = decode(body, InjectRequest)
+        model = self._service.model()
+        answer_id = exchange.scope["path"].split("/")[-2]  # as `PATH_INJECT` has it
+        answer = self._service.injectable_answers.get(answer_id)
+        if answer is None:
+            problem = f"no injectable answer {answer_id!r} is being generated here: it has ended, or there was none"
+            raise NotFound("id", problem, "answer_not_found")
+        answer.check_call(request.tool_call_id)
+        token_ids = await exchange.while_connected(
+            answer.tokens(request.tool_call_id, request.content, self._service.prompts, model.info.max_model_len)
+        )
+        await exchange.while_connected(answer.inject(request.tool_call_id, token_ids))
+        reply = InjectReply(answer_id, request.tool_call_id, len(token_ids))
+        await exchange.send_json(msgspec.json.encode(reply))

@@ -14,8 +14,7 @@ import msgspec
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.grammar_job import GrammarJob, Made
-from fairlead_engine.server.turns import Turns
-from fairlead_engine.server.worker_tries import tried
+from fairlead_engine.server.workers import Turns, tried
 from fairlead_engine.types import Grammar
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
 from fairlead_protocol.workers.limits import Limits
@@ -36,7 +35,7 @@ _MOST_KEPT_BYTES = 32 * 2**20
 _ENTRY_BYTES = 400
 """Of one, besides its text."""
 _MOST_KNOWN_SLOW = 1000
-_PROGRAM = "fairlead_engine.server.grammar_program:make"
+_PROGRAM = "fairlead_engine.server.grammar_job:make"
 
 
 class GrammarCompiler:

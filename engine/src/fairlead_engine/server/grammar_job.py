@@ -1,15 +1,21 @@
 """A grammar that is to be made for a request, as it goes to the process that makes it. Pure but for llguidance."""
 
 import hashlib
+import pickle
+import resource
 import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from fairlead_engine.core.grammar_limits import parser_limits
+from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
 from fairlead_engine.server.structured_output import Wish, bare, widest
 from fairlead_engine.server.tool_use import AnswerGrammars, ToolUse
 from fairlead_engine.types import Grammar
+from fairlead_protocol.workers.process import Handler
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -103,3 +109,27 @@ def bytes_as_tokens(vocab_size: int) -> "LLTokenizer":
     from llguidance import LLTokenizer, TokenizerWrapper
 
     return LLTokenizer(TokenizerWrapper(_Bytes(vocab_size)))
+
+
+_STACK_BYTES = 4 * 2**20
+"""Half of what a thread of the core has, which would end with all its requests if it ran out of it."""
+
+
+def make(payload: bytes) -> tuple[bytes, Handler]:
+    """`payload`: how many tokens the model has, in decimal. A job is a `GrammarJob`, pickled; its answer is `Made`, as
+    MessagePack."""
+    bytes_as_tokens(int(payload))  # which loads llguidance, too, before anybody waits
+    most, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if most == resource.RLIM_INFINITY or most > _STACK_BYTES:
+        resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, hard))
+    encode = msgspec.msgpack.Encoder().encode
+
+    def made(job: bytes, takes_long: bool) -> bytes:
+        wanted: GrammarJob = pickle.loads(job)
+        try:
+            found: Made = (None, wanted.made())
+        except RequestError as error:
+            found = ((error.field, str(error), error.code), None)
+        return encode(found)
+
+    return b"", made

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead_engine.images.decoded_image import DecodedImage, ImageError, Unpacked
-from fairlead_engine.images.image_header import ImageHeader
-from fairlead_engine.server.turns import Turns
-from fairlead_engine.server.worker_tries import tried
+from fairlead_engine.images.image import DecodedImage, ImageError, ImageHeader, Unpacked
+from fairlead_engine.server.workers import Turns, tried
 from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
 from fairlead_protocol.workers.limits import Limits
@@ -37,7 +35,7 @@ _CORES_EACH = 2
 _MOST_LANES = 4
 _SLACK_BYTES = 128 * 2**20
 """For an image as it came, as the model sees it, and the rows between the two."""
-_PROGRAM = "fairlead_engine.server.image_program:make"
+_PROGRAM = "fairlead_engine.images.image_decoding:make"
 
 
 class NotQuick(Exception):

@@ -27,8 +27,7 @@ from fairlead_engine.server.prompt_program import (
     unpacked,
     written,
 )
-from fairlead_engine.server.prompt_root import PROMPT_PROGRAM
-from fairlead_engine.server.worker_tries import tried
+from fairlead_engine.server.workers import PROMPT_PROGRAM, tried
 from fairlead_engine.types import SamplingParams
 from fairlead_protocol.prompts import EncodedPrompt, PromptFields
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted

@@ -8,29 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.schemas import (
     ChatRequest,
-    ClassifyRequest,
-    CompletionRequest,
-    EmbeddingRequest,
     PromptRequest,
-    RerankRequest,
-    ScoreRequest,
     TokenizeRequest,
 )
 from fairlead_engine.server.served_model import ServedModel, request_error
 from fairlead_protocol.messages import FIELD_TOKENS
 from fairlead_protocol.prompts import (
     ChatPrompt,
-    ClassifyPrompt,
     CompletionPrompt,
-    EmbeddingPrompt,
     EncodedPrompt,
     PromptError,
     PromptFields,
-    RerankPrompt,
-    ScorePrompt,
     TextPrompts,
 )
 
@@ -39,28 +30,6 @@ _OF_CHATS = ("tools", "chat_template_kwargs", "reasoning_effort", "add_generatio
 
 Prompts = list[tuple[str, EncodedPrompt]]
 """Each one's place in the request, and it."""
-
-
-def completion_fields(request: CompletionRequest) -> CompletionPrompt:
-    return CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
-
-
-def embedding_fields(request: EmbeddingRequest, model: ServedModel) -> EmbeddingPrompt:
-    """Raises `RequestError`."""
-    _check_without_soft_prompt(request, model)
-    return EmbeddingPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
-
-
-def classify_fields(request: ClassifyRequest, model: ServedModel) -> ClassifyPrompt:
-    """Raises `RequestError`."""
-    _check_without_soft_prompt(request, model)
-    return ClassifyPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
-
-
-def pair_fields(request: RerankRequest | ScoreRequest, model: ServedModel) -> RerankPrompt | ScorePrompt:
-    """Raises `RequestError`."""
-    _check_without_soft_prompt(request, model)
-    return request.compared
 
 
 def tokenize_fields(request: TokenizeRequest, model: ServedModel) -> PromptFields:
@@ -88,7 +57,7 @@ def check_effort(request: ChatRequest | TokenizeRequest, model: ServedModel) -> 
         )
 
 
-def _check_without_soft_prompt(request: PromptRequest, model: ServedModel) -> None:
+def check_without_soft_prompt(request: PromptRequest, model: ServedModel) -> None:
     """Raises `RequestError` for an adapter that stands before prompts."""
     if model.num_virtual_tokens(request.model):
         problem = "no vectors are made with soft prompts; leave the adapter out of model"

@@ -16,7 +16,15 @@ from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, Pooling, SamplingParam
 from fairlead_engine.types.parameters import By, Parameter, bounded, optional_fields
 from fairlead_protocol.budget import MAX_TEXTS, CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import AnswerLimit, RerankPrompt, ScorePrompt, num_prompts, rendered_factor
+from fairlead_protocol.prompts import (
+    AnswerLimit,
+    ClassifyPrompt,
+    CompletionPrompt,
+    EmbeddingPrompt,
+    RerankPrompt,
+    ScorePrompt,
+    rendered_factor,
+)
 
 _IGNORED = Parameter("", By.NOBODY)
 _OTHER_NAMES = {
@@ -416,8 +424,13 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     suffix: Annotated[str | None, Parameter("Leave it out.", By.REFUSED, only='""')] = None
 
     @property
+    def prompt_fields(self) -> CompletionPrompt:
+        """Fields that decide the request's prompts."""
+        return CompletionPrompt(prompt=self.prompt, add_special_tokens=self.add_special_tokens)
+
+    @property
     def num_prompts(self) -> int:
-        return num_prompts(self.prompt)
+        return self.prompt_fields.num_prompts
 
     @property
     def num_each(self) -> int:
@@ -429,7 +442,24 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
         return self.num_each != self.num_given
 
 
-class EmbeddingRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class ReadRequest(PromptRequest, frozen=True, kw_only=True):
+    """Requests that are answered with what the model reads off texts: vectors, scores, classes."""
+
+    @property
+    def prompt_fields(self) -> EmbeddingPrompt | ClassifyPrompt | RerankPrompt | ScorePrompt:
+        """Fields that decide the request's prompts."""
+        raise NotImplementedError
+
+    @property
+    def num_prompts(self) -> int:
+        return self.prompt_fields.num_prompts
+
+    @property
+    def prompts_field(self) -> str:
+        return self.prompt_fields.FIELD
+
+
+class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
     """`POST /v1/embeddings`."""
 
     input: Texts
@@ -454,29 +484,21 @@ class EmbeddingRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, k
     ] = None
 
     @property
-    def num_prompts(self) -> int:
-        return num_prompts(self.input)
-
-    @property
-    def prompts_field(self) -> str:
-        return "input"
+    def prompt_fields(self) -> EmbeddingPrompt:
+        return EmbeddingPrompt(input=self.input, add_special_tokens=self.add_special_tokens)
 
 
-class ClassifyRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class ClassifyRequest(ReadRequest, frozen=True, kw_only=True):
     """`POST /v1/classify`."""
 
     input: Texts
 
     @property
-    def num_prompts(self) -> int:
-        return num_prompts(self.input)
-
-    @property
-    def prompts_field(self) -> str:
-        return "input"
+    def prompt_fields(self) -> ClassifyPrompt:
+        return ClassifyPrompt(input=self.input, add_special_tokens=self.add_special_tokens)
 
 
-class RerankRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class RerankRequest(ReadRequest, frozen=True, kw_only=True):
     """`POST /v1/rerank`."""
 
     query: Annotated[str, Parameter("What the documents are ranked by.", By.GATEWAY)]
@@ -492,20 +514,11 @@ class RerankRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_o
     ] = None
 
     @property
-    def compared(self) -> RerankPrompt:
-        """What makes its prompts."""
+    def prompt_fields(self) -> RerankPrompt:
         return RerankPrompt(query=self.query, documents=self.documents, add_special_tokens=self.add_special_tokens)
 
-    @property
-    def num_prompts(self) -> int:
-        return self.compared.num_prompts
 
-    @property
-    def prompts_field(self) -> str:
-        return "documents"
-
-
-class ScoreRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class ScoreRequest(ReadRequest, frozen=True, kw_only=True):
     """`POST /v1/score`."""
 
     text_1: Annotated[
@@ -529,13 +542,8 @@ class ScoreRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_on
     data_2: Annotated[str | list[Any] | None, Parameter("The same as `text_2`, beside `data_1`.", By.GATEWAY)] = None
 
     @property
-    def compared(self) -> ScorePrompt:
-        """What makes its prompts."""
+    def prompt_fields(self) -> ScorePrompt:
         return ScorePrompt(**{name: getattr(self, name) for name in ScorePrompt.__struct_fields__})
-
-    @property
-    def num_prompts(self) -> int:
-        return self.compared.num_prompts
 
     @property
     def prompts_field(self) -> str:

@@ -21,7 +21,7 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine.download.models_folder import hold_model
 from fairlead_engine.errors import AddressUnavailable, EngineError
 from fairlead_engine.server import termination
-from fairlead_engine.server.prompt_root import prompt_root
+from fairlead_engine.server.workers import prompt_root
 from fairlead_protocol.http.connections import allow_descriptors, listening_socket
 from fairlead_protocol.logs import configure_logging
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
-from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY, AnswerFormats
 from fairlead_engine.server.grammar_job import GrammarJob

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import Draining, NotReady, RequestError
-from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import choose_formats, choose_names, formats_named
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.generation import Choice, OutputReader
@@ -22,11 +22,11 @@ from fairlead_engine.server.injectable_answer import InjectableAnswer
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.prompt_program import Files
-from fairlead_engine.server.prompt_root import prompt_root
 from fairlead_engine.server.prompt_workers import MakeAsked, PromptWorkers
 from fairlead_engine.server.sampling import for_choice
 from fairlead_engine.server.schemas import EmbeddingRequest, PromptRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
+from fairlead_engine.server.workers import prompt_root
 from fairlead_engine.types import (
     MAX_ANSWER_LOGPROBS,
     EngineInfo,

@@ -9,13 +9,18 @@ from typing import Any, TypeGuard
 
 from fairlead_engine.server.answers.answer_text import (
     AnswerSource,
+    CallArguments,
+    CallBegun,
+    CallCut,
+    CallEnded,
+    Content,
+    Reading,
     behind_bracket,
     json_text,
     json_value,
     python_value,
     space,
 )
-from fairlead_engine.server.answers.parts import CallArguments, CallBegun, CallCut, CallEnded, Content, Reading
 
 NO_ARGUMENTS = "{}"
 """Of a call that is whole and has none."""

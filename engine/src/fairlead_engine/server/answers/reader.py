@@ -5,8 +5,8 @@ import string
 from collections.abc import Collection
 
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
-from fairlead_engine.server.answers.answer_text import AnswerSource, until
-from fairlead_engine.server.answers.parts import (
+from fairlead_engine.server.answers.answer_text import (
+    AnswerSource,
     CallArguments,
     CallBegun,
     CallCut,
@@ -15,6 +15,7 @@ from fairlead_engine.server.answers.parts import (
     Part,
     Reading,
     Reasoning,
+    until,
 )
 from fairlead_engine.server.answers.tool_formats import ToolFormat
 from fairlead_engine.server.detokenizer import CallDelta, Detokenizer, TextDelta

@@ -3,8 +3,18 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from fairlead_engine.server.answers.answer_text import AnswerSource, is_begun, space, starts_with, until, without_begun
-from fairlead_engine.server.answers.parts import CallBegun, Content, Reading, Reasoning
+from fairlead_engine.server.answers.answer_text import (
+    AnswerSource,
+    CallBegun,
+    Content,
+    Reading,
+    Reasoning,
+    is_begun,
+    space,
+    starts_with,
+    until,
+    without_begun,
+)
 
 
 class ReasoningFormat(NamedTuple):

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 
 from fairlead_engine.server.answers.answer_text import (
     AnswerSource,
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    Reading,
     left_out,
     space,
     starts_with,
@@ -17,7 +21,6 @@ from fairlead_engine.server.answers.answer_text import (
     without_begun,
 )
 from fairlead_engine.server.answers.calls import NO_ARGUMENTS, Found, cut, is_name, python_object
-from fairlead_engine.server.answers.parts import CallArguments, CallBegun, CallEnded, Reading
 
 _MOST_REFERENCES = 8
 _KINDS: Mapping[type, tuple[str, ...]] = {

@@ -11,6 +11,14 @@ from typing import NamedTuple
 
 from fairlead_engine.server.answers.answer_text import (
     AnswerSource,
+    CallArguments,
+    CallBegun,
+    CallCut,
+    CallEnded,
+    Content,
+    Part,
+    Reading,
+    Reasoning,
     is_begun,
     json_value,
     left_out,
@@ -21,16 +29,6 @@ from fairlead_engine.server.answers.answer_text import (
     without_begun,
 )
 from fairlead_engine.server.answers.calls import Found, call_object, call_objects, cut, ended, is_name
-from fairlead_engine.server.answers.parts import (
-    CallArguments,
-    CallBegun,
-    CallCut,
-    CallEnded,
-    Content,
-    Part,
-    Reading,
-    Reasoning,
-)
 from fairlead_engine.server.answers.reasoning_formats import ReasoningFormat
 from fairlead_engine.server.answers.tagged_calls import Tags, tagged_call
 

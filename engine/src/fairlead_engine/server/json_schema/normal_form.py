@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fairlead_engine.server.json_schema import parts
-from fairlead_engine.server.json_schema.endless import endless
+from fairlead_engine.server.json_schema.parts import endless
 from fairlead_engine.server.json_schema.unions import exclude_one_another, requiring, told_apart
 
 DEEPEST = 120

@@ -1,12 +1,43 @@
-"""What an image's first bytes say of it, told without a decoder: its format, how large it is, how often its pixels are
-gone over. What nobody should begin to unpack is refused here.
+"""A client's image: its format, size and number of passes, read off its first bytes without a decoder; and an image as
+a model takes it. Images too large to unpack are refused here.
 """
 
 import re
 import struct
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from fairlead_engine.images.decoded_image import FORMAT_NAMES, ImageError
+from fairlead_engine.types import PromptImage
+
+FORMAT_NAMES = "PNG, JPEG, WebP and GIF"
+MIME_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
+
+
+class ImageError(ValueError):
+    """These bytes are no image that a model here could see; the text goes on where it is told which image that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedImage:
+    """An image as a model takes it."""
+
+    rows: int
+    """Its height and"""
+    columns: int
+    """its width, in patches that become a token each."""
+    pixels: bytes
+    """Rows of red, green and blue, a byte each."""
+    digest: bytes
+    """Of all three."""
+
+    def placed(self, start: int) -> PromptImage:
+        """With its first token at that position of a prompt."""
+        return PromptImage(start, self.rows, self.columns, self.digest, self.pixels)
+
+
+Unpacked = tuple[str, DecodedImage | None]
+"""What is wrong with an image, or the image."""
+
 
 MAX_PIXELS = 64 * 2**20
 """Of an image before it is made smaller."""

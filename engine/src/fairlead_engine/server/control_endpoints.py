@@ -1,0 +1,173 @@
+"""Endpoints for those who run the engine: kubelet, gateway, Prometheus, operator; and the list and watch of its blocks
+and load, `GET /fairlead/v1/kv/blocks` and `GET /fairlead/v1/kv/events`.
+"""
+
+import math
+from collections.abc import AsyncIterator
+from typing import Protocol
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead_engine.errors import Draining, EngineDead, RequestError
+from fairlead_engine.server import metrics
+from fairlead_engine.server.engine_stream import EngineStream, Follower, NotInRing
+from fairlead_engine.server.exchange import ClientDisconnected, Exchange, StructResponse
+from fairlead_engine.server.lifecycle import Phase
+from fairlead_engine.server.refusals import Gone
+from fairlead_engine.server.service import Service
+from fairlead_protocol.messages import HEADER_REASON
+from fairlead_protocol.scrapes import Scrapes
+
+NDJSON = "application/x-ndjson"
+"""One JSON object a line."""
+_MAX_WAIT_SECONDS = 10.0
+READY_PARAMETERS = [
+    {
+        "name": "wait",
+        "in": "query",
+        "required": False,
+        "description": f"Seconds to wait for readiness, 0 to {_MAX_WAIT_SECONDS:g}",
+        "schema": {"type": "string"},
+    }
+]
+"""OpenAPI's description of what `/ready` may be asked with. It is read here, so that its refusal is like all others."""
+
+
+class Status(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Reply of `/health` and `/ready`."""
+
+    status: str
+    message: str | None = None
+    """What is wrong; absent when nothing is."""
+
+
+class DrainReply(msgspec.Struct, frozen=True):
+    """Reply of the drain."""
+
+    status: Phase
+    num_running: int
+    """Requests that are still being answered."""
+
+
+class ProbeEndpoints:
+    """`/health`, `/ready`, `/metrics` and drain."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._scrapes = Scrapes(service.metrics.render, lambda: service.siblings.ask())
+
+    async def health(self) -> Response:
+        """503 when only a restart helps, because the core died or hangs."""
+        problem = self._service.health_problem()
+        return StructResponse(Status("failed", problem), 503) if problem else StructResponse(Status("ok"))
+
+    async def ready(self, request: Request) -> Response:
+        """200 from the first warm forward pass until the drain begins, else 503."""
+        if wait := _seconds(request):
+            await self._service.lifecycle.loaded(wait)
+        problem = self._service.readiness_problem()
+        if problem is None:
+            return StructResponse(Status("ready"))
+        reason, message = problem
+        return StructResponse(Status(reason, message), 503, headers={HEADER_REASON: reason})
+
+    async def metrics(self) -> Response:
+        """Everything this engine counts, in Prometheus' text format."""
+        return Response(await self._scrapes.text(), media_type=metrics.CONTENT_TYPE)
+
+    async def drain(self) -> Response:
+        """Begins to drain, as SIGTERM does; answers at once."""
+        self._service.drain()
+        lifecycle, siblings = self._service.lifecycle, self._service.siblings
+        await siblings.ask()
+        return StructResponse(DrainReply(lifecycle.phase, lifecycle.num_running + siblings.num_running), 202)
+
+
+def _seconds(request: Request) -> float:
+    """How long the client waits for readiness. Raises `RequestError`.
+
+    A kubelet asks once a second at most, so one whose question is held learns of readiness when it comes.
+    """
+    text = request.query_params.get("wait", "0")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 <= seconds <= _MAX_WAIT_SECONDS:
+        raise RequestError("wait", f"wait must be seconds in [0, {_MAX_WAIT_SECONDS:g}], not {text[:40]!r}")
+    return seconds
+
+
+class Living(Protocol):
+    """A core."""
+
+    @property
+    def alive(self) -> bool: ...
+
+
+class Streaming(Protocol):
+    """An engine that is followed."""
+
+    @property
+    def stream(self) -> EngineStream: ...
+
+    @property
+    def client(self) -> Living: ...
+
+    def model(self) -> object:
+        """Raises `NotReady` or `Draining` while there is none."""
+        ...
+
+
+class KVEndpoints:
+    """The list and the watch of a follower. Neither counts as a running request, so neither keeps a drain waiting."""
+
+    def __init__(self, service: Streaming) -> None:
+        self._service = service
+
+    async def kv_blocks(self) -> Response:
+        """Every reusable block, and the point in the stream of changes from which to watch."""
+        return StructResponse(self._stream().mirror.blocks())
+
+    async def kv_events(self, exchange: Exchange) -> None:
+        """Changes of the blocks since `epoch` and `seq` as they happen, and the load; it ends when the server stops."""
+        stream = self._stream()
+        query = parse_qs(exchange.scope["query_string"].decode("latin-1"))
+        epoch, seq = query.get("epoch", [""])[-1], query.get("seq", [""])[-1]
+        if not epoch:
+            problem = "epoch is missing; list the blocks first and send the epoch and seq of the list"
+            raise RequestError("epoch", problem)
+        if not (seq.isascii() and seq.isdigit() and len(seq) < 16):
+            raise RequestError("seq", f"seq must be the number of the last change you have, not {seq[:40]!r}")
+        try:
+            with stream.followed(epoch, int(seq)) as follower:
+                await exchange.while_connected(self._send(exchange, follower))
+        except NotInRing:
+            raise Gone(
+                f"changes since seq {int(seq)} of epoch {epoch!r} are not known here; list the blocks again"
+            ) from None
+        except ClientDisconnected:
+            pass  # how a watch ends
+
+    async def _send(self, exchange: Exchange, follower: Follower) -> None:
+        if exchange.scope["method"] == "HEAD":
+            follower.end()
+
+        async def chunks() -> AsyncIterator[bytes]:
+            while chunk := await follower.take():
+                yield chunk
+
+        await exchange.send_stream(chunks(), NDJSON)
+        exchange.facts["cut_off"] = "true" if follower.was_cut_off else None
+
+    def _stream(self) -> EngineStream:
+        """Raises `NotReady`, `Draining` or `EngineDead` when nothing can be told."""
+        self._service.model()
+        if not self._service.client.alive:
+            raise EngineDead
+        if self._service.stream.has_ended:
+            raise Draining
+        return self._service.stream

@@ -1,0 +1,91 @@
+"""The processes of this engine that run strangers' programs: the first of them, whose turn it is, and tries."""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Generic, Protocol, TypeVar
+
+from fairlead_engine.errors import Draining, NotReady
+from fairlead_protocol.workers.branch import WorkerInterrupted
+from fairlead_protocol.workers.pool import WorkersClosed
+from fairlead_protocol.workers.root import WorkerRoot
+
+PROMPT_PROGRAM = "fairlead_engine.server.prompt_program"
+_MOST_BESIDE = 16
+"""Jobs that take long at a time: each program of an engine bounds its own, and none waits for another's."""
+
+
+def prompt_root() -> WorkerRoot:
+    """Close it when done."""
+    return WorkerRoot([PROMPT_PROGRAM], _MOST_BESIDE)
+
+
+_TRIES = 50
+"""For a job whose process is ended again and again: by those that stand before it, or by the system."""
+_PAUSE_SECONDS = 0.01
+"""Between those."""
+
+
+class Loadable(Protocol):
+    """What does the jobs, as `Workers`."""
+
+    async def loaded(self) -> None: ...
+
+
+async def tried(workers: Loadable, ask: Callable[[], Awaitable[bytes]]) -> bytes:
+    """What `ask` returns. Raises what that does, but NotReady in place of WorkerInterrupted, and Draining in place of
+    WorkersClosed."""
+    for _ in range(_TRIES):
+        try:
+            await workers.loaded()
+            return await ask()
+        except WorkerInterrupted:
+            await asyncio.sleep(_PAUSE_SECONDS)
+        except WorkersClosed:
+            raise Draining from None
+    raise NotReady("the processes that do this engine's work are being started again; send the request again")
+
+
+Thing = TypeVar("Thing")
+
+
+class Turns(Generic[Thing]):
+    """Things that one at a time has each of. Not shared between event loops."""
+
+    def __init__(self, things: Iterable[Thing]) -> None:
+        self._idle = [*things]
+        self._waiting: list[tuple[float, int, asyncio.Future[Thing]]] = []
+        self._numbers = itertools.count()
+
+    async def take(self, rank: float) -> Thing:
+        """One of them, to be given back. Among equal ranks who came first goes first."""
+        if self._idle:
+            return self._idle.pop()
+        waiting: asyncio.Future[Thing] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (rank, next(self._numbers), waiting))
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled():
+                self.give_back(waiting.result())
+            raise
+
+    def give_back(self, thing: Thing) -> None:
+        """It goes to whoever is next."""
+        while self._waiting:
+            _, _, waiting = heapq.heappop(self._waiting)
+            if not waiting.done():
+                waiting.set_result(thing)
+                return
+        self._idle.append(thing)
+
+    @asynccontextmanager
+    async def turn(self, rank: float) -> AsyncIterator[Thing]:
+        """One of them, within the block."""
+        thing = await self.take(rank)
+        try:
+            yield thing
+        finally:
+            self.give_back(thing)
