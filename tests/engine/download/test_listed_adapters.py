@@ -21,7 +21,7 @@ import torch
 from safetensors.numpy import load, save
 
 from fairlead_engine.download.downloader import DownloadOrders, download
-from fairlead_engine.download.listed_adapters import Habits, ListedAdapters
+from fairlead_engine.download.listed_adapters import ListedAdapters
 from fairlead_engine.download.models_folder import ModelsFolder, is_held, read_manifest
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
@@ -73,8 +73,8 @@ class SourceListing:
 
 @asynccontextmanager
 async def listed(folder: Path) -> AsyncIterator[SourceListing]:
-    habits = Habits(look_seconds=0.01, first_pause_seconds=0.05)
-    adapters = ListedAdapters(folder / "sources", ModelsFolder(folder / "models"), habits=habits)
+    listing, models = folder / "sources", ModelsFolder(folder / "models")
+    adapters = ListedAdapters(listing, models, look_seconds=0.01, first_pause_seconds=0.05)
     async with adapters.kept():
         yield SourceListing(folder / "sources", adapters)
 

@@ -1,4 +1,4 @@
-"""The command: starts an engine in this process, measures for as long as it may, writes profile and picture.
+"""The command: starts an engine in this process, measures within a time limit, writes profile and picture.
 
 Progress goes to standard error, a line per shape; the summary is standard output.
 """
@@ -17,7 +17,7 @@ from statistics import mean, median
 
 from msgspec.structs import replace as replace_fields
 
-from fairlead_engine.characterise.measuring import Recorder, Shape, measure, shapes
+from fairlead_engine.characterise.measuring import Shape, StepRecorder, measure, shapes
 from fairlead_engine.characterise.picture import draw
 from fairlead_engine.config import CharacteriseConfig, EngineConfig
 from fairlead_engine.core.engine import Engine
@@ -102,7 +102,7 @@ Tell = Callable[[str], None]
 
 
 def run(config: EngineConfig, command: CharacteriseConfig) -> int:
-    """Returns the exit status: 0 measured and written, 1 the model or the files cannot be had, which is told."""
+    """Returns the exit status: 0 measured and written, 1 the model or the files cannot be used."""
     try:
         measure_and_write(config, command)
     except StartError as error:
@@ -112,7 +112,7 @@ def run(config: EngineConfig, command: CharacteriseConfig) -> int:
 
 
 def measure_and_write(config: EngineConfig, command: CharacteriseConfig) -> None:
-    """Raises StartError for a model that cannot be run, ConfigError for files that cannot be written."""
+    """Raises StartError for an unusable model, ConfigError for files that cannot be written."""
     output = Path(command.output)
     picture = Path(command.plot) if command.plot else output.with_suffix(".svg")
     for name, path in (("output", output), ("plot", picture)):  # before minutes of work, not after
@@ -142,11 +142,10 @@ def characterise(config: EngineConfig, command: CharacteriseConfig, tell: Tell) 
 
 
 def measure_all(engine: Engine, seed: int, time_limit: float, tell: Tell) -> tuple[list[Measured], Steps]:
-    """Every shape that `time_limit` seconds are enough for, as often as they are enough for it, up to `_ROUNDS` times;
-    the first shape always. Medians count: of a shape, and of the steps that do the same work in different rounds.
-    """
+    """Runs as many shapes as fit into `time_limit` seconds, up to `_ROUNDS` times each, the first one always. Returns
+    medians, over runs of a shape and over steps with the same work."""
     random_ids = random.Random(seed)
-    engine.step_cost = recorder = Recorder()
+    engine.step_cost = recorder = StepRecorder()
     measure(engine, Shape(1, 16, 4), random_ids)  # what the first request pays for, nobody else does
     recorder.steps.clear()
     runs: dict[Shape, list[Measured]] = {}

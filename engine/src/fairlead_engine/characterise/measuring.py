@@ -1,7 +1,7 @@
-"""Requests of one shape at a time through an engine, and what each of its steps took.
+"""Runs requests of one shape at a time through an engine, and records each step's time.
 
-Shapes vary one thing at a time: how many requests come at once, how long prompts are, how much context decodes read,
-how long outputs are. The cheapest come first, so that little time still measures every kind of work.
+Shapes vary one dimension at a time: number of requests at once, prompt length, context of decodes, output length. The
+cheapest come first, so that little time still measures every kind of work.
 """
 
 import random
@@ -18,7 +18,7 @@ from fairlead_protocol.profiles import Measured
 
 _PROMPT_TOKENS = 128
 _OUTPUT_TOKENS = 32
-"""Where another thing varies."""
+"""Lengths while another dimension varies."""
 _SHORT_OUTPUT_TOKENS = 8
 _PROMPTS = (16, 32, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _OUTPUTS = (16, 64, 128, 256)
@@ -36,8 +36,8 @@ class Shape(NamedTuple):
         return self.batch * (self.prompt_tokens + self.output_tokens)
 
 
-class Recorder(StepCost):
-    """A step cost that also remembers every step it is shown."""
+class StepRecorder(StepCost):
+    """A step cost that also records every observed step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Recorder(StepCost):
 
 
 def shapes(info: EngineInfo) -> list[Shape]:
-    """What this engine has slots, context and cache for, cheapest first."""
+    """Shapes within this engine's slots, context and cache, cheapest first."""
     room = info.num_kv_blocks * info.block_size
     longest = min(info.max_model_len - 1, room)
     prompt, output = min(_PROMPT_TOKENS, max(1, longest // 2)), min(_OUTPUT_TOKENS, max(2, longest // 4))
@@ -70,9 +70,9 @@ def shapes(info: EngineInfo) -> list[Shape]:
 
 
 def measure(engine: Engine, shape: Shape, draw: random.Random) -> Measured:
-    """Runs the requests to their end, greedily, and ignores end-of-sequence tokens. No two prompts share a block.
+    """Runs the requests to their end, greedily, ignoring end-of-sequence tokens. No two prompts share a block.
 
-    Raises RuntimeError where the engine refuses one or cannot choose a token.
+    Raises RuntimeError if the engine refuses a request or cannot choose a token.
     """
     first: dict[str, float] = {}
     last: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""A profile as one SVG of three panels: what was measured as dots, what the fitted step cost says as a line."""
+"""A profile as one SVG of three panels: measurements as dots, the fitted step cost as a line."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -50,18 +50,18 @@ def draw(profile: EngineProfile) -> str:
 
 
 def decode_seconds(cost: StepCost, num_seqs: float, context: float) -> float:
-    """A step that continues so many sequences, each with so many tokens in the cache."""
+    """Time of a step with `num_seqs` sequences, each with `context` tokens in the cache."""
     return step_seconds(cost, StepWork(1, 0, 0, 0, num_seqs, num_seqs * context))
 
 
 def prompt_seconds(cost: StepCost, num_tokens: float, budget: int) -> float:
-    """One prompt alone, in as many steps as the token budget makes of it."""
+    """Time of one prompt alone, in as many steps as the token budget requires."""
     num_steps = math.ceil(num_tokens / budget)
     return step_seconds(cost, StepWork(num_steps, num_steps, num_tokens, num_tokens * (num_tokens - 1) / 2, 0, 0))
 
 
 def most_common(measured: Sequence[Measured]) -> list[Measured]:
-    """Those of the prompt and output length that were measured with most batches, by batch."""
+    """Measurements with the most common prompt and output length, by batch."""
     lengths = [(each.prompt_tokens, each.output_tokens) for each in measured]
     most = max(lengths, key=lengths.count, default=None)
     found = (each for each, length in zip(measured, lengths, strict=True) if length == most)

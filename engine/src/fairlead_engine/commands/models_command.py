@@ -14,11 +14,11 @@ from fairlead_engine.download.certificates import trusted
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.listed_adapters import ListedAdapters
 from fairlead_engine.download.models_folder import ModelsFolder, is_held, last_used, not_writable
-from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.remote import DownloadError, unsupported
 from fairlead_engine.download.reporting import Reporter, answering, size_text, told
 from fairlead_engine.errors import StartError
 from fairlead_engine.server import termination
-from fairlead_protocol.downloads import SOURCES_PATH, SOURCES_PORT, DownloadFailure
+from fairlead_protocol.downloads import SOURCES_PATH, SOURCES_PORT
 from fairlead_protocol.logs import LogFormat, configure_logging
 from fairlead_protocol.model_sources import SourceError, parse_source
 from fairlead_protocol.settings import BYTES
@@ -48,11 +48,7 @@ def add_download_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--parallel", type=_positive, default=8, metavar="N", help="files at a time. Default: 8")
     parser.add_argument("--progress-port", type=_port, metavar="N", help="where GET /progress answers meanwhile")
-    parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of it. Default: 127.0.0.1")
-    parser.add_argument("--log-level", choices=_LEVELS, default="info", help="least severe lines of the log")
-    parser.add_argument(
-        "--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT), help="form of the log"
-    )
+    _add_host_and_log(parser)
 
 
 def add_adapters_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,11 +61,7 @@ def add_adapters_arguments(parser: argparse.ArgumentParser) -> None:
         help="bytes that all models in the folder may have, such as 100Gi; what is listed is not removed for room",
     )  # fmt: skip
     parser.add_argument("--port", type=_port, default=SOURCES_PORT, metavar="N", help="where GET /sources answers")
-    parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of it. Default: 127.0.0.1")
-    parser.add_argument("--log-level", choices=_LEVELS, default="info", help="least severe lines of the log")
-    parser.add_argument(
-        "--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT), help="form of the log"
-    )
+    _add_host_and_log(parser)
 
 
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -201,7 +193,7 @@ def _end_at_sigterm() -> None:
 
 
 def _with_revision(source: str, revision: str | None) -> str:
-    """The source with its revision in it: that is what the folder's name is made of. Raises DownloadError."""
+    """The source with its revision, from which the folder's name is made. Raises DownloadError."""
     try:
         parsed = parse_source(source)
         if revision is not None and parsed.scheme == "hf":
@@ -214,13 +206,21 @@ def _with_revision(source: str, revision: str | None) -> str:
         if not parsed.is_downloaded:
             raise SourceError(f"{parsed.scheme}:// is where it is, and is not downloaded")
     except SourceError as error:
-        raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, str(error)) from error
+        raise unsupported(str(error)) from error
     return source
 
 
 def _add_folder(parser: argparse.ArgumentParser, flag: str) -> None:
     parser.add_argument(
         flag, dest="models", metavar="FOLDER", help=f"the models folder. Default: ${VARIABLE}, or {_DEFAULT}"
+    )
+
+
+def _add_host_and_log(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of it. Default: 127.0.0.1")
+    parser.add_argument("--log-level", choices=_LEVELS, default="info", help="least severe lines of the log")
+    parser.add_argument(
+        "--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT), help="form of the log"
     )
 
 

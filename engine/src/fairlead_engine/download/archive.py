@@ -1,4 +1,4 @@
-"""Tars, unpacked without trust: plain files that serving needs, below one folder, and not more bytes than bounded."""
+"""Tars, unpacked without trust: plain files needed for serving, below one folder, within bounds."""
 
 import re
 import sys
@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile
+from fairlead_engine.download.remote import Packing, RemoteFile, unsupported
 from fairlead_engine.download.selection import check_path, model_folder
-from fairlead_protocol.downloads import DownloadFailure
 
 if sys.version_info >= (3, 14):
     from compression.zstd import ZstdError, ZstdFile
@@ -21,20 +20,20 @@ else:
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
 """Of names that are archives'; how one is compressed its first bytes say."""
 MOST_MEMBERS = {Packing.ARCHIVE: 10_000, Packing.LAYER: 200_000}
-"""A layer may be of a whole system, in which a model lies."""
+"""A layer may hold a whole system around a model."""
 EXPANSION = 10
-"""Times an archive's size that its members may have together: weights hardly compress, bombs do."""
+"""Largest ratio of unpacked to archive size: weights hardly compress, bombs do."""
 SMALL = 64 << 20
-"""Bytes that any archive may have, however small it is."""
+"""Bytes allowed for any archive, however small."""
 LARGEST_HEADER = 64 << 10
 """Bytes of an extended header, which tarfile reads into memory: names and times take a few hundred."""
 _COPY_BYTES = 1 << 20
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
-"""What a frame begins with, or one to be skipped, with which some compressors begin (RFC 8878)."""
+"""Start of a frame, or of a skippable frame, which some compressors write first (RFC 8878)."""
 _REMOVED = ".wh."
-"""Before the name of what a layer takes away."""
+"""Prefix of the name of a file that a layer removes."""
 _ALL_REMOVED = ".wh..wh..opq"
-"""In a folder of which a layer takes away everything that is below."""
+"""Name in a folder whose content a layer removes."""
 _EXTENDED = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -46,7 +45,7 @@ _EXTENDED = (
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A plain file in an archive; or one that is none, and lies where it was fetched to."""
+    """A plain file in an archive, or a fetched file outside of archives."""
 
     place: Path
     """Of the archive, or of the file."""
@@ -55,8 +54,8 @@ class Member:
 
 
 def opened(files: Iterable[RemoteFile], folder: Path, source: str) -> dict[str, Member]:
-    """What the fetched files of a source hold, by the path below the folder that has `config.json`, which may be any.
-    `folder`: where they are; `source`: for messages. Raises DownloadError."""
+    """Content of a source's fetched files, by path below the folder with `config.json`. `folder`: of the fetched files;
+    `source`: for messages. Raises DownloadError."""
     found: dict[str, Member] = {}
     for file in files:
         place = folder / file.path
@@ -75,7 +74,7 @@ def opened(files: Iterable[RemoteFile], folder: Path, source: str) -> dict[str, 
 
 
 def unpack(chosen: Mapping[str, Member], target: Path) -> None:
-    """Writes the chosen members below `target`; files that are no archive's are moved there, last. Raises OSError."""
+    """Writes the chosen members below `target`; files outside of archives are moved there, last. Raises OSError."""
     for place in sorted({member.place for member in chosen.values() if member.info is not None}):
         # In the archive's order: a compressed one is read from its start for each step back.
         inside = [(m.info.offset_data, path, m.info) for path, m in chosen.items() if m.info and m.place == place]
@@ -92,21 +91,22 @@ def unpack(chosen: Mapping[str, Member], target: Path) -> None:
 
 
 def _members(path: Path, name: str, packing: Packing) -> Iterator[tuple[str, tarfile.TarInfo | None]]:
-    """Plain files by name; None = what earlier layers have at that name, or below it if it ends in '/', goes."""
+    """Plain files by name. None = removes the file of this name from earlier layers, or with a trailing '/' everything
+    below it."""
     bound, most, total = path.stat().st_size * EXPANSION + SMALL, MOST_MEMBERS[packing], 0
     try:
         with _tar(path, _BoundedInfo) as archive:
             for count, member in enumerate(archive, 1):
                 total += member.size
                 if count > most or total > bound:
-                    raise _unfit(name, f"unpacks to more than {most} files or {bound} bytes")
+                    raise unsupported(f"{name} unpacks to more than {most} files or {bound} bytes")
                 if member.isdir():
                     continue
                 inner = member.name.removeprefix("./")
                 if not member.isfile():
                     if packing is Packing.ARCHIVE:
                         problem = f"has {member.name[:200]!r}, which is a link or a device: pack plain files"
-                        raise _unfit(name, problem)
+                        raise unsupported(f"{name} {problem}")
                     continue
                 check_path(inner)
                 folder, _, last = inner.rpartition("/")
@@ -116,7 +116,7 @@ def _members(path: Path, name: str, packing: Packing) -> Iterator[tuple[str, tar
                 else:
                     yield inner, member
     except (tarfile.TarError, ZstdError, EOFError, OSError, ValueError, RecursionError) as error:
-        raise _unfit(name, f"is no tar that can be read ({type(error).__name__}): pack it again") from error
+        raise unsupported(f"{name} is no tar that can be read ({type(error).__name__}): pack it again") from error
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _tar(path: Path, info: type[tarfile.TarInfo] = tarfile.TarInfo) -> Iterator[
 
 
 class _BoundedInfo(tarfile.TarInfo):
-    """Refuses headers that would be read into memory whole, or have others without end."""
+    """Refuses endless chains of headers, and headers read into memory whole."""
 
     def _proc_member(self, archive: Any) -> Any:
         if self.type in _EXTENDED and self.size > LARGEST_HEADER:
@@ -151,7 +151,3 @@ class _BoundedInfo(tarfile.TarInfo):
 def _made(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _unfit(name: str, problem: str) -> DownloadError:
-    return DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{name} {problem}")

@@ -1,11 +1,11 @@
-"""`s3://`, `gs://`, `az://`: a folder of a bucket, or of an Azure container, and of what speaks their protocols.
+"""`s3://`, `gs://`, `az://`: a folder of a bucket or of an Azure container, or of a compatible server.
 
-Credentials and addresses are taken by obstore from the variables that its services' own programs take: AWS_… (also
-AWS_ENDPOINT_URL for MinIO, Ceph and others, AWS_SKIP_SIGNATURE for what is public), GOOGLE_…, AZURE_…. Buckets tell no
-digest that can be relied on; a `SHA256SUMS` in the folder is one, as for `https://`. Each file is read by its ETag, so
-that none is put together of two.
+obstore takes credentials and addresses from the services' own variables: AWS_… (also AWS_ENDPOINT_URL for MinIO, Ceph
+and others, AWS_SKIP_SIGNATURE for public buckets), GOOGLE_…, AZURE_…. Buckets have no reliable digests; a `SHA256SUMS`
+in the folder is checked, as for `https://`. Each file is read by its ETag, so that it cannot be mixed from two
+versions.
 
-No message of obstore is repeated: they have addresses in them, which may be signed.
+No message of obstore is repeated, as it may quote signed addresses.
 """
 
 import os
@@ -15,20 +15,9 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from fairlead_engine.download import remote
 from fairlead_engine.download.certificates import PUT_CERTIFICATE
 from fairlead_engine.download.limits import paced
-from fairlead_engine.download.remote import (
-    LARGEST_LIST,
-    SUMS,
-    Changed,
-    DownloadError,
-    Interrupted,
-    RemoteFile,
-    SourceListing,
-    read_sums,
-    revision_of,
-)
-from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
 
 if TYPE_CHECKING:
@@ -52,16 +41,16 @@ _SILENCE = timedelta(seconds=60)
 _WHOLE = timedelta(days=7)
 """For one file: silence ends a request, not its length."""
 _CHUNK_BYTES = 64 << 10
-"""Which obstore puts together, and throws away where a connection breaks meanwhile."""
+"""Size of obstore's chunks; an incomplete chunk is lost when a connection breaks."""
 _MOST_OBJECTS = 10_000
-"""Below what is named, of which a model has some tens: a whole bucket has no end."""
+"""Bound below the named folder: a model has some tens of objects, a whole bucket has no end."""
 _STATUS = re.compile(r"status code: ([1-5][0-9]{2})\b")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _OF_THE_MACHINE = re.compile(r"169\.254\.169\.254|/latest/(api/token|meta-data)|computeMetadata|metadata/identity")
-"""In messages of those that were asked for credentials because the environment has none."""
+"""In messages about credentials looked for on the machine, as the environment has none."""
 _NOT_SET_UP = re.compile(r"must be specified|[Mm]issing|[Ii]nvalid .*(key|url|credential)|[Uu]nable to parse|decod")
 _NOT_TRUSTED = "InvalidCertificate("
-"""In what the library tells for those who debug it."""
+"""In the library's debug text."""
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -77,20 +66,19 @@ class BucketRemote:
         """Of objects, by path below the folder."""
         self._etags: dict[str, str] = {}
 
-    async def open(self) -> SourceListing:
+    async def open(self) -> remote.SourceListing:
         objects = await self._objects()
         files = [file for each in objects if (file := self._file(each)) is not None]
         if not files:
-            raise DownloadError(
-                DownloadFailure.SOURCE_NOT_FOUND,
-                f"there is nothing at {self._name}: name the folder that has config.json and the weights",
+            raise remote.not_found(
+                f"there is nothing at {self._name}: name the folder that has config.json and the weights"
             )
-        listed = next((file for file in files if file.path == SUMS), None)
-        sums = read_sums(await self._text(listed)) if listed is not None else {}
-        found = tuple(RemoteFile(file.path, file.size, sums.get(file.path)) for file in files)
-        return SourceListing(revision_of(found, self._etags), found)
+        listed = next((file for file in files if file.path == remote.SUMS), None)
+        sums = remote.read_sums(await self._text(listed)) if listed is not None else {}
+        found = tuple(remote.RemoteFile(file.path, file.size, sums.get(file.path)) for file in files)
+        return remote.SourceListing(remote.revision_of(found, self._etags), found)
 
-    async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
+    async def read(self, file: remote.RemoteFile, start: int) -> AsyncIterator[bytes]:
         import obstore
 
         options: Any = {"range": {"offset": start}} if start else {}
@@ -99,10 +87,10 @@ class BucketRemote:
         try:
             answer = await obstore.get_async(self._store, self._keys[file.path], options=options)
             if answer.meta["size"] != file.size:
-                raise Changed
+                raise remote.Changed
             async for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
                 yield bytes(chunk)
-        except (Changed, GeneratorExit):
+        except (remote.Changed, GeneratorExit):
             raise
         except Exception as error:
             raise self._failure(error, f"{self._name}/{file.path}") from None
@@ -122,29 +110,27 @@ class BucketRemote:
             raise self._failure(error, self._name) from None
         if len(found) > _MOST_OBJECTS:
             problem = f"{self._name} has more than {_MOST_OBJECTS} objects: name the folder that has config.json"
-            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, problem)
+            raise remote.unsupported(problem)
         return found
 
-    async def _text(self, file: RemoteFile) -> str:
+    async def _text(self, file: remote.RemoteFile) -> str:
         """Of a small file. Raises DownloadError, Interrupted."""
-        if (file.size or 0) > LARGEST_LIST:
-            problem = f"{self._name}/{file.path} is too long for a list of files"
-            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, problem)
+        if (file.size or 0) > remote.LARGEST_LIST:
+            raise remote.unsupported(f"{self._name}/{file.path} is too long for a list of files")
         content = bytearray()
         async for chunk in paced(self.read(file, 0)):
             content += chunk
-            if len(content) > LARGEST_LIST:
-                raise Changed
+            if len(content) > remote.LARGEST_LIST:
+                raise remote.Changed
         return content.decode(errors="replace")
 
     def _opened(self, source: Source) -> "S3Store | GCSStore | AzureStore":
-        """Raises DownloadError where it cannot be from this environment."""
+        """Raises DownloadError if the environment does not suffice."""
         try:
             from obstore.store import AzureStore, GCSStore, S3Store
         except ImportError:
-            raise DownloadError(
-                DownloadFailure.SOURCE_NOT_SUPPORTED,
-                f"{source.scheme}:// needs a library that is not installed here: pip install '{EXTRA}'",
+            raise remote.unsupported(
+                f"{source.scheme}:// needs a library that is not installed here: pip install '{EXTRA}'"
             ) from None
         kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[source.scheme]
         plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
@@ -157,15 +143,15 @@ class BucketRemote:
             raise self._not_set_up() from None
         return store
 
-    def _file(self, told: Mapping[str, Any]) -> RemoteFile | None:
-        """None = the folder itself, as some programs note one."""
+    def _file(self, told: Mapping[str, Any]) -> remote.RemoteFile | None:
+        """None = the folder itself, which some programs store as an object."""
         path = told["path"].removeprefix(self._prefix).strip("/")
         if not path:
             return None
         self._keys[path] = told["path"]
         if etag := told.get("e_tag"):
             self._etags[path] = etag if etag.startswith(('"', "W/")) else f'"{etag}"'  # as Azure lists them
-        return RemoteFile(path, told["size"])
+        return remote.RemoteFile(path, told["size"])
 
     def _failure(self, error: Exception, what: str) -> Exception:
         from obstore.exceptions import (
@@ -182,31 +168,31 @@ class BucketRemote:
             return self._denied(what, "there are no credentials in the environment, and the machine has none either")
         if isinstance(error, InvalidPathError):
             problem = "has a key that is no path below a folder ('..', '//', a control character): rename it, or name"
-            return DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{self._name} {problem} another folder")
+            return remote.unsupported(f"{self._name} {problem} another folder")
         if isinstance(error, PreconditionError) or status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return Changed()
+            return remote.Changed()
         if isinstance(error, FileNotFoundError) or status == HTTPStatus.NOT_FOUND:
             why = "no such bucket" if code and "Bucket" in code[1] else "nothing by that name"
-            return DownloadError(DownloadFailure.SOURCE_NOT_FOUND, f"there is no {what} ({why}): check the spelling")
-        denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-        if denied or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return remote.not_found(f"there is no {what} ({why}): check the spelling")
+        is_denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+        if is_denied or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return self._denied(what, f"{code[1] if code else f'HTTP {status}'}")
         if status in _TRANSIENT:
-            return Interrupted(f"HTTP {status}")
+            return remote.Interrupted(f"HTTP {status}")
         if status:
             told = f"HTTP {status}{f' ({code[1]})' if code else ''}"
             check = f"check {_PLACES[self._scheme]}"
-            return DownloadError(DownloadFailure.SOURCE_UNREACHABLE, f"the answer for {what} is {told}: {check}")
+            return remote.unreachable(f"the answer for {what} is {told}: {check}")
         if _NOT_TRUSTED in str(error):
             problem = f"the certificate of what answers for {what} is not trusted: {PUT_CERTIFICATE}"
-            return DownloadError(DownloadFailure.SOURCE_UNREACHABLE, problem)
+            return remote.unreachable(problem)
         if _NOT_SET_UP.search(text):
             return self._not_set_up()
-        return Interrupted("no answer")
+        return remote.Interrupted("no answer")
 
-    def _denied(self, what: str, why: str) -> DownloadError:
+    def _denied(self, what: str, why: str) -> remote.DownloadError:
         give = f"give {_CREDENTIALS[self._scheme]}"
-        return DownloadError(DownloadFailure.ACCESS_DENIED, f"{what} may not be read ({why}): {give}")
+        return remote.denied(f"{what} may not be read ({why}): {give}")
 
-    def _not_set_up(self) -> DownloadError:
+    def _not_set_up(self) -> remote.DownloadError:
         return self._denied(self._name, f"the variables for {self._scheme}:// are not complete, or cannot be read")

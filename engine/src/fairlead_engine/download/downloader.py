@@ -1,5 +1,5 @@
-"""One model from its source into a models folder: `download` tells the way. Remotes differ in what they are asked; what
-is fetched, how many at a time, again, checked, and how it gets into its place is the same for all and is here.
+"""One model from its source into a models folder: `download` tells the way. All steps that remotes have in common are
+here: choice of files, parallel fetching, retries, checks, moving into place.
 """
 
 import asyncio
@@ -15,17 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from fairlead_engine.download import archive, pickled_weights
+from fairlead_engine.download import archive, models_folder, pickled_weights, selection
 from fairlead_engine.download.limits import listed, paced
-from fairlead_engine.download.models_folder import (
-    MANIFEST,
-    DownloadPlan,
-    ManifestFile,
-    ModelManifest,
-    ModelsFolder,
-    not_writable,
-    touch,
-)
 from fairlead_engine.download.part_file import PART, PartFile, in_thread
 from fairlead_engine.download.remote import (
     Changed,
@@ -34,31 +25,25 @@ from fairlead_engine.download.remote import (
     Remote,
     RemoteFile,
     SourceListing,
+    mismatch,
+    no_space,
     remote_of,
+    unreachable,
 )
 from fairlead_engine.download.reporting import Reporter
-from fairlead_engine.download.selection import (
-    ADAPTER_WEIGHTS,
-    GGUF_FILE,
-    SINGLE_FILE,
-    SourceKind,
-    check_kind,
-    check_path,
-    needed,
-)
-from fairlead_protocol.downloads import DownloadFailure, DownloadStage
+from fairlead_protocol.downloads import DownloadStage
 from fairlead_protocol.model_sources import parse_source
 
 _SUFFIXES = frozenset({".safetensors", ".gguf"}) | pickled_weights.SUFFIXES
-"""Of weights that the engine reads, or that are converted."""
+"""Weights that the engine reads, or that are converted."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _WAIT_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _ROOM_BYTES = 64 << 20
-"""That are made room for at a time, of files whose size only their end tells."""
+"""Room made at a time for files of unknown size."""
 _READ_BYTES = 4 << 20
 _ARCHIVE = ".archive"
-"""Folder of archives, and of what comes with them, beside what is unpacked."""
+"""Folder of archives and accompanying files, beside the unpacked ones."""
 
 _log = logging.getLogger("fairlead_engine.download")
 Answer = TypeVar("Answer")
@@ -69,19 +54,19 @@ class DownloadOrders:
     """What is to be downloaded, and how."""
 
     source: str
-    models: ModelsFolder
-    kind: SourceKind = SourceKind.MODEL
+    models: models_folder.ModelsFolder
+    kind: selection.SourceKind = selection.SourceKind.MODEL
     """What it is to be: it decides what is fetched."""
     size_limit: int | None = None
-    """Bytes that all models in the folder may have; None = as many as the disk."""
+    """Bytes of all models in the folder together; None = limited by the disk."""
     refresh: bool = False
     """Whether the source is asked although the model is there: its branch may have moved."""
     parallel: int = 8
     """Files at a time."""
     attempts: int = 8
-    """Tries in a row that fetch nothing before the source counts as unreachable."""
+    """Tries in a row without progress before the source counts as unreachable."""
     backoff_seconds: float = 0.5
-    """Before the second try, doubled for each that follows."""
+    """Pause before the second try, doubled for each later one."""
 
 
 async def download(orders: DownloadOrders, reporter: Reporter, remote: Remote | None = None) -> Path:
@@ -116,10 +101,10 @@ async def _our_turn(orders: DownloadOrders, reporter: Reporter, stack: AsyncExit
     stack.push(lock)
 
 
-def _as_it_is(orders: DownloadOrders, there: ModelManifest, reporter: Reporter) -> Path:
+def _as_it_is(orders: DownloadOrders, there: models_folder.ModelManifest, reporter: Reporter) -> Path:
     folder = orders.models.model(orders.source)
-    check_kind([file.path for file in there.files], orders.source, orders.kind)
-    touch(folder)
+    selection.check_kind([file.path for file in there.files], orders.source, orders.kind)
+    models_folder.touch(folder)
     reporter.expect(there.bytes)
     reporter.have(there.bytes)
     reporter.stage(DownloadStage.DONE)
@@ -129,7 +114,7 @@ def _as_it_is(orders: DownloadOrders, there: ModelManifest, reporter: Reporter) 
 
 
 class _Run:
-    """What is left of one download once its source is listed."""
+    """The rest of one download after its source is listed."""
 
     def __init__(self, orders: DownloadOrders, reporter: Reporter, remote: Remote, listing: SourceListing) -> None:
         self._orders = orders
@@ -149,7 +134,7 @@ class _Run:
     async def run(self) -> Path:
         packed = self._listing.is_packed
         for file in self._listing.files:  # what lies beside archives is written before what is in them is known
-            check_path(file.path)
+            selection.check_path(file.path)
         files = self._listing.files if packed else self._needed(self._listing.files)
         where = self._staging / _ARCHIVE if packed else self._staging
         self._keep_what_fits(files, where)
@@ -161,10 +146,10 @@ class _Run:
         return await self._complete()
 
     def _needed(self, files: tuple[RemoteFile, ...]) -> tuple[RemoteFile, ...]:
-        return needed(files, self._orders.source, _SUFFIXES, self._orders.kind)
+        return selection.needed(files, self._orders.source, _SUFFIXES, self._orders.kind)
 
     def _keep_what_fits(self, files: tuple[RemoteFile, ...], where: Path) -> None:
-        """Of what an earlier run has left: all of the same revision, and whatever has a digest that is listed again."""
+        """Keeps files of an earlier run: all of the same revision, and files with a digest that is listed again."""
         plan = self._models.planned(self._orders.source)
         if plan is None or plan.revision != self._listing.revision:
             shutil.rmtree(self._staging, ignore_errors=True)
@@ -175,12 +160,12 @@ class _Run:
                 path.unlink()
 
     def _make_room(self, files: tuple[RemoteFile, ...], where: Path) -> None:
-        """Before the first byte: within the size limit, on the disk. A size that is not known counts as 0, and is
-        counted as its bytes come (`_take_unsized`)."""
+        """Before the first byte: within the size limit, on the disk. Unknown sizes count as 0, and are counted as bytes
+        come (`_take_unsized`)."""
         total = sum(file.size or 0 for file in files)
         total_known = all(file.size is not None for file in files)
         self._reporter.expect(total if total_known else None)
-        plan = DownloadPlan(source=self._orders.source, revision=self._listing.revision, bytes=total)
+        plan = models_folder.DownloadPlan(source=self._orders.source, revision=self._listing.revision, bytes=total)
         self._num_bytes = total
         self._claim(total)
         self._models.plan(self._orders.source, plan)
@@ -188,22 +173,20 @@ class _Run:
         missing = total - there + _twice_bytes(files)
         free = free_bytes(self._models.path)
         if missing > free:
-            raise DownloadError(
-                DownloadFailure.NO_SPACE,
+            raise no_space(
                 f"{self._orders.source} needs {missing} bytes more in {self._models.path}, which has {free}: make "
-                "room, or name a larger volume",
+                "room, or name a larger volume"
             )
 
     def _claim(self, num_bytes: int) -> None:
-        """So many bytes are this model's, within the size limit. Raises DownloadError where others leave no room."""
+        """Claims bytes for this model within the size limit. Raises DownloadError if other models leave no room."""
         if self._orders.size_limit is not None:
             for path in self._models.make_room(num_bytes, self._orders.size_limit, self._orders.source):
                 _log.info("removed for room", extra={"folder": str(path)})
         self._room = num_bytes
 
     async def _take_unsized(self, num_bytes: int) -> None:
-        """Bytes came, or are there, of a file whose source states no size. Raises DownloadError where there is no room
-        for them."""
+        """Counts bytes of a file without a stated size. Raises DownloadError if there is no room for them."""
         self._num_bytes += num_bytes
         if self._orders.size_limit is None or self._num_bytes <= self._room:
             return
@@ -222,7 +205,7 @@ class _Run:
             self._num_bytes -= lost
 
     async def _fetch_all(self, files: tuple[RemoteFile, ...], where: Path) -> None:
-        """The largest first, so that none is left to be fetched alone. The first failure ends all."""
+        """The largest first, so that no large file is left to the end. The first failure ends all."""
         parts = [PartFile(where, file) for file in sorted(files, key=lambda file: -(file.size or 0))]
         self._reporter.stage(DownloadStage.VERIFYING)
         for part in parts:
@@ -246,10 +229,9 @@ class _Run:
             await _patiently(lambda: self._fetch_rest(part), self._orders, part.file.path, lambda: part.size)
             if (problem := part.problem()) is not None:
                 self._discard(part)
-                raise DownloadError(
-                    DownloadFailure.DIGEST_MISMATCH,
+                raise mismatch(
                     f"{part.file.path} of {self._orders.source} {problem}, and was thrown away: download again; if "
-                    "that does not help, it is damaged at its source or on the way",
+                    "that does not help, it is damaged at its source or on the way"
                 )
             self._digests[part.file.path] = await part.finish()
             self._reporter.end(part.file.path)
@@ -270,10 +252,9 @@ class _Run:
                 raise Interrupted("the connection ended early")
         except Changed:
             self._discard(part)
-            raise DownloadError(
-                DownloadFailure.DIGEST_MISMATCH,
+            raise mismatch(
                 f"{part.file.path} of {self._orders.source} is not the file that was listed: it was changed meanwhile; "
-                "download again",
+                "download again"
             ) from None
         finally:
             await part.flush()
@@ -282,15 +263,12 @@ class _Run:
         name = self._orders.source
         self._reporter.stage(DownloadStage.VERIFYING)
         found = await in_thread(archive.opened, self._listing.files, where, name)
-        needed = self._needed(tuple(RemoteFile(path, member.size) for path, member in found.items()))
-        chosen = {file.path: found[file.path] for file in needed}
+        chosen_files = self._needed(tuple(RemoteFile(path, member.size) for path, member in found.items()))
+        chosen = {file.path: found[file.path] for file in chosen_files}
         size = sum(member.size for member in chosen.values() if member.info is not None)
         free = free_bytes(self._models.path)
         if size > free:
-            raise DownloadError(
-                DownloadFailure.NO_SPACE,
-                f"{name} unpacks to {size} bytes, and {self._models.path} has {free}: make room",
-            )
+            raise no_space(f"{name} unpacks to {size} bytes, and {self._models.path} has {free}: make room")
         await in_thread(self._claim, size)
         try:
             await in_thread(archive.unpack, chosen, self._staging)
@@ -306,8 +284,8 @@ class _Run:
             self._reporter.stage(DownloadStage.CONVERTING)
             await in_thread(pickled_weights.convert, self._staging)
             self._digests.clear()
-            if self._orders.kind is SourceKind.ADAPTER:
-                (self._staging / SINGLE_FILE).rename(self._staging / ADAPTER_WEIGHTS[0])
+            if self._orders.kind is selection.SourceKind.ADAPTER:
+                (self._staging / selection.SINGLE_FILE).rename(self._staging / selection.ADAPTER_WEIGHTS[0])
 
     async def _complete(self) -> Path:
         self._reporter.stage(DownloadStage.VERIFYING)
@@ -315,9 +293,11 @@ class _Run:
             path.unlink()
         self._name_gguf()
         every = [path for path in self._staging.rglob("*") if path.is_file()]
-        paths = sorted(path for path in every if path.name != MANIFEST and not path.name.startswith(".plan"))
+        paths = sorted(
+            path for path in every if path.name != models_folder.MANIFEST and not path.name.startswith(".plan")
+        )
         files = [await self._described(path) for path in paths]
-        manifest = ModelManifest(
+        manifest = models_folder.ModelManifest(
             source=self._orders.source,
             revision=self._listing.revision,
             bytes=sum(file.size for file in files),
@@ -338,32 +318,30 @@ class _Run:
         return folder
 
     def _name_gguf(self) -> None:
-        """A model that is one GGUF file is always called the same: servers that are given a file can be told it before
-        it is there."""
+        """Gives a single GGUF file a fixed name, which servers can be told before the file is there."""
         files = list(self._staging.glob("*.gguf"))
-        if len(files) == 1 and files[0].name != GGUF_FILE:
+        if len(files) == 1 and files[0].name != selection.GGUF_FILE:
             if (digest := self._digests.pop(files[0].name, None)) is not None:
-                self._digests[GGUF_FILE] = digest
-            files[0].rename(self._staging / GGUF_FILE)
+                self._digests[selection.GGUF_FILE] = digest
+            files[0].rename(self._staging / selection.GGUF_FILE)
 
-    async def _described(self, path: Path) -> ManifestFile:
+    async def _described(self, path: Path) -> models_folder.ManifestFile:
         name = path.relative_to(self._staging).as_posix()
         if (digest := self._digests.get(name)) is None:
             digest = await in_thread(_sha256, path)
-        return ManifestFile(path=name, size=path.stat().st_size, sha256=digest)
+        return models_folder.ManifestFile(path=name, size=path.stat().st_size, sha256=digest)
 
 
 @contextmanager
-def _full_disk_told(models: ModelsFolder) -> Iterator[None]:
-    """Makes a sentence of a write that found no room. Other models, and what was fetched of this, stay as they are."""
+def _full_disk_told(models: models_folder.ModelsFolder) -> Iterator[None]:
+    """Reports a write without room. Other models, and the files fetched so far, stay."""
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL:
-            raise not_writable(models.path, error) from error
-        raise DownloadError(
-            DownloadFailure.NO_SPACE,
-            f"{models.path} is full ({error.strerror}): make room, and download again; what was fetched is kept",
+            raise models_folder.not_writable(models.path, error) from error
+        raise no_space(
+            f"{models.path} is full ({error.strerror}): make room, and download again; what was fetched is kept"
         ) from error
 
 
@@ -374,7 +352,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def _twice_bytes(files: tuple[RemoteFile, ...]) -> int:
-    """Disk space for the second copy of files that are unpacked (if uncompressed) or converted, and deleted then."""
+    """Disk space for the second copy of files that are unpacked (if uncompressed) or converted."""
     packed = [file for file in files if file.packing is not None]
     pickled = [file for file in files if PurePosixPath(file.path).suffix in pickled_weights.SUFFIXES]
     return sum(file.size or 0 for file in packed or pickled)
@@ -383,7 +361,7 @@ def _twice_bytes(files: tuple[RemoteFile, ...]) -> int:
 async def _patiently(
     action: Callable[[], Awaitable[Answer]], orders: DownloadOrders, what: str, progress: Callable[[], int] = lambda: 0
 ) -> Answer:
-    """Tries until it works, or until nothing has come of several tries in a row. Raises DownloadError."""
+    """Repeats until success, or until several tries in a row made no progress. Raises DownloadError."""
     failed, before = 0, progress()
     while True:
         try:
@@ -393,10 +371,9 @@ async def _patiently(
                 failed, before = 0, progress()
             failed += 1
             if failed >= orders.attempts:
-                raise DownloadError(
-                    DownloadFailure.SOURCE_UNREACHABLE,
+                raise unreachable(
                     f"{what} of {orders.source} cannot be fetched, also not at try {failed} ({error}): check network, "
-                    "proxy and mirror",
+                    "proxy and mirror"
                 ) from None
             pause = min(orders.backoff_seconds * 2 ** (failed - 1), _LONGEST_PAUSE_SECONDS)
             _log.warning("trying again", extra={"file": what, "problem": str(error), "failed_tries": failed})
@@ -404,7 +381,7 @@ async def _patiently(
 
 
 def _sha256(path: Path) -> str:
-    """Of a file that was written here, which is on the disk from then on."""
+    """Digest of a file, which is synced to the disk."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_READ_BYTES):

@@ -1,7 +1,7 @@
-"""GET and HEAD over HTTPS for remotes: redirects that carry no credentials elsewhere, and which failures may pass.
+"""GET and HEAD over HTTPS for remotes: redirects without credentials for other origins, and transient failures.
 
-Proxies and certificates come from the environment (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE). No message of this module has
-a path or a query that a server redirected to: those may be signed.
+Proxies and certificates come from the environment (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE). No message of this module
+quotes a redirect's path or query, which may be signed.
 """
 
 import asyncio
@@ -16,8 +16,7 @@ from yarl import URL
 
 from fairlead_engine.download.certificates import PUT_CERTIFICATE
 from fairlead_engine.download.limits import ANSWER_SECONDS, Pace, in_time
-from fairlead_engine.download.remote import Changed, DownloadError, Interrupted
-from fairlead_protocol.downloads import DownloadFailure
+from fairlead_engine.download.remote import Changed, Interrupted, unreachable
 
 _MAX_REDIRECTS = 10
 _CONNECT_SECONDS = 30.0
@@ -25,13 +24,13 @@ _SILENCE_SECONDS = 60.0
 _CHUNK_BYTES = 1 << 20
 _SMALL_CHUNK_BYTES = 1 << 16
 _GOODBYE_SECONDS = 0.25
-"""That connections with TLS take to end after their session is closed, as aiohttp's documentation has it."""
+"""Time for TLS connections to end after their session is closed, by aiohttp's documentation."""
 _LONGEST_PATIENCE_SECONDS = 120.0
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class HttpReader:
-    """One session. `authorization`: the header's value for the first origin that is asked, and for no other."""
+    """One session. `authorization`: value of the header, sent to the first origin only."""
 
     def __init__(self, authorization: str | None = None) -> None:
         self.authorization = authorization
@@ -42,8 +41,8 @@ class HttpReader:
     async def request(
         self, method: str, url: str, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer at the end of all redirects, of any status but those that may pass. Raises Interrupted, and
-        DownloadError where nobody can trust the server."""
+        """The answer at the end of all redirects, with any lasting status. Raises Interrupted, and DownloadError for an
+        untrusted certificate."""
         target = origin = URL(url, encoded=True)
         try:
             for _ in range(_MAX_REDIRECTS):
@@ -63,10 +62,7 @@ class HttpReader:
                 if target.scheme != "https" and origin.scheme == "https":
                     raise Interrupted(f"{origin.host} redirects to an address without TLS")
         except aiohttp.ClientConnectorCertificateError:
-            raise DownloadError(
-                DownloadFailure.SOURCE_UNREACHABLE,
-                f"the certificate of {target.host} is not trusted: {PUT_CERTIFICATE}",
-            ) from None
+            raise unreachable(f"the certificate of {target.host} is not trusted: {PUT_CERTIFICATE}") from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Interrupted(f"{target.host}: {_kind(error)}") from None
         raise Interrupted(f"{origin.host} redirects without end")
@@ -74,8 +70,8 @@ class HttpReader:
     async def whole(
         self, url: str, limit: int, headers: Mapping[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes | None]:
-        """Status, headers (in lower case) and content of a small answer; None in place of more than `limit` bytes.
-        Raises as `request`, and Interrupted where it is slow."""
+        """Status, headers (in lower case) and content of a small answer; None = more than `limit` bytes. Raises as
+        `request`, and Interrupted if it is slow."""
         async with self.request("GET", url, headers) as answer:
             content, pace = bytearray(), Pace()
             async for chunk in answer.content.iter_chunked(_SMALL_CHUNK_BYTES):
@@ -89,9 +85,8 @@ class HttpReader:
     async def read(
         self, url: str, start: int, *, etag: str | None = None, size: int | None = None
     ) -> AsyncIterator[bytes]:
-        """Bytes of a file from `start` on. `etag`: of the file that was listed, else Changed is raised, as when its
-        `size` differs. Empty where bytes before `start` came. Raises Interrupted, and
-        `aiohttp.ClientResponse` of an error as `HttpRefused`."""
+        """Bytes of a file from `start` on, with an empty chunk for skipped bytes. Raises Changed if `etag` or `size`
+        differ from the listed file's, Interrupted, and HttpRefused."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         if start and etag and not etag.startswith("W/"):
             headers["If-Range"] = etag
@@ -138,7 +133,7 @@ class HttpReader:
 
 
 class HttpRefused(Exception):
-    """An answer with an error that another try does not change."""
+    """An error status that another try does not change."""
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         super().__init__(f"HTTP {status}")

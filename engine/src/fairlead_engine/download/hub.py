@@ -12,8 +12,8 @@ from urllib.parse import quote
 import msgspec
 from yarl import URL
 
+from fairlead_engine.download import remote
 from fairlead_engine.download.http_reader import HttpReader, HttpRefused
-from fairlead_engine.download.remote import DownloadError, Interrupted, RemoteFile, SourceListing
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
 
@@ -35,7 +35,7 @@ class _Sibling(msgspec.Struct):
     lfs: _LargeFile | None = None
 
 
-class _Model(msgspec.Struct):
+class _HubModel(msgspec.Struct):
     sha: str
     siblings: list[_Sibling]
 
@@ -52,22 +52,22 @@ class HubRemote:
         self._token = os.environ.get("HF_TOKEN", "").strip()
         self._http = HttpReader(f"Bearer {self._token}" if self._token else None)
 
-    async def open(self) -> SourceListing:
+    async def open(self) -> remote.SourceListing:
         url = f"{self._endpoint}/api/models/{self._id}/revision/{quote(self._revision, safe='')}?blobs=true"
         status, headers, text = await self._http.whole(url, _LARGEST_LISTING)
         if status != HTTPStatus.OK:
             raise self._refusal(HttpRefused(status, headers))
         if text is None:
             problem = f"{self._shown} lists hf://{self._id} in more than {_LARGEST_LISTING} bytes: it is no model"
-            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, problem)
+            raise remote.unsupported(problem)
         try:
-            model = msgspec.json.decode(text, type=_Model)
+            model = msgspec.json.decode(text, type=_HubModel)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise Interrupted(f"{self._shown} answers with something else than a model: {error}") from None
+            raise remote.Interrupted(f"{self._shown} answers with something else than a model: {error}") from None
         self._commit = model.sha
-        return SourceListing(model.sha, tuple(map(_remote_file, model.siblings)))
+        return remote.SourceListing(model.sha, tuple(map(_remote_file, model.siblings)))
 
-    async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
+    async def read(self, file: remote.RemoteFile, start: int) -> AsyncIterator[bytes]:
         url = f"{self._endpoint}/{self._id}/resolve/{self._commit}/{quote(file.path)}"
         try:
             async for chunk in self._http.read(url, start, size=file.size):
@@ -78,41 +78,32 @@ class HubRemote:
     async def close(self) -> None:
         await self._http.close()
 
-    def _refusal(self, refused: HttpRefused, file: RemoteFile | None = None) -> DownloadError:
+    def _refusal(self, refused: HttpRefused, file: remote.RemoteFile | None = None) -> remote.DownloadError:
         """What the hub means: its code says more than the status, which is 401 for what nobody may know of."""
         code, name = refused.headers.get("x-error-code"), f"hf://{self._id}"
         invalid = "invalid" in refused.headers.get("x-error-message", "").lower()
         if code == "GatedRepo":
-            return DownloadError(
+            return remote.DownloadError(
                 DownloadFailure.SOURCE_GATED,
                 f"{name} is gated: accept its terms on {self._shown}/{self._id}, and give the token of the account "
                 "that did in HF_TOKEN",
             )
         if code == "RevisionNotFound":
-            return DownloadError(
+            return remote.DownloadError(
                 DownloadFailure.REVISION_NOT_FOUND,
                 f"{name} has no revision {self._revision!r}: write a branch, tag or commit that it has after '@'",
             )
         if self._token and (invalid or (refused.status == HTTPStatus.UNAUTHORIZED and code != "RepoNotFound")):
-            return DownloadError(
-                DownloadFailure.ACCESS_DENIED, f"{self._shown} refuses the token in HF_TOKEN: give one that is valid"
-            )
+            return remote.denied(f"{self._shown} refuses the token in HF_TOKEN: give one that is valid")
         if file is not None and refused.status == HTTPStatus.NOT_FOUND:
-            return DownloadError(
-                DownloadFailure.SOURCE_NOT_FOUND, f"{name} lists {file.path}, but {self._shown} does not have it"
-            )
+            return remote.not_found(f"{name} lists {file.path}, but {self._shown} does not have it")
         if code == "RepoNotFound" or refused.status == HTTPStatus.NOT_FOUND:
             whether = "the token in HF_TOKEN may not read it" if self._token else "it is private: give HF_TOKEN"
-            return DownloadError(
-                DownloadFailure.SOURCE_NOT_FOUND,
-                f"{self._shown} has no model {self._id}; check the spelling, or {whether}",
-            )
+            return remote.not_found(f"{self._shown} has no model {self._id}; check the spelling, or {whether}")
         if refused.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             may = "does not let the token in HF_TOKEN" if self._token else "lets nobody without HF_TOKEN"
-            return DownloadError(DownloadFailure.ACCESS_DENIED, f"{self._shown} {may} read {name}")
-        return DownloadError(
-            DownloadFailure.SOURCE_UNREACHABLE, f"{self._shown} answers HTTP {refused.status} for {name}"
-        )
+            return remote.denied(f"{self._shown} {may} read {name}")
+        return remote.unreachable(f"{self._shown} answers HTTP {refused.status} for {name}")
 
 
 def _without_password(endpoint: str) -> str:
@@ -123,7 +114,7 @@ def _without_password(endpoint: str) -> str:
         return "the address in HF_ENDPOINT"
 
 
-def _remote_file(sibling: _Sibling) -> RemoteFile:
+def _remote_file(sibling: _Sibling) -> remote.RemoteFile:
     if sibling.lfs is not None:
-        return RemoteFile(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256)
-    return RemoteFile(sibling.rfilename, sibling.size, git_blob=sibling.blob_id)
+        return remote.RemoteFile(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256)
+    return remote.RemoteFile(sibling.rfilename, sibling.size, git_blob=sibling.blob_id)

@@ -1,6 +1,4 @@
-"""What any source may take: of bytes, of time, and how slow it may be. Each listing and each file of any remote goes
-through here, whatever fetches it.
-"""
+"""Limits on any source: bytes, time, and least speed. Each listing and each file of any remote goes through here."""
 
 import asyncio
 import time
@@ -8,35 +6,33 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
-from fairlead_engine.download.remote import DownloadError, Interrupted, SourceListing
-from fairlead_protocol.downloads import DownloadFailure
+from fairlead_engine.download.remote import Interrupted, SourceListing, unsupported
 
 ANSWER_SECONDS = 60.0
 """From a request to the last of the answer's headers."""
 LISTING_SECONDS = 300.0
-"""For one whole listing, however many requests it takes."""
+"""For one whole listing over any number of requests."""
 FILE_SECONDS = 7 * 86400.0
 """For one file over one connection."""
 STALL_SECONDS = 90.0
 """Without anything: longer than any source's own patience."""
 SLOW_SECONDS = 60.0
 SLOW_BYTES = 60 << 10
-"""A connection that brings no more in that time is given up for another."""
+"""A connection with fewer bytes in that time is replaced."""
 MOST_FILES = 100_000
-"""Of a listing."""
+"""Most files of a listing."""
 
 Answer = TypeVar("Answer")
 
 
 class Pace:
-    """Of one connection. Raises Interrupted where it is too slow, or takes too long."""
+    """Speed of one connection. Raises Interrupted for a slow one, and after too long a time."""
 
     def __init__(self) -> None:
         self._began = self._since = time.monotonic()
         self._num_bytes = 0
 
     def came(self, num_bytes: int) -> None:
-        """So many bytes more."""
         self._num_bytes += num_bytes
         now = time.monotonic()
         if now - self._began > FILE_SECONDS:
@@ -52,11 +48,10 @@ class Pace:
 
 
 async def listed(listing: Callable[[], Awaitable[SourceListing]], source: str) -> SourceListing:
-    """What a source lists. Raises Interrupted where that takes too long, DownloadError where it is too much."""
+    """A source's listing. Raises Interrupted if it takes too long, DownloadError if it is too large."""
     found = await in_time(listing, LISTING_SECONDS, "the listing")
     if len(found.files) > MOST_FILES:
-        problem = f"{source} lists more than {MOST_FILES} files: name the folder that has config.json"
-        raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, problem)
+        raise unsupported(f"{source} lists more than {MOST_FILES} files: name the folder that has config.json")
     return found
 
 

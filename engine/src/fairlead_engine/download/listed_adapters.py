@@ -1,56 +1,54 @@
 """Adapters that a file lists, one source a line: each is downloaded and held for as long as it is listed.
 
-Runs beside an engine for as long as its pod lives, with the credentials that the engine does not have. It takes orders
-from that file alone, which nobody can write who only reaches its port: whoever could order a download from a host of
-their own would be sent the credentials.
+Runs beside an engine for as long as its pod lives, with credentials that the engine does not have. The file alone gives
+orders, and reaching the port does not permit writing it: whoever could order a download from a host of their own would
+be sent the credentials.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder, hold_model
-from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.remote import DownloadError, unreachable, unsupported
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine.download.selection import SourceKind
-from fairlead_protocol.downloads import DownloadFailure, DownloadStage, SourcesReport, SourceState
+from fairlead_protocol.downloads import DownloadStage, SourcesReport, SourceState
 from fairlead_protocol.model_sources import SourceError, parse_source
 
-_FIRST_PAUSE_SECONDS = 10.0
+_AT_ONCE = 2
+"""Downloads at a time."""
 _LONGEST_PAUSE_SECONDS = 300.0
 _ASKING = (DownloadStage.WAITING, DownloadStage.LISTING)
-"""Stages of an attempt in which nothing has come yet: until then the last failure is what there is to say."""
+"""Stages without progress yet, in which the last failure is still reported."""
 
 _log = logging.getLogger("fairlead_engine.download")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
-    """How sources are kept."""
-
-    look_seconds: float = 1.0
-    """Between two looks at the file."""
-    first_pause_seconds: float = _FIRST_PAUSE_SECONDS
-    """After a download that failed; doubled for each that follows."""
-    at_once: int = 2
-    """Downloads at a time."""
 
 
 class ListedAdapters:
     """Every source that the file lists; a file that is not there lists none."""
 
     def __init__(
-        self, listing: Path, models: ModelsFolder, *, size_limit: int | None = None, habits: Habits | None = None
+        self,
+        listing: Path,
+        models: ModelsFolder,
+        *,
+        size_limit: int | None = None,
+        look_seconds: float = 1.0,
+        first_pause_seconds: float = 10.0,
     ) -> None:
+        """`look_seconds`: between two looks at the file. `first_pause_seconds`: after a failed download, doubled for
+        each further one."""
         self._listing = listing
         self._orders = DownloadOrders(source="", models=models, kind=SourceKind.ADAPTER, size_limit=size_limit)
-        self._habits = habits or Habits()
-        self._gate = asyncio.Semaphore(self._habits.at_once)
+        self._look_seconds = look_seconds
+        self._first_pause_seconds = first_pause_seconds
+        self._gate = asyncio.Semaphore(_AT_ONCE)
         self._kept: dict[str, _Kept] = {}
 
     def report(self) -> SourcesReport:
@@ -74,21 +72,21 @@ class ListedAdapters:
                 await self._kept.pop(source).stop()
                 _log.info("the adapter is listed no more", extra={"source": source})
             for source in [source for source in wanted if source not in self._kept]:
-                self._kept[source] = _Kept(replace(self._orders, source=source), self._gate, self._habits)
-            await asyncio.sleep(self._habits.look_seconds)
+                self._kept[source] = _Kept(replace(self._orders, source=source), self._gate, self._first_pause_seconds)
+            await asyncio.sleep(self._look_seconds)
 
 
 class _Kept:
-    """One source: the task that downloads it, again after a failure, and the lock on what came."""
+    """One source: the task that downloads it, with retries, and the lock on the result."""
 
-    def __init__(self, orders: DownloadOrders, gate: asyncio.Semaphore, habits: Habits) -> None:
+    def __init__(self, orders: DownloadOrders, gate: asyncio.Semaphore, pause_seconds: float) -> None:
         self._orders = orders
         self._gate = gate
         self._reporter: Reporter | None = None
         self._failure: DownloadError | None = None
         self._folder: Path | None = None
         self._held: BinaryIO | None = None
-        self._task = asyncio.create_task(self._keep(habits.first_pause_seconds))
+        self._task = asyncio.create_task(self._keep(pause_seconds))
 
     def state(self) -> SourceState:
         source = self._orders.source
@@ -123,18 +121,18 @@ class _Kept:
             except DownloadError as error:
                 self._failure = error
             except SourceError as error:
-                self._failure = DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, str(error))
+                self._failure = unsupported(str(error))
             except Exception as error:  # the others, and the engine beside it, are as well as before
                 _log.exception("a download has failed in a way that nobody foresaw", extra={"source": source})
                 what = f"{source} cannot be downloaded ({type(error).__name__}); the log says where"
-                self._failure = DownloadError(DownloadFailure.SOURCE_UNREACHABLE, what)
+                self._failure = unreachable(what)
             self._reporter = None
             _log.warning("the adapter is not downloaded", extra={"source": source, "problem": self._failure.message})
             return False
 
 
 def _listed(listing: Path) -> list[str]:
-    """In order, each once."""
+    """Sources in order, without duplicates."""
     try:
         lines = listing.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

@@ -23,18 +23,18 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.remote import DownloadError, no_space
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import folder_name
 
 MANIFEST = ".fairlead.json"
 JUST_USED_SECONDS = 600.0
-"""A model that was downloaded, or asked for, this recently is not removed: its engine may be about to start."""
+"""A model used this recently is not removed: its engine may be about to start."""
 _DOWNLOADS = ".downloads"
 _PLAN = ".plan.json"
 _REMOVED = "removed-"
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF})
-"""What flock says of file systems that have none, or on NFS none for whoever may only read."""
+"""flock's errors for file systems without locks, or on NFS for read-only access."""
 
 _log = logging.getLogger("fairlead_engine.download")
 
@@ -70,8 +70,8 @@ Known = TypeVar("Known", ModelManifest, DownloadPlan)
 
 
 def hold_model(folder: Path) -> BinaryIO | None:
-    """Locks a downloaded model that an engine serves: nobody removes it until the file is closed, or the process ends.
-    None = the folder is not a downloaded model."""
+    """Locks a downloaded model for an engine: nobody removes it until the file is closed, or the process ends. None =
+    the folder is not a downloaded model."""
     try:
         file = (folder / MANIFEST).open("rb")
     except OSError:
@@ -112,24 +112,20 @@ class ModelsFolder:
 
     @contextmanager
     def try_lock(self, source: str) -> Iterator[bool]:
-        """Whether this process alone may download the source until the end of the block. Raises DownloadError where
-        that cannot be known."""
-        path = self.path / _DOWNLOADS / f"{folder_name(source)}.lock"
+        """Whether this process alone may download the source, within the block. Raises DownloadError for a file system
+        without locks."""
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = (self.path / _DOWNLOADS / f"{folder_name(source)}.lock").open("ab")
         except OSError as error:
             raise not_writable(self.path, error) from error
-        try:
-            locked = _try_flock(descriptor)
-            if locked is None:
+        with file:
+            if (locked := _try_flock(file)) is None:
                 raise DownloadError(
                     DownloadFailure.FOLDER_NOT_WRITABLE,
                     f"the file system of {self.path} has no locks (flock), without which two would write one file: "
                     "mount it with locks (NFS: version 4, or local_lock=flock), or name another models folder",
                 )
             yield locked
-        finally:
-            os.close(descriptor)
 
     def plan(self, source: str, plan: DownloadPlan) -> None:
         """Notes what the download is going to hold."""
@@ -140,7 +136,7 @@ class ModelsFolder:
         return _read(self.staging(source) / _PLAN, DownloadPlan)
 
     def complete(self, source: str, manifest: ModelManifest) -> None:
-        """Puts what was staged in the model's place, in one step; what was there is removed once nobody holds it."""
+        """Moves the staged model into its place, in one step; a former model is removed once nobody holds it."""
         staging, model = self.staging(source), self.model(source)
         (staging / _PLAN).unlink(missing_ok=True)
         (staging / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
@@ -153,19 +149,18 @@ class ModelsFolder:
             _remove_unheld(former)
 
     def go_on(self, source: str) -> None:
-        """Puts into the model's place what a run had whole that was killed before it could; who has the lock calls it.
-        What was there before lies aside by then."""
+        """Moves a killed run's complete model into its place; needs the lock, and any former model aside."""
         staging, model = self.staging(source), self.model(source)
         if not model.exists() and not (staging / _PLAN).exists() and read_manifest(staging) is not None:
             staging.rename(model)
 
     def models(self) -> dict[Path, ModelManifest]:
-        """All that are whole, the one that was least recently used first."""
+        """All complete models, the least recently used first."""
         found = {path: manifest for path in _folders(self.path) if (manifest := read_manifest(path)) is not None}
         return dict(sorted(found.items(), key=lambda item: last_used(item[0])))
 
     def unfinished(self) -> Iterator[tuple[Path, int]]:
-        """Downloads that are not whole, and the bytes that each takes, or is going to."""
+        """Incomplete downloads, each with its bytes, planned ones included."""
         for path in _folders(self.path / _DOWNLOADS):
             plan = _read(path / _PLAN, DownloadPlan)
             yield path, max(_size(path), plan.bytes if plan else 0)
@@ -176,8 +171,8 @@ class ModelsFolder:
         return sum(manifest.bytes for manifest in self.models().values()) + staged
 
     def make_room(self, num_bytes: int, limit: int, source: str) -> list[Path]:
-        """Removes what was least recently used, and nobody holds, until `num_bytes` more for `source` are within
-        `limit`. Returns what was removed. Raises DownloadError, having removed nothing, where that cannot be."""
+        """Removes the least recently used models without a holder, until `num_bytes` more for `source` are within
+        `limit`. Returns their folders. Raises DownloadError, having removed nothing, if the room cannot be made."""
         with self._alone():
             excess = self.used_bytes(without=source) + num_bytes - limit
             goes = [path for path, _ in self.unfinished() if path != self.staging(source) and self._is_abandoned(path)]
@@ -191,10 +186,9 @@ class ModelsFolder:
                     goes.append(path)
                     freed += manifest.bytes
             if freed < excess:
-                raise DownloadError(
-                    DownloadFailure.NO_SPACE,
+                raise no_space(
                     f"{num_bytes} bytes more do not fit the size limit of {limit} bytes in {self.path}, where "
-                    f"{self.used_bytes(without=source)} are taken and {freed} of them are not in use: raise the limit",
+                    f"{self.used_bytes(without=source)} are taken and {freed} of them are not in use: raise the limit"
                 )
             return [path for path in goes if self.remove(path)]
 
@@ -207,7 +201,7 @@ class ModelsFolder:
         return _remove_unheld(self._aside(path))
 
     def sweep(self) -> list[Path]:
-        """Removes what was left of downloads that nobody goes on with, and of models that were replaced."""
+        """Removes abandoned downloads and replaced models."""
         return [path for path, _ in list(self.unfinished()) if self.remove(path)]
 
     def _aside(self, path: Path) -> Path:
@@ -224,16 +218,14 @@ class ModelsFolder:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One process at a time decides what goes."""
-        descriptor = os.open(self.path / _DOWNLOADS / "room.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            raise not_writable(self.path, error) from error
-        finally:
-            os.close(descriptor)
+        with (self.path / _DOWNLOADS / "room.lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                raise not_writable(self.path, error) from error
 
 
 def read_manifest(folder: Path) -> ModelManifest | None:
@@ -265,7 +257,7 @@ def is_held(folder: Path, just_used_seconds: float = JUST_USED_SECONDS) -> bool:
 
 
 def _remove_unheld(path: Path) -> bool:
-    """Deletes a folder that lies aside; one that is held stays there until the next sweep."""
+    """Deletes a folder that lies aside; a held folder stays until the next sweep."""
     if (path / MANIFEST).exists() and is_held(path, just_used_seconds=0.0):
         return False
     shutil.rmtree(path, ignore_errors=True)
@@ -273,7 +265,7 @@ def _remove_unheld(path: Path) -> bool:
 
 
 def not_writable(path: Path, error: OSError) -> DownloadError:
-    """What a models folder is told that this process cannot write to."""
+    """Error for a models folder without write access."""
     return DownloadError(
         DownloadFailure.FOLDER_NOT_WRITABLE,
         f"{path} cannot be written ({error.strerror}): let this user (id {os.geteuid()}) write there, or name another "
@@ -282,22 +274,19 @@ def not_writable(path: Path, error: OSError) -> DownloadError:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether nobody holds the file. Where that cannot be known, somebody does."""
+    """Whether nobody holds the file. An unknown state counts as held."""
     try:
         # NFS wants whoever locks a file alone to have it open for writing.
-        descriptor = os.open(path, (os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY) | os.O_CLOEXEC)
+        with path.open("r+b" if os.access(path, os.W_OK) else "rb") as file:
+            return _try_flock(file) or False
     except FileNotFoundError:
         return True
-    try:
-        return _try_flock(descriptor) or False
-    finally:
-        os.close(descriptor)
 
 
-def _try_flock(descriptor: int) -> bool | None:
+def _try_flock(file: BinaryIO) -> bool | None:
     """Whether the lock was free, and is ours until the file is closed; None = there are no locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:

@@ -21,10 +21,9 @@ from typing import Any
 
 import msgspec
 
-from fairlead_engine.download import archive
+from fairlead_engine.download import archive, remote
 from fairlead_engine.download.http_reader import HttpReader, HttpRefused
 from fairlead_engine.download.registry_login import CONFIG, PASSWORD, USERNAME, RegistryLogin
-from fairlead_engine.download.remote import DownloadError, Interrupted, Packing, RemoteFile, SourceListing
 from fairlead_engine.download.selection import model_folder
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
@@ -45,12 +44,12 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _TITLES = ("org.opencontainers.image.title", "org.cncf.model.filepath", "org.cnai.model.filepath")
 _UNPACK = "io.deis.oras.content.unpack"
-"""Of ORAS: the layer is a tar of the folder that its title names."""
+"""ORAS's mark of a layer that is a tar of the folder in its title."""
 _TAR = re.compile(r"[.+](tar|tar[.+]gzip|tar[.+]gz|tar[.+]zstd|tar[.+]zst)(\.nondistributable)?")
 _OTHER_TAR = re.compile(r"[.+]tar[.+](bz2|xz)")
 _IMAGE_LAYERS = ("application/vnd.oci.image.layer.", "application/vnd.docker.image.rootfs.")
 _NO_MODEL = re.compile(r"\.(docs?|code|dataset)\.v[0-9]")
-"""In types of what ModelPack and KitOps put beside a model."""
+"""In types of files that ModelPack and KitOps put beside a model."""
 
 
 class _Descriptor(msgspec.Struct, rename="camel"):
@@ -84,7 +83,7 @@ class OciRemote:
         self._digests: dict[str, str] = {}
         """Of blobs, by path."""
 
-    async def open(self) -> SourceListing:
+    async def open(self) -> remote.SourceListing:
         digest, manifest = await self._manifest(self._reference)
         revision = digest
         for _ in range(_MOST_INDEXES):
@@ -93,9 +92,9 @@ class OciRemote:
             digest, manifest = await self._manifest(self._chosen(manifest.manifests).digest)
         if manifest.layers is None:
             raise self._unfit("has a manifest without layers: push the model's files with ORAS, modctl or as an image")
-        return SourceListing(revision, self._files(manifest.layers))
+        return remote.SourceListing(revision, self._files(manifest.layers))
 
-    async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
+    async def read(self, file: remote.RemoteFile, start: int) -> AsyncIterator[bytes]:
         url = f"{self._base}/blobs/{self._digests[file.path]}"
         for is_last in (False, True):
             try:
@@ -123,15 +122,14 @@ class OciRemote:
         told = headers.get("docker-content-digest", digest)
         expected = reference if _DIGEST.fullmatch(reference) else told if _DIGEST.fullmatch(told) else digest
         if digest != expected:
-            raise DownloadError(
-                DownloadFailure.DIGEST_MISMATCH,
+            raise remote.mismatch(
                 f"the manifest of {self._name} has the digest {digest}, not {expected}: it is damaged in the registry "
-                "or on the way",
+                "or on the way"
             )
         try:
             return digest, msgspec.json.decode(content, type=_Manifest)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise Interrupted(f"{self._host} answers with something else than a manifest: {error}") from None
+            raise remote.Interrupted(f"{self._host} answers with something else than a manifest: {error}") from None
 
     async def _asked(self, reference: str) -> tuple[int, dict[str, str], bytes]:
         url = f"{self._base}/manifests/{reference}"
@@ -147,7 +145,7 @@ class OciRemote:
         self._http.authorization = authorization
 
     def _chosen(self, manifests: list[_Descriptor]) -> _Descriptor:
-        """Of an index, the one for this machine; a model is the same for all, so else any that is no attestation."""
+        """An index's manifest for this machine; else any that is no attestation, as a model is the same for all."""
         architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
         known = [each for each in manifests if (each.platform or {}).get("os") != "unknown"]
         ours = [each for each in known if (each.platform or {}).get("architecture") == architecture]
@@ -155,7 +153,7 @@ class OciRemote:
             raise self._unfit("has an index that names no image")
         return (ours or known)[0]
 
-    def _files(self, layers: list[_Descriptor]) -> tuple[RemoteFile, ...]:
+    def _files(self, layers: list[_Descriptor]) -> tuple[remote.RemoteFile, ...]:
         found = {file.path: file for layer in layers if (file := self._file(layer)) is not None}
         if any(file.packing is not None for file in found.values()):
             return tuple(found.values())
@@ -164,7 +162,7 @@ class OciRemote:
         self._digests = {path: self._digests[file.path] for path, file in below.items()}
         return tuple(replace(file, path=path) for path, file in below.items())
 
-    def _file(self, layer: _Descriptor) -> RemoteFile | None:
+    def _file(self, layer: _Descriptor) -> remote.RemoteFile | None:
         """None = it is no part of a model. Raises DownloadError."""
         notes = layer.annotations or {}
         kind = layer.media_type.partition(";")[0]
@@ -183,7 +181,7 @@ class OciRemote:
                     f"has a layer of type {kind}, which cannot be unpacked: push it as tar, tar+gzip or tar+zstd"
                 )
             if title.endswith(archive.SUFFIXES) or notes.get(_UNPACK) == "true" or _TAR.search(kind):
-                packing = Packing.LAYER if is_image and not title else Packing.ARCHIVE
+                packing = remote.Packing.LAYER if is_image and not title else remote.Packing.ARCHIVE
         if packing is not None:
             path = f"sha256-{match[1]}"
         elif title:
@@ -193,30 +191,32 @@ class OciRemote:
         else:
             return None
         self._digests[path] = layer.digest
-        return RemoteFile(path, layer.size, match[1], packing=packing)
+        return remote.RemoteFile(path, layer.size, match[1], packing=packing)
 
-    def _refusal(self, status: int, code: str, what: str) -> DownloadError:
+    def _refusal(self, status: int, code: str, what: str) -> remote.DownloadError:
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return self._denied()
         if status == HTTPStatus.NOT_FOUND and code == "NAME_UNKNOWN":
             reason = DownloadFailure.SOURCE_NOT_FOUND
-            return DownloadError(reason, f"{self._host} has no {self._name.removeprefix('oci://')}; check the spelling")
+            return remote.DownloadError(
+                reason, f"{self._host} has no {self._name.removeprefix('oci://')}; check the spelling"
+            )
         if status == HTTPStatus.NOT_FOUND:
             reason = DownloadFailure.REVISION_NOT_FOUND
-            return DownloadError(reason, f"{self._name} has not {what}: name a tag or a digest that it has")
+            return remote.DownloadError(reason, f"{self._name} has not {what}: name a tag or a digest that it has")
         reason = DownloadFailure.SOURCE_UNREACHABLE
-        return DownloadError(reason, f"{self._host} answers HTTP {status} for {what} of {self._name}")
+        return remote.DownloadError(reason, f"{self._host} answers HTTP {status} for {what} of {self._name}")
 
-    def _denied(self) -> DownloadError:
+    def _denied(self) -> remote.DownloadError:
         give = f"{USERNAME} and {PASSWORD}, or a docker configuration in {CONFIG}"
         if self._login.has_credentials:
             problem = f"does not let these credentials read {self._name}: give such as may, in {give}"
         else:
             problem = f"lets nobody without credentials read {self._name}, or it does not exist: give {give}"
-        return DownloadError(DownloadFailure.ACCESS_DENIED, f"{self._host} {problem}")
+        return remote.denied(f"{self._host} {problem}")
 
-    def _unfit(self, problem: str) -> DownloadError:
-        return DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{self._name} {problem}")
+    def _unfit(self, problem: str) -> remote.DownloadError:
+        return remote.unsupported(f"{self._name} {problem}")
 
 
 def may_be_plain(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""A file that is being fetched: written in order, with its digest, and gone on with after any end of a process."""
+"""A file that is being fetched: written in order, with its digest, and resumed after an interruption."""
 
 import asyncio
 import hashlib
@@ -11,14 +11,14 @@ from fairlead_engine.download.remote import RemoteFile
 
 PART = ".part"
 _FLUSH_BYTES = 256 << 10
-"""What a killed process loses of each file, at most; a thread is asked to write so much."""
+"""Bytes per write in a thread; a killed process loses at most so many of each file."""
 _READ_BYTES = 4 << 20
 Answer = TypeVar("Answer")
 
 
 async def in_thread(work: Callable[..., Answer], *arguments: object) -> Answer:
-    """The work's result. Who is cancelled goes on when it has ended: a thread cannot be ended, and while one is at it
-    nobody else may write to its file, or get the lock on the folder."""
+    """The work's result. A cancelled caller waits for the thread's end: threads cannot be ended, and nobody else may
+    write to the file or get the lock on the folder meanwhile."""
     call = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(call)
@@ -34,7 +34,7 @@ async def in_thread(work: Callable[..., Answer], *arguments: object) -> Answer:
 
 
 class _Digests:
-    """Of the bytes so far: by what the source says, and the SHA-256 in any case."""
+    """Digests of the bytes so far: the source's kind, and SHA-256 in any case."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
@@ -59,7 +59,7 @@ class _Digests:
 
 
 class PartFile:
-    """`PATH.part` until it is whole and right, then `PATH`. Bytes go to disk a piece at a time, in a thread."""
+    """`PATH.part` until it is whole and right, then `PATH`. Bytes are written in pieces, in a thread."""
 
     def __init__(self, folder: Path, file: RemoteFile) -> None:
         self.file = file
@@ -72,11 +72,11 @@ class PartFile:
 
     @property
     def size(self) -> int:
-        """Bytes that are there, written or about to be: where to go on."""
+        """Bytes so far, written or pending: where to go on."""
         return self._written + self._num_pending
 
     async def resume(self) -> int:
-        """Reads what an earlier run has left into the digest. Returns its bytes. Raises OSError."""
+        """Reads an earlier run's bytes into the digest. Returns their number. Raises OSError."""
         await in_thread(self._resume)
         return self._written
 
@@ -88,7 +88,7 @@ class PartFile:
             await self.flush()
 
     async def flush(self) -> None:
-        """Raises OSError; what was written of it is not counted twice by the next run, which looks at the file."""
+        """Raises OSError; the next run counts the written bytes by the file."""
         if self._pending:
             await in_thread(self._write)
 

@@ -80,7 +80,7 @@ def _tensors(
 
 
 def _read(path: Path) -> dict[str, "Tensor"]:
-    """The tensors of one file, none of which shares memory with another. Raises DownloadError."""
+    """The tensors of one file, without shared memory. Raises DownloadError."""
     import torch
 
     is_mapped = zipfile.is_zipfile(path)
@@ -100,7 +100,7 @@ def _read(path: Path) -> dict[str, "Tensor"]:
 
 
 def _check_stored(path: Path) -> None:
-    """torch stores without compressing: what is smaller in the file than in memory is no work of its."""
+    """torch does not compress: a compressed entry is not its work."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -126,7 +126,7 @@ def _named_tensors(path: Path, loaded: Any) -> dict[str, "Tensor"]:
 
 
 def _check_size(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
-    """One number may be said to be a whole tensor, and one tensor to be a thousand."""
+    """A tensor may claim to repeat one number, and a file to repeat one tensor a thousand times."""
     bound = path.stat().st_size * _EXPANSION + _SLACK_BYTES
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if total > bound:
@@ -134,7 +134,7 @@ def _check_size(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
 
 
 def _apart(tensors: dict[str, "Tensor"]) -> dict[str, "Tensor"]:
-    """With copies of those that lie in others' memory, as tied weights do."""
+    """Copies tensors that share memory, as tied weights do."""
     seen: set[int] = set()
     apart: dict[str, Tensor] = {}
     for name, tensor in tensors.items():

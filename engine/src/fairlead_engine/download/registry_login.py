@@ -1,8 +1,8 @@
-"""Who we are to a registry: a name and a password from the environment, and the tokens that it gives for them.
+"""Credentials for a registry: name and password from the environment, and tokens obtained with them.
 
-Looked for in this order: OCI_USERNAME and OCI_PASSWORD; `.dockerconfigjson`, a variable with what Kubernetes' secrets
-of the type kubernetes.io/dockerconfigjson hold under that key; `config.json` of the folder DOCKER_CONFIG, or of
-`~/.docker`. Programs that such a file names as keepers of passwords are not run.
+Searched in this order: OCI_USERNAME and OCI_PASSWORD; `.dockerconfigjson`, a variable with the content of Kubernetes'
+secrets of the type kubernetes.io/dockerconfigjson; `config.json` in the folder DOCKER_CONFIG, or in `~/.docker`.
+Credential helpers named in such a file are not run.
 
 Source: https://distribution.github.io/distribution/spec/auth/token.
 """
@@ -21,8 +21,7 @@ from urllib.parse import urlencode
 from yarl import URL
 
 from fairlead_engine.download.http_reader import HttpReader
-from fairlead_engine.download.remote import DownloadError, Interrupted
-from fairlead_protocol.downloads import DownloadFailure
+from fairlead_engine.download.remote import Interrupted, denied
 
 USERNAME, PASSWORD = "OCI_USERNAME", "OCI_PASSWORD"
 CONFIG = ".dockerconfigjson"
@@ -31,7 +30,7 @@ _LARGEST_TOKEN = 1 << 20
 
 
 class RegistryLogin:
-    """One repository of one registry. `is_plain`: of a host, whether it may be spoken to without TLS."""
+    """One repository of one registry. `is_plain`: whether a host may be used without TLS."""
 
     def __init__(self, registry: str, repository: str, is_plain: Callable[[str], bool]) -> None:
         self._registry = registry
@@ -44,7 +43,7 @@ class RegistryLogin:
         return self._basic is not None
 
     async def authorization(self, challenge: str) -> str | None:
-        """The header that a challenge (WWW-Authenticate) asks for; None = we have nothing that it takes. Raises
+        """The header that a challenge (WWW-Authenticate) asks for; None = no suitable credentials. Raises
         DownloadError, Interrupted."""
         scheme, _, rest = challenge.strip().partition(" ")
         if scheme.lower() == "basic":
@@ -54,9 +53,8 @@ class RegistryLogin:
         asked = {match[1].lower(): match[2] or match[3] or "" for match in _PARAMETER.finditer(rest)}
         realm = _address(asked.get("realm", ""))
         if realm.scheme != "https" and not (realm.scheme == "http" and self._is_plain(realm.authority)):
-            raise DownloadError(
-                DownloadFailure.ACCESS_DENIED,
-                f"{self._registry} sends its clients for tokens to an address without TLS, which gets no password",
+            raise denied(
+                f"{self._registry} sends its clients for tokens to an address without TLS, which gets no password"
             )
         query = {"scope": asked.get("scope") or f"repository:{self._repository}:pull"}
         if service := asked.get("service"):
@@ -96,7 +94,7 @@ def _basic(registry: str, repository: str) -> str | None:
     if name or password:
         if not name or not password:
             missing = PASSWORD if name else USERNAME
-            raise DownloadError(DownloadFailure.ACCESS_DENIED, f"{missing} is not set, and the other half is: set both")
+            raise denied(f"{missing} is not set, and the other half is: set both")
         return _header(f"{name}:{password}")
     if content := os.environ.get(CONFIG):
         return _of_config(content, CONFIG, registry, repository)
@@ -109,15 +107,14 @@ def _basic(registry: str, repository: str) -> str | None:
 
 
 def _of_config(content: str, where: str, registry: str, repository: str) -> str | None:
-    """The entry with the longest name that the repository's begins with."""
+    """The entry with the longest matching prefix of the repository's name."""
     try:
         auths = json.loads(content).get("auths") or {}
         found = [(len(key), entry) for key, entry in auths.items() if _is_for(key, registry, repository)]
         return _of_entry(max(found, key=lambda each: each[0])[1]) if found else None
     except (ValueError, AttributeError, TypeError, RecursionError, binascii.Error):
-        raise DownloadError(
-            DownloadFailure.ACCESS_DENIED,
-            f'{where} is no configuration of docker\'s: {{"auths": {{"REGISTRY": {{"username": …, "password": …}}}}}}',
+        raise denied(
+            f'{where} is no configuration of docker\'s: {{"auths": {{"REGISTRY": {{"username": …, "password": …}}}}}}'
         ) from None
 
 

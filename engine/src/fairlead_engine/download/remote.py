@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -23,8 +24,16 @@ class DownloadError(EngineError):
         super().__init__(message, reason=DownloadFailure(reason))
 
 
+unsupported = partial(DownloadError, DownloadFailure.SOURCE_NOT_SUPPORTED)
+not_found = partial(DownloadError, DownloadFailure.SOURCE_NOT_FOUND)
+unreachable = partial(DownloadError, DownloadFailure.SOURCE_UNREACHABLE)
+denied = partial(DownloadError, DownloadFailure.ACCESS_DENIED)
+mismatch = partial(DownloadError, DownloadFailure.DIGEST_MISMATCH)
+no_space = partial(DownloadError, DownloadFailure.NO_SPACE)
+
+
 class Interrupted(Exception):
-    """A connection broke, or a server asks for patience: what was being done is worth another try from where it is."""
+    """A connection broke, or a server asks for patience: another try may continue from the same place."""
 
     def __init__(self, message: str, *, after_seconds: float = 0.0) -> None:
         super().__init__(message)
@@ -33,16 +42,16 @@ class Interrupted(Exception):
 
 
 class Changed(Exception):
-    """A file is not the one that was listed: it is to be fetched from its start, of a fresh listing."""
+    """A file differs from the listed one: it must be fetched from its start, after a new listing."""
 
 
 class Packing(StrEnum):
-    """What a tar is, whose members are a part of a model."""
+    """Kind of a tar whose members are parts of a model."""
 
     ARCHIVE = "archive"
     """Made of a model: links and devices in it are refused."""
     LAYER = "layer"
-    """Of an image's file system: what is no plain file is passed over, and it may take away what earlier ones have."""
+    """Of an image's file system: special files are skipped, and files of earlier layers may be removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,7 @@ class RemoteFile:
     sha256: str | None = None
     """Hex; None = the source does not say."""
     git_blob: str | None = None
-    """Hex, the SHA-1 by which git knows the content; None = the source does not say."""
+    """Hex SHA-1 of git's blob; None = unknown."""
     packing: Packing | None = None
     """None = the file is itself a part of the model."""
 
@@ -66,13 +75,13 @@ class SourceListing:
     """What a source holds at one revision."""
 
     revision: str
-    """That cannot move: a commit, a digest, or what stands for one."""
+    """An immutable revision: a commit, a digest, or a substitute for one."""
     files: tuple[RemoteFile, ...]
     """No two with one path; of several within archives, the last counts."""
 
     @property
     def is_packed(self) -> bool:
-        """Whether what the model has is known only once archives are here."""
+        """Whether the model's files are known only after archives are fetched."""
         return any(file.packing is not None for file in self.files)
 
 
@@ -104,15 +113,12 @@ def remote_of(source: Source) -> Remote:
     """The remote of a source. Raises DownloadError where its scheme has none."""
     if (place := REMOTES.get(source.scheme)) is None:
         known = ", ".join(f"{scheme}://" for scheme in REMOTES)
-        raise DownloadError(
-            DownloadFailure.SOURCE_NOT_SUPPORTED, f"{source.scheme}:// is not downloaded; these are: {known}"
-        )
+        raise unsupported(f"{source.scheme}:// is not downloaded; these are: {known}")
     module, _, name = place.partition(":")
     return cast(Callable[[Source], Remote], getattr(import_module(module), name))(source)
 
 
 SUMS = "SHA256SUMS"
-"""The file's name."""
 LARGEST_LIST = 64 << 20
 """Bytes of sums, or of an index: those of the largest models have a few."""
 _LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(?:\./)?(.+)")

@@ -1,4 +1,4 @@
-"""Which files of a source serving needs: settings, tokenizer, templates, weights; in one format, the best there is.
+"""The files of a source needed for serving: settings, tokenizer, templates, and weights in the best available format.
 
 Pure. Left out are weights in a second format or precision, other programs' folders (`original/`, `onnx/`), pictures,
 texts and code.
@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from fairlead_engine.download.remote import DownloadError, RemoteFile
-from fairlead_protocol.downloads import DownloadFailure
+from fairlead_engine.download.remote import RemoteFile, not_found, unsupported
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -38,19 +37,19 @@ SETTINGS = (
     "sentence_bert_config.json",
     ADAPTER_CONFIG,
 )
-"""Files beside the weights, by name; only `config.json` has to be there, where the weights are no GGUF."""
+"""Files beside the weights, by name; only `config.json` is required, and not for GGUF."""
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf")
-"""Formats that are taken where there is no safetensors, by preference."""
+"""Formats used in the absence of safetensors, by preference."""
 _MODULE = re.compile(r"[0-9]+_[A-Za-z]+/(config\.json|model\.safetensors)")
 """Of sentence-transformers: what is done with the hidden states."""
 _TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
 _CHECKPOINT = re.compile(r"(pytorch_model|model|consolidated|medusa_lm_head)([-.].*)?")
-"""Names of files with weights, other than an optimiser's or a trainer's."""
+"""Names of weight files, in contrast to an optimiser's or a trainer's."""
 _MODEL_SHARD = re.compile(r"model-[0-9]+-of-[0-9]+\.safetensors")
 GGUF_FILE = "model.gguf"
-"""What a model that is one GGUF file is called once it is there."""
+"""Final name of a model that is one GGUF file."""
 _GGUF_SHARD = re.compile(r"(.*)-[0-9]+-of-[0-9]+\.gguf")
 
 
@@ -58,7 +57,7 @@ class SourceKind(StrEnum):
     """What a source is to be."""
 
     MODEL = "model"
-    """A model that is served, or what guesses tokens beside one."""
+    """A model to serve, or a draft model beside one."""
     ADAPTER = "adapter"
     """A folder as PEFT writes it: LoRA or a soft prompt."""
 
@@ -66,8 +65,8 @@ class SourceKind(StrEnum):
 def needed(
     files: Iterable[RemoteFile], what: str, suffixes: Collection[str], kind: SourceKind = SourceKind.MODEL
 ) -> tuple[RemoteFile, ...]:
-    """Of `files`, those that serving `what` (a source, for messages) needs. `suffixes`: of weights that can be read, or
-    converted. Raises DownloadError where nothing can be served."""
+    """The files needed to serve `what` (a source, for messages). `suffixes`: of weights that can be read or converted.
+    Raises DownloadError if nothing can be served."""
     by_path = {file.path: file for file in files}
     for path in by_path:
         check_path(path)
@@ -78,55 +77,40 @@ def needed(
     for suffix in OTHER_WEIGHTS:
         weights = weights or _others(by_path, suffix, what)
     if not weights:
-        raise DownloadError(
-            DownloadFailure.SOURCE_NOT_FOUND,
-            f"{what} holds no weights: a model has *.safetensors, *.bin or *.gguf beside its config.json",
-        )
+        raise not_found(f"{what} holds no weights: a model has *.safetensors, *.bin or *.gguf beside its config.json")
     if (suffix := PurePosixPath(weights[-1]).suffix) not in suffixes:
-        raise DownloadError(
-            DownloadFailure.SOURCE_NOT_SUPPORTED,
-            f"{what} has weights as {suffix} alone, which cannot be read: convert them to safetensors",
-        )
+        raise unsupported(f"{what} has weights as {suffix} alone, which cannot be read: convert them to safetensors")
     if suffix == ".gguf":
         return tuple(by_path[path] for path in weights)  # beside another's config.json it would be no model
     if "config.json" not in by_path:
-        raise DownloadError(
-            DownloadFailure.SOURCE_NOT_FOUND, f"{what} has weights but no config.json: name the folder that has both"
-        )
+        raise not_found(f"{what} has weights but no config.json: name the folder that has both")
     beside = [path for path in by_path if path in SETTINGS or _MODULE.fullmatch(path) or _TEMPLATES.fullmatch(path)]
     return tuple(by_path[path] for path in sorted({*beside, *weights}))
 
 
 def check_kind(paths: Collection[str], what: str, kind: SourceKind) -> None:
-    """Raises DownloadError where the files are of the other kind: before gigabytes are fetched for nothing."""
+    """Raises DownloadError for files of the other kind, before gigabytes are fetched for nothing."""
     is_adapter = ADAPTER_CONFIG in paths and any(path in paths for path in ADAPTER_WEIGHTS)
     if kind is SourceKind.ADAPTER and not is_adapter:
         hint = "; it is a model: name a folder that PEFT has saved" if "config.json" in paths else ""
-        raise DownloadError(
-            DownloadFailure.SOURCE_NOT_FOUND,
-            f"{what} holds no adapter, which has {ADAPTER_CONFIG} and {' or '.join(ADAPTER_WEIGHTS)}{hint}",
-        )
+        raise not_found(f"{what} holds no adapter, which has {ADAPTER_CONFIG} and {' or '.join(ADAPTER_WEIGHTS)}{hint}")
     others = any(path.endswith((".safetensors", *OTHER_WEIGHTS)) and path not in ADAPTER_WEIGHTS for path in paths)
     if kind is SourceKind.MODEL and is_adapter and not others:
-        raise DownloadError(
-            DownloadFailure.SOURCE_NOT_FOUND,
-            f"{what} is an adapter and no model: name the model that it is for, and list it among the adapters",
+        raise not_found(
+            f"{what} is an adapter and no model: name the model that it is for, and list it among the adapters"
         )
 
 
 def check_path(path: str) -> None:
-    """Raises DownloadError where a file's name could lead out of its folder."""
+    """Raises DownloadError for a name that could lead out of its folder."""
     parts = path.split("/")
     if "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise DownloadError(
-            DownloadFailure.SOURCE_NOT_SUPPORTED,
-            f"the source lists {path[:200]!r}, which is no path below a folder: nothing was fetched",
-        )
+        raise unsupported(f"the source lists {path[:200]!r}, which is no path below a folder: nothing was fetched")
 
 
 def model_folder(paths: Iterable[str]) -> str:
-    """The folder in which the model is, with a '/' at its end: the highest with a `config.json`, else with a GGUF file,
-    else of an adapter; empty = the top, or nowhere."""
+    """The model's folder with a trailing '/': the highest with a `config.json`, else with a GGUF file, else of an
+    adapter; empty = the top, or nowhere."""
     every = [PurePosixPath(path) for path in paths]
     for pattern in ("config.json", "*.gguf", ADAPTER_CONFIG):
         fitting = (path for path in every if path.match(pattern))
@@ -157,7 +141,7 @@ def _others(paths: Collection[str], suffix: str, what: str) -> list[str]:
         elif len(top) > 1:
             problem = f"{names} as a GGUF in {len(top)} parts: name a source that has it as one file"
         if problem is not None:
-            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{what} has {problem}")
+            raise unsupported(f"{what} has {problem}")
         return top
     found = [path for path in top if _CHECKPOINT.fullmatch(path.removesuffix(suffix))]
     index = [path for path in paths if path == f"pytorch_model{suffix}.index.json"]

@@ -1,8 +1,8 @@
 """`https://`: a folder with `config.json`, one file of weights beside it, or one archive of both.
 
-HTTP has no listing: the files of a folder are asked for by name, and shards are those of the index. Where the folder
-has `SHA256SUMS`, or an archive its `ARCHIVE.sha256`, in the form that sha256sum writes, files are checked against it.
-HTTPS_AUTHORIZATION is the header's whole value ("Bearer …"), for the source's own host.
+HTTP has no listing: a folder's files are requested by name, and shards come from the index. Files are checked against a
+`SHA256SUMS` in the folder, or an archive's `ARCHIVE.sha256`, in sha256sum's format. HTTPS_AUTHORIZATION is the header's
+whole value ("Bearer …"), for the source's own host.
 """
 
 import json
@@ -12,20 +12,9 @@ from http import HTTPStatus
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
-from fairlead_engine.download import archive
+from fairlead_engine.download import archive, remote
 from fairlead_engine.download.http_reader import HttpReader, HttpRefused
-from fairlead_engine.download.remote import (
-    LARGEST_LIST,
-    SUMS,
-    DownloadError,
-    Packing,
-    RemoteFile,
-    SourceListing,
-    read_sums,
-    revision_of,
-)
 from fairlead_engine.download.selection import ADAPTER_WEIGHTS, INDEX_FILE, SETTINGS, SINGLE_FILE
-from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
 
 _WEIGHTS = (".safetensors", ".gguf")
@@ -44,28 +33,28 @@ class WebRemote:
         """Of files, by path."""
         self._etags: dict[str, str] = {}
 
-    async def open(self) -> SourceListing:
+    async def open(self) -> remote.SourceListing:
         is_archive = self._path.name.endswith(archive.SUFFIXES)
         if is_archive:
             files = [await self._named(self._path.name, self._url, must=True)]
-            sums = read_sums(await self._text(f"{self._url}.sha256"))
+            sums = remote.read_sums(await self._text(f"{self._url}.sha256"))
         else:
             base = self._url.rpartition("/")[0] if self._path.suffix in _WEIGHTS else self._url
             files = [file for file in await self._files_of(base) if file is not None]
-            sums = read_sums(await self._text(f"{base}/{SUMS}"))
+            sums = remote.read_sums(await self._text(f"{base}/{remote.SUMS}"))
         found = tuple(
-            RemoteFile(
+            remote.RemoteFile(
                 file.path,
                 file.size,
                 sums.get(file.path) or sums.get(PurePosixPath(self._urls[file.path]).name),
-                packing=Packing.ARCHIVE if is_archive else None,
+                packing=remote.Packing.ARCHIVE if is_archive else None,
             )
             for file in files
             if file is not None
         )
-        return SourceListing(revision_of(found, self._etags), found)
+        return remote.SourceListing(remote.revision_of(found, self._etags), found)
 
-    async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
+    async def read(self, file: remote.RemoteFile, start: int) -> AsyncIterator[bytes]:
         url = self._urls[file.path]
         try:
             async for chunk in self._http.read(url, start, etag=self._etags.get(file.path), size=file.size):
@@ -76,7 +65,7 @@ class WebRemote:
     async def close(self) -> None:
         await self._http.close()
 
-    async def _files_of(self, base: str) -> list[RemoteFile | None]:
+    async def _files_of(self, base: str) -> list[remote.RemoteFile | None]:
         files = [await self._named(name, f"{base}/{name}") for name in SETTINGS]
         if self._path.suffix in _WEIGHTS:
             path = SINGLE_FILE if self._path.suffix == ".safetensors" else self._path.name
@@ -91,8 +80,8 @@ class WebRemote:
             raise _refusal(HTTPStatus.NOT_FOUND, f"{base}/config.json")
         return [*files, *[await self._named(name, f"{base}/{name}") for name in ADAPTER_WEIGHTS]]
 
-    async def _named(self, path: str, url: str, *, must: bool = False) -> RemoteFile | None:
-        """A file that is asked for by name; None = there is none, which is an error where it `must` be."""
+    async def _named(self, path: str, url: str, *, must: bool = False) -> remote.RemoteFile | None:
+        """A file requested by name; None = it does not exist, which is an error if it `must`."""
         async with self._http.request("HEAD", url) as answer:
             status, size, headers = answer.status, answer.headers.get("Content-Length", ""), answer.headers
             # Buckets behind a web server say 403 of what is not there to those that may not list them.
@@ -104,15 +93,15 @@ class WebRemote:
         self._urls[path] = url
         if etag := headers.get("ETag"):
             self._etags[path] = etag
-        return RemoteFile(path, int(size) if size.isdigit() else None)
+        return remote.RemoteFile(path, int(size) if size.isdigit() else None)
 
     async def _text(self, url: str) -> str:
         """Of a small file; empty = there is none."""
-        status, _, content = await self._http.whole(url, LARGEST_LIST)
+        status, _, content = await self._http.whole(url, remote.LARGEST_LIST)
         if status != HTTPStatus.OK:
             return ""
         if content is None:
-            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{url} is too long for a list of files")
+            raise remote.unsupported(f"{url} is too long for a list of files")
         return content.decode(errors="replace")
 
 
@@ -123,20 +112,16 @@ def _shards(index: str, url: str) -> list[str]:
             return sorted(names)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise DownloadError(
-        DownloadFailure.SOURCE_NOT_SUPPORTED, f"{url} has no weight_map with names of files beside it: write it again"
-    )
+    raise remote.unsupported(f"{url} has no weight_map with names of files beside it: write it again")
 
 
-def _refusal(status: int, url: str) -> DownloadError:
+def _refusal(status: int, url: str) -> remote.DownloadError:
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return DownloadError(
-            DownloadFailure.ACCESS_DENIED,
-            f"{url} answers HTTP {status}: give the value of the Authorization header in HTTPS_AUTHORIZATION",
+        return remote.denied(
+            f"{url} answers HTTP {status}: give the value of the Authorization header in HTTPS_AUTHORIZATION"
         )
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
-        return DownloadError(
-            DownloadFailure.SOURCE_NOT_FOUND,
-            f"there is no {url}: name a folder with config.json and model.safetensors, a .safetensors file or a tar",
+        return remote.not_found(
+            f"there is no {url}: name a folder with config.json and model.safetensors, a .safetensors file or a tar"
         )
-    return DownloadError(DownloadFailure.SOURCE_UNREACHABLE, f"{url} answers HTTP {status}")
+    return remote.unreachable(f"{url} answers HTTP {status}")

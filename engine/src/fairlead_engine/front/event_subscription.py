@@ -37,9 +37,9 @@ _FIELDS: Mapping[str, Sequence[str]] = {
     "BlockRemoved": ("block_hashes", "medium", "group_idx"),
     "AllBlocksCleared": (),
 }  # fmt: skip
-"""By event, its fields in the order of the array."""
+"""Fields of each event, in the array's order."""
 _WHOLE_ATTENTION = (None, "full_attention", "mla_attention")
-"""Kinds of layers whose blocks say what of a prompt is cached: those that look at all of it."""
+"""Kinds of layers whose blocks show the cached prompts: layers that attend to the whole prompt."""
 _MAX_TOKEN_ID = 2**32 - 1
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -49,10 +49,9 @@ class MalformedEvents(ValueError):
 
 
 def decode_events(payload: bytes) -> list[BlockEvent]:
-    """The events of one batch, in order; those of kinds that are not known here, or of other layers, are left out.
+    """The events of one batch, in order, without unknown kinds and other layers.
 
-    Raises:
-        MalformedEvents: whatever the bytes are.
+    Raises `MalformedEvents` for any other bytes.
     """
     try:
         batch = _decode(payload)
@@ -152,7 +151,7 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 64 * 2**20
 """A longer one ends the connection: a step stores some thousand blocks, 100 bytes each."""
 REPLAY_SECONDS = 5.0
-"""For the whole of what is asked for again."""
+"""Time limit of a replay."""
 MAX_REPLAYED = 100_000
 _HIGH_WATER = 100_000
 """Messages that may wait to be read; servers keep as many."""
@@ -172,7 +171,7 @@ class EventSubscription:
         self._endpoint = endpoint
         self._replay_endpoint = replay_endpoint
         self._last: Numbered | None = None
-        """What was heard last; None = nothing yet, or the server has begun anew."""
+        """The latest message; None = none yet, or the server has restarted."""
         self._is_complete = False
         self._is_following = False
         self._has_complained = False
@@ -245,8 +244,7 @@ class EventSubscription:
         return 0 if self._last is None else self._last[0] + 1
 
     async def _catch_up(self, context: zmq.asyncio.Context) -> list[BlockEvent] | None:
-        """What has happened since the last message; from the server's beginning, where that is another one. None where
-        it is not told."""
+        """Events since the last message, or since the beginning of a restarted server; None = not available."""
         last = self._last
         replayed = await self._replay(context, 0 if last is None else last[0])
         if replayed is None:
@@ -296,7 +294,7 @@ class EventSubscription:
         return [Resumed(is_complete)]
 
     async def _replay(self, context: zmq.asyncio.Context, start: int) -> list[Numbered] | None:
-        """The messages from this number on that the server keeps; None where it does not say."""
+        """The server's kept messages from this number on; None = no answer."""
         if self._replay_endpoint is None:
             return None
         messages: list[Numbered] = []

@@ -1,12 +1,12 @@
-"""A server's blocks under the names that gateways know: events → changes of a set of our own hashes. Pure.
+"""A server's blocks under our own hashes: events → changes of a set that gateways know. Pure.
 
-A server's own block hash cannot be computed here, but its event names the tokens in the block and the block before it.
-From these follows the hash that a gateway computes for a prompt with the same tokens. A block with unknown history gets
-no such hash, nor do the blocks behind it.
+A server's own block hash cannot be computed here, but its event names the block's tokens and the block before it. Both
+give the hash that a gateway computes for a prompt with the same tokens. A block with unknown history gets no hash, and
+neither do the blocks behind it.
 
-While events may be missed, and for servers without events, a computed prompt counts as held: the most recently used
-prompts, up to the server's number of blocks. This approximation knows no eviction but its own. llama.cpp's cache is a
-number of places, each with the sequence that it computed last: `SequencePlaces` follows them by that server's rules.
+While events may be missed, and for servers without events, computed prompts count as held: the most recently used ones,
+up to the server's number of blocks. This approximation knows no eviction but its own. llama.cpp's cache is a number of
+places, each with the sequence computed there last: `SequencePlaces` follows them by the server's rules.
 
 Gateways hear of at most as many blocks as the server has, the newest ones: servers may keep more elsewhere, and blocks
 removed while events were missed stay in the books until events name them again.
@@ -19,42 +19,34 @@ from hashlib import blake2b
 from itertools import islice
 
 from fairlead_engine.core.messages import BlocksChanged
-from fairlead_engine.front.foreign_engine import (
-    BlockEvent,
-    Cleared,
-    EventsInterrupted,
-    ForeignHash,
-    Removed,
-    Resumed,
-    Stored,
-)
+from fairlead_engine.front import foreign_engine
 from fairlead_protocol.blocks import DIGEST_SIZE, ROOT, BlockHash, extra_bytes, hash_block
 
 _SPARE = 4
-"""So many times the blocks that there are may be in the books: others were removed unseen."""
+"""Most blocks in the books, in multiples of the server's: some were removed without an event."""
 
 
 LEAST_SHARE = 0.1
-"""Of a prompt, that a place has to hold to be chosen for it."""
+"""Least share of a prompt held by the place chosen for it."""
 
 
 @dataclass(slots=True, eq=False)
 class SequencePlace:
-    """One of them."""
+    """A sequence's place in the server's cache."""
 
     names: tuple[BlockHash, ...] = ()
-    """Blocks that it holds."""
+    """Blocks held there."""
     is_busy: bool = False
 
 
 class SequencePlaces:
-    """Those of one server, the least recently used first."""
+    """All places of one server, the least recently used first."""
 
     def __init__(self, num_places: int) -> None:
         self._places = [SequencePlace() for _ in range(num_places)]
 
     def take(self, names: Sequence[BlockHash]) -> SequencePlace | None:
-        """A sequence of this prompt begins, in the place that is returned; None = it waits for one."""
+        """Place of a new sequence with this prompt; None = all are busy, and it waits."""
         free = [place for place in self._places if not place.is_busy]
         if not free:
             return None
@@ -81,7 +73,7 @@ class SequencePlaces:
             place.names = ()
 
     def held(self) -> Iterator[tuple[BlockHash, ...]]:
-        """Blocks of each place that another sequence may take."""
+        """Blocks of each free place."""
         return (place.names for place in self._places if not place.is_busy)
 
     def _used(self, place: SequencePlace) -> None:
@@ -99,18 +91,18 @@ class _Block:
     name: BlockHash | None
     """None where nobody can know it."""
     extra: bytes
-    """What decides it besides tokens, for those that follow."""
+    """Input of the block's hash besides tokens, inherited by the blocks behind it."""
     media: set[str] = field(default_factory=set)
 
 
 class ForeignBlocks:
-    """What one server holds."""
+    """The blocks of one server."""
 
     def __init__(self, block_size: int, num_blocks: int, num_places: int | None = None) -> None:
         """`num_places`: as a `ForeignModel`'s."""
         self._block_size = block_size
         self._num_blocks = num_blocks
-        self._known: dict[ForeignHash, _Block] = {}
+        self._known: dict[foreign_engine.ForeignHash, _Block] = {}
         self._holders: Counter[BlockHash] = Counter()
         """How many foreign blocks have the same name."""
         self._assumed: dict[BlockHash, None] = {}
@@ -121,40 +113,39 @@ class ForeignBlocks:
         """What gateways take to be there; what came first comes first."""
         self._places = None if num_places is None else SequencePlaces(num_places)
         self.is_exact = False
-        """Whether events tell everything."""
+        """Whether events are complete."""
         self._is_lost = False
-        """Whether what they told once was given up: until they tell it from its beginning they do not tell everything.
-        """
+        """Whether events were given up after a loss: they are exact again from a restart of the server on."""
 
     def __contains__(self, name: BlockHash) -> bool:
         return name in self._holders or name in self._assumed
 
     def num_held(self, names: Sequence[BlockHash]) -> int:
-        """How many of the first blocks of a prompt are there."""
+        """Number of first blocks of a prompt that are held."""
         return next((index for index, name in enumerate(names) if name not in self), len(names))
 
-    def told(self, events: Iterable[BlockEvent]) -> BlocksChanged | None:
+    def told(self, events: Iterable[foreign_engine.BlockEvent]) -> BlocksChanged | None:
         """Takes over what the server says; None where nothing changes for gateways."""
         for event in events:
             match event:
-                case Stored():
+                case foreign_engine.Stored():
                     self._store(event)
-                case Removed():
+                case foreign_engine.Removed():
                     self._remove(event)
-                case Cleared():
+                case foreign_engine.Cleared():
                     self._clear()
                     self._is_lost = False
-                case EventsInterrupted():
+                case foreign_engine.EventsInterrupted():
                     self.is_exact = False
-                case Resumed(is_complete=True) if not self._is_lost:
+                case foreign_engine.Resumed(is_complete=True) if not self._is_lost:
                     self.is_exact = True
                     self._forget_assumed(0)
-                case Resumed():
+                case foreign_engine.Resumed():
                     self.is_exact = False
         return self._taken()
 
     def lost(self) -> BlocksChanged | None:
-        """The server is gone, and with it all that it held; where its events tell everything, they tell that, too."""
+        """The server is gone, with all blocks; exact events report this themselves."""
         if self.is_exact:
             return None
         self._clear()
@@ -162,12 +153,12 @@ class ForeignBlocks:
         return self._taken()
 
     def begins(self, names: Sequence[BlockHash]) -> tuple[SequencePlace | None, BlocksChanged | None]:
-        """A prompt of these blocks goes to the server; the place that it takes, where there are places."""
+        """A prompt of these blocks goes to the server; returns its place, if the server has places."""
         place = None if self._places is None else self._places.take(names)
         return place, self._as_placed()
 
     def computed(self, names: Sequence[BlockHash], place: SequencePlace | None = None) -> BlocksChanged | None:
-        """The server has computed a prompt of these blocks. `place`: that it took."""
+        """The server has computed a prompt of these blocks, in this place."""
         if self._places is not None:
             if place is not None:
                 self._places.computed(place, names)
@@ -201,7 +192,7 @@ class ForeignBlocks:
             self._assumed[name] = self._assumed.pop(name, None)
             parent = name
 
-    def _store(self, event: Stored) -> None:
+    def _store(self, event: foreign_engine.Stored) -> None:
         if event.block_size != self._block_size:
             return  # of layers that are cached otherwise
         if len(self._known) > _SPARE * self._num_blocks:
@@ -227,7 +218,7 @@ class ForeignBlocks:
             block.media.add(event.medium)
             parent, extra = block.name, block.extra
 
-    def _remove(self, event: Removed) -> None:
+    def _remove(self, event: foreign_engine.Removed) -> None:
         for foreign in event.hashes:
             block = self._known.get(foreign)
             if block is None:
@@ -260,14 +251,14 @@ class ForeignBlocks:
                 self._removed.append(name)
 
     def _show(self, parent: BlockHash, name: BlockHash) -> None:
-        """Gateways are to hear of a block that was not there."""
+        """Notes a new block for gateways."""
         if self._stored and self._stored[-1][1][-1] == parent:
             self._stored[-1][1].append(name)
         else:
             self._stored.append((parent, [name]))
 
     def _taken(self) -> BlocksChanged | None:
-        """What has changed, as one change: what came and went in between has not been there."""
+        """All changes since the last call as one change, without blocks that came and went in between."""
         stored, removed = self._stored, self._removed
         self._stored, self._removed = [], []
         if not stored and not removed:
@@ -291,8 +282,8 @@ class ForeignBlocks:
     def _bounded(
         self, chains: list[tuple[BlockHash, list[BlockHash]]], gone: list[BlockHash], before: Set[BlockHash]
     ) -> BlocksChanged:
-        """The change, with as many of the blocks that came first gone as are too many. `before`: what gateways had been
-        told of, some of which may be stored again."""
+        """The change, plus the removal of the oldest blocks beyond the server's number. `before`: blocks known to
+        gateways, possibly stored again."""
         num_too_many = len(self._told) - self._num_blocks
         if num_too_many <= 0:
             return BlocksChanged(stored=chains, removed=gone)
@@ -320,8 +311,8 @@ def _without(
 
 
 def _with_keys(extra: bytes, keys: Sequence[object], adapter: str | None, *, begins: bool) -> bytes:
-    """What decides a block besides its tokens. A prompt's salt is a key of its first block alone, and a gateway knows
-    it; what else there is, such as an image, gives a name that no gateway asks for."""
+    """Input of a block's hash besides tokens. A prompt's salt, known to gateways, is a key of its first block alone;
+    with any other key, such as an image, no gateway asks for the hash."""
     rest = list(keys)
     if adapter is not None and rest and rest[0] == adapter:
         rest = rest[1:]

@@ -1,8 +1,6 @@
-"""The door for engines that are not ours: what the front asks of any of them. One class for each kind, and its line in
-`kinds.py`.
+"""The interface of engines that are not ours, with a class per kind and its line in `KINDS` of `front_process.py`.
 
-Whatever a kind tells is made into blocks, loads and steps of our own protocol by the others here; a kind knows nothing
-of that protocol.
+The front turns a kind's answers into blocks, loads and steps of our own protocol; a kind knows nothing of the protocol.
 """
 
 from collections.abc import AsyncIterator
@@ -10,18 +8,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 ForeignHash = int | bytes
-"""What the server calls a block of its KV cache: a name and no more, since it cannot be computed here."""
+"""The server's own name of a KV-cache block; it cannot be computed here."""
 MOST_TOKENS = 2**40
-"""In a cache, and of anything that is counted."""
+"""Bound on tokens in a cache, and on other counts."""
 
 
 class NotServing(Exception):
-    """The server does not answer, or not as one that serves; the text says how."""
+    """The server does not answer, or not as expected; the text says how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignModel:
-    """What a server says of itself once it serves."""
+    """A serving server's description of itself."""
 
     version: str
     max_model_len: int
@@ -30,8 +28,7 @@ class ForeignModel:
     """Tokens per block of the KV cache."""
     num_kv_blocks: int
     num_places: int | None = None
-    """How many sequences keep what was computed for them, each in a place of its own; None = blocks share all the room.
-    """
+    """Number of sequences with a cache of their own; None = blocks share all the room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +38,13 @@ class Gauges:
     waiting: int
     """Sequences that it has not begun to compute."""
     kv_usage_ratio: float
-    """Share of the KV cache's blocks that running sequences use."""
+    """Share of the KV cache's blocks used by running sequences."""
     num_tokens: float
     """Prompt and output tokens since its start: while they grow, it goes on."""
 
     @classmethod
     def told(cls, *, waiting: float, kv_usage_ratio: float, num_tokens: float) -> "Gauges":
-        """Of numbers of any kind, infinite ones too, such as there may be."""
+        """From numbers of any kind, even infinite ones."""
         return cls(
             waiting=round(min(MOST_TOKENS, max(0.0, waiting))),
             kv_usage_ratio=min(1.0, max(0.0, kv_usage_ratio)),
@@ -69,7 +66,7 @@ class Stored:
     """Where they are: a block may be in several places."""
     adapter: str | None = None
     extra_keys: tuple[tuple[object, ...], ...] = ()
-    """What else, besides tokens and adapter, decides what is in each block; empty where nothing does."""
+    """Input of each block's hash besides tokens and adapter; empty = none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +98,15 @@ BlockEvent = Stored | Removed | Cleared | EventsInterrupted | Resumed
 
 
 class ForeignEngine(Protocol):
-    """A server that is not ours, as the front sees it. Every call is an attempt: a server that has just been started,
-    or died, is asked again."""
+    """A foreign server as the front sees it. Every call is one attempt: a server that was just started, or died, is
+    asked again."""
 
     name: str
     """For people: what it is, without its version."""
     tells_blocks: bool
     """Whether it says what happens to its blocks."""
     keeps_connections: bool
-    """Whether a connection may be used again: some close it after a stream, and say so to nobody."""
+    """Whether a connection may be reused; some servers silently close it after a stream."""
 
     async def describe(self) -> ForeignModel:
         """Raises NotServing until it serves."""
@@ -120,5 +117,5 @@ class ForeignEngine(Protocol):
         ...
 
     def block_events(self) -> AsyncIterator[BlockEvent]:
-        """What happens to its blocks, without an end, where it tells; of a server that starts anew, first `Cleared`."""
+        """Endless events of its blocks, if the server tells them; a restarted server's first event is `Cleared`."""
         ...

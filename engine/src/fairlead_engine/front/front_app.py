@@ -1,22 +1,19 @@
 """The front's application: which path leads where. What an engine of ours has for gateways, kubelets and operators it
 answers itself; what needs a model it passes on."""
 
-import math
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead_engine.errors import RequestError
 from fairlead_engine.front.front_proxy import FrontProxy
 from fairlead_engine.front.front_service import FrontService
-from fairlead_engine.server.control_endpoints import DrainReply, KVEndpoints, Status
+from fairlead_engine.server.control_endpoints import MAX_WAIT_SECONDS, DrainReply, KVEndpoints, Status, wait_seconds
 from fairlead_engine.server.exchange import EXCHANGE, Answering, Exchange, Handler
 from fairlead_engine.server.refusals import MethodNotAllowed, NotFound
 from fairlead_protocol.messages import HEADER_REASON, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS, PATH_MODEL
 
-MAX_WAIT_SECONDS = 10.0
 INFERENCE_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -31,27 +28,25 @@ _RELAYED_GETS = ("/v1/models", "/version", "/metrics")
 
 def build_front_app(service: FrontService, proxy: FrontProxy) -> ASGIApp:
     """The application on `service`."""
-    return Answering(_Table(_Endpoints(service), KVEndpoints(service), proxy), service)
+    return Answering(_FrontApp(service, proxy), service.bodies, service.metrics.answered)
 
 
-class _Table:
-    """Path and method → who answers."""
+class _FrontApp:
+    """The front's own endpoints, and the table of paths and methods."""
 
-    def __init__(self, own: "_Endpoints", kv: KVEndpoints, proxy: FrontProxy) -> None:
-        async def kv_blocks(exchange: Exchange) -> None:
-            response = await kv.kv_blocks()
-            await exchange.send_json(bytes(response.body), status=response.status_code)
-
+    def __init__(self, service: FrontService, proxy: FrontProxy) -> None:
+        self._service = service
+        self._kv = KVEndpoints(service.stream, service.model)
         self._paths: Mapping[str, tuple[str, Handler]] = {
             **dict.fromkeys(INFERENCE_PATHS, ("POST", proxy.infer)),
             **dict.fromkeys(_RELAYED_POSTS, ("POST", proxy.relay)),
             **dict.fromkeys(_RELAYED_GETS, ("GET", proxy.relay)),
-            "/health": ("GET", own.health),
-            "/ready": ("GET", own.ready),
-            PATH_MODEL: ("GET", own.model),
-            PATH_KV_BLOCKS: ("GET", kv_blocks),
-            PATH_KV_EVENTS: ("GET", kv.kv_events),
-            PATH_DRAIN: ("POST", own.drain),
+            "/health": ("GET", self._health),
+            "/ready": ("GET", self._ready),
+            PATH_MODEL: ("GET", self._model),
+            PATH_KV_BLOCKS: ("GET", self._kv_blocks),
+            PATH_KV_EVENTS: ("GET", self._kv.kv_events),
+            PATH_DRAIN: ("POST", self._drain),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,20 +59,14 @@ class _Table:
             raise MethodNotAllowed(scope["method"], "GET, HEAD" if method == "GET" else method)
         await handler(scope[EXCHANGE])
 
-
-class _Endpoints:
-    """What the front answers itself."""
-
-    def __init__(self, service: FrontService) -> None:
-        self._service = service
-
-    async def health(self, exchange: Exchange) -> None:
+    async def _health(self, exchange: Exchange) -> None:
         """A front that answers is well: the kubelet asks the server on its own."""
         await _send(exchange, Status("ok"))
 
-    async def ready(self, exchange: Exchange) -> None:
+    async def _ready(self, exchange: Exchange) -> None:
         """200 while the server serves and no drain has begun, else 503."""
-        if wait := _seconds(exchange):
+        text = parse_qs(exchange.scope["query_string"].decode("latin-1")).get("wait", ["0"])[-1]
+        if wait := wait_seconds(text, f"from 0 to {MAX_WAIT_SECONDS:g}"):
             await self._service.lifecycle.loaded(wait)
         problem = self._service.readiness_problem()
         if problem is None:
@@ -86,11 +75,15 @@ class _Endpoints:
             reason, message = problem
             await _send(exchange, Status(reason, message), status=503, headers={HEADER_REASON: reason})
 
-    async def model(self, exchange: Exchange) -> None:
+    async def _model(self, exchange: Exchange) -> None:
         """How prompts are to be prepared."""
         await _send(exchange, self._service.model_info())
 
-    async def drain(self, exchange: Exchange) -> None:
+    async def _kv_blocks(self, exchange: Exchange) -> None:
+        response = await self._kv.kv_blocks()
+        await exchange.send_json(bytes(response.body), status=response.status_code)
+
+    async def _drain(self, exchange: Exchange) -> None:
         """Begins to drain, as SIGTERM does; answers at once."""
         self._service.drain()
         lifecycle = self._service.lifecycle
@@ -101,15 +94,3 @@ async def _send(
     exchange: Exchange, struct: msgspec.Struct, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
     await exchange.send_json(msgspec.json.encode(struct), status=status, headers=headers)
-
-
-def _seconds(exchange: Exchange) -> float:
-    """How long the client waits for readiness. Raises `RequestError`."""
-    text = parse_qs(exchange.scope["query_string"].decode("latin-1")).get("wait", ["0"])[-1]
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0.0 <= seconds <= MAX_WAIT_SECONDS:
-        raise RequestError("wait", f"wait must be seconds from 0 to {MAX_WAIT_SECONDS:g}, not {text[:40]!r}")
-    return seconds

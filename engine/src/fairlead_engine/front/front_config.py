@@ -78,16 +78,11 @@ class FrontConfig:
             raise ConfigError("engine", f"is {self.engine!r}", f"use one of {', '.join(ENGINES)}")
         if not self.served_name and not Path(self.model).name:
             raise ConfigError("served_name", "is not given", "name the model as the server does")
-        for field, least in (
-            ("max_num_seqs", 1),
-            ("max_num_batched_tokens", 1),
-            ("max_connections", 1),
-            ("block_size", 1),
-        ):
-            if getattr(self, field) < least:
-                raise ConfigError(field, f"is {getattr(self, field)}", f"use {least} or more")
-        if self.max_num_queued_tokens is not None and self.max_num_queued_tokens < 1:
-            raise ConfigError("max_num_queued_tokens", f"is {self.max_num_queued_tokens}", "use 1 or more")
+        for field in (
+            "max_num_seqs", "max_num_batched_tokens", "max_connections", "block_size", "max_num_queued_tokens",
+        ):  # fmt: skip
+            if (value := getattr(self, field)) is not None and value < 1:
+                raise ConfigError(field, f"is {value}", "use 1 or more")
         for field in ("events", "replay"):
             if (address := getattr(self, field)) is not None and not _ADDRESS.fullmatch(address):
                 raise ConfigError(field, f"is {address!r}", "write tcp://HOST:PORT, ipc://PATH or ipc://@NAME")

@@ -1,5 +1,5 @@
-"""The server behind the front as an engine's core: its load, its blocks, whether it lives. Asks and follows it as long
-as the front runs; who follows the front is told by `EngineStream`.
+"""The server behind the front in the role of an engine's core: its load, blocks and health. Watches the server as long
+as the front runs; followers of the front hear from `EngineStream`.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from fairlead_protocol.messages import StepCost
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 0.25
-"""Between two looks at the server's metrics while it has requests: reading them costs it a millisecond or two."""
+"""Between two looks at the metrics of a busy server: each costs it a millisecond or two."""
 IDLE_SECONDS = 1.0
 START_SECONDS = 0.2
 """Between two looks whether it serves."""
 NUM_TROUBLES = 3
-"""So many looks in a row have to fail before it counts as gone."""
+"""Failed looks in a row before the server counts as gone."""
 _STALE_SECONDS = 2.0
-"""While requests run, tokens come more often than that, or a step takes long."""
+"""While requests run, a longer silence means a long step."""
 
 
 class FrontCore:
@@ -38,7 +38,7 @@ class FrontCore:
         self.model: ForeignModel | None = None
         """None while it does not serve."""
         self.trouble = "it has not answered yet"
-        """Why it does not serve, where it does not."""
+        """Why the server does not serve."""
         self.requests = PassingRequests(config.max_num_batched_tokens)
         self.on_change: Callable[[BlocksChanged | None, int], None] = lambda changed, num_commands: None
         """As `StepListener.stepped`."""
@@ -50,9 +50,9 @@ class FrontCore:
         self._config = config
         self._now = now
         self._blocks: ForeignBlocks | None = None
-        """None also where it keeps none for other prompts."""
+        """None also for a server without prefix caching."""
         self._places: dict[PassingRequest, list[SequencePlace | None]] = {}
-        """That the prompts of each request took, where there are places."""
+        """Places of each request's prompts, for servers with places."""
         self._usage = 0.0
         self._num_tokens = 0.0
         self._moved_at = now()
@@ -74,7 +74,7 @@ class FrontCore:
         return model
 
     async def watch(self) -> None:
-        """Looks at the metrics again and again. When the server is gone, until it serves anew."""
+        """Looks at the metrics repeatedly; after the server is gone, waits until it serves again."""
         num_troubles = 0
         while True:
             try:
@@ -100,7 +100,7 @@ class FrontCore:
             await asyncio.sleep(BUSY_SECONDS if self.requests.num_seqs else IDLE_SECONDS)
 
     async def follow_blocks(self) -> None:
-        """Hears what happens to its blocks, where it tells."""
+        """Follows the server's block events, if it has any."""
         if self.engine.tells_blocks:
             async for event in self.engine.block_events():
                 self._tell(event)
@@ -123,7 +123,7 @@ class FrontCore:
     def passing(
         self, chains: Sequence[Sequence[BlockHash]], num_prompt_tokens: int, *, num_seqs: int, is_streamed: bool
     ) -> Iterator[PassingRequest]:
-        """A request, while it is with the server. `chains`: the blocks of its prompts, as far as known.
+        """A request, while it is with the server. `chains`: the known blocks of its prompts.
 
         Raises QueueFull: too many prompt tokens wait already.
         """
@@ -173,7 +173,6 @@ class FrontCore:
 
     @property
     def load(self) -> EngineLoad:
-        """As of now."""
         book, model = self.requests, self.model
         num_blocks = 0 if model is None else model.num_kv_blocks
         return EngineLoad(
@@ -190,7 +189,7 @@ class FrontCore:
 
     @property
     def step_age_seconds(self) -> float:
-        """How long nothing has come of the server while it has requests: a step that hangs shows here."""
+        """How long the server has been silent while it has requests: a hanging step shows here."""
         if not self.requests.num_seqs:
             return 0.0
         age = self._now() - max(self.requests.last_token_at, self._moved_at)

@@ -1,7 +1,8 @@
 """The front's one process: HTTP, lifecycle, signals and the server behind it are wired together here, once.
 
-Before it is ready it sends a few short requests of its own, whose times are the first that is known of the server's
-steps: without them a gateway could not predict anything for the first replica's first requests."""
+Before it is ready it sends a few short requests of its own: their timing is the first knowledge of the server's steps,
+without which a gateway could predict nothing for the first replica's first requests.
+"""
 
 import asyncio
 import itertools
@@ -32,9 +33,9 @@ from fairlead_protocol.logs import configure_logging
 _PROMPTS = (16, 64, 256, 1024)
 """Tokens of each prompt."""
 _NUM_TOKENS = 18
-"""Of each answer: a sample of what lies between tokens, and the first and the last."""
+"""Tokens of each answer: a sample between tokens, and the first and the last."""
 _AT_ONCE = 8
-"""Of the shortest, beside one another: what another sequence adds to a step shows in no other way."""
+"""Shortest requests sent together: only they show the cost of another sequence in a step."""
 _ROUNDS = 3
 """The first of which is not counted: compilers and caches warm up."""
 _LIMITS = TimeLimits(connect=5.0, first_byte=120.0, silence=30.0, whole=180.0)
@@ -43,7 +44,8 @@ _FIRST_ID = 100
 
 
 async def warm_up(service: FrontService, model: ForeignModel) -> None:
-    """Asks, and learns. A server that does not generate text, or refuses, is left with nothing known of it."""
+    """Sends the requests, and learns from their timing. A server that refuses, or does not generate text, stays
+    unknown."""
     keeps = service.client.engine.keeps_connections
     http, serial = HttpClient(max_idle=_AT_ONCE if keeps else 0), itertools.count()
     try:
@@ -65,7 +67,7 @@ class _Refused(Exception):
 
 
 async def _ask(service: FrontService, http: HttpClient, length: int, serial: int, *, is_counted: bool) -> None:
-    """Tokens that no other prompt begins with, so that nothing of it is cached."""
+    """Sends a prompt with a new beginning, so that nothing is cached."""
     ids = [_FIRST_ID + serial, *(_FIRST_ID + (serial + index) % 100 for index in range(1, length))]
     body = msgspec.json.encode(
         {"model": service.config.name, "prompt": ids, "max_tokens": _NUM_TOKENS, "ignore_eos": True, "stream": True,
@@ -139,7 +141,7 @@ class FrontProcess:
         self.service = FrontService(config, engine, asyncio.get_running_loop())
 
     async def serve(self) -> None:
-        """Waits for the server, serves, drains. Raises what keeps it from starting or going on."""
+        """Waits for the server, serves, drains. Raises errors of starting and serving."""
         service = self.service
         await asyncio.to_thread(service.read_files)
         proxy = FrontProxy(service)

@@ -1,7 +1,7 @@
-"""Requests on their way to the server and its answers on theirs back, counted as they pass.
+"""Passes requests to the server and its answers back, counting both.
 
-What a gateway says beside OpenAI's API ends here: its number of the request, and the token ids of its prompts, which
-tell how much of them the server is going to find in its cache.
+The gateway's private fields end here: the request's number, and the prompts' token ids, which predict how much the
+server finds in its cache.
 """
 
 import asyncio
@@ -17,25 +17,18 @@ from fairlead_engine.front.front_service import FrontService
 from fairlead_engine.front.passing_requests import PassingRequest
 from fairlead_engine.server.exchange import Events, Exchange
 from fairlead_engine.server.lifecycle import Admission
+from fairlead_protocol import messages
 from fairlead_protocol.blocks import BlockHash, extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_protocol.budget import OverBudget, check_json
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import AnswerTooLarge, Connection, TransportError, cause_of, request_head
-from fairlead_protocol.messages import (
-    FIELD_TOKENS,
-    HEADER_CACHED_TOKENS,
-    HEADER_DISPATCH,
-    HEADER_REQUEST_ID,
-    PRIVATE_FIELD_PREFIX,
-    PromptTokens,
-)
 
 log = logging.getLogger(__name__)
 
 MAX_IDLE = 100
-"""Connections to the server that are kept for the next request."""
+"""Connections to the server kept for later requests."""
 IDLE_SECONDS = 4.0
-"""So long: less than servers keep them, 5 s mostly, because a request that meets the end of one cannot be repeated."""
+"""Shorter than most servers' 5 s, as a request sent into a closing connection cannot be repeated."""
 BYTES_PER_TOKEN = 4
 """Of prompts whose tokens are not known."""
 _CONNECT_SECONDS = 5.0
@@ -63,7 +56,7 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Reply(msgspec.Struct):
     usage: _Usage | None = None
 
 
@@ -79,22 +72,22 @@ class _Passing:
             raise RequestError(None, str(error), "request_too_complex") from None
         except _UNREADABLE as error:
             raise RequestError(None, f"the request body is not a JSON object: {error}") from None
-        tokens = fields.get(FIELD_TOKENS)
-        for name in [name for name in fields if name.startswith(PRIVATE_FIELD_PREFIX)]:
+        tokens = fields.get(messages.FIELD_TOKENS)
+        for name in [name for name in fields if name.startswith(messages.PRIVATE_FIELD_PREFIX)]:
             del fields[name]
         self.body = msgspec.json.encode(fields)
         self.is_streamed = bytes(fields.get("stream", b"false")).strip() == b"true"
         prompts = _prompts(tokens, service)
         guessed = min(len(body) // BYTES_PER_TOKEN, service.model().max_model_len)  # images are long, and few tokens
         self.num_prompt_tokens = sum(map(len, prompts)) if prompts else guessed
-        self.num_seqs = max(1, len(prompts)) * _num_choices(fields)
+        self.num_seqs = max(1, len(prompts)) * min(max(1, _decoded(fields.get("n"), int) or 1), 1024)
         self.chains = _chains(prompts, fields, service)
 
 
 def _prompts(raw: msgspec.Raw | None, service: FrontService) -> list[list[int]]:
-    """The token ids of each, where the gateway has made them with the model's tokenizer."""
+    """The token ids of each prompt, if the gateway made them with the model's tokenizer."""
     try:
-        tokens = None if raw is None else msgspec.json.decode(raw, type=PromptTokens)
+        tokens = None if raw is None else msgspec.json.decode(raw, type=messages.PromptTokens)
     except _UNREADABLE:
         return []
     own = service.tokenizer
@@ -104,7 +97,7 @@ def _prompts(raw: msgspec.Raw | None, service: FrontService) -> list[list[int]]:
 def _chains(
     prompts: Sequence[Sequence[int]], fields: Mapping[str, msgspec.Raw], service: FrontService
 ) -> list[list[BlockHash]]:
-    """The blocks of each prompt that a cache may serve."""
+    """Cacheable blocks of each prompt."""
     size = service.model().block_size
     salt = _decoded(fields.get("cache_salt"), str)
     extra = extra_bytes(cache_salt=salt)
@@ -114,12 +107,8 @@ def _chains(
         return []
 
 
-def _num_choices(fields: Mapping[str, msgspec.Raw]) -> int:
-    return min(max(1, _decoded(fields.get("n"), int) or 1), 1024)
-
-
 def _decoded(raw: msgspec.Raw | None, kind: type) -> Any:
-    """None for what is missing, or of another type."""
+    """None = missing, or of another type."""
     try:
         return None if raw is None else msgspec.json.decode(raw, type=kind)
     except _UNREADABLE:
@@ -144,7 +133,7 @@ class FrontProxy:
         service.model()
         with (
             service.lifecycle.admitted() as admission,
-            service.stream.dispatches.arrived(exchange.headers.get(HEADER_DISPATCH)) as dispatch,
+            service.stream.dispatches.arrived(exchange.headers.get(messages.HEADER_DISPATCH)) as dispatch,
         ):
             passing = _Passing(await exchange.body(), service)
             with service.client.passing(
@@ -203,7 +192,7 @@ class FrontProxy:
     async def _events(
         self, response: Connection, passing: _Passing, counted: PassingRequest, stopped: list[EngineError]
     ) -> AsyncIterator[Events]:
-        """What comes, event by event. Where it breaks off before its end, that is an error."""
+        """The server's events; a stream that breaks off before its end is an error."""
         core, is_whole, rest = self._service.client, False, b""
         try:
             while chunk := await response.chunk():
@@ -225,7 +214,7 @@ class FrontProxy:
         yield Events(b"", are_last=True)
 
     async def _whole(self, exchange: Exchange, response: Connection, passing: _Passing | None) -> int:
-        """Answers with what the server answers, whole; returns the tokens that it has generated, 0 where it refuses."""
+        """Sends the server's whole answer; returns its number of generated tokens, 0 for a refusal."""
         body = await response.read(self._service.config.max_reply_bytes)
         if response.status >= HTTPStatus.BAD_REQUEST:
             body = _in_envelope(body)
@@ -236,7 +225,7 @@ class FrontProxy:
             if usage is not None:
                 num_tokens = usage.completion_tokens or 1
                 if usage.prompt_tokens_details is not None:
-                    headers[HEADER_CACHED_TOKENS] = str(usage.prompt_tokens_details.cached_tokens or 0)
+                    headers[messages.HEADER_CACHED_TOKENS] = str(usage.prompt_tokens_details.cached_tokens or 0)
         if (retry := response.headers.get(b"retry-after")) is not None:
             headers["retry-after"] = retry.decode("latin-1")
         await exchange.send_body(body, kind.decode("latin-1"), status=response.status, headers=headers)
@@ -246,7 +235,7 @@ class FrontProxy:
         target = exchange.scope["raw_path"].decode("latin-1")
         fields = {
             "host": self._service.config.origin.host_header,
-            HEADER_REQUEST_ID: exchange.request_id,
+            messages.HEADER_REQUEST_ID: exchange.request_id,
             "accept-encoding": "identity",
             **{name: exchange.headers[name] for name in _PASSED_HEADERS if name in exchange.headers},
         }
@@ -256,7 +245,7 @@ class FrontProxy:
 
 
 def _whole_events(stream: bytes) -> tuple[bytes, bytes]:
-    """(the events that are whole, what there is of the next): half of one would swallow the error that follows it."""
+    """(complete events, beginning of the next): half an event would swallow an error behind it."""
     end = max((at + len(mark) for mark in _EVENT_ENDS if (at := stream.rfind(mark)) >= 0), default=0)
     return stream[:end], stream[end:]
 
@@ -272,6 +261,6 @@ def _in_envelope(body: bytes) -> bytes:
 
 def _usage(body: bytes) -> _Usage | None:
     try:
-        return msgspec.json.decode(body, type=_Answer).usage
+        return msgspec.json.decode(body, type=_Reply).usage
     except _UNREADABLE:
         return None

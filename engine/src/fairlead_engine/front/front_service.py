@@ -1,4 +1,4 @@
-"""What the front's endpoints share: the server behind it, the stream that followers read, the lifecycle.
+"""Shared state of the front's endpoints: the server behind it, the stream for followers, the lifecycle.
 
 Wired once per process, by `front_process` or a test.
 """
@@ -47,7 +47,7 @@ class FrontService:
         self.lifecycle.ready()
 
     def model(self) -> ForeignModel:
-        """What is served. Raises `NotReady`, or `Draining` when it never will be."""
+        """The served model. Raises `NotReady`, or `Draining` when it never will be."""
         if self.lifecycle.phase is Phase.LOADING or self.client.model is None:
             raise (
                 Draining

@@ -1,5 +1,6 @@
-"""llama.cpp's server behind the door: its properties, its one model, its metrics. It tells nothing of its cache, which
-is laid out in slots: each keeps the sequence that it computed last."""
+"""llama.cpp's server: its properties, its one model, its metrics. It tells nothing of its cache, which consists of
+slots, each with the sequence that it computed last.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -69,7 +70,7 @@ class LlamaServer:
         )
 
     async def gauges(self) -> Gauges:
-        """Between two steps it answers, and a step may take long on CPUs: meanwhile what it said last counts."""
+        """The server answers between steps, which may take long on CPUs; meanwhile its last answer counts."""
         try:
             self._last = read_gauges(await self._questions.metrics(), self._num_slots)
         except Busy:
@@ -85,7 +86,7 @@ class LlamaServer:
 
 
 def read_gauges(text: str, num_slots: int) -> Gauges:
-    """Of `/metrics`. A slot that computes has its whole share of the cache. Raises NotServing."""
+    """Of `/metrics`. A busy slot counts with its whole share of the cache. Raises NotServing."""
     waiting, running = values(text, _WAITING), values(text, _RUNNING)
     if not waiting or not running:
         raise NotServing(f"its metrics have no {_WAITING} or no {_RUNNING}: it needs --metrics")

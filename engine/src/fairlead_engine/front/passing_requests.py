@@ -1,11 +1,11 @@
-"""The requests that are with the server now, and what can be learnt from how they go. Pure: `now` is an argument.
+"""The requests that are with the server now, and the step cost learnt from their timing. Pure: `now` is an argument.
 
-All of a server's requests pass the front, so what it has to do is known without asking it; only which of them wait, its
-metrics must say. What its steps cost shows in two ways, which the predictor's own formula joins:
+All of a server's requests pass the front, so the front knows the server's work without asking; only the number of
+waiting requests comes from its metrics. The step cost shows in two intervals, joined by the predictor's own formula:
 
-- Between two tokens of a stream lies a step: so many sequences decoded, and so many prompt tokens were computed beside.
-- From a prompt's arrival to its first token lie the steps that compute it and what was queued before it, and on average
-  half of the one that ran.
+- Between two tokens of a stream: one step, with a number of decoding sequences and of prompt tokens beside them.
+- From a prompt's arrival to its first token: the steps for it and for prompts queued before it, and on average half of
+  the step that was running.
 """
 
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from math import ceil
 from fairlead_engine.core.step_cost import StepCost, StepWork
 
 TOKENS_PER_SAMPLE = 16
-"""Tokens of a stream whose time is one sample: one by one they come in bursts."""
+"""Tokens of a stream per sample: single tokens come in bursts."""
 
 
 @dataclass(slots=True)
 class _Moment:
-    """What counters said, for a difference to what they say later."""
+    """A snapshot of counters, for later differences."""
 
     time: float
     num_prefills: int
@@ -41,16 +41,16 @@ class PassingRequest:
     is_computed: bool = False
     """Whether its first token has come."""
     is_prefilled: bool = False
-    """Whether its prompt counts as computed: of one that is not streamed nothing comes before its end."""
+    """Whether its prompt counts as computed; without streaming, nothing shows before the answer's end."""
     num_looks: int = 0
-    """So many times it has not been among those that wait."""
+    """Number of looks at which it was not waiting."""
     arrived: _Moment
     last_sample: _Moment | None = None
     num_since_sample: int = 0
 
     @property
     def context(self) -> float:
-        """Σ over its uncached tokens of the tokens before each."""
+        """Σ over its uncached tokens of the number of tokens before each."""
         cached, uncached = self.num_prompt_tokens - self.num_uncached_tokens, self.num_uncached_tokens
         return uncached * cached + uncached * (uncached - 1) / 2
 
@@ -63,7 +63,7 @@ class PassingRequests:
     """Tokens of one step."""
     cost: StepCost = field(default_factory=StepCost)
     num_waiting_told: int = 0
-    """Sequences that wait, as the server's metrics said last."""
+    """Waiting sequences in the server's latest metrics."""
     _requests: dict[PassingRequest, None] = field(default_factory=dict)
     _num_prefills: int = 0
     _prefilled_tokens: float = 0.0
@@ -73,7 +73,6 @@ class PassingRequests:
 
     @property
     def num_seqs(self) -> int:
-        """Sequences that are there."""
         return sum(each.num_seqs for each in self._requests)
 
     @property
@@ -112,9 +111,9 @@ class PassingRequests:
         return request
 
     def looked(self, num_waiting: int) -> None:
-        """The server's metrics say that so many wait: those that came last. A request that is not streamed counts as
-        computed once it has not waited for a look more than its prompt has steps: else its prompt would be in the way
-        of others until all of its answer is there."""
+        """The server's metrics report `num_waiting` sequences: the newest ones. A request without streaming counts as
+        computed after more looks without waiting than its prompt has steps; its prompt would otherwise block later
+        requests until its whole answer is there."""
         self.num_waiting_told = num_waiting
         left = sum(each.num_seqs for each in self._requests if not each.is_prefilled) - num_waiting
         for request in [each for each in self._requests if not each.is_prefilled]:

@@ -1,5 +1,6 @@
-"""Small HTTP questions to a server that is not ours, with little patience, and the few figures that count here of its
-`/metrics`: single lines are searched for, as the text has a thousand and is read several times a second."""
+"""Small HTTP questions to a server that is not ours, with short timeouts, and the few relevant figures of `/metrics`:
+single lines are searched for, as the text has a thousand and is read several times a second.
+"""
 
 import math
 import re
@@ -24,8 +25,6 @@ class Busy(NotServing):
 
 
 class ServerQuestions:
-    """To one server."""
-
     def __init__(self, origin: Origin, name: str) -> None:
         """`name`: of the kind of server, for people."""
         self._origin = origin
@@ -44,11 +43,10 @@ class ServerQuestions:
         return (await self._get("/metrics")).decode(errors="replace")
 
     async def health(self) -> None:
-        """Raises NotServing unless `/health` says that it is well."""
+        """Raises NotServing unless `/health` succeeds."""
         await self._get("/health")
 
     async def is_well(self) -> bool:
-        """Whether `/health` says so."""
         try:
             await self.health()
         except NotServing:
@@ -76,7 +74,7 @@ def _line(name: str) -> re.Pattern[str]:
 
 
 def values(text: str, name: str) -> list[float]:
-    """Of every series of this name that has a finite value."""
+    """Finite values of all series of this name."""
     found_values = []
     for found in _line(name).finditer(text):
         try:

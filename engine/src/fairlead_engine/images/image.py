@@ -14,7 +14,7 @@ MIME_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
 
 
 class ImageError(ValueError):
-    """These bytes are no image that a model here could see; the text goes on where it is told which image that is."""
+    """A client's bytes are no usable image; the text continues a sentence about the image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,31 +22,31 @@ class DecodedImage:
     """An image as a model takes it."""
 
     rows: int
-    """Its height and"""
+    """Height in patches of one token each."""
     columns: int
-    """its width, in patches that become a token each."""
+    """Width in patches of one token each."""
     pixels: bytes
     """Rows of red, green and blue, a byte each."""
     digest: bytes
-    """Of all three."""
+    """Of rows, columns and pixels."""
 
     def placed(self, start: int) -> PromptImage:
-        """With its first token at that position of a prompt."""
+        """The image with its first token at position `start` of a prompt."""
         return PromptImage(start, self.rows, self.columns, self.digest, self.pixels)
 
 
 Unpacked = tuple[str, DecodedImage | None]
-"""What is wrong with an image, or the image."""
+"""The problem with an image, or the image."""
 
 
 MAX_PIXELS = 64 * 2**20
 """Of an image before it is made smaller."""
 _MAX_PASSED = 16 * MAX_PIXELS
-"""Pixels times passes. Each scan of a progressive JPEG goes over all of them, however few bytes it has."""
+"""Bound on pixels times passes: each scan of a progressive JPEG covers all pixels, however few bytes it has."""
 _MAX_SCANS = 256
 """Encoders write a dozen."""
 _MAX_EXIF = 256
-"""Pieces of Exif in a JPEG, of 64 KiB each. Pillow appends each to those before it, which takes minutes of many."""
+"""Exif pieces in a JPEG, of 64 KiB each. Pillow appends each to the previous ones, which takes minutes for many."""
 _MAX_SEGMENTS = 2000
 """Of a JPEG before its pixels."""
 _EXIF, _SCAN = b"Exif\0\0", b"\xff\xda"
@@ -55,7 +55,7 @@ _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _ALONE = {0x01, *range(0xD0, 0xD9)}
 """Markers that nothing belongs to."""
 _INTERLACED_PASSES, _WEBP_PASSES = 7, 4
-"""The latter is what a pixel takes of time."""
+"""WebP's number stands for its time per pixel."""
 _OTHERS = (
     (b"BM", "BMP"), (b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF"), (b"8BPS", "PSD"),
     (b"\0\0\1\0", "ICO"), (b"%!PS", "EPS"), (b"\xc5\xd0\xd3\xc6", "EPS"), (b"%PDF", "PDF"), (b"<svg", "SVG"),
@@ -69,22 +69,21 @@ class ImageHeader(NamedTuple):
 
     mime_type: str
     width: int
-    """Before it is turned as its camera was held."""
+    """Before rotation by Exif."""
     height: int
     passes: int
     """Times that a decoder goes over all pixels."""
     is_exact: bool = True
-    """Whether a WebP is only what it says at first, and not parts that each say for themselves what they are."""
+    """Whether a WebP is simple, without parts that have headers of their own."""
 
     @property
     def work(self) -> int:
-        """What unpacking it takes, in passes over a pixel; to be made smaller takes a pixel as much as two."""
+        """Work of unpacking, in passes over a pixel; shrinking counts as two passes."""
         return self.width * self.height * (2 + self.passes)
 
 
 def read_header(content: bytes, mime_type: str | None) -> ImageHeader:
-    """`mime_type`: what its sender says that it is; None = nothing. It may turn out to be broken all the same. Raises
-    ImageError."""
+    """`mime_type`: as its sender says; None = unknown. The image may still be broken. Raises ImageError."""
     try:
         header = _header(content)
     except (struct.error, IndexError) as error:
@@ -107,7 +106,7 @@ def read_header(content: bytes, mime_type: str | None) -> ImageHeader:
 
 
 def _header(content: bytes) -> ImageHeader:
-    """Raises ImageError, or what reading past the end raises."""
+    """Raises ImageError, or the error of reading past the end."""
     if content.startswith(b"\x89PNG\r\n\x1a\n"):
         return _png(content)
     if content.startswith(b"\xff\xd8\xff"):

@@ -1,8 +1,7 @@
-"""Bytes that claim to be an image → pixels as large as the model wants them. Hostile bytes end in an `ImageError`, or
-take as long as their process is given.
+"""Bytes that claim to be an image → pixels in the model's size. Hostile bytes end in an `ImageError`, or with the time
+limit of their process.
 
-Pillow lets decoders take what they want of memory: what each takes is known by what the image says of itself, and is
-bounded before it is unpacked. What the pixels mean to a model is the core's business.
+Pillow does not bound its decoders' memory: it is computed from the image's header, and bounded before unpacking.
 """
 
 import io
@@ -19,16 +18,16 @@ from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_protocol.workers.process import Handler
 
 _FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
-"""As Pillow names them. It knows dozens; each that is offered to strangers has to be trusted."""
+"""Pillow's names. It knows dozens of formats; each one offered to strangers must be trusted."""
 _PIXEL_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}
 """Of a pixel in memory, by Pillow's mode; of all others four."""
 _COEFFICIENT_BYTES = 2
-"""Of a JPEG's colour of a pixel, while it has more than one scan."""
+"""Per colour and pixel of a JPEG with several scans."""
 _WEBP_BYTES, _LOSSLESS_BYTES = 12, 16
 """Of a pixel while it is unpacked: two canvases and a copy. Measured: libwebp 1.6 takes 12.3 and 15.6."""
 _ORIENTATION, _UPRIGHT = 0x0112, 1
 _PNG_CHUNKS = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf"}
-"""That say what is seen. Others may be profiles and texts that are a thousand times as large unpacked, or more pictures
+"""Chunks with visible content. Others may be profiles and texts a thousand times as large unpacked, or further pictures
 of an animation."""
 
 # It warns of each of the thousands of wrong entries that an image may have, on stderr.
@@ -63,7 +62,7 @@ def decode(content: bytes, header: ImageHeader, settings: ImageSettings, most_by
 
 
 def _unpacking_bytes(image: Image.Image, header: ImageHeader) -> int:
-    """What a decoder takes for each pixel, besides what it becomes."""
+    """A decoder's bytes per pixel, besides the result."""
     if header.mime_type == "image/webp":
         return _WEBP_BYTES if header.is_exact else _LOSSLESS_BYTES
     if header.mime_type == "image/jpeg" and header.passes > 1:
@@ -82,7 +81,7 @@ def _too_large(most_bytes: int, what: str = "it") -> ImageError:
 
 
 def _seen(content: bytes, header: ImageHeader) -> bytes:
-    """Without what is not seen and costs time or memory. Raises IndexError where it ends too early."""
+    """The image without invisible parts that cost time or memory. Raises IndexError if it ends too early."""
     match header.mime_type:
         case "image/png":
             return _png(content)
@@ -105,7 +104,7 @@ def _png(content: bytes) -> bytes:
 
 
 def _gif(content: bytes) -> bytes:
-    """Comments are appended one to the other by Pillow, which takes minutes of many."""
+    """Pillow appends comments one by one, which takes minutes for many."""
     begin = 13 + (3 << (content[10] & 7) + 1 if content[10] & 0x80 else 0)
     position, control = begin, b""
     while content[position] == ord("!"):
@@ -119,7 +118,7 @@ def _gif(content: bytes) -> bytes:
 
 
 def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
-    """As large as whole patches, by Pillow's bicubic filter. Raises ImageError for one that is far longer than wide."""
+    """Resized to whole patches by Pillow's bicubic filter. Raises ImageError for extreme proportions."""
     try:
         rows, columns = settings.grid(image.height, image.width)
     except ValueError as error:
@@ -133,8 +132,8 @@ def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
 
 
 def make(payload: bytes) -> tuple[bytes, Handler]:
-    """`payload`: bytes of memory that unpacking an image may take, in decimal. A job is what `decode` takes, pickled;
-    its answer is `Unpacked`, as MessagePack: whoever reads it trusts no decoder."""
+    """`payload`: bytes of memory for unpacking an image, in decimal. A job is the pickled arguments of `decode`; its
+    answer is `Unpacked` as MessagePack, so the reader need not trust the decoder."""
     most_bytes, encode = int(payload), msgspec.msgpack.Encoder().encode
 
     def unpack(job: bytes, takes_long: bool) -> bytes:

@@ -1,6 +1,6 @@
-"""A process of ours that another of ours has started: it gets its orders, and its life is tied to its parent's.
+"""A child process of the engine: its parent gives it orders, and its life ends with the parent's.
 
-The parent writes one line to standard input and then keeps the pipe open for as long as it lives.
+The parent writes one line to standard input and keeps the pipe open for its own life.
 """
 
 import os
@@ -19,14 +19,14 @@ _STDIN = 0
 
 
 def give_orders(child: "Process", orders: bytes) -> None:
-    """The parent's part. A child may have died already, of which its parent hears otherwise."""
+    """The parent's part. The parent notices a dead child elsewhere."""
     assert child.stdin is not None
     if not child.stdin.is_closing():
         child.stdin.write(orders + b"\n")
 
 
 def read_orders() -> bytes:
-    """One line of standard input, read without Python's buffer, which a thread must not share at exit."""
+    """One line of standard input, read without Python's buffer, which threads must not share at exit."""
     line = b""
     while not line.endswith(b"\n"):
         chunk = os.read(_STDIN, 65536)
@@ -37,9 +37,9 @@ def read_orders() -> bytes:
 
 
 def die_with(parent_pid: int) -> None:
-    """Ends this process when its parent is gone, however it went.
+    """Ends this process after the end of its parent.
 
-    Linux kills it even in the middle of a long step; elsewhere a thread does, as soon as the step lets it run.
+    Linux kills it even in the middle of a long step; elsewhere a thread ends it, once the step lets the thread run.
     """
 
     def end_with_input() -> None:
@@ -52,7 +52,7 @@ def die_with(parent_pid: int) -> None:
 
 
 def described_end(status: int) -> str:
-    """How a child ended, in words, by the status that its parent was told."""
+    """A child's end in words, by its exit status."""
     if status >= 0:
         return f"it ended with status {status}"
     hint = "; if nobody did that, its container is short of memory" if -status == signal.SIGKILL else ""

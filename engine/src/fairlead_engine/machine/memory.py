@@ -1,4 +1,4 @@
-"""How much memory this process may still take: the machine's, or its container's if that is less."""
+"""Memory that this process may still take: the machine's, or its container's if less."""
 
 import os
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:
-    """What each control group that holds this process leaves, from its own up to the topmost."""
+    """Free memory of each control group around this process, from its own up to the topmost."""
     for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -44,7 +44,7 @@ def _free_in_groups(root: Path) -> Iterator[int]:
 
 
 def _free_in_group(folder: Path, limit: str, usage: str, reclaimable: str) -> int | None:
-    """None when the group sets no limit, or is not visible from inside the container."""
+    """None = the group sets no limit, or is not visible from inside the container."""
     try:
         bound, used = int((folder / limit).read_text()), int((folder / usage).read_text())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """The FastAPI application: which path leads where.
 
-Control endpoints are FastAPI's path operations. What reads a body or streams is raw ASGI on msgspec's schemas, at about
-half the processor time. `Answering` is around both, so that errors, counts and logs are the same everywhere.
+Control endpoints are FastAPI's path operations. Endpoints with bodies or streams are raw ASGI on msgspec's schemas, at
+about half the processor time. `Answering` is around both, so that errors, counts and logs are the same everywhere.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,15 +19,7 @@ from fairlead_engine.server.exchange import Answering, Handler, RawEndpoint, ref
 from fairlead_engine.server.refusals import ErrorReply
 from fairlead_engine.server.service import Service
 from fairlead_engine.version import __version__
-from fairlead_protocol.messages import (
-    PATH_DRAIN,
-    PATH_KV_BLOCKS,
-    PATH_KV_EVENTS,
-    PATH_MODEL,
-    KVBlocks,
-    ModelInfo,
-    StreamLine,
-)
+from fairlead_protocol import messages
 from fairlead_protocol.translate.messages import COUNT_TOKENS_PATH, CountTokensRequest, DialectErrorReply, InputTokens
 
 Schema = type[msgspec.Struct]
@@ -87,32 +79,6 @@ class RawOperation:
                 for name, text in self.parameters.items()
             ]
         return described
-
-
-class Documentation:
-    """Collects, while the application is built, what FastAPI's own document will lack."""
-
-    def __init__(self) -> None:
-        self._schemas: set[Schema] = {ErrorReply}
-        self._paths: dict[str, Any] = {}
-
-    def add(self, operation: RawOperation) -> None:
-        """Describes a raw operation."""
-        self._schemas |= {schema for schema in (operation.request, operation.reply, operation.refusal) if schema}
-        self._paths[operation.path] = {operation.method.lower(): operation.description()}
-
-    def responses(self, reply: Schema | None, status: int) -> dict[int | str, dict[str, Any]]:
-        """FastAPI's `responses` of an operation that answers with `reply`; None = with something else than JSON."""
-        if reply is None:
-            return {"default": _ERROR}
-        self._schemas.add(reply)
-        return {status: {"content": _json(reply)}, "default": _ERROR}
-
-    def complete(self, document: dict[str, Any]) -> None:
-        """Adds the raw operations and all schemas to FastAPI's document."""
-        _, schemas = msgspec.json.schema_components(sorted(self._schemas, key=_name), ref_template=_REFERENCE)
-        document["paths"] = {**self._paths, **document["paths"]}
-        document.setdefault("components", {})["schemas"] = schemas
 
 
 def _name(schema: Schema) -> str:
@@ -176,10 +142,10 @@ _RAW = (
         tag="control",
     ),
     RawOperation(
-        PATH_KV_EVENTS,
+        messages.PATH_KV_EVENTS,
         "kv_events",
         "Changes of the reusable blocks and loads, as they happen",
-        reply=StreamLine,
+        reply=messages.StreamLine,
         method="GET",
         parameters={"epoch": "`epoch` of the list of blocks", "seq": "The last change the client has"},
         reply_type=control_endpoints.NDJSON,
@@ -192,7 +158,7 @@ def build_app(service: Service) -> FastAPI:
     """The server's application on `service`. Reading order: this table, then the endpoint that it names."""
     app = EngineApplication(service)
     model, adapters = model_endpoints.ModelEndpoints(service), model_endpoints.AdapterEndpoints(service)
-    kv, probe = control_endpoints.KVEndpoints(service), control_endpoints.ProbeEndpoints(service)
+    kv, probe = control_endpoints.KVEndpoints(service.stream, service.model), control_endpoints.ProbeEndpoints(service)
     handlers: dict[str, Handler] = {
         "chat": generate_endpoints.ChatEndpoint(service),
         "complete": generate_endpoints.CompletionEndpoint(service),
@@ -216,9 +182,9 @@ def build_app(service: Service) -> FastAPI:
     ready = {"parameters": control_endpoints.READY_PARAMETERS}
     app.add_control("GET", "/ready", probe.ready, control_endpoints.Status, openapi_extra=ready)
     app.add_control("GET", "/metrics", probe.metrics, None, response_class=PlainTextResponse)
-    app.add_control("GET", PATH_MODEL, model.protocol_model, ModelInfo)
-    app.add_control("GET", PATH_KV_BLOCKS, kv.kv_blocks, KVBlocks)
-    app.add_control("POST", PATH_DRAIN, probe.drain, control_endpoints.DrainReply, status_code=202)
+    app.add_control("GET", messages.PATH_MODEL, model.protocol_model, messages.ModelInfo)
+    app.add_control("GET", messages.PATH_KV_BLOCKS, kv.kv_blocks, messages.KVBlocks)
+    app.add_control("POST", messages.PATH_DRAIN, probe.drain, control_endpoints.DrainReply, status_code=202)
     return app
 
 
@@ -237,13 +203,16 @@ class EngineApplication(FastAPI):
             redirect_slashes=False,
             exception_handlers={HTTPException: refuse},
         )
-        self.add_middleware(Answering, service=service)
-        self._documentation = Documentation()
+        self.add_middleware(Answering, bodies=service.bodies, answered=service.metrics.answered)
+        self._schemas: set[Schema] = {ErrorReply}
+        self._raw: dict[str, Any] = {}
+        """Descriptions of raw operations, by path."""
 
     def add_raw(self, operation: RawOperation, handler: Handler) -> None:
         """Adds an operation that `handler` answers on raw ASGI."""
         self.router.routes.append(Route(operation.path, RawEndpoint(handler), methods=[operation.method]))
-        self._documentation.add(operation)
+        self._schemas |= {schema for schema in (operation.request, operation.reply, operation.refusal) if schema}
+        self._raw[operation.path] = {operation.method.lower(): operation.description()}
 
     def add_control(
         self,
@@ -256,7 +225,10 @@ class EngineApplication(FastAPI):
         **options: Any,
     ) -> None:
         """Adds a path operation whose `endpoint` encodes its `reply` itself; None = not JSON."""
-        responses = self._documentation.responses(reply, status_code)
+        responses: dict[int | str, dict[str, Any]] = {"default": _ERROR}
+        if reply is not None:
+            self._schemas.add(reply)
+            responses = {status_code: {"content": _json(reply)}, "default": _ERROR}
         self.add_api_route(
             path,
             endpoint,
@@ -271,6 +243,9 @@ class EngineApplication(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The document of `/openapi.json`, made once."""
         if self.openapi_schema is None:
-            self._documentation.complete(super().openapi())
+            document = super().openapi()
+            _, schemas = msgspec.json.schema_components(sorted(self._schemas, key=_name), ref_template=_REFERENCE)
+            document["paths"] = {**self._raw, **document["paths"]}
+            document.setdefault("components", {})["schemas"] = schemas
         assert self.openapi_schema is not None  # FastAPI keeps what it has made
         return self.openapi_schema

@@ -39,13 +39,12 @@ EarlyStopping = bool | Literal["never"]
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """Tokens of an answer."""
+    """Tokens of an answer, and the sum of their log-probabilities."""
 
     tokens: tuple[TokenLogprobs, ...] = ()
     total: float = 0.0
-    """Their log-probabilities together."""
     has_ended: bool = False
-    """By its last token."""
+    """Whether its last token ends the answer."""
 
     @property
     def token_ids(self) -> list[int]:
@@ -64,8 +63,8 @@ class Beams:
         length_penalty: float = 1.0,
         early_stopping: EarlyStopping = False,
     ) -> None:
-        """`early_stopping`: True ends the search when there are `width` answers; False when the likeliest beam, as long
-        as it is, is worse than each of them; "never" when it could not become better however long it got."""
+        """`early_stopping`: True ends the search at `width` answers; False when the likeliest beam at its length is
+        worse than all of them; "never" when it could not become better at any length."""
         self._width = width
         self._max_tokens = max_tokens
         self._end_token_ids = frozenset(end_token_ids)
@@ -87,11 +86,11 @@ class Beams:
 
     @property
     def best(self) -> list[tuple[float, Beam]]:
-        """Scores and answers, the best first; `width` of them, where the model has so many tokens."""
+        """Scores and answers, the best first; `width` of them if the model has enough tokens."""
         return self._found
 
     def advance(self, behind: Sequence[TokenLogprobs]) -> None:
-        """Goes on by a token: what may come behind each of `running`, in that order, of which `top` counts."""
+        """Advances by one token. `behind`: candidates behind each of `running`, in order; `top` counts."""
         self._num_tokens += 1
         candidates = [
             (beam.total + logprob, beam, TokenLogprobs(token_id, logprob, following.top, rank))
@@ -118,7 +117,7 @@ class Beams:
         return float(total / num_tokens**self._length_penalty)
 
     def _may_improve(self, likeliest: Beam) -> bool:
-        """Whether to look for better answers than those there are."""
+        """Whether to look for better answers."""
         if len(self._found) < self._width:
             return True
         if self._early_stopping is True:
@@ -129,7 +128,7 @@ class Beams:
 
 
 _FULL_SECONDS = 0.05
-"""After which a search that has begun asks again, where the queue has no room for it."""
+"""Pause before a search that has begun asks again after the queue was full."""
 _GOES_TOGETHER = frozenset(
     {
         "model", "messages", "prompt", "n", "best_of", "max_tokens", "max_completion_tokens", "use_beam_search",
@@ -141,11 +140,11 @@ _GOES_TOGETHER = frozenset(
         "prompt_cache_retention", "prompt_cache_options", "moderation", "prediction",
     }
 )  # fmt: skip
-"""Fields that a search acts on, or that say how one would draw, which it does not."""
+"""Fields with a meaning for a search, or about drawing, which a search ignores."""
 
 
 def check_beams(request: GenerationRequest, max_tokens: int | None) -> None:
-    """Raises `RequestError` for what does not go together with a beam search, and for its fields without one."""
+    """Raises `RequestError` for fields that exclude a beam search, and for its own fields without one."""
     if not request.use_beam_search:
         for name in ("length_penalty", "early_stopping"):
             if getattr(request, name) is not None:
@@ -169,25 +168,25 @@ _DEFAULTS: dict[str, Any] = {each.name: each.default for each in declared(Sampli
 
 
 def _asks_for_nothing(name: str, value: Any) -> bool:
-    """A field that is as good as left out: false, an empty list, a penalty of 0, a format of text."""
+    """Whether a field is as good as left out: false, an empty list, a penalty of 0, a format of text."""
     if value is None or value is False or value in ([], {}, "none"):
         return True
     return value == _DEFAULTS.get(name) or getattr(value, "type", None) == "text"
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A beam of which the next token is asked for."""
+class _AskedBeam:
+    """A beam whose next token is requested."""
 
     choice: Choice
     request: EngineRequest
     stream: RequestStream | None = None
     behind: TokenLogprobs | None = None
-    """What may come."""
+    """Candidates for the next token."""
 
 
 class BeamSearch(Generation):
-    """The answers of one request, which all come at once, in the end."""
+    """The answers of one request, all at once in the end."""
 
     def __init__(
         self,
@@ -199,8 +198,7 @@ class BeamSearch(Generation):
         request: ChatRequest | CompletionRequest,
         info: EngineInfo,
     ) -> None:
-        """`choices`: those of each prompt together, as many as a search of it has beams. Raises `RequestError` for more
-        than it can have."""
+        """`choices`: grouped by prompt, one per beam of its search. Raises `RequestError` for too many."""
         super().__init__(client, choices, metrics, on_sent)
         width = request.num_each
         self._by_prompt = [choices[first : first + width] for first in range(0, len(choices), width)]
@@ -212,7 +210,7 @@ class BeamSearch(Generation):
         is_chat = isinstance(request, ChatRequest)
         self._tells_logprobs = bool(request.logprobs) if is_chat else request.logprobs is not None
         self._num_top = (request.top_logprobs if is_chat else request.logprobs) or 0
-        self._asked: list[_Asked] = []
+        self._asked: list[_AskedBeam] = []
         self._num_asked = 0
         self._wake = asyncio.Event()
         most = max(each.num_likeliest for each in self._searches)
@@ -285,7 +283,7 @@ class BeamSearch(Generation):
             if not search.is_over:
                 search.advance([*islice(behind, len(search.running))])
 
-    def _next(self, choice: Choice, search: Beams, beam: Beam) -> _Asked:
+    def _next(self, choice: Choice, search: Beams, beam: Beam) -> _AskedBeam:
         before, self._num_asked = choice.request, self._num_asked + 1
         sampling = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=search.num_likeliest)
         request = msgspec.structs.replace(
@@ -295,10 +293,10 @@ class BeamSearch(Generation):
             sampling=sampling,
             hold=_hold(choice),
         )
-        return _Asked(choice, request)
+        return _AskedBeam(choice, request)
 
-    def _take_token(self, asked: _Asked) -> None:
-        """What has come of it, if anything has. Raises QueueFull where it has to be asked again."""
+    def _take_token(self, asked: _AskedBeam) -> None:
+        """Takes the beam's token, if it has come. Raises QueueFull if it must be requested again."""
         if asked.stream is None or not asked.stream.is_ready:
             return
         try:
@@ -318,7 +316,7 @@ class BeamSearch(Generation):
         asked.behind = (output.logprobs or [])[0]
 
     def _answers(self, choices: Sequence[Choice], search: Beams) -> list[ChoiceDelta]:
-        """What was found, as if it had been generated; a model with fewer tokens than beams has fewer answers."""
+        """The found beams as if they had been generated; fewer for a model with fewer tokens than beams."""
         found = []
         answers = [beam for _, beam in search.best]
         for choice, beam in zip(choices, answers + answers[-1:] * (len(choices) - len(answers)), strict=True):
@@ -338,13 +336,13 @@ class BeamSearch(Generation):
 
 
 def _hold(choice: Choice) -> str:
-    """The core keeps the search's prompt, images and adapter by it: they are sent once, and that an adapter is unloaded
-    meanwhile, or another has its name then, is nothing to later rounds."""
+    """Name under which the core keeps the search's prompt, images and adapter: sent once, and independent of a later
+    unload or replacement of the adapter."""
     return f"{choice.request.request_id}/begin"
 
 
 def _beams(request: GenerationRequest, choice: Choice, info: EngineInfo, num_virtual_tokens: int) -> Beams:
-    """The search of a prompt's answers, behind so many tokens of a soft prompt."""
+    """The search for a prompt's answers, behind a soft prompt of this many tokens."""
     sampling = choice.request.sampling
     room = info.max_model_len - num_virtual_tokens - choice.num_prompt_tokens
     return Beams(

@@ -3,15 +3,14 @@ and load, `GET /fairlead/v1/kv/blocks` and `GET /fairlead/v1/kv/events`.
 """
 
 import math
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable
 from urllib.parse import parse_qs
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead_engine.errors import Draining, EngineDead, RequestError
+from fairlead_engine.errors import RequestError
 from fairlead_engine.server import metrics
 from fairlead_engine.server.engine_stream import EngineStream, Follower, NotInRing
 from fairlead_engine.server.exchange import ClientDisconnected, Exchange, StructResponse
@@ -23,17 +22,17 @@ from fairlead_protocol.scrapes import Scrapes
 
 NDJSON = "application/x-ndjson"
 """One JSON object a line."""
-_MAX_WAIT_SECONDS = 10.0
+MAX_WAIT_SECONDS = 10.0
 READY_PARAMETERS = [
     {
         "name": "wait",
         "in": "query",
         "required": False,
-        "description": f"Seconds to wait for readiness, 0 to {_MAX_WAIT_SECONDS:g}",
+        "description": f"Seconds to wait for readiness, 0 to {MAX_WAIT_SECONDS:g}",
         "schema": {"type": "string"},
     }
 ]
-"""OpenAPI's description of what `/ready` may be asked with. It is read here, so that its refusal is like all others."""
+"""OpenAPI's description of the query of `/ready`, which is parsed here for uniform refusals."""
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,7 +65,7 @@ class ProbeEndpoints:
 
     async def ready(self, request: Request) -> Response:
         """200 from the first warm forward pass until the drain begins, else 503."""
-        if wait := _seconds(request):
+        if wait := wait_seconds(request.query_params.get("wait", "0"), f"in [0, {MAX_WAIT_SECONDS:g}]"):
             await self._service.lifecycle.loaded(wait)
         problem = self._service.readiness_problem()
         if problem is None:
@@ -86,55 +85,35 @@ class ProbeEndpoints:
         return StructResponse(DrainReply(lifecycle.phase, lifecycle.num_running + siblings.num_running), 202)
 
 
-def _seconds(request: Request) -> float:
-    """How long the client waits for readiness. Raises `RequestError`.
+def wait_seconds(text: str, bounds: str) -> float:
+    """How long the client waits for readiness. `bounds`: of the value, for the error. Raises `RequestError`.
 
-    A kubelet asks once a second at most, so one whose question is held learns of readiness when it comes.
+    A kubelet asks at most once a second; a question that is held is answered the moment the engine is ready.
     """
-    text = request.query_params.get("wait", "0")
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0.0 <= seconds <= _MAX_WAIT_SECONDS:
-        raise RequestError("wait", f"wait must be seconds in [0, {_MAX_WAIT_SECONDS:g}], not {text[:40]!r}")
+    if not 0.0 <= seconds <= MAX_WAIT_SECONDS:
+        raise RequestError("wait", f"wait must be seconds {bounds}, not {text[:40]!r}")
     return seconds
 
 
-class Living(Protocol):
-    """A core."""
-
-    @property
-    def alive(self) -> bool: ...
-
-
-class Streaming(Protocol):
-    """An engine that is followed."""
-
-    @property
-    def stream(self) -> EngineStream: ...
-
-    @property
-    def client(self) -> Living: ...
-
-    def model(self) -> object:
-        """Raises `NotReady` or `Draining` while there is none."""
-        ...
-
-
 class KVEndpoints:
-    """The list and the watch of a follower. Neither counts as a running request, so neither keeps a drain waiting."""
+    """The list and the watch of a follower. Neither counts as a running request or delays a drain."""
 
-    def __init__(self, service: Streaming) -> None:
-        self._service = service
+    def __init__(self, stream: EngineStream, check_model: Callable[[], object]) -> None:
+        """`check_model` raises `NotReady` or `Draining` while no model is served."""
+        self._stream = stream
+        self._check_model = check_model
 
     async def kv_blocks(self) -> Response:
         """Every reusable block, and the point in the stream of changes from which to watch."""
-        return StructResponse(self._stream().mirror.blocks())
+        return StructResponse(self._followed().mirror.blocks())
 
     async def kv_events(self, exchange: Exchange) -> None:
         """Changes of the blocks since `epoch` and `seq` as they happen, and the load; it ends when the server stops."""
-        stream = self._stream()
+        stream = self._followed()
         query = parse_qs(exchange.scope["query_string"].decode("latin-1"))
         epoch, seq = query.get("epoch", [""])[-1], query.get("seq", [""])[-1]
         if not epoch:
@@ -163,11 +142,8 @@ class KVEndpoints:
         await exchange.send_stream(chunks(), NDJSON)
         exchange.facts["cut_off"] = "true" if follower.was_cut_off else None
 
-    def _stream(self) -> EngineStream:
-        """Raises `NotReady`, `Draining` or `EngineDead` when nothing can be told."""
-        self._service.model()
-        if not self._service.client.alive:
-            raise EngineDead
-        if self._service.stream.has_ended:
-            raise Draining
-        return self._service.stream
+    def _followed(self) -> EngineStream:
+        """Raises `NotReady`, `Draining` or `EngineDead` while nothing can be told."""
+        self._check_model()
+        self._stream.check()
+        return self._stream

@@ -1,7 +1,7 @@
 """A sequence's outputs → text for its reader.
 
-Joins token text, stop strings and log-probabilities of one sequence. `Generation` and `LLM` push what the engine core
-yields and pass on what comes out; a match of a stop string is found here, above the core, which knows only ids.
+Joins token text, stop strings and log-probabilities of one sequence. `Generation` and `LLM` push the core's outputs and
+pass the deltas on. Stop strings are matched here, above the core, which knows only ids.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from fairlead_engine.types import FinishReason, Injected, SamplingParams, Sequen
 
 
 class StopStrings:
-    """Watches growing text for stop strings. However the text is cut into pieces, the result is the same.
+    """Watches growing text for stop strings, however the text is cut into pieces.
 
-    The text ends at the stop string that is complete first (of two that end together, the longer). Text that could
-    still become the start of a stop string is held back, and no more than that.
+    The text ends at the stop string that is complete first (of two ending together, the longer). No more text is held
+    back than may begin a stop string.
     """
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
@@ -28,7 +28,7 @@ class StopStrings:
         """The stop string that ended the text."""
 
     def push(self, text: str) -> str:
-        """The text that is certain to be part of the output now. After a match there is no more."""
+        """Text that certainly belongs to the output now. After a match there is none."""
         if self.matched is not None or not self._stops:
             return "" if self.matched is not None else text
         self._held += text
@@ -42,7 +42,7 @@ class StopStrings:
         return shown
 
     def finish(self) -> str:
-        """The text held back, when it ended without a stop string."""
+        """The text held back, if no stop string ended it."""
         shown = "" if self.matched is not None else self._held
         self._held = ""
         return shown
@@ -57,16 +57,16 @@ class StopStrings:
 
 
 class CallDelta(msgspec.Struct, frozen=True, gc=False):
-    """What one output added to a call of a function."""
+    """An output's addition to a call of a function."""
 
     index: int
     """Of the call in its answer."""
     arguments: str
-    """More of them."""
+    """More of the call's arguments."""
     id: str | None = None
     """Of a call that begins,"""
     name: str | None = None
-    """and its function's name."""
+    """The function's name, of a call that begins."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
@@ -77,16 +77,16 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
     logprobs: list[TokenLogprobs] = []
     """One entry per token, when asked for."""
     prompt_logprobs: list[TokenLogprobs] = []
-    """Of the prompt's next tokens, from its second one on, when asked for."""
+    """Of the prompt's next tokens, from its second token on, when asked for."""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    """Which of the request's stop strings or stop token ids ended it; None for the model's own end of sequence."""
+    """The stop string or stop token id of the request that ended the text; None = the model's own end of sequence."""
     reasoning: str = ""
-    """What was added to the reasoning before the text, where that is told apart."""
+    """Addition to the reasoning before the text."""
     calls: list[CallDelta] = []
-    """What was added to calls of tools, where they are told apart."""
+    """Additions to calls of tools."""
     injected: Injected | None = None
-    """What was put into the answer behind all this."""
+    """Injection into the answer behind this delta."""
 
     @property
     def num_logprobs(self) -> int:
@@ -96,7 +96,7 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
         return sum(1 + len(token.top) for token in (*self.prompt_logprobs, *self.logprobs))
 
     def parts(self, num_scores: int) -> Iterator["TextDelta"]:
-        """The same in several, each with at most so many scores of the prompt, which come thousands at a time."""
+        """The delta in several parts, each with at most `num_scores` of the prompt's thousands of scores."""
         scores = self.prompt_logprobs
         last = max(0, len(scores) - 1) // num_scores * num_scores
         for start in range(0, last, num_scores):
@@ -105,7 +105,7 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class Detokenizer:
-    """One sequence's text. When a delta has a finish reason the sequence is over, whatever the core still sends."""
+    """One sequence's text. After a delta with a finish reason the sequence is over; later outputs are ignored."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Detokenizer:
         shown: frozenset[int] = frozenset(),
         follows_prompt: bool = False,
     ) -> None:
-        """`shown`: special tokens that are part of the text all the same. `follows_prompt`: whether the reader has the
-        prompt's text as well, to which a character belongs that breaks off at its end."""
+        """`shown`: special tokens that are part of the text all the same. `follows_prompt`: whether the reader also
+        shows the prompt, including an incomplete character at its end."""
         self._sampling = sampling
         self._stream = vocabulary.stream(
             after=prompt_token_ids,
@@ -128,7 +128,7 @@ class Detokenizer:
         )
         self._stops = StopStrings(sampling.stop, include_stop=sampling.include_stop)
         self.num_tokens = 0
-        """Output tokens so far; those after a stop string's match are not counted."""
+        """Output tokens so far, without tokens after a stop string's match."""
 
     def push(self, output: SequenceOutput) -> TextDelta:
         """The output's contribution to the text."""

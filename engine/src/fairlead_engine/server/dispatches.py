@@ -1,7 +1,7 @@
-"""Which requests of which gateway the engine's load includes: `seen` of a load line.
+"""Each gateway's requests that the engine's load includes: `seen` of a load line.
 
-A gateway numbers what it sends here and adds to the load what the load does not know yet. Knows headers and the
-numbers of the core's commands; neither HTTP nor requests.
+A gateway numbers its requests to this engine and adds to the load the requests that it does not include yet. Knows
+headers and the numbers of the core's commands; neither HTTP nor requests.
 """
 
 import logging
@@ -12,8 +12,7 @@ from contextlib import contextmanager
 log = logging.getLogger(__name__)
 
 MAX_GATEWAYS = 64
-"""Gateways that are remembered: those that sent something most recently. A fleet has a few, and each restart of one
-brings a new name."""
+"""Most gateways remembered, the most recent ones. A fleet has a few, and each restart adds a new name."""
 _DISPATCH = re.compile(r"(?P<gateway>[\x21-\x7e]{1,128}):(?P<number>[1-9][0-9]{0,14})")
 
 
@@ -30,30 +29,30 @@ class Dispatch:
 class Dispatches:
     """The highest number of each gateway that the load includes.
 
-    A request that never reached the core was refused: it will never be in a load, so its number counts at once. One
-    that did counts from the first load that includes all of its commands. A number that got lost on the way is covered
-    by the next higher one.
+    A request that never reached the core was refused and will be in no load, so its number counts at once. Other
+    numbers count from the first load that includes all of the request's commands. A lost number is covered by the next
+    higher one.
     """
 
     def __init__(self) -> None:
         self.seen: dict[str, int] = {}
-        """By gateway, the one heard of least recently first."""
+        """By gateway, the least recently heard first."""
         self.num_malformed = 0
-        """Headers that could not be read, since the start."""
+        """Unreadable headers since the start."""
         self.on_seen: Callable[[str, int], object] = lambda gateway, number: None
-        """Told of each number that counts from now on, and of its gateway."""
+        """Called with gateway and number when a number begins to count."""
         self.on_malformed: Callable[[], object] = lambda: None
-        """Told of each header that could not be read."""
+        """Called for each unreadable header."""
         self._on_the_way: set[Dispatch] = set()
         self._elsewhere: list[tuple[int, str, int]] = []  # that count from a report of the core on: it, gateway, number
 
     def seen_elsewhere(self, gateway: str, number: int, report: int) -> None:
-        """Another process has sent the core a gateway's request, which loads include from this report on."""
+        """Another process has sent the core a gateway's request; loads include it from this report on."""
         self._elsewhere.append((report, gateway, number))
 
     @contextmanager
     def arrived(self, header: str | None) -> Iterator[Dispatch]:
-        """A request with this `x-fairlead-dispatch`, while it is answered; one that cannot be read counts as none."""
+        """A request with this `x-fairlead-dispatch`, while it is answered; an unreadable header counts as missing."""
         dispatch = Dispatch()
         if header is not None and (found := _DISPATCH.fullmatch(header)):
             dispatch = Dispatch(found["gateway"], int(found["number"]))
@@ -76,7 +75,7 @@ class Dispatches:
             self._count(dispatch)
 
     def reported(self, num_reports: int) -> None:
-        """The newest load is that of the core's report with this number."""
+        """The newest load belongs to the core's report with this number."""
         if self._elsewhere:
             for report, gateway, number in self._elsewhere:
                 if report <= num_reports:

@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from fairlead_engine.core.messages import BlocksChanged
+from fairlead_engine.errors import Draining, EngineDead
 from fairlead_engine.server.dispatches import Dispatch, Dispatches
 from fairlead_engine.server.lifecycle import Lifecycle
 from fairlead_engine.types import EngineLoad
@@ -28,11 +29,11 @@ RING_BYTES = 4 * 2**20
 
 
 class NotInRing(Exception):
-    """Changes after this epoch and seq cannot be told any more, or never could."""
+    """Changes after this epoch and seq are no longer known, or never were."""
 
 
 class KVMirror:
-    """The reusable blocks as of `seq`, each with the block before it, and the last `ring_bytes` of changes."""
+    """The reusable blocks as of `seq`, each with its parent, and the last `ring_bytes` of changes."""
 
     def __init__(self, block_size: int = 0, *, ring_bytes: int = RING_BYTES) -> None:
         self.epoch = uuid.uuid4().hex
@@ -49,13 +50,13 @@ class KVMirror:
         return len(self._parents)
 
     def hashes(self) -> set[BlockHash]:
-        """All blocks that can be reused, as a new set."""
+        """All reusable blocks, as a new set."""
         return set(self._parents)
 
     def apply(self, changed: BlocksChanged) -> bytes:
-        """Takes over the next change and returns its line, encoded once for everybody.
+        """Applies the next change and returns its line, encoded once for all followers.
 
-        A core that begins its books anew may remove what was never told: followers never hear of that, either.
+        A core that resets its books may remove unknown blocks, which followers never hear of.
         """
         self.seq += 1
         removed = [each for each in changed.removed if self._parents.pop(each, None) is not None]
@@ -84,7 +85,7 @@ class KVMirror:
         return KVBlocks(epoch=self.epoch, seq=self.seq, block_size=self.block_size, blocks=blocks)
 
     def _chains(self) -> Iterator[tuple[BlockHash, list[BlockHash]]]:
-        """Every block once, in chains that are as long as they can be, no block before its parent.
+        """Every block once, in chains of maximal length, no block before its parent.
 
         The order of arrival would not do: a block may be evicted and stored again while its child stays.
         """
@@ -111,11 +112,11 @@ def _stored(parent: BlockHash, hashes: list[BlockHash]) -> StoredBlocks:
 
 
 BUFFER_BYTES = 8 * 2**20
-"""What one follower may leave unread, twice the ring it may begin with: seconds of prefill on a fast device."""
+"""Most unread bytes of a follower, twice the ring it may begin with: seconds of prefill on a fast device."""
 
 
 class Follower:
-    """One reader's lines that have not been sent yet. It is cut off when they become more than `max_bytes`."""
+    """One reader's unsent lines. A reader with more than `max_bytes` of them is cut off."""
 
     def __init__(self, lines: Iterable[bytes], max_bytes: int) -> None:
         self.was_cut_off = False
@@ -140,7 +141,7 @@ class Follower:
         return True
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """No more lines follow."""
         self._has_ended = True
         self._something.set()
 
@@ -156,7 +157,7 @@ class Follower:
 
 
 class Followers:
-    """All that follow now."""
+    """All current followers."""
 
     def __init__(self, *, buffer_bytes: int = BUFFER_BYTES) -> None:
         self.num_cut_off = 0
@@ -169,7 +170,7 @@ class Followers:
 
     @contextmanager
     def joined(self, first: Iterable[bytes]) -> Iterator[Follower]:
-        """A new follower, who gets `first` and then every line that is sent."""
+        """A new follower, which gets `first` and then every sent line."""
         follower = Follower(first, self._buffer_bytes)
         self._following.add(follower)
         try:
@@ -178,13 +179,12 @@ class Followers:
             self._following.discard(follower)
 
     def send(self, line: bytes) -> None:
-        """Gives a line to all, and cuts off who has no room for it."""
+        """Gives a line to all, and cuts off followers without room."""
         for follower in [each for each in self._following if not each.put(line)]:
             self._following.discard(follower)
             self.num_cut_off += 1
 
     def end(self) -> None:
-        """Ends every follower's stream."""
         for follower in self._following:
             follower.end()
         self._following.clear()
@@ -216,7 +216,7 @@ class Core(Protocol):
 class EngineStream:
     """The engine's state as a stream of lines. Load lines are made only while somebody follows.
 
-    They come in a steady beat, and at once when the engine becomes full, stops being full or begins to drain.
+    Load lines come in a steady beat, and at once when the engine becomes full, stops being full or begins to drain.
     """
 
     def __init__(self, client: Core, lifecycle: Lifecycle) -> None:
@@ -249,7 +249,7 @@ class EngineStream:
             self._hasten()
 
     def sent(self, command: int, dispatch: Dispatch) -> None:
-        """A part of a request went to the core, as this command."""
+        """A part of a request went to the core as this command."""
         dispatch.command = command
         self._hasten()  # the first step may take longer than the beat
 
@@ -262,15 +262,22 @@ class EngineStream:
 
     @contextmanager
     def followed(self, epoch: str, seq: int) -> Iterator[Follower]:
-        """A follower that has every change up to `seq`: it gets the load, what it missed, then what comes.
+        """A follower with every change up to `seq`: it gets the load, the changes it missed, then new ones.
 
-        Raises `NotInRing` when it has to list the blocks first.
+        Raises `NotInRing` if it must list the blocks first.
         """
         with self.followers.joined([self._load_line(), *self.mirror.since(epoch, seq)]) as follower:
             if self._beat is None:
                 self._told_at = asyncio.get_running_loop().time()
                 self._schedule()
             yield follower
+
+    def check(self) -> None:
+        """Raises `EngineDead` or `Draining` once nobody may follow."""
+        if not self._client.alive:
+            raise EngineDead
+        if self.has_ended:
+            raise Draining
 
     def tell_load(self) -> None:
         """Tells every follower the load now."""

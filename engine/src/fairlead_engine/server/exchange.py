@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -21,16 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
-from fairlead_engine.server.refusals import (
-    BodyTooLarge,
-    BodyTooSlow,
-    MethodNotAllowed,
-    NotFound,
-    Outcome,
-    Refusal,
-    UnsupportedEncoding,
-    refusal,
-)
+from fairlead_engine.server import refusals
 from fairlead_protocol.budget import OverBudget
 from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
 from fairlead_protocol.http.streaming import STREAM_WRITER, StreamWriter
@@ -46,7 +37,7 @@ Result = TypeVar("Result")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 _CLIENT_CLOSED_REQUEST = 499
-"""What the log shows where no status was sent because nobody was left to read it."""
+"""Status in the log if the client left before a status was sent."""
 
 
 class ClientDisconnected(Exception):
@@ -62,12 +53,12 @@ class Events(NamedTuple):
 
 
 class Exchange:
-    """A request being answered. Handlers fill `facts` with what the log line should say about it."""
+    """A request being answered. Handlers add fields of its log line to `facts`."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: BodyReader) -> None:
         self.scope = scope
         self.facts: dict[str, Any] = {}
-        self.outcome = Outcome.OK
+        self.outcome = refusals.Outcome.OK
         self.started_at = time.perf_counter()
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = self.headers.get(HEADER_REQUEST_ID, "")
@@ -79,20 +70,20 @@ class Exchange:
         self._send = send
         self._bodies = bodies
         self.held = Held(bodies)
-        """Of the request's body, to be released once what it says is counted elsewhere."""
+        """Memory of the request's body, released once its content is counted elsewhere."""
         self.writer: StreamWriter | None = scope.get("extensions", {}).get(STREAM_WRITER)
-        """Writes parts of an answer that has begun past ASGI, where the server can."""
+        """Writes parts of a begun answer past ASGI; None = the server cannot."""
         self._is_complete = False
 
     async def body(self) -> bytes:
         """The request body, which counts among all bodies until `held` is released.
 
-        Raises `BodyTooLarge`, as early as the headers tell, `BodyTooSlow`, `QueueFull` where all bodies together
-        are too large, and `ClientDisconnected`.
+        Raises `BodyTooLarge` (as early as the headers show it), `BodyTooSlow`, `QueueFull` if all bodies together are
+        too large, and `ClientDisconnected`.
         """
         encoding = self.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
-            raise UnsupportedEncoding(encoding)
+            raise refusals.UnsupportedEncoding(encoding)
         try:
             return await self._bodies.read(self.headers.get("content-length", ""), self._receive, self.held)
         except BodyError as error:
@@ -100,15 +91,15 @@ class Exchange:
                 case BodyFault.CLIENT_GONE:
                     raise ClientDisconnected from error
                 case BodyFault.TOO_LARGE:
-                    raise BodyTooLarge(self._bodies.limit) from error
+                    raise refusals.BodyTooLarge(self._bodies.limit) from error
                 case BodyFault.TOO_SLOW:
-                    raise BodyTooSlow(self._bodies.timeout) from error
+                    raise refusals.BodyTooSlow(self._bodies.timeout) from error
                 case BodyFault.TOO_MANY:
                     message = "this engine is receiving more request bodies at once than it has memory for"
                     raise QueueFull(message) from error
 
     def translated(self, body: bytes) -> bytes:
-        """The request body in the OpenAI form. Raises `RequestError`, naming the field that the client sent."""
+        """The request body in the OpenAI form. Raises `RequestError`, naming the client's own field."""
         if self.translation is None:
             return body
         try:
@@ -134,9 +125,9 @@ class Exchange:
         await self._finish(body)
 
     async def send_events(self, events: AsyncIterable[Events], *, headers: Mapping[str, str] | None = None) -> None:
-        """Answers with server-sent events, as soon as they are there.
+        """Answers with server-sent events as they come.
 
-        An error in the middle becomes a last event with OpenAI's error object; no `[DONE]` follows it.
+        An error in the middle becomes a last event with OpenAI's error object, without `[DONE]`.
         """
         await self._start(200, {**_STREAM_HEADERS, **(headers or {})})
         try:
@@ -157,7 +148,7 @@ class Exchange:
         await self._finish(b"")
 
     async def send(self, message: Message) -> None:
-        """ASGI's `send` for an answer that is made elsewhere: notes the status and adds the request's id."""
+        """ASGI's `send` for other answers: notes the status and adds the request's id."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             request_id = (HEADER_REQUEST_ID.encode(), self.request_id.encode())
@@ -165,7 +156,7 @@ class Exchange:
         await self._send(message)
 
     async def while_connected(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What `work` returns, which is cancelled at once when the client leaves. Call after the body was read."""
+        """The result of `work`, which is cancelled at once if the client leaves. Call after reading the body."""
         worker = asyncio.ensure_future(work)
         watcher = asyncio.ensure_future(self._disconnected())
         try:
@@ -181,11 +172,11 @@ class Exchange:
             del worker, watcher, task
 
     async def answer(self, work: Awaitable[None]) -> None:
-        """Awaits `work`, which answers, and turns what it raises into an answer."""
+        """Awaits `work`, and turns an error into an answer."""
         try:
             await work
         except ClientDisconnected:
-            self.outcome = Outcome.DISCONNECTED
+            self.outcome = refusals.Outcome.DISCONNECTED
         except Exception as error:
             answer = self._refused(error)
             if self.status is None:
@@ -205,8 +196,8 @@ class Exchange:
         }
         request_log.info("request", extra=fields)
 
-    def _refused(self, error: Exception) -> Refusal:
-        answer = refusal(error)
+    def _refused(self, error: Exception) -> refusals.Refusal:
+        answer = refusals.refusal(error)
         self.outcome = answer.outcome
         self.facts["error"] = answer.message
         if not isinstance(error, EngineError):
@@ -243,49 +234,33 @@ _QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """Asked every few seconds by machines: not worth a log line while they succeed."""
 
 
-class Counts(Protocol):
-    """Counts requests."""
-
-    def answered(self, outcome: Outcome) -> None:
-        """One more ended so."""
-        ...
-
-
-class Answered(Protocol):
-    """What requests are answered for."""
-
-    @property
-    def bodies(self) -> BodyReader: ...
-
-    @property
-    def metrics(self) -> Counts: ...
-
-
 class Answering:
-    """ASGI middleware that gives every request its `Exchange`. A HEAD is routed as the GET it stands for."""
+    """ASGI middleware that gives every request its `Exchange`. A HEAD is routed as a GET."""
 
-    def __init__(self, app: ASGIApp, service: Answered) -> None:
+    def __init__(self, app: ASGIApp, bodies: BodyReader, answered: Callable[[refusals.Outcome], object]) -> None:
+        """`answered` is told how each request ended."""
         self._app = app
-        self._service = service
+        self._bodies = bodies
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self._service.bodies)
+        exchange = Exchange(scope, receive, send, self._bodies)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         routed = {**scope, "method": method, EXCHANGE: exchange}
         try:
             await exchange.answer(self._app(routed, receive, exchange.send))
         finally:
             exchange.held.release()
-            self._service.metrics.answered(exchange.outcome)
-            if exchange.outcome is not Outcome.OK or scope["path"] not in _QUIET_PATHS:
+            self._answered(exchange.outcome)
+            if exchange.outcome is not refusals.Outcome.OK or scope["path"] not in _QUIET_PATHS:
                 exchange.log_line()
 
 
 class RawEndpoint:
-    """A handler as an ASGI application. It answers through the exchange, past the layers FastAPI has in between."""
+    """A handler as an ASGI application, which answers through the exchange, past FastAPI's layers."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -299,6 +274,6 @@ async def refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
         problem = f"there is nothing at {request.scope['path']}; /openapi.json lists what there is, such as "
-        raise NotFound(None, problem + "/v1/chat/completions", "not_found")
+        raise refusals.NotFound(None, problem + "/v1/chat/completions", "not_found")
     allowed = (error.headers or {})["Allow"]
-    raise MethodNotAllowed(request.method, "GET, HEAD" if "GET" in allowed else allowed)
+    raise refusals.MethodNotAllowed(request.method, "GET, HEAD" if "GET" in allowed else allowed)

@@ -18,7 +18,6 @@ from fairlead_engine.server.beam_search import BeamSearch
 from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Choice, Generation, OutputReader
-from fairlead_engine.server.grammar_job import GrammarJob
 from fairlead_engine.server.injectable_answer import InjectableAnswer, TurnsReader, check_injectable
 from fairlead_engine.server.prompt_endpoints import PromptEndpoint
 from fairlead_engine.server.prompts import (
@@ -28,13 +27,13 @@ from fairlead_engine.server.prompts import (
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
-from fairlead_engine.server.sampling import chat_sampling, completion_sampling
+from fairlead_engine.server.sampling import chat_sampling, completion_sampling, with_grammar
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.structured_output import wish_of
-from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun, tool_use
-from fairlead_engine.types import Grammar, Injectable, SamplingParams, ThinkingBudget
+from fairlead_engine.server.tool_use import reasoning_has_begun, tool_use
+from fairlead_engine.types import Injectable, SamplingParams, ThinkingBudget
 from fairlead_protocol.image_parts import url_bytes
 from fairlead_protocol.prompts import PromptFields
 
@@ -58,9 +57,17 @@ class GenerateEndpoint(PromptEndpoint[Generating]):
             return BeamSearch(client, choices, metrics, on_sent, request=request, info=client.info)
         return Generation(client, choices, metrics, on_sent)
 
-    async def made(self, job: GrammarJob) -> Grammar | None:
-        """What an answer keeps to; raises `RequestError`."""
-        return await self._service.grammars.grammar(await self._service.prepared(job.size, job.bare))
+    async def constrained(
+        self, sampling: SamplingParams, request: Generating, prompts: list[list[int]], model: ServedModel
+    ) -> SamplingParams:
+        wish, use, prompt = wish_of(request), None, None
+        if isinstance(request, ChatRequest):
+            use, prompt = tool_use(request, model.formats), prompts[0]
+        if wish is None and (use is None or not use.is_kept_to):
+            return sampling
+        job = model.grammar_job(wish, use, prompt)
+        kept_to = await self._service.grammars.grammar(await self._service.prepared(job.size, job.bare))
+        return sampling if kept_to is None else with_grammar(sampling, kept_to)
 
     async def send(self, exchange: Exchange, request: Generating, model: ServedModel, generation: Generation) -> None:
         reply = self.reply(request, model, generation, exchange.request_id)
@@ -125,24 +132,20 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         finally:
             del answers[answer_id]
 
-    async def thinking(
-        self, request: ChatRequest, prompts: list[list[int]], model: ServedModel
-    ) -> ThinkingBudget | None:
+    async def constrained(
+        self, sampling: SamplingParams, request: ChatRequest, prompts: list[list[int]], model: ServedModel
+    ) -> SamplingParams:
+        sampling = await super().constrained(sampling, request, prompts, model)
         if request.thinking_token_budget is None or (markers := await self._thinking_markers(model)) is None:
-            return None
+            return sampling
         has_begun = reasoning_has_begun(prompts[0], model.formats, model.vocabulary)
-        return ThinkingBudget(request.thinking_token_budget, *markers, has_begun)
+        budget = ThinkingBudget(request.thinking_token_budget, *markers, has_begun)
+        return msgspec.structs.replace(sampling, thinking=budget)
 
     async def _thinking_markers(self, model: ServedModel) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         if (thought := model.formats.thought) is None:
             return None
         return model.thinking_markers(*await self._service.prompts.encoded([thought.begin, thought.end]))
-
-    async def grammar(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
-        wish, use = wish_of(request), tool_use(request, model.formats)
-        if wish is None and (use is None or not use.is_kept_to):
-            return None
-        return await self.made(model.grammar_job(wish, use, prompts[0]))
 
     def reader(
         self, request: ChatRequest, prompt: list[int], sampling: SamplingParams, model: ServedModel
@@ -152,35 +155,18 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
             formats = formats._replace(tools=None)
         if formats == TEXT_ONLY:
             return super().reader(request, prompt, sampling, model)
-        if request.injectable:
-            return TurnsReader(lambda before: self._answer_reader(request, before, sampling, model, use), prompt)
-        return self._answer_reader(request, prompt, sampling, model, use)
 
-    def _answer_reader(
-        self,
-        request: ChatRequest,
-        prompt: list[int],
-        sampling: SamplingParams,
-        model: ServedModel,
-        use: ToolUse | None,
-    ) -> AnswerReader:
-        formats = model.formats
-        if use is None and formats.answer is None:
-            formats = formats._replace(tools=None)
-        detokenizer = Detokenizer(
-            model.vocabulary,
-            sampling,
-            prompt,
-            skip_special_tokens=request.skip_special_tokens is not False,
-            shown=model.marker_ids,
-        )
-        return AnswerReader(
-            detokenizer,
-            formats,
-            {} if use is None else use.parameters,
-            has_begun_reasoning=reasoning_has_begun(prompt, formats, model.vocabulary),
-            most_calls=0 if use is None else None if use.are_many else 1,
-        )
+        def turn(before: list[int]) -> AnswerReader:
+            skips = request.skip_special_tokens is not False
+            return AnswerReader(
+                Detokenizer(model.vocabulary, sampling, before, skip_special_tokens=skips, shown=model.marker_ids),
+                formats,
+                {} if use is None else use.parameters,
+                has_begun_reasoning=reasoning_has_begun(before, formats, model.vocabulary),
+                most_calls=0 if use is None else None if use.are_many else 1,
+            )
+
+        return TurnsReader(turn, prompt) if request.injectable else turn(prompt)
 
     def reply(self, request: ChatRequest, model: ServedModel, generation: Generation, request_id: str) -> ChatReply:
         reader = generation.choices[0].reader
@@ -198,10 +184,6 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
 
     def fields(self, request: CompletionRequest, model: ServedModel) -> PromptFields:
         return request.prompt_fields
-
-    async def grammar(self, request: CompletionRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
-        wish = wish_of(request)
-        return None if wish is None else await self.made(model.grammar_job(wish, None, None))
 
     def reply(
         self, request: CompletionRequest, model: ServedModel, generation: Generation, request_id: str
@@ -237,7 +219,6 @@ class InjectionEndpoint:
         self._service = service
 
     async def __call__(self, exchange: Exchange) -> None:
-        """Answers one."""
         body = await exchange.body()
         request = decode(body, InjectRequest)
         model = self._service.model()

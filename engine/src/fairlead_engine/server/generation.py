@@ -22,20 +22,18 @@ from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineRequest, FinishReas
 from fairlead_protocol.loop_shares import LoopShare, LoopShares
 
 _HOLD_SECONDS = 30.0
-"""Well within the time that a gateway gives a replica for an answer's first byte."""
+"""Well below a gateway's patience for an answer's first byte."""
 
 
 class OutputReader(Protocol):
-    """Makes of a sequence's outputs what its client is told: a `Detokenizer`, or what keeps a vector."""
+    """Turns a sequence's outputs into deltas for its client: a `Detokenizer`, or a reader of vectors."""
 
     @property
     def num_tokens(self) -> int:
         """Output tokens so far."""
         ...
 
-    def push(self, output: SequenceOutput) -> TextDelta:
-        """What an output adds."""
-        ...
+    def push(self, output: SequenceOutput) -> TextDelta: ...
 
 
 @dataclass(slots=True)
@@ -47,7 +45,7 @@ class Choice:
     reader: OutputReader
     num_cached_tokens: int = 0
     num_injected_tokens: int = 0
-    """That were put into its answer, to go on behind."""
+    """Tokens injected into its answer."""
     finish_reason: FinishReason | None = None
     first_token_time: float | None = None
     """Wall-clock seconds."""
@@ -64,7 +62,7 @@ class Choice:
 
     @property
     def may_contradict_itself(self) -> bool:
-        """Whether its grammar may leave only tokens that other parameters rule out."""
+        """Whether its grammar and other parameters may exclude all tokens together."""
         sampling = self.request.sampling
         return sampling.grammar is not None and bool(sampling.bad_words or sampling.allowed_token_ids)
 
@@ -77,11 +75,11 @@ class ChoiceDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 TakeAtOnce = Callable[[list[ChoiceDelta]], bool]
-"""Offered what a step added, none of it the end of a choice; False = it has to be read from `Generation.batches`."""
+"""Offered a step's deltas without finished choices; False = read them from `Generation.batches`."""
 
 
 def raise_failure(output: SequenceOutput) -> None:
-    """Raises EngineError or RequestError where that is how a sequence has ended."""
+    """Raises EngineError or RequestError for a sequence that failed."""
     if output.finish_reason is FinishReason.ERROR:
         raise EngineError(output.message or "the engine could not go on with this request")
     if output.finish_reason is FinishReason.INVALID:
@@ -91,8 +89,8 @@ def raise_failure(output: SequenceOutput) -> None:
 class Generation:
     """The choices of one request, running from `async with` on. Leaving it stops every choice that still runs.
 
-    A step's outputs are read in the round of the event loop in which they came, for all requests one after another; the
-    task that answers a request is woken only for what cannot be passed on at once.
+    A step's outputs are read in the event-loop round in which they came, request by request; the task that answers a
+    request is woken only for outputs that cannot be passed on at once.
     """
 
     def __init__(
@@ -153,10 +151,10 @@ class Generation:
                 self._finish(choice, FinishReason.ABORT)
 
     async def started(self) -> None:
-        """Returns when the first text is there. What refuses or breaks the request before that is raised here.
+        """Returns at the first text. Errors before it are raised here.
 
         Parameters that rule tokens out may contradict a grammar at any token of the answer. Such a request waits for
-        all of its answer, up to `_HOLD_SECONDS`, so that it is refused before its stream begins.
+        its whole answer, up to `_HOLD_SECONDS`, to be refused before its stream begins.
         """
         self._first = await self._next_batch()
         with suppress(TimeoutError):
@@ -165,9 +163,9 @@ class Generation:
                     self._first += await self._next_batch()
 
     async def batches(self, take_at_once: TakeAtOnce | None = None) -> AsyncIterator[list[ChoiceDelta]]:
-        """All deltas in order, those that came together together; ends when every choice has finished.
+        """All deltas in order, in batches as they came; ends when every choice has finished.
 
-        Without those that `take_at_once` takes: it is offered what comes while nothing else is to be read.
+        Deltas accepted by `take_at_once` are left out; it is offered deltas while no others wait.
         """
         num_running = len(self.choices)
         batch = self._first or await self._next_batch()
@@ -180,19 +178,19 @@ class Generation:
             batch = await self._next_batch()
 
     def stop(self, error: EngineError) -> None:
-        """Ends the request with `error`, raised to whoever reads it."""
+        """Ends the request with `error`, raised in its reader."""
         self._events.append(error)
         self._tell_reader()
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens, those that several choices share counted once."""
+        """Prompt tokens; a prompt shared by several choices counts once."""
         prompts = {id(choice.request.prompt_token_ids): choice.num_prompt_tokens for choice in self.choices}
         return sum(prompts.values())
 
     @property
     def num_cached_tokens(self) -> int:
-        """Prompt tokens that came from the cache, for each prompt's first choice."""
+        """Prompt tokens from the cache, of each prompt's first choice."""
         first: dict[int, int] = {}
         for choice in self.choices:
             first.setdefault(id(choice.request.prompt_token_ids), choice.num_cached_tokens)
@@ -221,7 +219,7 @@ class Generation:
         self._has_events.set()
 
     def _read_soon(self) -> None:
-        """Reads once the outputs of all choices are there."""
+        """Schedules one read for the outputs of all choices."""
         if not self._reads_soon:
             self._reads_soon = True
             asyncio.get_running_loop().call_soon(self._read)
@@ -248,7 +246,7 @@ class Generation:
             self._tell_reader()
 
     def _is_passed_on(self) -> bool:
-        """Whether what has come was taken past the reader, who waits; it may have been told of an error or an end."""
+        """Whether the deltas went past the waiting reader; a reader with an error or end to take does not wait."""
         if self._take_at_once is None or not self._is_awaited:
             return False
         batch = [event for event in self._events if isinstance(event, ChoiceDelta)]

@@ -1,7 +1,7 @@
-"""Makes the grammars of requests in processes that can be ended, within a time, and keeps those that were made.
+"""Makes the grammars of requests in processes that can be ended, within a time limit, and caches them.
 
-What is made at once never waits for what takes long: a job that is not done within a slice of time begins anew among
-those that take longer, and is given more there. Called from the event loop.
+Quick jobs never wait for slow ones: a job that exceeds a slice of time starts again among slower jobs, with more time.
+Called from the event loop.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from fairlead_protocol.workers.pool import GivenUp, Workers
 from fairlead_protocol.workers.root import WorkerRoot
 
 _SLICES = (0.02, 0.1, 0.5)
-"""Seconds of a processor that a job is given, one after the other, while others may take less. A schema of ten
-kilobytes takes half of the first."""
+"""Processor seconds of a job's successive tries, while quicker jobs may wait. A schema of ten kilobytes takes half of
+the first."""
 _LONG_BYTES = 256 * 1024
-"""From this size on, a job is sure to take longer."""
+"""Jobs of this size are slow for certain."""
 _BYTE_SECONDS = 1e-3
-"""By which a job that came earlier goes before one that is a byte shorter."""
+"""Head start of an earlier job, per byte that it is longer."""
 _MEMORY_BYTES = 160 * 2**20
 """That making one may take."""
 _MOST_KEPT_BYTES = 32 * 2**20
@@ -48,11 +48,11 @@ class GrammarCompiler:
         self._turns = [Turns([0]) for _ in ("the first slice", "the others", "all of the time")]
         self._workers: Workers | None = None
         self._slow: OrderedDict[bytes, int] = OrderedDict()
-        """Slices that were too short for a job, by its key."""
+        """By key of a job: number of slices that were too short for it."""
         self.kept = KeptGrammars(_MOST_KEPT_BYTES)
 
     async def grammar(self, job: GrammarJob) -> Grammar | None:
-        """`job` is bare. Raises RequestError, naming the field and what cannot be kept to."""
+        """`job` is bare. Raises RequestError, naming the field and its problem."""
         key = job.key
         if (found := self.kept.get(key)) is not None:
             return found
@@ -119,7 +119,7 @@ class GrammarCompiler:
 
 
 class KeptGrammars:
-    """The latest used that were made, within so many bytes."""
+    """The most recently used grammars, within a number of bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes

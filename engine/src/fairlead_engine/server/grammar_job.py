@@ -1,4 +1,6 @@
-"""A grammar that is to be made for a request, as it goes to the process that makes it. Pure but for llguidance."""
+"""A grammar to be made for a request, as sent to the process that makes it; and its program, which `GrammarCompiler`
+starts: llguidance cannot be interrupted while it works, but a process can be ended. Pure but for llguidance.
+"""
 
 import hashlib
 import pickle
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 _SLOW_SECONDS = 0.02
-"""Of a processor. From here on others go before it in the core, too."""
+"""Processor seconds; slower grammars yield to others in the core, too."""
 
 
 Made = tuple[tuple[str | None, str, str | None] | None, Grammar | None]
-"""What a RequestError is made of, or the grammar: none where nothing is to be kept to."""
+"""Arguments of a RequestError, or the grammar; None = no restriction."""
 
 
 class GrammarJob(NamedTuple):
@@ -35,7 +37,7 @@ class GrammarJob(NamedTuple):
     use: ToolUse | None
     formats: AnswerFormats
     marker_ids: tuple[tuple[str, int], ...]
-    """Ids of the formats' markers, of those that grammars name by theirs."""
+    """Ids of the formats' markers that grammars name by id."""
     has_begun_reasoning: bool
     vocab_size: int
 
@@ -70,7 +72,7 @@ class GrammarJob(NamedTuple):
         return hashlib.sha256(repr(told).encode(errors="surrogatepass")).digest()
 
     def made(self) -> Grammar | None:
-        """Raises RequestError. Takes as long as the engine's core will take, as all of it is tried."""
+        """Raises RequestError. Takes as long as the core will take, as the grammar is tried."""
         began = time.process_time()
         found = AnswerGrammars(self.formats, dict(self.marker_ids).get).grammar(
             self.wish, self.use, self.has_begun_reasoning
@@ -82,7 +84,7 @@ class GrammarJob(NamedTuple):
 
 
 def _try(text: str, vocab_size: int) -> None:
-    """Compiles it as the core does, for a vocabulary of bytes. What is wrong with it the core will say."""
+    """Compiles the grammar as the core does, for a vocabulary of bytes. Errors are left to the core."""
     from llguidance import LLMatcher
 
     matcher = LLMatcher(bytes_as_tokens(vocab_size), text, log_level=0, limits=parser_limits())
@@ -91,7 +93,7 @@ def _try(text: str, vocab_size: int) -> None:
 
 
 class _Bytes:
-    """A vocabulary of all bytes, and as many other tokens as a model has."""
+    """A vocabulary of all bytes, padded to the model's number of tokens."""
 
     eos_token_id, bos_token_id = 0, None
 
@@ -112,7 +114,7 @@ def bytes_as_tokens(vocab_size: int) -> "LLTokenizer":
 
 
 _STACK_BYTES = 4 * 2**20
-"""Half of what a thread of the core has, which would end with all its requests if it ran out of it."""
+"""Half of a core thread's stack: overflowing it would end the core with all requests."""
 
 
 def make(payload: bytes) -> tuple[bytes, Handler]:

@@ -1,7 +1,7 @@
-"""The HTTP server of one of an engine's processes: its limits, its patience, what clients get whose requests no
-application hears of, and what keeps Python from pausing it.
+"""The HTTP server of one of an engine's processes: its limits, its patience, answers to requests that no application
+hears of, and settings of garbage collection.
 
-Engines are for gateways alone, but whoever reaches the port must not be able to hold its connections for nothing.
+Engines are for gateways alone, but nobody who reaches the port may hold its connections for nothing.
 """
 
 import gc
@@ -17,21 +17,21 @@ from fairlead_protocol.http.limited import HttpLimits, LimitedProtocol, OnCut, W
 from fairlead_protocol.http.server import HttpServer
 
 SHUTDOWN_SECONDS = 5
-"""Answers already written get this long to leave when the server stops."""
+"""Time for written answers to leave when the server stops."""
 _KEEP_ALIVE_SECONDS = 75
-"""Idle connections stay open this long: gateways reuse them, and the side that connects should be the one to close."""
+"""Idle connections stay open this long: gateways reuse them, and the connecting side should close first."""
 _BACKLOG = 128
-"""Connections that the system takes for us: so many at most are set up between two tokens."""
+"""Connections queued by the system: at most so many are set up between two tokens."""
 _GC_THRESHOLDS = 10_000, 10, 5
-"""More new objects than a step brings for a thousand streams, which are gone before the next step. With Python's own
-thresholds each step is searched for garbage, outlives the search, and has all that streams keep searched soon: a tenth
-of a second, every few seconds, in which no token leaves. At most half a million objects of garbage wait for that."""
+"""More new objects than a step makes for a thousand streams, all gone before the next step. With Python's own
+thresholds each step is searched for garbage and survives, so that soon all of the streams' objects are searched: a
+tenth of a second every few seconds without tokens. At most half a million garbage objects wait."""
 
 
 def make_http_server(
     app: Any, metrics: Metrics, max_connections: int, on_closed: Callable[[], object] | None = None
 ) -> HttpServer:
-    """Serves `app`, and counts what it never hears of. `on_closed` is told of each connection's end."""
+    """Serves `app`, and counts requests that never reach it. `on_closed` is told of each connection's end."""
     protocol = engine_protocol(engine_limits(max_connections), metrics.answered, CutConnections(metrics.cut).cut)
     if on_closed is not None:
         told: Callable[[], object] = on_closed
@@ -48,18 +48,18 @@ def make_http_server(
 
 
 def settle_garbage() -> None:
-    """Once everything is there that lives as long as the process: it need not be looked at again, which would hold up
-    tokens."""
+    """Exempts all objects so far, which live as long as the process, from garbage collection: searching them would
+    delay tokens."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
 PROBES = (b"/health", b"/ready", b"/metrics")
-"""Answered however many connections there are: who only looks must not take an engine that is full for a dead one."""
+"""Answered at any number of connections: a full engine must not look dead."""
 
 UNREAD_SECONDS = 900.0
-"""How long a client may leave what it was sent unread. A gateway gives its own clients less, and leaves before."""
+"""How long a client may leave its answer unread. A gateway gives its own clients less time, and leaves earlier."""
 
 
 def engine_limits(max_connections: int) -> HttpLimits:
@@ -70,7 +70,7 @@ def engine_limits(max_connections: int) -> HttpLimits:
 def engine_protocol(
     limits: HttpLimits, on_refused: Callable[[Outcome], object], on_cut: OnCut
 ) -> type[LimitedProtocol]:
-    """The connections of an engine's server; `on_refused` is told of requests that no application hears of."""
+    """Connections of an engine's server. `on_refused` is told of requests that no application hears of."""
 
     def refuse(fault: Fault, sentence: str, target: str) -> WholeAnswer:
         answer = _refusal(fault, sentence, limits)

@@ -29,12 +29,12 @@ from fairlead_protocol.prompts import PromptTooLong
 from fairlead_protocol.workers.root import WorkerRoot
 
 MAX_BYTES = 16 * 2**20
-"""Of one image."""
+"""Most bytes of one image."""
 LIMITS = TimeLimits(connect=5.0, first_byte=10.0, silence=5.0, whole=10.0)
 _MAX_REQUESTS = 16
 _LONGEST_SHOWN = 80
 _LONGEST_URL = 8192
-"""Python remembers the last URLs that it has taken apart."""
+"""Python caches recently parsed URLs."""
 
 
 class MediaFetcher:
@@ -48,7 +48,7 @@ class MediaFetcher:
         self._client = HttpClient(max_idle=0, max_requests=_MAX_REQUESTS)
 
     async def fetch(self, url: str, most_bytes: int = MAX_BYTES) -> bytes:
-        """Raises ImageError, whose text goes on where it is told which image that is."""
+        """Raises ImageError; its text continues a sentence about the image."""
         origin, target = self._allowed(url)
         try:
             async with self._client.request(origin, "GET", target or "/", self._limits) as response:
@@ -85,24 +85,23 @@ class MediaFetcher:
         return origin, target
 
     def close(self) -> None:
-        """Ends what is kept."""
         self._client.close()
 
 
 _NUM_THREADS = 2
 _MAX_SENT_BYTES = 512 * 2**20
-"""Of pixels that one request sends the core, which has its own for each answer."""
+"""Of pixels that one request sends to the core, a copy for each answer."""
 _CHANNELS = 3
 MOST_AT_ONCE = 8
-"""Requests with several images of which some are unpacked: few bytes may be many pixels. Others wait, and count as
-bodies. Those that have more to unpack have as many turns of their own."""
+"""Requests with several images that are unpacked at once, since few bytes may be many pixels. Others wait, and count as
+bodies. Requests with more work have as many turns of their own."""
 _FETCHING_AT_ONCE = 4
-"""Requests that have images fetched, which do not count as bodies,"""
+"""Requests with images being fetched, which do not count as bodies,"""
 _MAX_FETCHED_BYTES = 24 * 2**20
 """and bytes that are fetched for one."""
 _DATA = "data:"
 _LONGEST_HEAD = 256
-"""Characters of a `data:` URL before its content; what is none may have no end of them."""
+"""Characters of a `data:` URL before its content; other URLs may have any number."""
 _OTHER_NAMES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 
 
@@ -124,9 +123,9 @@ class ImageLoader:
         self._starting.add_done_callback(_seen)
 
     async def load(self, messages: Sequence[Message], info: EngineInfo, num_each: int = 1) -> list[DecodedImage]:
-        """All images of these messages, in order; none where the model sees none, which its template says. `num_each`:
-        answers that are wanted. Takes the images out of the messages, which stay as long as the answer takes. Raises
-        RequestError; none is unpacked where their first bytes say that they are too large together."""
+        """All images of these messages, in order; none for a model that sees none, as its template says. `num_each`:
+        number of answers. Removes the images from the messages, which live as long as the answer. Raises RequestError,
+        before unpacking if the headers show that the images are too large together."""
         settings = info.task.images
         parts = image_parts(messages)
         if settings is None or not parts:
@@ -147,7 +146,7 @@ class ImageLoader:
             return found
 
     def close(self) -> None:
-        """Ends what is unpacked, and the threads when they have done what they are at."""
+        """Ends unpacking at once, and the threads after their current work."""
         self._workers.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._fetcher.close()
@@ -171,7 +170,7 @@ class ImageLoader:
         return sent
 
     async def _taken(self, part: ImagePart, settings: ImageSettings, most_fetched: int) -> "_Sent":
-        """Its bytes, and what the first of them say. Raises RequestError."""
+        """The part's content and header. Raises RequestError."""
         run = asyncio.get_running_loop().run_in_executor
         try:
             url = part.url
@@ -186,7 +185,7 @@ class ImageLoader:
     async def _unpack(
         self, sent: "list[_Sent]", found: list[DecodedImage], settings: ImageSettings, place: ImageLane
     ) -> None:
-        """Of all that were sent, one after the other, into those that are found. Raises RequestError, or NotQuick."""
+        """Unpacks the images one by one, moving them from `sent` to `found`. Raises RequestError, or NotQuick."""
         turns = self._quick_turns if place.is_quick else self._long_turns
         async with turns.turn(place.rank) if len(sent) + len(found) > 1 else nullcontext():
             while sent:
@@ -212,7 +211,7 @@ class _Sent(NamedTuple):
 
 
 def _seen(task: "asyncio.Task[None]") -> None:
-    """Where it failed, the first image is told why."""
+    """Marks the failure as seen; the first image reports it."""
     if not task.cancelled():
         task.exception()
 
@@ -241,8 +240,8 @@ def placed(images: Sequence[DecodedImage], token_ids: list[int], image_token_id:
 
 
 def with_image_tokens(token_ids: list[int], images: Sequence[DecodedImage], image_token_id: int) -> list[int]:
-    """The ids of a rendered chat, with as many tokens in place of each image's one as it has patches. Raises
-    RequestError where there are not as many places as images."""
+    """The ids of a rendered chat, with each image's token repeated to its number of patches. Raises RequestError if the
+    number of places differs from the number of images."""
     num_places = token_ids.count(image_token_id)
     if num_places != len(images):
         problem = f"the rendered chat has {num_places} places for images, and messages {len(images)}"

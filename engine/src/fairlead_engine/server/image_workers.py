@@ -1,7 +1,7 @@
-"""Unpacks images in processes that are ended when one takes too long or, where it takes long, nobody waits for it.
+"""Unpacks images in processes that are ended when an image takes too long, or its client leaves a long one.
 
-Whoever has little to unpack goes first, and never waits for what takes longer than its size tells: that begins anew
-among the large ones. What an image may take of memory the processes see to.
+Requests with little work go first, and never wait for images that take longer than their size suggests: such images
+start again among the large ones. Memory is bounded by the processes.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ from fairlead_protocol.workers.pool import GivenUp, Workers
 from fairlead_protocol.workers.root import WorkerRoot
 
 _QUICK_WORK = 14 * 2**20
-"""Of a request whose images are unpacked in some 50 milliseconds: a JPEG of four million pixels, or a progressive one
-of one."""
+"""Work of a request that takes some 50 milliseconds: a JPEG of four million pixels, or a progressive JPEG of one
+million."""
 _BYTE_WORK = 4
-"""Of a byte of an image, which may be one of a million parts."""
+"""Work per byte of an image, which may have a million parts."""
 _WORK_SECONDS = 10e-9
-"""Of processor time that a small one is given for its work: twice what most take. And as many"""
+"""Processor time per unit of a small image's work, twice the usual time; plus"""
 _SLICE_SECONDS = 0.02
 """besides, before it counts as a large one."""
 _RANK_SECONDS = 1000 * _WORK_SECONDS
-"""By which a request that came earlier goes before one of less work: so much later than it, more work waits at most."""
+"""A later request with less work goes first only within this time per unit of work."""
 _CORES_EACH = 2
 _MOST_LANES = 4
 _SLACK_BYTES = 128 * 2**20
-"""For an image as it came, as the model sees it, and the rows between the two."""
+"""For the image as received, as the model sees it, and the rows between the two."""
 _PROGRAM = "fairlead_engine.images.image_decoding:make"
 
 
@@ -43,7 +43,7 @@ class NotQuick(Exception):
 
 
 def work_of(content: bytes, header: ImageHeader) -> int:
-    """What unpacking it takes."""
+    """Work of unpacking an image."""
     return header.work + _BYTE_WORK * len(content)
 
 
@@ -53,16 +53,16 @@ class ImageLane(NamedTuple):
     is_quick: bool
     """Whether among those that take a moment."""
     rank: float
-    """Lower ones go first."""
+    """The lowest rank goes first."""
 
 
 def place_of(work: int) -> ImageLane:
-    """Of a request that comes now and has so much work."""
+    """Lane for a request with this much work that arrives now."""
     return ImageLane(work <= _QUICK_WORK, asyncio.get_running_loop().time() + work * _RANK_SECONDS)
 
 
 class ImageWorkers:
-    """Of one HTTP process, of so many of an engine. Close it when done."""
+    """Image workers of one HTTP process; `num_servers` is the engine's number of such processes. Close it when done."""
 
     def __init__(self, root: WorkerRoot, timeout_seconds: float, most_bytes: int, num_servers: int = 1) -> None:
         """`timeout_seconds`: of processor time, and `most_bytes`: of memory, of one image."""
@@ -74,7 +74,7 @@ class ImageWorkers:
 
     @cached_property
     def all(self) -> list[Workers]:
-        """Each unpacks a small image and a large one at a time."""
+        """Pools; each unpacks a small and a large image at a time."""
         limits = Limits(job_seconds=self._timeout, memory_bytes=self._most_bytes + _SLACK_BYTES, memory_per_byte=0)
         payload = b"%d" % self._most_bytes
         return [
@@ -91,7 +91,7 @@ class ImageWorkers:
         return Turns(reversed(self.all))
 
     async def start(self) -> None:
-        """Before the first small image comes, which would wait for it."""
+        """Loads a worker before the first small image, which would wait for it."""
         await self.all[0].loaded()
 
     async def decoded(
@@ -117,7 +117,7 @@ class ImageWorkers:
         return image
 
     async def _unpacked_soon(self, job: bytes, work: int, rank: float) -> bytes:
-        """Whoever leaves has it unpacked all the same: that takes a moment, for which the process is not ended."""
+        """Finishes even after the client has left: that takes a moment, and ending the process would cost more."""
         workers = await self._quick.take(rank)
         seconds = min(_SLICE_SECONDS + work * _WORK_SECONDS, self._timeout)
         asked = asyncio.ensure_future(tried(workers, lambda: workers.ask_briefly(job, seconds)))

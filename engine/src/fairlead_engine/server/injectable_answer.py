@@ -1,7 +1,7 @@
-"""A streamed chat into which results of tools are put while it is generated: what is sent for one, and what comes back.
+"""A streamed chat into which results of tools are injected while it is generated: checks, tokens and replies.
 
-A result ends the model's turn as a new request with it would: its tokens are what the chat template writes from the end
-of the turn so far to the beginning of the next. `core/injections.py` finds the place.
+A result ends the model's turn as a new request would: its tokens are the chat template's text from the end of the
+current turn to the beginning of the next. `core/injections.py` finds the place.
 """
 
 import secrets
@@ -25,7 +25,7 @@ from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
 
 
 def check_injectable(request: ChatRequest, use: ToolUse | None, model: ServedModel, *, num_processes: int) -> None:
-    """Raises `RequestError` for a chat whose answer nothing can be put into."""
+    """Raises `RequestError` for a chat that cannot take injections."""
     problem = None
     if model.injectable is None:
         problem = "this model's calls are not told apart by tokens before and behind them; leave injectable out"
@@ -49,20 +49,20 @@ def check_injectable(request: ChatRequest, use: ToolUse | None, model: ServedMod
 
 
 class TurnsReader:
-    """Reads an answer of several turns: each result that is put in ends one, and begins the next."""
+    """Reads an answer of several turns, each ended by an injected result."""
 
     def __init__(self, make: Callable[[list[int]], AnswerReader], prompt: list[int]) -> None:
         """`make`: what reads a turn, behind these tokens."""
         self.answer_id = f"chatcmpl-{secrets.token_hex(16)}"
-        """What its client calls the answer. Whoever knows it may put results in, so it cannot be guessed; the id of a
-        request could be, and two requests may have the same."""
+        """The answer's id for its client. Knowing the id permits injections, so the id cannot be guessed; a request's
+        id could be, and may be used twice."""
         self._make = make
         self._reader = make(prompt)
         self._num_tokens_before = self._num_calls_before = 0
         self.call_ids: list[str] = []
         """Of all calls, in order."""
         self.coming: dict[str, list[int]] = {}
-        """By call, the tokens of a result that was sent and is not in the answer."""
+        """By call, the tokens of a result on its way into the answer."""
 
     @property
     def num_tokens(self) -> int:
@@ -70,7 +70,6 @@ class TurnsReader:
         return self._num_tokens_before + self._reader.num_tokens
 
     def push(self, output: SequenceOutput) -> TextDelta:
-        """The output's contribution."""
         if output.injected is None:
             return self._counted(self._reader.push(output))
         ending = SequenceOutput(request_id=output.request_id, new_token_ids=[], finish_reason=FinishReason.STOP)
@@ -81,7 +80,7 @@ class TurnsReader:
         return msgspec.structs.replace(rest, finish_reason=None, stop_reason=None, injected=output.injected)
 
     def _counted(self, delta: TextDelta) -> TextDelta:
-        """Calls have numbers of their own in the whole answer."""
+        """The delta with calls numbered over the whole answer."""
         if not delta.calls:
             return delta
         self.call_ids += [call.id for call in delta.calls if call.id is not None]
@@ -104,7 +103,7 @@ class InjectableAnswer:
         self._sent: set[str] = set()
 
     def check_call(self, tool_call_id: str) -> None:
-        """Raises `RequestError` for a call that the answer has not made, or whose result was sent."""
+        """Raises `RequestError` for an unknown call, or a second result."""
         calls = self._reader.call_ids
         if tool_call_id not in calls:
             there = f"it has made {', '.join(calls)}" if calls else "it has made none"
@@ -113,8 +112,8 @@ class InjectableAnswer:
             raise RequestError("tool_call_id", f"the result of {tool_call_id} was sent already", "result_was_sent")
 
     async def tokens(self, tool_call_id: str, content: str, prompts: PromptWorkers, max_model_len: int) -> list[int]:
-        """What a result is in the model's eyes, behind its turn so far. Raises `RequestError`, also for one that is
-        sure to have no room in the context."""
+        """Tokens of a result behind the current turn. Raises `RequestError`, also for a result without room in the
+        context."""
         mark = f"TURN{secrets.token_hex(16)}"
         chat = chat_fields(self._request)
         ids, num_tokens = await prompts.result(lambda shape: ResultJob(chat, tool_call_id, content, mark, shape))
@@ -123,7 +122,7 @@ class InjectableAnswer:
         return ids
 
     async def inject(self, tool_call_id: str, token_ids: list[int]) -> None:
-        """Returns when it is in the answer. Raises `Gone`, or what a client of the core does."""
+        """Returns once the result is in the answer. Raises `Gone`, or errors of the core's client."""
         self.check_call(tool_call_id)  # it may have been sent meanwhile
         self._sent.add(tool_call_id)
         self._reader.coming[tool_call_id] = token_ids

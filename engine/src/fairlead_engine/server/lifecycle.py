@@ -1,7 +1,7 @@
-"""From loading to gone: which phase the server is in, which requests run, and how it drains.
+"""From loading to gone: the server's phase, its running requests, and the drain.
 
-The drain contract of the fleet lives here. Knows neither signals nor HTTP. Called by `ServerProcess`,
-`Service` and the endpoints.
+The drain contract of the fleet lives here. Knows neither signals nor HTTP. Called by `ServerProcess`, `Service` and the
+endpoints.
 """
 
 import asyncio
@@ -21,7 +21,6 @@ class Phase(StrEnum):
     LOADING = "loading"
     """The core loads the model: not ready, takes no requests."""
     READY = "ready"
-    """Serves."""
     DRAINING = "draining"
     """Not ready, but still takes requests of clients that do not know yet."""
     REFUSING = "refusing"
@@ -31,7 +30,7 @@ class Phase(StrEnum):
 
 
 class Admission:
-    """A request that was taken. When a drain's time is over it is stopped, by whatever was attached to do so."""
+    """An admitted request, with a way to stop it at the end of a drain."""
 
     def __init__(self) -> None:
         self._stop: Callable[[EngineError], object] | None = None
@@ -44,7 +43,7 @@ class Admission:
             stop(self._error)
 
     def stop(self, error: EngineError) -> None:
-        """Ends the request, at once or as soon as there is something to stop."""
+        """Ends the request, at once or as soon as `attach` is called."""
         self._error = error
         if self._stop is not None:
             self._stop(error)
@@ -99,7 +98,7 @@ class Lifecycle:
         self._loaded.set()
 
     async def loaded(self, seconds: float) -> None:
-        """Returns when nothing is loaded any more, after `seconds` at the latest."""
+        """Returns once loading has ended, after `seconds` at the latest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._loaded.wait()
@@ -113,7 +112,7 @@ class Lifecycle:
 
     @contextmanager
     def admitted(self) -> Iterator[Admission]:
-        """Takes a request and keeps a drain waiting for it. Raises `NotReady` or `Draining` instead when it cannot."""
+        """Admits a request, which delays a drain. Raises `NotReady` or `Draining`."""
         self.check_accepting()
         admission = Admission()
         self._running.add(admission)

@@ -1,8 +1,8 @@
-"""`/metrics`: what this engine does, under our names and, where one exists, under the name vLLM gave the same figure.
+"""`/metrics`: figures of this engine, under our names and, where vLLM has the same figure, under vLLM's name, too.
 
-PeerFigures of the core are read from its newest load when scraped; figures of requests are observed here, and added to
-what the other HTTP processes of this engine have observed. Every metric of `SHARED` exists as `fairlead_engine_NAME`
-and as `vllm:NAME` with the same samples.
+Figures of the core are read from its newest load when scraped; figures of requests are observed here, and added to the
+observations of the engine's other HTTP processes. Every metric of `SHARED` exists as `fairlead_engine_NAME` and as
+`vllm:NAME` with the same samples.
 """
 
 from bisect import bisect_left
@@ -45,7 +45,7 @@ SHARED: dict[str, str] = {
     "request_queue_time_seconds": "From a request's arrival to the first step that computed some of it.",
     "request_success": "Sequences that ended, by the reason they ended for.",
 }
-"""Metrics that exist under both prefixes, and their help texts."""
+"""Help texts of metrics under both prefixes."""
 
 OWN: dict[str, str] = {
     "http_requests": "HTTP requests answered, by outcome.",
@@ -75,7 +75,7 @@ OWN: dict[str, str] = {
     "failed_checks": "Times the idle engine found its books of KV blocks wrong and emptied its prefix cache: a bug.",
     "malformed_dispatches": "Requests whose x-fairlead-dispatch header could not be read and was ignored.",
 }
-"""Metrics that exist under our prefix only, and their help texts."""
+"""Help texts of metrics under our prefix only."""
 
 _LATENCIES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 _TOKEN_LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -113,11 +113,11 @@ class Metrics:
         self._published.register(_WithAliases(self._everywhere))
 
     def watch(self, client: EngineClient, stream: EngineStream, info: EngineInfo) -> None:
-        """Adds the figures of a core that has started, and of those who follow it."""
+        """Adds the figures of a started core, and of its followers."""
         self._engine.register(_CoreFigures(client, stream, info, self._labels))
 
     def watch_connections(self, connections: Sized) -> None:
-        """Where a scrape reads how many connections there are."""
+        """Sets the collection of open connections, counted at each scrape."""
         self._connections.labels(**self._labels).set_function(lambda: len(connections))
 
     def show_draining(self, is_draining: bool) -> None:
@@ -133,7 +133,7 @@ class Metrics:
         self._first_token.observe(max(0.0, seconds))
 
     def tokens(self, num_tokens: int, seconds: float) -> None:
-        """`num_tokens` more tokens of a sequence came together, this long after the one before."""
+        """`num_tokens` more tokens of a sequence came together, this long after the previous one."""
         self._inter_token.observe(max(0.0, seconds) / num_tokens, num_tokens)
 
     def finished(self, reason: FinishReason, seconds: float) -> None:
@@ -154,7 +154,7 @@ class Metrics:
         return generate_latest(self._published)
 
     def observed(self) -> list[MetricSample]:
-        """What this process has observed of requests and connections."""
+        """This process's observations of requests and connections."""
         return [
             MetricSample(metric.name, sample.name, dict(sample.labels), sample.value, metric.type == "gauge")
             for metric in self._registry.collect()
@@ -180,8 +180,8 @@ class Metrics:
 
 
 class _TokenHistogram(Collector):
-    """A histogram for what is observed with every token, where prometheus-client's own takes three times as long as
-    making the token's text. Belongs to one event loop."""
+    """A histogram for observations per token, for which prometheus-client's own takes three times as long as making the
+    token's text. Belongs to one event loop."""
 
     def __init__(self, name: str, bounds: tuple[float, ...], labels: dict[str, str]) -> None:
         self._name = name
@@ -203,7 +203,7 @@ class _TokenHistogram(Collector):
 
 
 class _CoreFigures(Collector):
-    """The core's newest load as metrics, and what its followers are told."""
+    """The core's newest load and its followers as metrics."""
 
     def __init__(self, client: EngineClient, stream: EngineStream, info: EngineInfo, labels: dict[str, str]) -> None:
         self._client = client
@@ -212,28 +212,17 @@ class _CoreFigures(Collector):
         self._labels = labels
 
     def collect(self) -> Iterator[Metric]:
-        load = self._client.load
-        yield from (self._family(GaugeMetricFamily, name, value) for name, value in self._gauges(load).items())
-        yield from (self._family(CounterMetricFamily, name, value) for name, value in self._counters(load).items())
-        shape = {"block_size": str(self._info.block_size), "num_gpu_blocks": str(self._info.num_kv_blocks)}
-        labels = {**self._labels, **shape}
-        family = GaugeMetricFamily(OURS + "cache_config_info", SHARED["cache_config_info"], labels=list(labels))
-        family.add_metric(list(labels.values()), 1)
-        yield family
-        cost = GaugeMetricFamily(OURS + "step_cost_seconds", OWN["step_cost_seconds"], labels=[*self._labels, "term"])
+        load, info, gauge, counter = self._client.load, self._info, GaugeMetricFamily, CounterMetricFamily
+        yield from (self._family(gauge, name, [((), value)]) for name, value in self._gauges(load).items())
+        yield from (self._family(counter, name, [((), value)]) for name, value in self._counters(load).items())
+        shape = [((str(info.block_size), str(info.num_kv_blocks)), 1.0)]
+        yield self._family(gauge, "cache_config_info", shape, "block_size", "num_gpu_blocks")
         told = {**load.step_cost.seconds, "residual": load.step_cost.residual} if load.step_cost.is_known else {}
-        for term, seconds in told.items():
-            cost.add_metric([*self._labels.values(), term], seconds)
-        yield cost
-        start = GaugeMetricFamily(OURS + "start_seconds", OWN["start_seconds"], labels=[*self._labels, "stage"])
-        for stage, seconds in self._info.start_seconds.items():
-            start.add_metric([*self._labels.values(), stage], seconds)
-        yield start
-        name = "spec_decode_num_accepted_tokens_per_pos"
-        accepted = CounterMetricFamily(OURS + name, SHARED[name], labels=[*self._labels, "position"])
-        for position, number in enumerate(load.num_accepted_per_position):
-            accepted.add_metric([*self._labels.values(), str(position)], number)
-        yield accepted
+        yield self._family(gauge, "step_cost_seconds", [((term,), value) for term, value in told.items()], "term")
+        stages = [((stage,), seconds) for stage, seconds in info.start_seconds.items()]
+        yield self._family(gauge, "start_seconds", stages, "stage")
+        accepted = [((str(position),), number) for position, number in enumerate(load.num_accepted_per_position)]
+        yield self._family(counter, "spec_decode_num_accepted_tokens_per_pos", accepted, "position")
 
     def _gauges(self, load: EngineLoad) -> dict[str, float]:
         used = load.kv_blocks_total - load.kv_blocks_free
@@ -276,15 +265,21 @@ class _CoreFigures(Collector):
         }
 
     def _family(
-        self, kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, value: float
-    ) -> GaugeMetricFamily | CounterMetricFamily:
-        family = kind(OURS + name, SHARED.get(name) or OWN[name], labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        values: Iterable[tuple[tuple[str, ...], float]],
+        *more_labels: str,
+    ) -> Metric:
+        """`values`: each behind the values of `more_labels`."""
+        family = kind(OURS + name, SHARED.get(name) or OWN[name], labels=[*self._labels, *more_labels])
+        for labels, value in values:
+            family.add_metric([*self._labels.values(), *labels], value)
         return family
 
 
 def _add(metric: Metric, others: list[MetricSample]) -> None:
-    """Adds samples of the same family to those of a metric."""
+    """Adds samples of the same family to a metric's."""
     if not others:
         return
     values = {(each.name, frozenset(each.labels.items())): each.value for each in metric.samples}

@@ -148,8 +148,6 @@ class AdapterReply(msgspec.Struct, frozen=True):
 
 
 class AdapterEndpoints:
-    """Loading and unloading."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
 

@@ -1,6 +1,8 @@
-"""What the HTTP processes of one engine say to each other: messages on one Unix socket, open connections on another.
+"""The link between the HTTP processes of one engine: messages on one Unix socket, open connections on another, and how
+connections are shared out.
 
-The first of them has started the others, its peers. Knows bytes and file descriptors; not what is done with either.
+The first process has started the others, its peers. The system could share connections out as well (SO_REUSEPORT), by
+chance; connections waiting at a process that stops would then be lost.
 """
 
 import asyncio
@@ -18,8 +20,7 @@ Incoming = TypeVar("Incoming")
 
 _MAX_LINE = 2**20
 _CONNECTIONS_AT_ONCE = 32
-"""Connections taken in one round of the event loop: each takes a tenth of a millisecond to set up, which tokens wait
-for."""
+"""Connections taken in one round of the event loop: setting up each delays tokens by a tenth of a millisecond."""
 
 
 class PeerOrders(msgspec.Struct, frozen=True):
@@ -36,7 +37,7 @@ class PeerOrders(msgspec.Struct, frozen=True):
     connections_fd: int
     engine: EngineConfig
     server: ServerConfig
-    """With this process's share of what bounds all of them together."""
+    """With this process's share of bounds on all processes together."""
 
 
 # -- from the first process to a peer; the end of the line ends it -----------------------------------------------------
@@ -46,7 +47,7 @@ class Serve(msgspec.Struct, frozen=True, tag=True):
     """All processes are loaded: requests will come."""
 
     created: int
-    """When the model was loaded, as it is told to clients; Unix time."""
+    """When the model was loaded, for clients; Unix time."""
 
 
 class DrainPeer(msgspec.Struct, frozen=True, tag=True):
@@ -77,7 +78,7 @@ ToPeer = Serve | DrainPeer | Hurry | CoreLost | Ask
 
 
 class PeerLoaded(msgspec.Struct, frozen=True, tag=True):
-    """Its files are read, and the core has answered it."""
+    """The peer's files are read, and the core has answered it."""
 
 
 class NotLoaded(msgspec.Struct, frozen=True, tag=True):
@@ -88,13 +89,13 @@ class NotLoaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Closed(msgspec.Struct, frozen=True, tag=True):
-    """How many of the connections that it was given are closed."""
+    """Number of given connections that are closed."""
 
     num_connections: int
 
 
 class Seen(msgspec.Struct, frozen=True, tag=True):
-    """The loads from this report of the core on include a gateway's requests up to this number."""
+    """Loads from this report of the core on include a gateway's requests up to this number."""
 
     gateway: str
     number: int
@@ -117,7 +118,7 @@ class MetricSample(msgspec.Struct, frozen=True, array_like=True):
     labels: dict[str, str]
     value: float
     is_of_now: bool
-    """Whether it says nothing any more once its process has ended; others have counted."""
+    """Whether the sample means nothing after its process's end; False = a counter."""
 
 
 class PeerFigures(msgspec.Struct, frozen=True, tag=True):
@@ -126,14 +127,14 @@ class PeerFigures(msgspec.Struct, frozen=True, tag=True):
     num_running: int
     samples: list[MetricSample]
     awaited_seconds: float = 0.0
-    """How long the core has owed it an answer to what it has asked."""
+    """How long the core has owed the peer an answer."""
 
 
 FromPeer = PeerLoaded | NotLoaded | Closed | Seen | MalformedDispatch | Drained | PeerFigures
 
 
 class Line(Generic[Incoming]):
-    """One end of a line of messages, a JSON object each."""
+    """One end of a line of messages, one JSON object each."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, incoming: object) -> None:
         self._reader = reader
@@ -142,7 +143,7 @@ class Line(Generic[Incoming]):
 
     @classmethod
     async def over(cls, end: socket.socket, incoming: object) -> "Line[Incoming]":
-        """Over one end of a pair of sockets, on which messages of the type `incoming` come."""
+        """Over one end of a socket pair. `incoming`: the type of received messages."""
         reader, writer = await asyncio.open_unix_connection(sock=end, limit=_MAX_LINE)
         return cls(reader, writer, incoming)
 
@@ -152,7 +153,7 @@ class Line(Generic[Incoming]):
             self._writer.write(msgspec.json.encode(message) + b"\n")
 
     async def receive(self) -> Incoming | None:
-        """The next message; None at the end of the line, however it came."""
+        """The next message; None at the end of the line, however it ended."""
         try:
             text = await self._reader.readline()
         except ConnectionError:
@@ -165,7 +166,7 @@ class Line(Generic[Incoming]):
 
 
 class Passage:
-    """One end of the way on which open connections change their process."""
+    """One end of a socket over which open connections move to the other process."""
 
     def __init__(
         self,
@@ -173,8 +174,7 @@ class Passage:
         take: Callable[[socket.socket], object],
         missed: Callable[[], object] = lambda: None,
     ) -> None:
-        """`take` gets each connection that comes; `missed` is told of each for which there was no descriptor, which the
-        system then closes."""
+        """`take` gets each arriving connection; `missed` is told of each connection lost for lack of descriptors."""
         end.setblocking(False)
         self._end = end
         self._take = take
@@ -185,7 +185,7 @@ class Passage:
         asyncio.get_running_loop().add_reader(self._end, self._receive)
 
     def give(self, connection: socket.socket) -> bool:
-        """Gives the other process a connection, which this one then has to close; False where it cannot be given."""
+        """Gives the other process a connection, to be closed here afterwards; False if that failed."""
         try:
             socket.send_fds(self._end, [b"\0"], [connection.fileno()])
         except OSError:  # the passage is full, or its other end is gone
@@ -193,7 +193,6 @@ class Passage:
         return True
 
     def close(self) -> None:
-        """Takes no more."""
         asyncio.get_running_loop().remove_reader(self._end)
         self._end.close()
 
@@ -219,7 +218,7 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 32
 """Connections accepted in one round of the event loop."""
 _PAUSE_SECONDS = 1.0
-"""After the system refuses one for want of descriptors or memory."""
+"""Pause after the system has no descriptors or memory for a connection."""
 _WANT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -228,7 +227,7 @@ class HttpProcess(Protocol):
 
     @property
     def room(self) -> int:
-        """Connections that it may take beside those it has; it is given more only where all are full."""
+        """Number of further connections; a process without room gets one only if all are full."""
         ...
 
     def take(self, connection: socket.socket) -> bool:
@@ -245,7 +244,8 @@ class Here:
         adopt: Callable[[socket.socket], "asyncio.Task[bool]"],
         on_closed: Callable[[], object] = lambda: None,
     ) -> None:
-        """`adopt`: see `HttpServer`, which has to tell `closed` of each connection's end. `on_closed` is told, too."""
+        """`adopt`: as `HttpServer.adopt`. The server tells `closed` of each connection's end; `on_closed` hears of it,
+        too."""
         self.num_closed = 0
         self._num_taken = 0
         self._max_connections = max_connections
@@ -262,28 +262,26 @@ class Here:
         return True
 
     def missed(self) -> None:
-        """One that was given could not be taken, and is gone."""
+        """A connection was lost before it could be taken."""
         self._num_taken += 1
         self.closed()
 
     def closed(self) -> None:
-        """One connection less."""
         self.num_closed += 1
         self._on_closed()
 
 
 class Acceptor:
-    """Gives each connection to the place that has the most room."""
+    """Gives each connection to the process with the most room."""
 
     def __init__(self, listener: socket.socket, places: Callable[[], Sequence[HttpProcess]]) -> None:
-        """`places`: those that serve now, at least one of which takes anything."""
+        """`places`: processes that serve now; at least one takes any connection."""
         listener.setblocking(False)
         self._listener = listener
         self._places = places
         self._pause: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
-        """Begins to accept."""
         self._pause = None
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 

@@ -1,7 +1,7 @@
 """One of several HTTP processes of an engine, but not the first: `python -m fairlead_engine.server.peer_process`.
 
-Started by `Peers` and by nobody else. It takes requests on connections that the first process gives it, is a client of
-the core by itself, and passes on what only the first can answer. It ends when the first says so, or with it.
+Started by `Peers` alone. It takes requests on connections from the first process, is a client of the core by itself,
+and relays questions that only the first process can answer. It ends on the first process's order, or with it.
 """
 
 import asyncio
@@ -19,27 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fairlead_engine.core.socket_client import SocketClient
 from fairlead_engine.errors import EngineDead, EngineError
 from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
+from fairlead_engine.server import peer_link
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.http_server import make_http_server, settle_garbage
-from fairlead_engine.server.peer_link import (
-    Ask,
-    Closed,
-    CoreLost,
-    Drained,
-    DrainPeer,
-    Here,
-    Hurry,
-    Line,
-    MalformedDispatch,
-    NotLoaded,
-    Passage,
-    PeerFigures,
-    PeerLoaded,
-    PeerOrders,
-    Seen,
-    Serve,
-    ToPeer,
-)
 from fairlead_engine.server.refusals import refusal
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
@@ -52,7 +34,7 @@ from fairlead_protocol.logs import configure_logging
 from fairlead_protocol.messages import HEADER_REQUEST_ID, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS
 
 CONTROL_PATHS = frozenset({"/health", "/ready", "/metrics", PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS})
-"""Life, load and blocks of the engine, which the first process knows."""
+"""Paths about the engine's health, load and blocks, known to the first process."""
 _LIMITS = TimeLimits(connect=5.0, first_byte=60.0, silence=60.0)
 _OWN_HEADERS = frozenset({b"transfer-encoding", b"date", b"keep-alive"})
 """Each hop has its own of these."""
@@ -66,7 +48,7 @@ class ControlRelay:
     """ASGI in front of a peer's application."""
 
     def __init__(self, app: ASGIApp, give: Give) -> None:
-        """`give` gets the first process's end of each new connection to it."""
+        """`give` hands the other end of each new connection to the first process."""
         self._app = app
         self._give = give
         self._http = HttpClient(connect=self._connect)
@@ -91,7 +73,7 @@ class ControlRelay:
         self._http.close()
 
     async def _answer(self, scope: Scope, send: Send) -> None:
-        """What a body may say, nobody here reads. A HEAD is asked as the GET it stands for, whose body is left."""
+        """Relays without the request's body. A HEAD is relayed as a GET, and the reply's body dropped."""
         is_head = scope["method"] == "HEAD"
         method = "GET" if is_head else scope["method"]
         target = scope["raw_path"].decode("latin-1")
@@ -118,7 +100,7 @@ class ControlRelay:
         await send({"type": "http.response.body", "body": b""})
 
     async def _connect(self, origin: Origin, limit: float) -> Connection:
-        """A connection to the first process, which gets its end by hand."""
+        """A connection whose other end is given to the first process."""
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:  # this process may open no more files
@@ -147,30 +129,34 @@ log = logging.getLogger(__name__)
 class PeerProcess:
     """Serves until its line to the first process ends."""
 
-    def __init__(self, orders: PeerOrders) -> None:
+    def __init__(self, orders: peer_link.PeerOrders) -> None:
         self._orders = orders
         self._client = SocketClient(orders.core_address)
         self._service = Service(
             orders.engine.name, self._client, orders.server, place=orders.place, num_places=orders.num_places
         )
         limit = orders.server.max_connections
-        self._here = Here(limit, lambda connection: self._http.adopt(connection), self._tell_closed_soon)
-        self._passage = Passage(socket.socket(fileno=orders.connections_fd), self._here.take, self._missed)
+        self._here = peer_link.Here(limit, lambda connection: self._http.adopt(connection), self._tell_closed_soon)
+        self._passage = peer_link.Passage(socket.socket(fileno=orders.connections_fd), self._here.take, self._missed)
         self._relay = ControlRelay(build_app(self._service), self._passage.give)
         metrics = self._service.metrics
         self._http = make_http_server(self._relay, metrics, limit, self._here.closed)
         metrics.watch_connections(self._http.server_state.connections)
         self._model: tuple[ModelFiles, EngineInfo] | None = None
         self._tells_closed = False
-        self._line: Line[ToPeer] | None = None
+        self._line: peer_link.Line[peer_link.ToPeer] | None = None
 
     async def serve(self) -> None:
         """Loads, then does what it is told."""
-        line: Line[ToPeer] = await Line.over(socket.socket(fileno=self._orders.messages_fd), ToPeer)
+        line: peer_link.Line[peer_link.ToPeer] = await peer_link.Line.over(
+            socket.socket(fileno=self._orders.messages_fd), peer_link.ToPeer
+        )
         self._line = line
         dispatches = self._service.stream.dispatches
-        dispatches.on_seen = lambda gateway, number: line.send(Seen(gateway, number, self._client.num_reports))
-        dispatches.on_malformed = lambda: line.send(MalformedDispatch())
+        dispatches.on_seen = lambda gateway, number: line.send(
+            peer_link.Seen(gateway, number, self._client.num_reports)
+        )
+        dispatches.on_malformed = lambda: line.send(peer_link.MalformedDispatch())
         http = asyncio.create_task(self._http.serve(sockets=[]))
         others = [asyncio.create_task(self._load(line)), asyncio.create_task(self._tell_drained(line))]
         try:
@@ -187,44 +173,44 @@ class PeerProcess:
             self._service.close()
             await self._client.close()
 
-    async def _load(self, line: Line[ToPeer]) -> None:
+    async def _load(self, line: peer_link.Line[peer_link.ToPeer]) -> None:
         reading = self._service.load(Path(self._orders.folder))
         try:
             info, files = await asyncio.gather(self._client.start(), reading)
         except EngineError as error:
-            line.send(NotLoaded(**error.to_dict()))
+            line.send(peer_link.NotLoaded(**error.to_dict()))
         else:
             self._model = files, info
-            line.send(PeerLoaded())
+            line.send(peer_link.PeerLoaded())
 
-    async def _tell_drained(self, line: Line[ToPeer]) -> None:
+    async def _tell_drained(self, line: peer_link.Line[peer_link.ToPeer]) -> None:
         await self._service.lifecycle.stopped.wait()
-        line.send(Drained())
+        line.send(peer_link.Drained())
 
-    def _obey(self, message: ToPeer, line: Line[ToPeer]) -> None:
+    def _obey(self, message: peer_link.ToPeer, line: peer_link.Line[peer_link.ToPeer]) -> None:
         lifecycle = self._service.lifecycle
         match message:
-            case Serve(created):
+            case peer_link.Serve(created):
                 assert self._model is not None  # it has said so
                 settle_garbage()
                 self._service.ready(*self._model, created)
                 self._passage.open()
-            case DrainPeer(grace_seconds, timeout_seconds):
+            case peer_link.DrainPeer(grace_seconds, timeout_seconds):
                 lifecycle.drain(grace_seconds=grace_seconds, timeout_seconds=timeout_seconds)
-            case Hurry():
+            case peer_link.Hurry():
                 lifecycle.hurry()
-            case CoreLost(text):
+            case peer_link.CoreLost(text):
                 self._client.lost(text)
-            case Ask():
+            case peer_link.Ask():
                 observed = self._service.metrics.observed()
-                line.send(PeerFigures(lifecycle.num_running, observed, self._client.step_age_seconds))
+                line.send(peer_link.PeerFigures(lifecycle.num_running, observed, self._client.step_age_seconds))
 
     def _missed(self) -> None:
         log.warning("a connection is lost: this process may open no more files")
         self._here.missed()
 
     def _tell_closed_soon(self) -> None:
-        """Connections that end in one round of the event loop are told together."""
+        """Reports all connections that end in one round of the event loop together."""
         if not self._tells_closed:
             self._tells_closed = True
             asyncio.get_running_loop().call_soon(self._tell_closed)
@@ -232,13 +218,13 @@ class PeerProcess:
     def _tell_closed(self) -> None:
         self._tells_closed = False
         if self._line is not None:
-            self._line.send(Closed(self._here.num_closed))
+            self._line.send(peer_link.Closed(self._here.num_closed))
 
 
 def main() -> int:
     """Serves by the orders on standard input; returns the exit status."""
     leave_signals_to_parent()
-    orders = msgspec.json.decode(read_orders(), type=PeerOrders)
+    orders = msgspec.json.decode(read_orders(), type=peer_link.PeerOrders)
     die_with(orders.parent_pid)
     configure_logging(orders.server.log_level, orders.server.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

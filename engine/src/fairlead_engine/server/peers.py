@@ -1,7 +1,7 @@
-"""The other HTTP processes of an engine, as the first one, which has started them, knows them.
+"""The other HTTP processes of an engine, from the view of the first, their parent.
 
-The first owns the core, the listening socket, lifecycle, metrics and the engine's stream. It gives its peers
-connections, tells them when to drain, and adds up what they have counted. What a peer does is `peer_process`.
+The first process owns the core, the listening socket, lifecycle, metrics and the engine's stream. It gives its peers
+connections, tells them when to drain, and adds up their counts. A peer's own side is `peer_process`.
 """
 
 import asyncio
@@ -22,54 +22,37 @@ from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineError, PeerLost, StartError, start_error
 from fairlead_engine.machine.child_process import described_end, give_orders
+from fairlead_engine.server import peer_link
 from fairlead_engine.server.engine_stream import EngineStream
-from fairlead_engine.server.peer_link import (
-    Ask,
-    Closed,
-    CoreLost,
-    Drained,
-    DrainPeer,
-    FromPeer,
-    Hurry,
-    Line,
-    MalformedDispatch,
-    MetricSample,
-    NotLoaded,
-    Passage,
-    PeerFigures,
-    PeerLoaded,
-    PeerOrders,
-    Seen,
-    Serve,
-)
+from fairlead_engine.server.service import Siblings
 
 log = logging.getLogger(__name__)
 
 MODULE = "fairlead_engine.server.peer_process"
 _ANSWER_SECONDS = 1.0
-"""A peer that does not say in this time what it has counted is taken by its last word."""
+"""Wait for a peer's counts; after it, the last counts are used."""
 _BEAT_SECONDS = 2.0
-"""So often each is asked, in case it hangs."""
+"""Between two requests for a peer's counts, which show whether the peer hangs."""
 _SILENT_SECONDS = 5.0
-"""A peer that has not answered for so long gets no more connections, and at the end no more time."""
+"""Silence after which a peer gets no more connections, and at the end is killed instead of awaited."""
 _AWAITED_SECONDS = 1.0
-"""A core that owes a peer an answer for so long is asked for one: the first hears of steps, and of a core that hangs
-between them nothing."""
+"""A core that owes a peer an answer for longer is pinged: the first process hears of steps, but not of a core that
+hangs between two steps."""
 _STOP_SECONDS = 10.0
-"""A peer that does not end in this time is killed."""
+"""Time for a peer to end before it is killed."""
 _MARGIN_SECONDS = 3.0
-"""After the end of a drain's time a peer that has not said that it is done is no longer waited for."""
+"""Patience with a peer beyond the end of a drain's time."""
 
 
 def share(config: ServerConfig, place: int) -> ServerConfig:
-    """The settings of one of the processes, as if it were alone: what bounds them together is divided among them."""
+    """Settings of one process, as if it were alone: bounds on all processes together are divided by their number."""
     number = config.api_servers
     connections = config.max_connections // number + (place < config.max_connections % number)
     bodies = max(config.max_body_bytes, config.max_partial_body_bytes // number)
     return replace(config, api_servers=1, max_connections=connections, max_partial_body_bytes=bodies)
 
 
-class Peers:
+class Peers(Siblings):
     """All of them; where the engine has one process, none."""
 
     def __init__(
@@ -80,8 +63,8 @@ class Peers:
         take_control: Callable[[socket.socket], object],
         on_lost: Callable[[], object],
     ) -> None:
-        """`take_control` gets connections on which peers ask for what only this process knows. `on_lost` is called when
-        the first of them has died."""
+        """`take_control` gets connections on which peers ask the first process. `on_lost` is called at the first death
+        of a peer."""
         self.error: EngineError | None = None
         """Why the engine has to end."""
         self._client = client
@@ -94,7 +77,7 @@ class Peers:
         self._patience: asyncio.TimerHandle | None = None
 
     async def start(self, engine: EngineConfig, server: ServerConfig, folder: Path) -> None:
-        """Starts them, for a core that is being started; returns when all are loaded. Raises `StartError`."""
+        """Starts the peers of a core that is starting; returns when all are loaded. Raises `StartError`."""
         if server.api_servers == 1:
             return
         for index, address in enumerate(self._client.peer_addresses):
@@ -105,7 +88,7 @@ class Peers:
         self._client.all_connected()
 
     def serve(self, created: int) -> None:
-        """They begin to take requests for a model that was loaded then."""
+        """Lets the peers take requests. `created`: Unix time at which the model was loaded."""
         for peer in self.present:
             peer.serve(created)
         if self._peers:
@@ -113,12 +96,12 @@ class Peers:
 
     @property
     def present(self) -> "Sequence[Peer]":
-        """Those that are alive."""
+        """Peers that are alive."""
         return [peer for peer in self._peers if peer.is_alive]
 
     @property
     def places(self) -> "Sequence[Peer]":
-        """Those that take connections."""
+        """Peers that take connections."""
         return [peer for peer in self._peers if peer.is_serving and peer.silent_seconds < _SILENT_SECONDS]
 
     @property
@@ -134,32 +117,31 @@ class Peers:
             return None
         return f"HTTP process {silent.place} of this engine has not answered for {silent.silent_seconds:.0f} s"
 
-    def samples(self) -> Iterator[MetricSample]:
-        """What they have observed, when they were last asked; those that have died, too, but for what was of then."""
+    def samples(self) -> Iterator[peer_link.MetricSample]:
+        """Observations of all peers when last asked; of dead peers, counters alone."""
         for peer in self._peers:
             yield from peer.figures.samples
 
     def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
-        self._tell(DrainPeer(grace_seconds, timeout_seconds))
+        self._tell(peer_link.DrainPeer(grace_seconds, timeout_seconds))
         self._wait_at_most(grace_seconds + timeout_seconds)
 
     def hurry(self) -> None:
-        """Ends a drain now."""
-        self._tell(Hurry())
+        self._tell(peer_link.Hurry())
         self._wait_at_most(0.0)
 
     def core_lost(self, message: str) -> None:
-        """The core is gone, which it may not have been able to say itself."""
-        self._tell(CoreLost(message))
+        """Tells the peers that the core is gone."""
+        self._tell(peer_link.CoreLost(message))
 
     async def drained(self) -> None:
-        """Returns when nothing runs in any of them; one that has not begun to serve has nothing to finish."""
+        """Returns when no peer runs a request; a peer that does not serve yet has none."""
         for peer in self._peers:
             if peer.is_serving:
                 await peer.drained.wait()
 
     async def stop(self) -> None:
-        """Ends them, behind the answers that are written already."""
+        """Ends the peers after the answers that are written already."""
         self._is_stopping = True
         for timer in (self._beat, self._patience):
             if timer is not None:
@@ -174,7 +156,7 @@ class Peers:
         self._beat = asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._on_beat)
 
     def _wait_at_most(self, seconds: float) -> None:
-        """For the end of a drain, which does not last longer when it is asked for again."""
+        """Bounds the wait for a drain's end; a repeated drain does not extend it."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + seconds + _MARGIN_SECONDS
         if self._patience is not None:
@@ -194,7 +176,7 @@ class Peers:
             peer.tell(message)
 
     def _lost(self, peer: "Peer", how: str) -> None:
-        """A process has ended, and nobody had told it to."""
+        """A peer has ended without being told to."""
         if self._is_stopping:
             return
         error = PeerLost(f"HTTP process {peer.place} of this engine has died: {how}")
@@ -206,7 +188,7 @@ class Peers:
 
 
 class Peer:
-    """One of them: a process, what it is told and what it has said."""
+    """One peer: its process, and the messages to and from it."""
 
     def __init__(
         self,
@@ -217,11 +199,11 @@ class Peer:
     ) -> None:
         self.place = place
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails with the `StartError` that keeps it from being so."""
+        """Fails with the `StartError` that prevents loading."""
         self.drained = asyncio.Event()
         """It has finished, or is gone."""
         self.is_serving = False
-        self.figures = PeerFigures(0, [])
+        self.figures = peer_link.PeerFigures(0, [])
         """The last that it told."""
         self._stream = stream
         self._take_control = take_control
@@ -231,8 +213,8 @@ class Peer:
         self._asked: deque[asyncio.Future[None]] = deque()  # an answer each, in this order
         self._asked_at: float | None = None  # monotonic seconds; None = it owes no answer
         self._process: Process | None = None
-        self._line: Line[FromPeer] | None = None
-        self._passage: Passage | None = None
+        self._line: peer_link.Line[peer_link.FromPeer] | None = None
+        self._passage: peer_link.Passage | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -245,8 +227,8 @@ class Peer:
         """Starts the process, with these settings; `loaded` tells the rest."""
         self._max_connections = server.max_connections
         ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
-        self._line = await Line.over(ours[0], FromPeer)
-        self._passage = Passage(ours[1], self._take_control)
+        self._line = await peer_link.Line.over(ours[0], peer_link.FromPeer)
+        self._passage = peer_link.Passage(ours[1], self._take_control)
         self._passage.open()
         descriptors = [end.fileno() for end in theirs]
         command = [sys.executable, "-P", "-m", MODULE]
@@ -254,7 +236,7 @@ class Peer:
         for end in theirs:
             end.close()
         messages_fd, connections_fd = descriptors
-        orders = PeerOrders(
+        orders = peer_link.PeerOrders(
             parent_pid=os.getpid(),
             place=self.place,
             num_places=num_places,
@@ -272,7 +254,7 @@ class Peer:
         ]
 
     def serve(self, created: int) -> None:
-        self.tell(Serve(created))
+        self.tell(peer_link.Serve(created))
         self.is_serving = True
 
     def tell(self, message: msgspec.Struct) -> None:
@@ -309,7 +291,6 @@ class Peer:
         return True
 
     async def stop(self) -> None:
-        """Ends it."""
         self.is_serving = False
         if self._line is not None:
             self._line.close()
@@ -329,22 +310,22 @@ class Peer:
         if not self.loaded.cancel() and not self.loaded.cancelled():
             self.loaded.exception()  # nobody may have asked for it
 
-    async def _listen(self, line: Line[FromPeer]) -> None:
+    async def _listen(self, line: peer_link.Line[peer_link.FromPeer]) -> None:
         while (message := await line.receive()) is not None:
             match message:
-                case PeerLoaded():
+                case peer_link.PeerLoaded():
                     self._is_loaded()
-                case NotLoaded(reason, text):
+                case peer_link.NotLoaded(reason, text):
                     self._is_loaded(start_error(reason, text))
-                case Closed(num_connections):
+                case peer_link.Closed(num_connections):
                     self._num_closed = num_connections
-                case Seen(gateway, number, report):
+                case peer_link.Seen(gateway, number, report):
                     self._stream.seen_elsewhere(gateway, number, report)
-                case MalformedDispatch():
+                case peer_link.MalformedDispatch():
                     self._stream.dispatches.num_malformed += 1
-                case Drained():
+                case peer_link.Drained():
                     self.drained.set()
-                case PeerFigures():
+                case peer_link.PeerFigures():
                     self.figures = message
                     self._asked_at = None
                     if self._asked:
@@ -355,7 +336,7 @@ class Peer:
         self.is_serving = False
         await asyncio.wait([self._tasks[0]])  # its last words
         self._is_loaded(PeerLost(f"HTTP process {self.place} of this engine could not start: {how}"))
-        self.figures = PeerFigures(0, [sample for sample in self.figures.samples if not sample.is_of_now])
+        self.figures = peer_link.PeerFigures(0, [sample for sample in self.figures.samples if not sample.is_of_now])
         for answer in self._asked:
             _settle(answer)
         self.drained.set()
@@ -365,7 +346,7 @@ class Peer:
         """What is done once it has answered."""
         self._asked_at = self._asked_at or time.monotonic()
         self._asked.append(asyncio.get_running_loop().create_future())
-        self.tell(Ask())
+        self.tell(peer_link.Ask())
         return self._asked[-1]
 
     def _is_loaded(self, error: StartError | PeerLost | None = None) -> None:

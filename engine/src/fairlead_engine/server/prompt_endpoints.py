@@ -28,19 +28,9 @@ from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Choice, Generation, OutputReader
 from fairlead_engine.server.prompts import check_without_soft_prompt, checked_prompts, given_prompts
 from fairlead_engine.server.request_body import decode
-from fairlead_engine.server.sampling import with_grammar
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
-from fairlead_engine.types import (
-    Grammar,
-    Injectable,
-    Kind,
-    Pooling,
-    Reading,
-    SamplingParams,
-    SequenceOutput,
-    ThinkingBudget,
-)
+from fairlead_engine.types import Injectable, Kind, Pooling, Reading, SamplingParams, SequenceOutput
 from fairlead_protocol.messages import HEADER_CACHED_TOKENS, HEADER_DISPATCH
 from fairlead_protocol.prompts import EncodedPrompt, PairPrompts, PromptFields
 
@@ -87,16 +77,14 @@ class PromptEndpoint(ABC, Generic[Request]):
                 encoded = await self._prompts(request, model, images, size)
                 prompts = [prompt.token_ids for prompt in encoded]
                 self._service.check_scores(request, prompts, sampling)
-                if (kept_to := await self.grammar(request, prompts, model)) is not None:
-                    sampling = with_grammar(sampling, kept_to)
-                if (budget := await self.thinking(request, prompts, model)) is not None:
-                    sampling = msgspec.structs.replace(sampling, thinking=budget)
+                sampling = await self.constrained(sampling, request, prompts, model)
+                pooling, reading = self.pooling(request, model)
                 choices = self._service.choices(
                     request,
                     encoded,
                     sampling,
-                    pooling=self.pooling(request, model),
-                    reading=self.reading(model),
+                    pooling=pooling,
+                    reading=reading,
                     make_reader=lambda prompt: self.reader(request, prompt, sampling, model),
                     request_id=exchange.request_id,
                     arrival_time=arrival_time,
@@ -134,29 +122,23 @@ class PromptEndpoint(ABC, Generic[Request]):
         """Images for the model; raises `RequestError`."""
         return []
 
-    async def grammar(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
-        """Grammar of the answer, if any; raises `RequestError`."""
-        return None
-
-    async def thinking(self, request: Request, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
-        """Bound on the reasoning of answers; None = no bound."""
-        return None
+    async def constrained(
+        self, sampling: SamplingParams, request: Request, prompts: list[list[int]], model: ServedModel
+    ) -> SamplingParams:
+        """The parameters with the answer's grammar and bound on reasoning, if any; raises `RequestError`."""
+        return sampling
 
     def generation(self, request: Request, choices: list[Choice], on_sent: Callable[[int], None]) -> Generation:
         """Runs the choices; raises `RequestError`."""
         return Generation(self._service.client, choices, self._service.metrics, on_sent)
 
-    def pooling(self, request: Request, model: ServedModel) -> Pooling | None:
-        """How one vector is made of the hidden states; None = text is generated."""
-        return None
+    def pooling(self, request: Request, model: ServedModel) -> tuple[Pooling | None, Reading]:
+        """How one vector is made of the hidden states (None = text is generated), and how the result of the vector."""
+        return None, Reading.UNIT
 
     def injectable(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Injectable | None:
         """Places in the answer where tokens may be injected; None = nowhere."""
         return None
-
-    def reading(self, model: ServedModel) -> Reading:
-        """How the pooled vector is turned into the result."""
-        return Reading.UNIT
 
     @abstractmethod
     async def sampling(self, request: Request, model: ServedModel) -> SamplingParams:
@@ -211,8 +193,8 @@ class ReadingEndpoint(PromptEndpoint[Read]):
     async def sampling(self, request: Read, model: ServedModel) -> SamplingParams:
         return SamplingParams(max_tokens=0)
 
-    def pooling(self, request: Read, model: ServedModel) -> Pooling:
-        return model.info.task.pooling
+    def pooling(self, request: Read, model: ServedModel) -> tuple[Pooling, Reading]:
+        return model.info.task.pooling, Reading.LABELS
 
     def fields(self, request: Read, model: ServedModel) -> PromptFields:
         check_without_soft_prompt(request, model)
@@ -254,11 +236,8 @@ class EmbeddingEndpoint(ReadingEndpoint[schemas.EmbeddingRequest]):
                 "pooling = 'cls' is of no use here: this model's first token sees none of the others; leave it out",
             )
 
-    def pooling(self, request: schemas.EmbeddingRequest, model: ServedModel) -> Pooling:
-        return Pooling(request.pooling or model.info.task.pooling)
-
-    def reading(self, model: ServedModel) -> Reading:
-        return model.info.task.reading
+    def pooling(self, request: schemas.EmbeddingRequest, model: ServedModel) -> tuple[Pooling, Reading]:
+        return Pooling(request.pooling or model.info.task.pooling), model.info.task.reading
 
     def told(self, request: schemas.EmbeddingRequest, model: ServedModel, vectors: list[bytes]) -> dict[str, Any]:
         return {"object": "list", "data": written(vectors, request.encoding_format)}
@@ -269,8 +248,8 @@ class ComparingEndpoint(ReadingEndpoint[Comparing]):
 
     kind = Kind.SCORE
 
-    def reading(self, model: ServedModel) -> Reading:
-        return Reading.LABELS if model.info.task.joins_pairs else Reading.UNIT
+    def pooling(self, request: Comparing, model: ServedModel) -> tuple[Pooling, Reading]:
+        return model.info.task.pooling, Reading.LABELS if model.info.task.joins_pairs else Reading.UNIT
 
     def scores(self, request: Comparing, model: ServedModel, vectors: list[bytes]) -> list[float]:
         """The score of each pair."""
@@ -310,9 +289,6 @@ class ClassifyEndpoint(ReadingEndpoint[schemas.ClassifyRequest]):
 
     schema = schemas.ClassifyRequest
     kind = Kind.CLASSIFY
-
-    def reading(self, model: ServedModel) -> Reading:
-        return Reading.LABELS
 
     def told(self, request: schemas.ClassifyRequest, model: ServedModel, vectors: list[bytes]) -> dict[str, Any]:
         labels, data = model.info.task.labels, []

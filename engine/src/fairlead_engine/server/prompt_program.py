@@ -1,7 +1,7 @@
 """A model's tokenizer and chat template as the program of a process (`fairlead_protocol.workers`), and its jobs.
 
-Jobs come from the HTTP process as what Python marshals: JSON of any depth, without a copy in between. Answers go to it
-as MessagePack: they are read by a process that runs nothing of a model's.
+Jobs come from the HTTP process in Python's marshal format: JSON of any depth, without a copy. Answers are MessagePack,
+as their reader trusts nothing of a model's.
 """
 
 import marshal
@@ -29,7 +29,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Files(msgspec.Struct, array_like=True, frozen=True):
-    """What a tokenizer is made of: a model's folder or file, or what is in it."""
+    """Source of a tokenizer: a model's folder or file, or its content."""
 
     path: str | None = None
     tokenizer_json: str = ""
@@ -51,8 +51,8 @@ class ModelShape(NamedTuple):
 
 
 class PromptsJob(NamedTuple):
-    """Make tokens of a request's prompts. The answer is `list[tuple[str, Ids, int | None]]`: each one's place in the
-    request, and it."""
+    """Make tokens of a request's prompts. The answer is `list[tuple[str, Ids, int | None]]`: place in the request, ids,
+    and start of a second text."""
 
     fields: PromptFields
     shape: ModelShape
@@ -65,14 +65,14 @@ class TextsJob(NamedTuple):
 
 
 class ResultJob(NamedTuple):
-    """Make tokens of a tool's result behind the turn of the model that has called it. The answer is `tuple[Ids, int]`:
-    no ids and the least number of tokens, where that is more than the context."""
+    """Make tokens of a tool's result behind the calling turn. The answer is `tuple[Ids, int]`; a result beyond the
+    context has no ids, but its least number of tokens."""
 
     chat: ChatPrompt
     tool_call_id: str
     content: str
     mark: str
-    """What the model has written, in no text of a client."""
+    """Stands for the model's turn so far; occurs in no client's text."""
     shape: ModelShape
 
 
@@ -83,7 +83,7 @@ class DecodeJob(NamedTuple):
 
 
 class FormatsJob(NamedTuple):
-    """Which formats a model writes its calls and its reasoning in: the answer is their names (`choose_names`)."""
+    """Determine the formats of a model's calls and reasoning; the answer is their names (`choose_names`)."""
 
     tool_call_parser: str
     reasoning_parser: str
@@ -116,7 +116,7 @@ def _read(message: bytes) -> Job:
 
 
 def make(payload: bytes) -> tuple[bytes, Handler]:
-    """Of `Files`. It tells why they cannot be used, as `EngineError.to_dict` has it, or nothing."""
+    """Program for `Files`. Its first answer is their problem, as of `EngineError.to_dict`, or None."""
     return _made(payload, may_quicken=True)
 
 
@@ -148,8 +148,6 @@ def _nothing(message: bytes, takes_long: bool) -> bytes:
 
 
 class PromptProgram:
-    """Does the jobs."""
-
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         self._tokenizer = tokenizer
         self._least = LeastTokens(tokenizer)
@@ -159,9 +157,7 @@ class PromptProgram:
         """The pair of a refusal and the answer."""
         try:
             return _encode((None, self._done(_read(message))))
-        except PromptError as error:
-            return _encode((_told(error.field, error.message, error.code), None))
-        except RequestError as error:
+        except (PromptError, RequestError) as error:
             return _encode((_told(error.field, error.message, error.code), None))
 
     def _done(self, job: Job) -> Any:
@@ -207,8 +203,8 @@ class PromptProgram:
 def encoded_prompts(
     fields: PromptFields, tokenizer: PromptTokenizer, least: LeastTokens, max_model_len: int
 ) -> list[tuple[str, EncodedPrompt]]:
-    """Each prompt of a request: its place there, and it. Raises `PromptError`; none is tokenised where one of them is
-    sure to be too long."""
+    """Each prompt of a request, with its place there. Raises `PromptError`, before tokenising if a prompt is certainly
+    too long."""
     parts = fields.parts(tokenizer)
     for part in parts:
         part.check_length(least, max_model_len)
@@ -224,7 +220,7 @@ def unpacked(ids: Ids) -> list[int]:
 
 
 def _behind_turn(job: ResultJob, tokenizer: PromptTokenizer) -> str:
-    """What the template writes of a result, from the end of the turn so far to the beginning of the next."""
+    """The template's text for a result, from the end of the current turn to the beginning of the next."""
     chat = job.chat
     turn: list[Mapping[str, Any]] = [
         {"role": "assistant", "content": job.mark},

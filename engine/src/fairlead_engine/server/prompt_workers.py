@@ -1,8 +1,8 @@
-"""Tokenising, as the HTTP process asks for it: a model's tokenizer and chat template are in processes of their own.
+"""Tokenising for the HTTP process: a model's tokenizer and chat template run in processes of their own.
 
-They come with models and are programs: each of those processes is ended when it takes more than it may, and then the
-request that made it do so is refused, and nobody else's. Unlike a gateway an engine never gives its tokenizer up: there
-is nobody else who could do the work, and what takes a moment waits for nothing.
+They come with models and are programs: a process that exceeds its limits is ended, and only the request behind it is
+refused. Unlike a gateway, an engine never gives its tokenizer up, as nobody else could do the work. Quick jobs wait for
+nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,21 +12,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, NotReady, RequestError, start_error
-from fairlead_engine.server.prompt_program import (
-    DecodeJob,
-    Files,
-    FormatsJob,
-    Ids,
-    Job,
-    ModelShape,
-    PromptsJob,
-    Refusal,
-    ResultJob,
-    TextsJob,
-    packed,
-    unpacked,
-    written,
-)
+from fairlead_engine.server import prompt_program
+from fairlead_engine.server.prompt_program import Files, Ids, ModelShape, ResultJob, packed, unpacked
 from fairlead_engine.server.workers import PROMPT_PROGRAM, tried
 from fairlead_engine.types import SamplingParams
 from fairlead_protocol.prompts import EncodedPrompt, PromptFields
@@ -36,10 +23,10 @@ from fairlead_protocol.workers.pool import GivenUp, Workers
 from fairlead_protocol.workers.root import WorkerRoot
 
 QUICK_BYTES = 24 * 1024
-"""Jobs of this size go through the process that others wait for, in some ten milliseconds."""
+"""Largest job for the quick process: some ten milliseconds."""
 _LIMITS = Limits(load_seconds=20.0, most_bytes=8 * 2**20)
 _TRIES = 50
-"""To load what is ended again and again by the system."""
+"""Tries to load a process that the system ends repeatedly."""
 
 Result = TypeVar("Result")
 Encode = Callable[[str], list[int]]
@@ -56,7 +43,7 @@ class Asked(Protocol):
 
 
 MakeAsked = Callable[[bytes, int], Asked]
-"""Of the program's payload and the bytes of the files that it reads."""
+"""Of the program's payload, and the bytes of its files."""
 
 
 class PromptWorkers:
@@ -78,7 +65,7 @@ class PromptWorkers:
         )
 
     async def load(self, path: Path) -> None:
-        """Of a model's folder or file, before anything else in this process looks at it. Raises ModelLoadError."""
+        """Loads a model's folder or file, before this process itself reads it. Raises ModelLoadError."""
         tokenizer = path / "tokenizer.json" if path.is_dir() else path
         num_bytes = tokenizer.stat().st_size if tokenizer.is_file() and path.is_dir() else 64 * 2**20
         self._asked = self._make(msgspec.msgpack.encode(Files(str(path))), num_bytes)
@@ -97,7 +84,7 @@ class PromptWorkers:
         raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, text)
 
     def serve(self, files: Files, shape: ModelShape) -> None:
-        """`files`: what is loaded when it is first needed, where nothing has been. `shape`: of the model."""
+        """`files`: loaded at the first need, unless `load` was called. `shape`: of the model."""
         self._shape = shape
         if self._asked is None:
             self._asked = self._make(msgspec.msgpack.encode(files), 0)
@@ -105,13 +92,15 @@ class PromptWorkers:
     async def formats(self, tool_call_parser: str, reasoning_parser: str) -> tuple[str, str] | None:
         """Which formats the model writes, by name; None where finding out takes too much."""
         try:
-            return await self._do(FormatsJob(tool_call_parser, reasoning_parser), "", tuple[str, str])
+            return await self._do(prompt_program.FormatsJob(tool_call_parser, reasoning_parser), "", tuple[str, str])
         except RequestError:
             return None
 
     async def prompts(self, fields: PromptFields) -> list[tuple[str, EncodedPrompt]]:
         """Each prompt of a request: its place there, and it. Raises `RequestError`."""
-        found = await self._do(PromptsJob(fields, self._shape), fields.FIELD, list[tuple[str, Ids, int | None]])
+        found = await self._do(
+            prompt_program.PromptsJob(fields, self._shape), fields.FIELD, list[tuple[str, Ids, int | None]]
+        )
         return [(place, EncodedPrompt(unpacked(ids), start)) for place, ids, start in found]
 
     async def result(self, make_job: Callable[[ModelShape], ResultJob]) -> tuple[list[int], int]:
@@ -121,11 +110,13 @@ class PromptWorkers:
 
     async def text(self, token_ids: Sequence[int]) -> str:
         """With special tokens. Raises `RequestError`."""
-        return await self._do(DecodeJob(packed(token_ids)), "tokens", str)
+        return await self._do(prompt_program.DecodeJob(packed(token_ids)), "tokens", str)
 
     async def encoded(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of texts of the model's own, without special tokens; none of those that have none."""
-        return [unpacked(ids) for ids, _ in await self._do(TextsJob(texts), "model", list[tuple[Ids, str]])]
+        return [
+            unpacked(ids) for ids, _ in await self._do(prompt_program.TextsJob(texts), "model", list[tuple[Ids, str]])
+        ]
 
     async def sampling(self, make: Callable[[Encode], SamplingParams]) -> SamplingParams:
         """What `make` returns, which encodes texts: it is asked again once those are known. Raises what it does."""
@@ -151,14 +142,14 @@ class PromptWorkers:
             if not missing:
                 return sampling
             try:
-                found = await self._do(TextsJob(missing), "", list[tuple[Ids, str]])
+                found = await self._do(prompt_program.TextsJob(missing), "", list[tuple[Ids, str]])
             except RequestError as error:
                 found = [(b"", error.message)] * len(missing)
             known |= {text: problem or unpacked(ids) for text, (ids, problem) in zip(missing, found, strict=True)}
 
-    async def _do(self, job: Job, field: str, kind: type[Result]) -> Result:
-        """Raises `RequestError`, about `field` where the program says of none."""
-        message = written(job)
+    async def _do(self, job: prompt_program.Job, field: str, kind: type[Result]) -> Result:
+        """Raises `RequestError`, about `field` unless the program names another."""
+        message = prompt_program.written(job)
         if self._asked is None:
             raise NotReady
         asked = self._asked
@@ -168,12 +159,11 @@ class PromptWorkers:
         except (WorkerError, WorkerExceeded, GivenUp) as error:
             which = "the tokenizer or chat template of this model cannot be used"
             raise RequestError(field, f"{field}: {which} for this: {error}".removeprefix(": ")) from error
-        refusal, found = msgspec.msgpack.decode(answer, type=tuple[Refusal | None, kind | None])  # type: ignore[valid-type]
+        refusal, found = msgspec.msgpack.decode(answer, type=tuple[prompt_program.Refusal | None, kind | None])  # type: ignore[valid-type]
         if refusal is not None:
             raise RequestError(*refusal)
         return found  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Ends all processes."""
         if self._asked is not None:
             self._asked.close()

@@ -1,7 +1,7 @@
-"""What clients send as a prompt, and its token ids, checked against the model. Errors name the place in the request.
+"""Clients' prompts and their token ids, checked against the model. Errors name the place in the request.
 
-How a request becomes tokens is `fairlead_protocol.prompts`, which gateways use as well. A gateway that has done so
-already sends the ids along (`fairlead_prompt_tokens`); everything is checked all the same.
+`fairlead_protocol.prompts`, shared with gateways, makes tokens of requests. A gateway may send the ids along
+(`fairlead_prompt_tokens`); they are checked all the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def tokenize_fields(request: TokenizeRequest, model: ServedModel) -> PromptField
 
 
 def check_effort(request: ChatRequest | TokenizeRequest, model: ServedModel) -> None:
-    """Raises `RequestError` for a `reasoning_effort` that the model's template does not know."""
+    """Raises `RequestError` for a `reasoning_effort` unknown to the model's template."""
     template = model.tokenizer.chat_template
     if request.reasoning_effort is not None and template is not None and "reasoning_effort" not in template.source:
         raise RequestError(
@@ -58,7 +58,7 @@ def check_effort(request: ChatRequest | TokenizeRequest, model: ServedModel) -> 
 
 
 def check_without_soft_prompt(request: PromptRequest, model: ServedModel) -> None:
-    """Raises `RequestError` for an adapter that stands before prompts."""
+    """Raises `RequestError` for an adapter with a soft prompt."""
     if model.num_virtual_tokens(request.model):
         problem = "no vectors are made with soft prompts; leave the adapter out of model"
         raise RequestError("model", problem, "unsupported_operation")
@@ -91,10 +91,10 @@ def _is_image(part: Any) -> bool:
 def given_prompts(
     fields: PromptFields, request: PromptRequest, model: ServedModel, images: Sequence[DecodedImage] = ()
 ) -> Prompts | None:
-    """Those of which the ids came; None where texts are to be tokenised. Raises `RequestError`.
+    """Prompts with given ids; None = texts are to be tokenised. Raises `RequestError`.
 
-    A gateway may have sent the ids along; those of another tokenizer are of no use, nor those of a chat with images, of
-    which they do not tell how large they are.
+    A gateway may have sent the ids along. Ids of another tokenizer are ignored, and ids of a chat with images, as they
+    do not tell the images' sizes.
     """
     given = None if images else request.fairlead_prompt_tokens
     if given is None or given.digest != model.tokenizer.digest:
@@ -128,7 +128,7 @@ def checked_prompts(
     model: ServedModel,
     images: Sequence[DecodedImage] = (),
 ) -> list[EncodedPrompt]:
-    """Each prompt as the model reads it, with the tokens of these images. Raises `RequestError`."""
+    """The prompts as the model reads them, with the images' tokens. Raises `RequestError`."""
     checked = []
     for place, prompt in prompts:
         if isinstance(fields, ChatPrompt):

@@ -30,18 +30,21 @@ from fairlead_protocol.messages import HEADER_CACHED_TOKENS
 
 _DONE = b"data: [DONE]\n\n"
 _PIECE = 256
-"""Tokens that are written in one go: each takes up to 50 µs with its alternatives, and a step may score 8,192."""
+"""Tokens written in one go: each takes up to 50 µs with its alternatives, and a step may score 8,192."""
 
 
 _TEXT = "\0"
-"""Stands for a text where a chunk's frame is made: escaped, and with its quotes, nothing else can look like it."""
+"""Placeholder text in a chunk's frame: escaped and in quotes it is unique."""
 _encode = msgspec.json.Encoder().encode
 
 Request = TypeVar("Request", bound=GenerationRequest)
 
 
 class Reply(ABC, Generic[Request]):
-    """One request's answer."""
+    kind: str
+    """`object` of a whole reply."""
+    chunk_kind: str
+    """`object` of a chunk."""
 
     def __init__(self, generation: Generation, vocabulary: Vocabulary, request: Request, *, reply_id: str) -> None:
         self._generation = generation
@@ -52,13 +55,13 @@ class Reply(ABC, Generic[Request]):
         self._has_begun: set[int] = set()
         self._num_sent = 0
         self._frames: dict[int, tuple[bytes, bytes]] = {}
-        """By choice: what stands before and behind the text in a chunk that has nothing else of its own."""
+        """By choice: bytes before and behind the text in a chunk with text alone."""
         self._varies_in_text_alone = not (request.return_token_ids or request.continuous_usage)
 
     async def whole(self) -> bytes:
         """The answer as one JSON body, once everything has been generated.
 
-        Raises `RequestError` for one that gets too large, which ends all that still runs of it.
+        Raises `RequestError` for too large an answer, which ends the rest of the generation.
         """
         texts = [Collected() for _ in self._generation.choices]
         num_top = self._request.prompt_logprobs
@@ -89,7 +92,7 @@ class Reply(ABC, Generic[Request]):
     async def events(self, writer: StreamWriter | None = None) -> AsyncIterator[Events]:
         """The answer as server-sent events; chunks that came together are sent together.
 
-        Without those that `writer`, where there is one, could write at once after what was yielded before.
+        Chunks that `writer` could write at once are left out.
         """
 
         def write(batch: list[ChoiceDelta]) -> bool:
@@ -110,7 +113,7 @@ class Reply(ABC, Generic[Request]):
                 yield Events(chunks, are_last=not num_running)
 
     def _chunks(self, piece: list[ChoiceDelta]) -> bytes:
-        """What a piece adds to the stream of events."""
+        """Bytes that a piece adds to the stream of events."""
         chunks = []
         for event in piece:
             index, delta = event.index, event.delta
@@ -134,7 +137,8 @@ class Reply(ABC, Generic[Request]):
         return b"".join(chunks)
 
     async def _pieces(self, take_at_once: TakeAtOnce | None = None) -> AsyncIterator[list[ChoiceDelta]]:
-        """All deltas in order, those that came together together, but for many: other requests get on in between."""
+        """All deltas in order, in batches as they came; large batches are split, so that other requests get on in
+        between."""
         async for batch in self._generation.batches(take_at_once):
             for index, piece in enumerate(_pieces(batch)):
                 if index:
@@ -142,11 +146,10 @@ class Reply(ABC, Generic[Request]):
                 yield piece
 
     def headers(self) -> dict[str, str]:
-        """Headers that say what is known when the first text is there."""
+        """Headers known at the first text."""
         return {HEADER_CACHED_TOKENS: str(self._generation.num_cached_tokens)}
 
     def usage(self, num_output_tokens: int) -> dict[str, Any]:
-        """OpenAI's token counts."""
         num_prompt_tokens = self._generation.num_prompt_tokens
         return {
             "prompt_tokens": num_prompt_tokens,
@@ -160,25 +163,15 @@ class Reply(ABC, Generic[Request]):
         return range(len(texts))
 
     def scores(self, texts: "Sequence[Collected]") -> dict[str, Any]:
-        """What the top level says about the prompt's log-probabilities."""
+        """Top-level fields about the prompt's log-probabilities."""
         return {}
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """`object` of a whole reply."""
-
-    @property
-    @abstractmethod
-    def chunk_kind(self) -> str:
-        """`object` of a chunk."""
 
     def prompt_fields(self) -> dict[str, Any]:
         """What the top level says about the prompt."""
         return {}
 
     def first_logprobs(self, index: int) -> dict[str, Any] | None:
-        """The log-probabilities that come before those of any output."""
+        """Log-probabilities before those of any output."""
         return None
 
     @abstractmethod
@@ -187,11 +180,11 @@ class Reply(ABC, Generic[Request]):
 
     @abstractmethod
     def logprobs(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
-        """A choice's log-probabilities in what was added to it, in the API's shape; None where there are none."""
+        """The delta's log-probabilities in the API's shape; None = none."""
 
     @abstractmethod
     def first_choices(self, index: int) -> list[dict[str, Any]]:
-        """What a stream says about a choice before its first token."""
+        """Entries of a stream for a choice before its first token."""
 
     @abstractmethod
     def chunk_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
@@ -215,7 +208,7 @@ class Reply(ABC, Generic[Request]):
 class Collected:
     """A choice's deltas put together.
 
-    Log-probabilities are encoded as they come: all at once they would take ten times the memory, and hold everybody up.
+    Log-probabilities are encoded as they come: all at once would take ten times the memory, and delay other requests.
     """
 
     def __init__(self) -> None:
@@ -328,7 +321,7 @@ class CompletionReply(Reply[CompletionRequest]):
         super().__init__(generation, vocabulary, request, reply_id=reply_id)
         self._skip_special = request.skip_special_tokens is not False
         self._prompts: dict[int, str] = {}
-        """Their texts, by place in the request, each made when first asked for."""
+        """Prompts' texts, by place in the request, each made when first asked for."""
         self._offsets = []
         for index in range(len(generation.choices)):
             before = [] if request.echo else self._prompt_token_ids(index)
@@ -383,7 +376,7 @@ class CompletionReply(Reply[CompletionRequest]):
         return {"prompt_token_ids": self._prompt_token_ids(index)} if self._request.return_token_ids else {}
 
     def first_logprobs(self, index: int) -> dict[str, Any] | None:
-        """Those of the prompt's first token, of which nothing can be told, where the prompt's are wanted."""
+        """The entry of the prompt's first token, which has no log-probability, if the prompt's are wanted."""
         is_told = self._request.echo and self._request.logprobs is not None
         return self._shape(index, self._prompt_token_ids(index)[:1]) if is_told else None
 
@@ -404,7 +397,7 @@ def _ending(delta: TextDelta) -> dict[str, Any]:
 
 
 def _call(call: CallDelta) -> dict[str, Any]:
-    """A call that begins, or more of its arguments."""
+    """A new call, or more of its arguments."""
     if call.id is None:
         return {"function": {"arguments": call.arguments}}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -415,7 +408,7 @@ def _has_more_than_text(delta: TextDelta) -> bool:
 
 
 def _size(event: ChoiceDelta) -> int:
-    """In tokens, about."""
+    """Approximate number of tokens."""
     return 1 + len(event.delta.prompt_logprobs) + len(event.delta.logprobs)
 
 

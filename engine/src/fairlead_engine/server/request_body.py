@@ -20,13 +20,13 @@ from fairlead_protocol.messages import PRIVATE_FIELD_PREFIX
 Schema = TypeVar("Schema", bound=msgspec.Struct)
 
 _LONGEST_TYPO = 64
-"""Characters of an unknown field that is compared with those there are, which takes the square of its length."""
+"""Longest unknown field compared with known ones, which takes the square of its length."""
 _LIKE = 0.7
-"""Of 1: how alike names are of which one may be a typo of the other."""
+"""Least similarity, from 0 to 1, of a typo and the intended name."""
 _LONGEST_NAME = 128
-"""Characters of a client's own names that are said again, in answers and in the log."""
+"""Characters of a client's own names that are quoted in answers and in the log."""
 _SEARCHED_BYTES = 256 * 1024
-"""Malformed bodies up to this size are searched for the field that is wrong."""
+"""Malformed bodies up to this size are searched for the wrong field."""
 _PLACE = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`(?P<path>\$.*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$")
@@ -75,7 +75,7 @@ def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:
 
 
 def _malformed(body: bytes, error: Exception) -> RequestError:
-    """Says which field is NaN or infinite where that is what is wrong: JSON has no such numbers, Python writes them."""
+    """Names the field with NaN or infinity if that is the problem: Python writes such numbers, JSON has none."""
     try:
         path = next(_not_finite(json.loads(body)), None) if len(body) <= _SEARCHED_BYTES else None
     except (ValueError, RecursionError):

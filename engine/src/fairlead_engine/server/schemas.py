@@ -1,8 +1,8 @@
-"""The requests of the OpenAI API that this server understands, and of vLLM's `/tokenize` and `/detokenize`.
+"""Requests of the OpenAI API that this server understands, and of vLLM's `/tokenize` and `/detokenize`.
 
-Every field is declared with what it does and who acts on it (`types/parameters.py`); those about sampling are made from
-`SamplingParams`. A field that would change the result and is not supported is in the schema, so that it can be refused
-with advice rather than as unknown. Everything optional may be null.
+Every field is declared with its effect and the component that acts on it (`types/parameters.py`); fields about sampling
+are made from `SamplingParams`. Unsupported fields that would change the result are in the schema, to be refused with
+advice rather than as unknown. Everything optional may be null.
 """
 
 from collections.abc import Mapping
@@ -11,20 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server.structured_output import ResponseFormat, StructuredOutputs
 from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, Pooling, SamplingParams
 from fairlead_engine.types.parameters import By, Parameter, bounded, optional_fields
+from fairlead_protocol import prompts
 from fairlead_protocol.budget import MAX_TEXTS, CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import (
-    AnswerLimit,
-    ClassifyPrompt,
-    CompletionPrompt,
-    EmbeddingPrompt,
-    RerankPrompt,
-    ScorePrompt,
-    rendered_factor,
-)
 
 _IGNORED = Parameter("", By.NOBODY)
 _OTHER_NAMES = {
@@ -36,8 +27,13 @@ _OTHER_NAMES = {
     "repeat_penalty": "repetition_penalty",
     "random_seed": "seed",
 }
-"""Where other servers' fields are, by their names there."""
+"""Names of fields in other servers' APIs → names here."""
 _TEXT_ONLY = "This model writes text only."
+
+
+def _older(name: str) -> Parameter:
+    return Parameter(f"The older name of `structured_outputs.{name}`.", accepted="see `response_format`")
+
 
 AddSpecialTokens = Annotated[
     bool | None,
@@ -89,6 +85,7 @@ Texts = Annotated[
         By.GATEWAY,
     ),
 ]
+_Side = str | list[Any] | None
 _MODEL = Parameter(
     "Which model: a `servedName`, an alias, or `<namespace>/<servedName>`; behind a colon, which of its adapters. At a "
     "model's own address (`status.url`) a gateway does without.",
@@ -119,12 +116,12 @@ class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 
     @property
     def num_prompts(self) -> int:
-        """How many prompts it has, before any of them is looked at."""
+        """Number of prompts, before any is looked at."""
         return 1
 
     @property
     def prompts_field(self) -> str:
-        """Which field has its prompts, or most of them."""
+        """The field with its prompts, or most of them."""
         return "prompt"
 
     @property
@@ -134,24 +131,24 @@ class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 
     @property
     def is_streamed(self) -> bool:
-        """Whether it is answered while the answer is made."""
+        """Whether the answer is sent while it is made."""
         return False
 
     @property
-    def answer_limit(self) -> AnswerLimit:
-        """What it says of how long its answers may be."""
-        return AnswerLimit.of(None)
+    def answer_limit(self) -> prompts.AnswerLimit:
+        """The request's bound on answers' lengths."""
+        return prompts.AnswerLimit.of(None)
 
     @property
     def rendered_factor(self) -> int:
-        """How many times its own size its text may be once it is rendered; 1 where no template is."""
+        """Largest ratio of rendered text to request size; 1 without a template."""
         return 1
 
 
 if TYPE_CHECKING:
 
     class SamplingFields(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
-        """What `SamplingParams` declares, each field as clients write it, or None."""
+        """Fields declared by `SamplingParams`, each as clients write it, or None."""
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -175,6 +172,46 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """vLLM's: every chunk with the token counts so far."""
     include_obfuscation: bool | None = None
     """OpenAI's: padding against who counts bytes on the wire. There is none."""
+
+
+class JsonSchemaFormat(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """`response_format.json_schema`."""
+
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    """True: all of it is kept to, or the request refused. Else what cannot be kept to is relaxed."""
+    description: str | None = None
+
+
+class Structure(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A part of a text that keeps to a schema, and what stands before and behind it."""
+
+    begin: str
+    schema: dict[str, Any]
+    end: str
+
+
+class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """OpenAI's `response_format`, and vLLM's structural tags."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+    structures: list[Structure] | None = None
+    triggers: list[str] | None = None
+
+
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """vLLM's `structured_outputs`."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: str | None = None
 
 
 class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -263,20 +300,10 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
             accepted="see `response_format`",
         ),
     ] = None
-    guided_json: Annotated[
-        dict[str, Any] | str | None,
-        Parameter("The older name of `structured_outputs.json`.", accepted="see `response_format`"),
-    ] = None
-    guided_regex: Annotated[
-        str | None, Parameter("The older name of `structured_outputs.regex`.", accepted="see `response_format`")
-    ] = None
-    guided_choice: Annotated[
-        list[str] | None,
-        Parameter("The older name of `structured_outputs.choice`.", accepted="see `response_format`"),
-    ] = None
-    guided_grammar: Annotated[
-        str | None, Parameter("The older name of `structured_outputs.grammar`.", accepted="see `response_format`")
-    ] = None
+    guided_json: Annotated[dict[str, Any] | str | None, _older("json")] = None
+    guided_regex: Annotated[str | None, _older("regex")] = None
+    guided_choice: Annotated[list[str] | None, _older("choice")] = None
+    guided_grammar: Annotated[str | None, _older("grammar")] = None
 
     metadata: Annotated[Metadata | None, _IGNORED] = None
     store: Annotated[bool | None, _IGNORED] = None
@@ -315,8 +342,8 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
         return bool(self.stream)
 
     @property
-    def answer_limit(self) -> AnswerLimit:
-        return AnswerLimit.of(self.max_tokens)
+    def answer_limit(self) -> prompts.AnswerLimit:
+        return prompts.AnswerLimit.of(self.max_tokens)
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -389,12 +416,12 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     web_search_options: Annotated[Any, Parameter("Leave it out.", By.REFUSED)] = None
 
     @property
-    def answer_limit(self) -> AnswerLimit:
-        return AnswerLimit.of(self.max_tokens, self.max_completion_tokens)
+    def answer_limit(self) -> prompts.AnswerLimit:
+        return prompts.AnswerLimit.of(self.max_tokens, self.max_completion_tokens)
 
     @property
     def rendered_factor(self) -> int:
-        return rendered_factor(self.messages, self.tools, self.chat_template_kwargs)
+        return prompts.rendered_factor(self.messages, self.tools, self.chat_template_kwargs)
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -424,9 +451,9 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     suffix: Annotated[str | None, Parameter("Leave it out.", By.REFUSED, only='""')] = None
 
     @property
-    def prompt_fields(self) -> CompletionPrompt:
+    def prompt_fields(self) -> prompts.CompletionPrompt:
         """Fields that decide the request's prompts."""
-        return CompletionPrompt(prompt=self.prompt, add_special_tokens=self.add_special_tokens)
+        return prompts.CompletionPrompt(prompt=self.prompt, add_special_tokens=self.add_special_tokens)
 
     @property
     def num_prompts(self) -> int:
@@ -438,7 +465,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
     @property
     def chooses(self) -> bool:
-        """Whether not all answers that are made are given."""
+        """Whether fewer answers are given than made."""
         return self.num_each != self.num_given
 
 
@@ -446,7 +473,9 @@ class ReadRequest(PromptRequest, frozen=True, kw_only=True):
     """Requests that are answered with what the model reads off texts: vectors, scores, classes."""
 
     @property
-    def prompt_fields(self) -> EmbeddingPrompt | ClassifyPrompt | RerankPrompt | ScorePrompt:
+    def prompt_fields(
+        self,
+    ) -> prompts.EmbeddingPrompt | prompts.ClassifyPrompt | prompts.RerankPrompt | prompts.ScorePrompt:
         """Fields that decide the request's prompts."""
         raise NotImplementedError
 
@@ -484,8 +513,8 @@ class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
     ] = None
 
     @property
-    def prompt_fields(self) -> EmbeddingPrompt:
-        return EmbeddingPrompt(input=self.input, add_special_tokens=self.add_special_tokens)
+    def prompt_fields(self) -> prompts.EmbeddingPrompt:
+        return prompts.EmbeddingPrompt(input=self.input, add_special_tokens=self.add_special_tokens)
 
 
 class ClassifyRequest(ReadRequest, frozen=True, kw_only=True):
@@ -494,8 +523,8 @@ class ClassifyRequest(ReadRequest, frozen=True, kw_only=True):
     input: Texts
 
     @property
-    def prompt_fields(self) -> ClassifyPrompt:
-        return ClassifyPrompt(input=self.input, add_special_tokens=self.add_special_tokens)
+    def prompt_fields(self) -> prompts.ClassifyPrompt:
+        return prompts.ClassifyPrompt(input=self.input, add_special_tokens=self.add_special_tokens)
 
 
 class RerankRequest(ReadRequest, frozen=True, kw_only=True):
@@ -514,40 +543,42 @@ class RerankRequest(ReadRequest, frozen=True, kw_only=True):
     ] = None
 
     @property
-    def prompt_fields(self) -> RerankPrompt:
-        return RerankPrompt(query=self.query, documents=self.documents, add_special_tokens=self.add_special_tokens)
+    def prompt_fields(self) -> prompts.RerankPrompt:
+        return prompts.RerankPrompt(
+            query=self.query, documents=self.documents, add_special_tokens=self.add_special_tokens
+        )
 
 
 class ScoreRequest(ReadRequest, frozen=True, kw_only=True):
     """`POST /v1/score`."""
 
     text_1: Annotated[
-        str | list[Any] | None,
-        Parameter("A text, or several: what is compared. Only one pair of names is taken.", By.GATEWAY),
+        _Side, Parameter("A text, or several: what is compared. Only one pair of names is taken.", By.GATEWAY)
     ] = None
     text_2: Annotated[
-        str | list[Any] | None,
+        _Side,
         Parameter(
             "A text, or several: with what. One side has one text, or both have as many; texts may be objects as "
             '`{"text": …}`.',
             By.GATEWAY,
         ),
     ] = None
-    queries: Annotated[str | list[Any] | None, Parameter("The same as `text_1`.", By.GATEWAY)] = None
-    documents: Annotated[str | list[Any] | None, Parameter("The same as `text_2`, beside `queries`.", By.GATEWAY)] = (
-        None
-    )
-    items: Annotated[str | list[Any] | None, Parameter("The same as `documents`.", By.GATEWAY)] = None
-    data_1: Annotated[str | list[Any] | None, Parameter("The same as `text_1`.", By.GATEWAY)] = None
-    data_2: Annotated[str | list[Any] | None, Parameter("The same as `text_2`, beside `data_1`.", By.GATEWAY)] = None
+    queries: Annotated[_Side, Parameter("The same as `text_1`.", By.GATEWAY)] = None
+    documents: Annotated[_Side, Parameter("The same as `text_2`, beside `queries`.", By.GATEWAY)] = None
+    items: Annotated[_Side, Parameter("The same as `documents`.", By.GATEWAY)] = None
+    data_1: Annotated[_Side, Parameter("The same as `text_1`.", By.GATEWAY)] = None
+    data_2: Annotated[_Side, Parameter("The same as `text_2`, beside `data_1`.", By.GATEWAY)] = None
 
     @property
-    def prompt_fields(self) -> ScorePrompt:
-        return ScorePrompt(**{name: getattr(self, name) for name in ScorePrompt.__struct_fields__})
+    def prompt_fields(self) -> prompts.ScorePrompt:
+        return prompts.ScorePrompt(**{name: getattr(self, name) for name in prompts.ScorePrompt.__struct_fields__})
 
     @property
     def prompts_field(self) -> str:
-        return next((name for _, name in ScorePrompt.NAMES if getattr(self, name) is not None), ScorePrompt.FIELD)
+        return next(
+            (name for _, name in prompts.ScorePrompt.NAMES if getattr(self, name) is not None),
+            prompts.ScorePrompt.FIELD,
+        )
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -569,7 +600,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
     @property
     def rendered_factor(self) -> int:
         """As in the requests that generate."""
-        return rendered_factor(self.messages, self.tools, self.chat_template_kwargs)
+        return prompts.rendered_factor(self.messages, self.tools, self.chat_template_kwargs)
 
 
 class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -593,8 +624,8 @@ ENDPOINTS: dict[str, type[msgspec.Struct]] = {
 
 
 def check(request: PromptRequest) -> None:
-    """Raises `RequestError` for what is declared to be refused, for values out of bounds where no `SamplingParams` is
-    made of them, and for fields that do not go together."""
+    """Raises `RequestError` for refused fields, for values out of bounds that `SamplingParams` does not check, and for
+    fields that exclude one another."""
     for each in bounded(type(request)):
         if (value := getattr(request, each.name)) is not None:
             _check_declared(each.name, each.parameter, value)

@@ -1,7 +1,7 @@
 """`fairlead-engine serve`: take the address, start the core, then serve.
 
 The core starts before this process imports its HTTP stack: loading a model takes longest, and both take a core each.
-`run` is what the command line calls; what happens then is `ServerProcess.serve`.
+The command line calls `run`, which leads to `ServerProcess.serve`.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def run(
 ) -> int:
     """Serves until drained; returns the process's exit status. Start-up errors go to the termination log.
 
-    `core_module`: the core's program. `folder`: of tokenizer and templates, where that is not the model's.
+    `core_module`: the core's program. `folder`: of tokenizer and templates, if not the model's.
     """
     began = time.perf_counter()
     configure_logging(server.log_level, server.log_format)
@@ -56,7 +56,7 @@ def run(
 
 @contextlib.contextmanager
 def _held(*models: str | None) -> Iterator[None]:
-    """Nobody removes what was downloaded of these within the block: a container that is restarted reads it again."""
+    """Within the block nobody removes these downloaded models: a restarted container reads them again."""
     with contextlib.ExitStack() as stack:
         for path in (Path(each).expanduser() for each in models if each):
             if (held := hold_model(path if path.is_dir() else path.parent)) is not None:

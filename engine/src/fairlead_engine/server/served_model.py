@@ -40,13 +40,13 @@ _ABILITIES = {
 
 
 class ModelFiles:
-    """What the HTTP process itself reads from a model's folder."""
+    """The HTTP process's own view of a model's folder."""
 
     def __init__(self, tokenizer: PromptTokenizer, sampling_defaults: Mapping[str, Any]) -> None:
         self.tokenizer = tokenizer
         self.vocabulary = Vocabulary(tokenizer)
         self.formats: AnswerFormats | None = None
-        """What answers have besides text, where that has been found out."""
+        """Formats of answers; None = not determined yet."""
         self.sampling_defaults = sampling_defaults
 
     @classmethod
@@ -98,12 +98,11 @@ class ServedModel:
 
     @property
     def adapters(self) -> list[str]:
-        """Names of the adapters that requests may ask for now."""
+        """Names of the adapters available now."""
         return list(self._adapters())
 
     def adapter(self, name: str) -> str | None:
-        """The adapter that the `model` of a request asks for. Raises `NotFound` for a model, or an adapter of it, that
-        is not served here."""
+        """The adapter in the `model` field of a request. Raises `NotFound` for an unknown model or adapter."""
         base, adapter = split_adapter(name, (self.name,))
         if base != self.name:
             raise NotFound(
@@ -115,7 +114,7 @@ class ServedModel:
         return adapter
 
     def check_kind(self, kind: Kind) -> None:
-        """Raises `RequestError`, which says what to ask instead, for what the model was not made for."""
+        """Raises `RequestError`, with the model's abilities, for a request of another kind."""
         kinds = self.info.task.kinds
         if kind not in kinds:
             able = " and ".join(_ABILITIES[each] for each in kinds)
@@ -135,17 +134,17 @@ class ServedModel:
         return LeastTokens(self.tokenizer)
 
     def seen(self, token_ids: list[int], images: Sequence[DecodedImage]) -> list[int]:
-        """A rendered chat with as many tokens for each image as it has patches. Raises `RequestError`."""
+        """A rendered chat with each image's token repeated to its number of patches. Raises `RequestError`."""
         settings = self.info.task.images
         return token_ids if settings is None else with_image_tokens(token_ids, images, settings.image_token_id)
 
     def placed(self, images: Sequence[DecodedImage], token_ids: list[int]) -> tuple[PromptImage, ...]:
-        """The images at their places in such a prompt."""
+        """The images at their places in the prompt."""
         settings = self.info.task.images
         return () if settings is None else placed(images, token_ids, settings.image_token_id)
 
     def check_prompt(self, token_ids: Sequence[int], field: str) -> None:
-        """Raises `RequestError` for a prompt that is empty, too long, or names tokens the model does not have."""
+        """Raises `RequestError` for a prompt that is empty, too long, or has unknown token ids."""
         if not token_ids:
             raise RequestError(field, f"{field} is empty; send at least one token")
         if len(token_ids) >= self.info.max_model_len:
@@ -160,7 +159,7 @@ class ServedModel:
             raise request_error(error) from error
 
     def num_virtual_tokens(self, model: str) -> int:
-        """That stand before the prompts of requests which write this in `model`: those of a soft prompt."""
+        """Number of tokens of the soft prompt that this `model` field asks for."""
         virtual_tokens = self._virtual_tokens()
         return virtual_tokens.get(self.adapter(model) or "", 0) if virtual_tokens else 0
 
@@ -185,7 +184,7 @@ class ServedModel:
                 raise RequestError(field, f"{field} holds the token id {token_id}; ids go from 0 to {last}")
 
     def grammar_job(self, wish: Wish | None, use: ToolUse | None, prompt: Sequence[int] | None) -> GrammarJob:
-        """What an answer to a prompt is to keep to; None = the answer has no formats, as text completions have none."""
+        """Job for the grammar of an answer; `prompt` = None: an answer without formats, as of a text completion."""
         formats = TEXT_ONLY if prompt is None else self.formats
         has_begun = prompt is not None and reasoning_has_begun(prompt, formats, self.vocabulary)
         return GrammarJob(wish, use, formats, self._named_ids, has_begun, self.info.vocab_size)
@@ -196,14 +195,14 @@ class ServedModel:
         return tuple((marker, token_id) for marker, token_id in found if token_id is not None)
 
     def thinking_markers(self, begin: list[int], end: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Ids of what stands before and behind its reasoning, where each begins with a token that is nothing else."""
+        """Ids of the markers around its reasoning, if each begins with a token of its own."""
         added = self.tokenizer.backend.get_added_tokens_decoder()
         return (tuple(begin), tuple(end)) if begin and end and begin[0] in added and end[0] in added else None
 
     @cached_property
     def injectable(self) -> Injectable | None:
-        """Where answers may not be torn apart, if each of those places begins and ends with a token of its own; None
-        where calls cannot be told so."""
+        """Blocks of tokens that an injection must not split, if each begins and ends with a token of its own; None =
+        calls cannot be recognised by tokens."""
         tools, thought = self.formats.tools, self.formats.thought
         texts = [] if tools is None or tools.block is None else [tools.block]
         if not texts:
@@ -220,8 +219,7 @@ class ServedModel:
 
     @property
     def protocol_json(self) -> bytes:
-        """What `GET /fairlead/v1/model` answers, encoded once for each set of adapters: a tokenizer can be many
-        megabytes."""
+        """Body of `GET /fairlead/v1/model`, encoded once per set of adapters: a tokenizer can have many megabytes."""
         adapters = self.adapters
         if self._protocol_json is None or self._protocol_json[0] != adapters:
             self._protocol_json = adapters, self._encoded(adapters)
@@ -255,5 +253,5 @@ class ServedModel:
 
 
 def request_error(error: PromptError) -> RequestError:
-    """What is wrong with a prompt, as an answer."""
+    """A prompt's error as an answer."""
     return RequestError(error.field, error.message, error.code)

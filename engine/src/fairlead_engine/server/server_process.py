@@ -1,5 +1,4 @@
-"""An engine's first serving process: HTTP, lifecycle, signals and the fate of the core and of its peers are wired
-together here, once."""
+"""An engine's first serving process: HTTP, lifecycle, signals, core and peers are wired together here, once."""
 
 import asyncio
 import logging
@@ -24,16 +23,16 @@ from fairlead_protocol.workers.root import WorkerRoot
 log = logging.getLogger(__name__)
 
 _INTERRUPT_SECONDS = 5.0
-"""Running requests get this long after Ctrl-C, when a person waits."""
+"""Time for running requests after Ctrl-C, when a person waits."""
 _DEAD_LINGER_SECONDS = 3.0
-"""After the core's death the process still answers this long, so that clients and probes learn the reason."""
+"""Time to answer after the core's death, so that clients and probes learn the reason."""
 _WATCH_SECONDS = 0.2
 _MAX_CONTROL_CONNECTIONS = 1_000_000
-"""From peers, for whose clients there are limits already."""
+"""For peers, which limit their clients' connections already."""
 
 
 class ServerProcess:
-    """Serves `client`, whose core `starting` is about to report, on `listener`."""
+    """Serves `client`, whose core is still `starting`, on `listener`."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class ServerProcess:
         root: WorkerRoot,
         began: float,
     ) -> None:
-        """`root`: of the processes that tokenise. `began`: when this program did, in seconds of `time.perf_counter`."""
+        """`root`: of the workers. `began`: start of this program, in seconds of `time.perf_counter`."""
         self._engine = engine
         self._server = server
         self._folder = folder
@@ -68,7 +67,7 @@ class ServerProcess:
         self._acceptor = Acceptor(listener, self._places)
 
     async def serve(self) -> None:
-        """Loads, serves, drains; then stops the core. Raises what keeps it from starting or going on."""
+        """Loads, serves, drains; then stops the core. Raises errors of starting and serving."""
         loop = asyncio.get_running_loop()
         # However often it comes: supervisors repeat it, and nothing may be cut before the drain's time is over.
         loop.add_signal_handler(signal.SIGTERM, self._service.drain)
@@ -108,11 +107,11 @@ class ServerProcess:
         return [asyncio.create_task(each.serve(sockets=[])) for each in (self._http, self._control)]
 
     def _places(self) -> list[HttpProcess]:
-        """This process last, which has other things to do as well."""
+        """This process last, as it has other work, too."""
         return [*self._peers.places, self._here]
 
     async def _until_drained(self) -> None:
-        """Returns when a drain is over, in all processes. Raises what it was for, if that was an error."""
+        """Returns when a drain is over, in all processes. Raises the error that caused it, if any."""
         await self._service.lifecycle.stopped.wait()
         await self._peers.drained()
         if self._peers.error is not None:

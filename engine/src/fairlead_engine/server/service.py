@@ -1,4 +1,4 @@
-"""What the endpoints share: the engine client, the model once it is loaded, the lifecycle and the metrics.
+"""Shared state of the endpoints: the engine client, the model once it is loaded, the lifecycle and the metrics.
 
 Wired once per process, by `ServerProcess` or a test. Knows neither JSON nor HTTP.
 """
@@ -7,7 +7,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
@@ -46,42 +46,25 @@ from fairlead_protocol.workers.root import WorkerRoot
 Result = TypeVar("Result")
 
 _OFF_LOOP_BYTES = 8 * 1024
-"""Requests larger than this are prepared in a thread, as the tokens of all streams would wait for them."""
+"""Larger requests are prepared in a thread, as all streams' tokens would wait for them."""
 
 
-class Siblings(Protocol):
-    """The other processes that answer for the same engine."""
+class Siblings:
+    """The other processes that answer for the same engine; here, none."""
 
     @property
     def num_running(self) -> int:
-        """API requests that they were answering when they were last asked."""
-        ...
+        """API requests in progress when last asked."""
+        return 0
 
     async def ask(self) -> None:
-        """Asks them for what they have counted."""
-        ...
+        """Asks them for their counts."""
 
     def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
-        """They drain, too."""
-        ...
+        """Begins to drain them, too."""
 
     def problem(self, patience_seconds: float) -> str | None:
-        """Which of them says nothing, for longer than that; None while they are sound."""
-        ...
-
-
-class NoSiblings:
-    """There is one process."""
-
-    num_running = 0
-
-    async def ask(self) -> None:
-        pass
-
-    def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
-        pass
-
-    def problem(self, patience_seconds: float) -> str | None:
+        """A sentence about a process that has not answered for this long; None = all are sound."""
         return None
 
 
@@ -99,12 +82,12 @@ class Service:
         root: WorkerRoot | None = None,
         make_asked: MakeAsked | None = None,
     ) -> None:
-        """`place`: of this process among the `num_places` that answer for the engine. `root`: of the
-        processes that run strangers' programs, if it has been started. `make_asked`: what tokenises in their place."""
+        """`place`: of this process among the `num_places` processes of the engine. `root`: of the workers, if already
+        started. `make_asked`: tokenises in place of the workers."""
         self.client = client
         self.config = config
         self.lifecycle = Lifecycle()
-        self.siblings: Siblings = NoSiblings()
+        self.siblings = Siblings()
         self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
         self.lanes = Lanes()
@@ -119,7 +102,7 @@ class Service:
             limit=config.max_body_bytes, timeout=config.body_timeout, total_limit=config.max_partial_body_bytes
         )
         self.injectable_answers: dict[str, InjectableAnswer] = {}
-        """By what clients call them, those that are being generated."""
+        """Answers in progress that accept injections, by the id that clients know."""
         self._name = name
         self._model: ServedModel | None = None
         self.num_processes = num_places
@@ -127,8 +110,7 @@ class Service:
         client.listen(self.stream)
 
     async def load(self, path: Path) -> ModelFiles:
-        """What this process itself reads of a model's folder or file, once another has shown that it does no harm.
-        Raises `ModelLoadError`."""
+        """Reads a model's folder or file, after a worker has shown it to be harmless. Raises `ModelLoadError`."""
         await self.prompts.load(path)
         files = await asyncio.to_thread(ModelFiles.read, path, renders=False)
         config, source = self.config, files.tokenizer.template_source
@@ -174,7 +156,7 @@ class Service:
         self._root.close()
 
     def drain(self, *, quickly_within: float | None = None) -> None:
-        """Begins to drain as configured, or without grace and within so many seconds; returns at once."""
+        """Begins to drain as configured, or without grace and within `quickly_within` seconds; returns at once."""
         grace, timeout = self.config.drain_grace, self.config.drain_timeout
         if quickly_within is not None:
             grace, timeout = 0.0, min(timeout, quickly_within)
@@ -208,8 +190,7 @@ class Service:
         return prepare() if size <= _OFF_LOOP_BYTES else await self.lanes.run(size, prepare)
 
     def check_choices(self, request: PromptRequest, sampling: SamplingParams) -> None:
-        """Raises `RequestError` for more of them, or larger ones, than one request may have. Prompts need not be
-        tokenised for that."""
+        """Raises `RequestError` for too many or too large choices, before prompts are tokenised."""
         num_each = request.num_each
         limit, num_prompts = self.config.max_choices, request.num_prompts
         if isinstance(request, EmbeddingRequest):
@@ -249,7 +230,7 @@ class Service:
 
     def check_scores(self, request: PromptRequest, prompts: Sequence[list[int]], sampling: SamplingParams) -> None:
         """Raises `RequestError` for prompts with more log-probabilities than an answer may have, streamed or not:
-        prompts are computed faster than anybody reads what is told of them."""
+        prompts are computed faster than answers are read."""
         if sampling.prompt_logprobs is None:
             return
         num_tokens = request.num_each * sum(map(len, prompts))
@@ -281,8 +262,8 @@ class Service:
     ) -> list[Choice]:
         """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`.
 
-        `make_reader`: for a prompt, what reads its outputs. `images`: of a chat's one prompt. `share`: of the loop. A
-        gateway wants a request back that would wait here while another replica is free; anybody else has only us.
+        `make_reader`: a prompt → the reader of its outputs. `images`: of a chat's one prompt. `share`: of the loop. A
+        gateway wants a request back that would wait here while another replica is free; other clients have only this engine.
         """
         model = self.model()
         model.check_sampling(sampling)

@@ -1,12 +1,12 @@
-"""What a request says that its answer has to keep to → the text of a grammar, which the core compiles.
+"""A request's structured output → the text of a grammar, which the core compiles.
 
-The fields are OpenAI's `response_format`, vLLM's `structured_outputs` and its older `guided_…`; what cannot be
-kept to is refused here, by the name of the field and of the keyword. llguidance is loaded when the first one comes.
+The fields are OpenAI's `response_format`, vLLM's `structured_outputs` and its older `guided_…`; wishes that cannot be
+enforced are refused here, with the field and the keyword. llguidance is loaded at the first wish.
 """
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,86 +15,30 @@ from fairlead_engine.errors import RequestError
 from fairlead_engine.server.json_schema.normal_form import normal_form, without_annotations
 from fairlead_engine.server.json_schema.refusals import schema_error
 from fairlead_engine.server.json_schema.relaxed import relaxed
+from fairlead_engine.server.schemas import GenerationRequest, ResponseFormat, StructuredOutputs
 from fairlead_engine.types import Grammar
 
 _MOST_CHOICES = 10_000
 NOT_STRICT = "leave it out, or send strict = false, with which what cannot be kept to is relaxed"
 """What to do about a strict schema."""
 _WHITESPACE = r"[ \t\r\n]{1,64}"
-"""Between the tokens of JSON: a model cannot go on with it for ever."""
-
-
-class JsonSchemaFormat(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """`response_format.json_schema`."""
-
-    name: str | None = None
-    schema: dict[str, Any] | None = None
-    strict: bool | None = None
-    """True: all of it is kept to, or the request refused. Else what cannot be kept to is relaxed."""
-    description: str | None = None
-
-
-class Structure(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A part of a text that keeps to a schema, and what stands before and behind it."""
-
-    begin: str
-    schema: dict[str, Any]
-    end: str
-
-
-class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """OpenAI's `response_format`, and vLLM's structural tags."""
-
-    type: str
-    json_schema: JsonSchemaFormat | None = None
-    structures: list[Structure] | None = None
-    triggers: list[str] | None = None
-
-
-class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """vLLM's `structured_outputs`."""
-
-    json: dict[str, Any] | str | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    structural_tag: str | None = None
-    disable_any_whitespace: bool | None = None
-    whitespace_pattern: str | None = None
-
-
-class StructuredOutputFields(Protocol):
-    """The fields that say so."""
-
-    @property
-    def response_format(self) -> ResponseFormat | None: ...
-    @property
-    def structured_outputs(self) -> StructuredOutputs | None: ...
-    @property
-    def guided_json(self) -> dict[str, Any] | str | None: ...
-    @property
-    def guided_regex(self) -> str | None: ...
-    @property
-    def guided_choice(self) -> list[str] | None: ...
-    @property
-    def guided_grammar(self) -> str | None: ...
+"""Between the tokens of JSON; bounded, so that a model cannot write white space forever."""
 
 
 class Wish(NamedTuple):
-    """What an answer is to keep to, before anything was made of it."""
+    """A structured output as requested, before a grammar is made."""
 
     field: str
     make: "Callable[[str, str, str | None], str]"
     """Of field, source and whitespace, the grammar's text; raises RequestError."""
     source: str
-    """A schema as JSON, a pattern (in which \\d is 0 to 9), a grammar."""
+    """A schema as JSON, a pattern (with \\d as 0 to 9), or a grammar."""
     whitespace: str | None = _WHITESPACE
-    """Pattern of what may be between the tokens of JSON; None = nothing."""
+    """Pattern of white space between the tokens of JSON; None = no white space."""
 
 
-def wish_of(fields: StructuredOutputFields) -> Wish | None:
-    """What of them is sent, if any. Raises `RequestError` for more than one, and for one that says nothing."""
+def wish_of(fields: GenerationRequest) -> Wish | None:
+    """The request's wish, if any. Raises `RequestError` for several wishes, and for an empty one."""
     wishes = list(_wishes(fields))
     if len(wishes) > 1:
         names = " and ".join(wish.field for wish in wishes)
@@ -103,13 +47,13 @@ def wish_of(fields: StructuredOutputFields) -> Wish | None:
 
 
 def grammar(wish: Wish) -> Grammar:
-    """Raises RequestError, naming the field and what in it cannot be kept to. May take long, or for ever."""
+    """Raises RequestError, naming the field and its problem. May take long, or forever."""
     text = wish.make(wish.field, wish.source, wish.whitespace)
     return Grammar(text, wish.field)
 
 
 def widest(wish: Wish) -> Wish | None:
-    """Any JSON, or any object, where that is allowed; None where all of a wish has to be kept to."""
+    """Any JSON, or any object; None = the wish must be enforced as it is."""
     if wish.make is not _lenient_json:
         return None
     is_object = json.loads(wish.source).get("type") == "object"
@@ -117,7 +61,7 @@ def widest(wish: Wish) -> Wish | None:
 
 
 def bare(wish: Wish) -> Wish:
-    """The same without what a schema says to people."""
+    """The wish without a schema's annotations."""
     if wish.make not in (_json, _strict_json, _lenient_json):
         return wish
     try:
@@ -127,7 +71,7 @@ def bare(wish: Wish) -> Wish:
     return wish._replace(source=json.dumps(without_annotations(schema))) if isinstance(schema, dict) else wish
 
 
-def _wishes(fields: StructuredOutputFields) -> Iterator[Wish]:
+def _wishes(fields: GenerationRequest) -> Iterator[Wish]:
     if (response_format := fields.response_format) is not None:
         yield from _of_response_format(response_format)
     if (wanted := fields.structured_outputs) is not None:
@@ -207,15 +151,15 @@ def _schema_of(field: str, source: str) -> dict[str, Any]:
 
 
 def kept_schema(field: str, schema: dict[str, Any], advice: str = "leave it out") -> dict[str, Any]:
-    """The schema as it stands within a grammar, all of it kept to. Raises RequestError, naming the field, what in it
-    cannot be kept to, and what to do, which `advice` says."""
+    """The complete schema for use within a grammar. Raises RequestError, naming the field, its problem, and the remedy
+    in `advice`."""
     kept = _normal(field, schema, advice)
     _grammar_of(field, kept, {"whitespace_pattern": _WHITESPACE}, advice)
     return _with_options(kept)
 
 
 def relaxed_schema(schema: dict[str, Any], widest: dict[str, Any]) -> dict[str, Any]:
-    """The schema as it stands within a grammar, where it allows no less, and as little more as can be kept to."""
+    """The schema for use within a grammar, widened as little as possible where it cannot be enforced."""
     return _with_options(relaxed(schema, _can_be_kept_to, widest), is_lenient=True)
 
 
@@ -258,7 +202,7 @@ def _grammar_of(field: str, schema: dict[str, Any], options: dict[str, Any], adv
 
 
 def _grammar_text(schema: dict[str, Any], options: dict[str, Any] | None) -> str:
-    """Raises ValueError for numbers of more than 64 bits, and for texts that are no Unicode."""
+    """Raises ValueError for numbers of more than 64 bits, and for texts outside of Unicode."""
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_json_schema(schema, overrides=options)  # type: ignore[arg-type]

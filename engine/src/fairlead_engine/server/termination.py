@@ -1,4 +1,4 @@
-"""Last words: why the engine could not start or go on, where the kubelet and a person find them."""
+"""Last words: the reason of a failed start or a fatal error, for the kubelet and a person."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ import msgspec
 from fairlead_engine.errors import EngineError
 
 VARIABLE = "FAIRLEAD_TERMINATION_LOG"
-"""Environment variable that names the termination log where it is not at `DEFAULT_PATH`."""
+"""Environment variable with the termination log's path, if not `DEFAULT_PATH`."""
 DEFAULT_PATH = Path("/dev/termination-log")
 
 
 def report(error: EngineError) -> None:
-    """Writes `{"reason", "message"}` to the termination log, where there is one, and to stderr."""
+    """Writes `{"reason", "message"}` to the termination log, if it exists, and to stderr."""
     # Bytes of a command line that are no UTF-8 are lone surrogates, which JSON cannot hold.
     words = {name: value.encode(errors="backslashreplace").decode() for name, value in error.to_dict().items()}
     text = msgspec.json.encode(words).decode()

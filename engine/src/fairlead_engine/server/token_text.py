@@ -1,9 +1,9 @@
 """Token ids → text, a token at a time, never breaking a character.
 
-Two ways, by the tokenizer's decoder. A byte-level vocabulary (GPT-2's alphabet, as in Llama 3 and Qwen) says exactly
-which bytes each token stands for, so an incremental UTF-8 decoder is both exact and cheap. Any other decoder is asked
-for the text of a short window of tokens, with and without the new one: what a token's text is depends there on what
-stands before it, as SentencePiece's decoders drop the space that begins a text.
+Two ways, by the tokenizer's decoder. A byte-level vocabulary (GPT-2's alphabet, as in Llama 3 and Qwen) tells each
+token's exact bytes, so an incremental UTF-8 decoder is exact and cheap. Any other decoder decodes a short window of
+tokens with and without the new token: its text depends on the text before it, as SentencePiece's decoders drop a
+leading space.
 """
 
 import codecs
@@ -18,17 +18,17 @@ from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_PENDING = 16
-"""Tokens whose text may wait for the rest of a character; no character needs more than four byte tokens."""
+"""Most tokens that wait for the rest of a character; a character has at most four byte tokens."""
 _MOST_BEGUN = 3
-"""Bytes that a character may have without being whole."""
+"""Most bytes of an incomplete character."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 """How vocabularies with byte fallback, as Llama 2's, write the token of a single byte."""
 
 
 _MOST_GROWTH = 8.0
-"""Times that a decoder may make a text longer, by what it replaces."""
+"""Largest ratio of decoded to encoded text, by the decoder's replacements."""
 _LONGEST_TOKEN = 4096
-"""Characters."""
+"""In characters."""
 _REPEATS = re.compile(r"(?<!\\)[*+?{]")
 
 
@@ -36,7 +36,7 @@ class TokenStream(Protocol):
     """The text of one sequence, growing."""
 
     def push(self, token_id: int) -> str:
-        """The text that is certain now and was not before; empty in the middle of a character."""
+        """Text that has become certain; empty in the middle of a character."""
 
     def finish(self) -> str:
         """What is left: a replacement character where the last character never became whole."""
@@ -44,7 +44,7 @@ class TokenStream(Protocol):
 
 class Vocabulary:
     """A tokenizer's way back from ids to text and bytes. One per model; its streams hold the state of one sequence.
-    Raises `TokenizerError` for one that may make much more of ids than they stand for: it is asked for each token."""
+    Raises `TokenizerError` for a decoder that may expand ids to far longer texts, since it runs for each token."""
 
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         self.tokenizer = tokenizer
@@ -68,9 +68,9 @@ class Vocabulary:
         shown: frozenset[int] = frozenset(),
         tells_begun: bool = True,
     ) -> TokenStream:
-        """A fresh stream for one sequence. Its text is what follows that of the tokens in `after`, together with a
-        character that begins in those. `shown`: special tokens that are never left out. `tells_begun`: whether a
-        character that begins in `after` and goes on in none of the stream's own is told, as broken."""
+        """A new stream for one sequence: the text behind the tokens in `after`, including a character that begins in
+        `after`. `shown`: special tokens that are never left out. `tells_begun`: whether a character that begins in
+        `after` and is not continued is shown as broken."""
         if shown and skip_special_tokens:
             return _MarkedStream(self, after, shown, tells_begun)
         visible = (each for each in reversed(after) if not (skip_special_tokens and self.is_special(each)))
@@ -79,15 +79,10 @@ class Vocabulary:
             return _ByteLevelStream(self, before, skip_special_tokens, tells_begun)
         before = before[self._num_ending(before) :]
         num_begun = self._num_begun(before)
-        stream = _WindowStream(self.tokenizer, before, num_begun, skip_special_tokens)
-        return (
-            stream
-            if tells_begun or not num_begun
-            else _OwnStream(self, stream, before[-num_begun:], skip_special_tokens)
-        )
+        return _WindowStream(self, before, num_begun, skip_special_tokens, tells_begun)
 
     def text_before(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of the tokens, but for the beginning of a character that a stream after them begins with."""
+        """The text of the tokens, without an incomplete last character, with which a stream after them begins."""
         token_ids = self._without_begun(token_ids, skip_special_tokens)
         text = self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
         if not self._is_byte_level:
@@ -96,7 +91,7 @@ class Vocabulary:
         return text[: len(text) - len(begun)]
 
     def _num_begun(self, token_ids: Sequence[int]) -> int:
-        """How many of the last tokens are single bytes that begin a character without ending it."""
+        """Number of last tokens that are single bytes of an incomplete character."""
         if not self._has_byte_tokens:
             return 0
         for number in range(1, min(len(token_ids), _MOST_BEGUN) + 1):
@@ -111,14 +106,14 @@ class Vocabulary:
         return 0
 
     def _num_ending(self, token_ids: Sequence[int]) -> int:
-        """How many of the first tokens are single bytes that end a character which began before them."""
+        """Number of first tokens that are single bytes completing an earlier character."""
         tokens = (self.tokenizer.backend.id_to_token(each) or "" for each in token_ids[:_MOST_BEGUN])
         found = (_BYTE_TOKEN.fullmatch(token) for token in tokens)
         return len([*takewhile(lambda byte: byte is not None and 0x80 <= int(byte[1], 16) < 0xC0, found)])
 
     def _without_begun(self, token_ids: Sequence[int], skip_special_tokens: bool) -> Sequence[int]:
-        """Up to a character that begins in them, for decoders that are asked for a text as a whole: such as fall back
-        to bytes take all bytes in a row for broken where one is."""
+        """The tokens before an incomplete last character: decoders with byte fallback take a whole run of bytes for
+        broken if one byte is."""
         if not self._has_byte_tokens:
             return token_ids
         places = range(len(token_ids) - 1, -1, -1)
@@ -128,35 +123,35 @@ class Vocabulary:
         return token_ids[: last[-num_begun]] if num_begun else token_ids
 
     def special_id(self, text: str) -> int | None:
-        """The id of a text that is a special token."""
+        """Id of a text, if it is a special token."""
         token_id = self.tokenizer.token_id(text)
         return token_id if token_id is not None and self.is_special(token_id) else None
 
     def named_id(self, text: str) -> int | None:
-        """The id by which a grammar has to name this text: of a special token, and of any added one in angle brackets,
-        as Qwen's `<tool_call>` is, which llguidance takes for special."""
+        """Id by which a grammar names this text: special tokens, and added tokens in angle brackets such as Qwen's
+        `<tool_call>`, as llguidance takes both for special."""
         token_id = self.tokenizer.token_id(text)
         if token_id is None or token_id not in self._added_ids:
             return None
         return token_id if self.is_special(token_id) or (text.startswith("<") and text.endswith(">")) else None
 
     def is_special(self, token_id: int) -> bool:
-        """Whether the token is markup (end of sequence, roles, …) that users do not see."""
+        """Whether the token is markup (end of sequence, roles, …), hidden from users."""
         return token_id in self._special_ids
 
     def is_byte(self, token_id: int) -> bool:
-        """Whether the token is a single byte of a vocabulary that falls back to them."""
+        """Whether the token is a single byte in a vocabulary with byte fallback."""
         return self._has_byte_tokens and bool(_BYTE_TOKEN.fullmatch(self.tokenizer.backend.id_to_token(token_id) or ""))
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes one token stands for; empty for an id that the tokenizer does not know."""
+        """Bytes of one token; empty for an unknown id."""
         found = self._bytes.get(token_id)
         if found is None:
             found = self._bytes[token_id] = self._look_up(token_id)
         return found
 
     def whole_text(self, token_id: int) -> str | None:
-        """The text of a token whose bytes are whole characters; None for one that begins or ends within one."""
+        """Text of a token made of whole characters; None for a token that begins or ends within a character."""
         if token_id not in self._whole:
             try:
                 self._whole[token_id] = self.token_bytes(token_id).decode()
@@ -165,7 +160,7 @@ class Vocabulary:
         return self._whole[token_id]
 
     def token_text(self, token_id: int) -> str:
-        """The token's own text, for log-probabilities; bytes that are no text by themselves show as U+FFFD."""
+        """The token's own text, for log-probabilities; invalid UTF-8 shows as U+FFFD."""
         return self.token_bytes(token_id).decode(errors="replace")
 
     def _look_up(self, token_id: int) -> bytes:
@@ -185,7 +180,7 @@ class Vocabulary:
 
     @cached_property
     def _plain_token(self) -> list[int]:
-        """Some token of letters alone: what another one's text is behind it, it is within any text."""
+        """Some token of letters alone, behind which other tokens decode as within a text."""
         ids = range(self.tokenizer.vocab_size)
         return next(([each] for each in ids if self.tokenizer.decode([each], skip_special_tokens=False).isalnum()), [])
 
@@ -213,7 +208,7 @@ def _steps(decoder: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 class _MarkedStream:
-    """Leaves special tokens out but for some, which end whatever character has begun before them."""
+    """Leaves special tokens out but for some, each of which ends an incomplete character before it."""
 
     def __init__(self, vocabulary: Vocabulary, after: Sequence[int], shown: frozenset[int], tells_begun: bool) -> None:
         self._vocabulary = vocabulary
@@ -240,7 +235,7 @@ class _ByteLevelStream:
         begun = self._decoder.getstate()[0]
         self._is_within = bool(begun)
         self._foreign = b"" if tells_begun else begun
-        """Bytes of a character that began before the stream, until one of its own is there."""
+        """Bytes of a character that began before the stream; empty once the stream has content of its own."""
 
     def push(self, token_id: int) -> str:
         if self._skip_special and self._vocabulary.is_special(token_id):
@@ -261,7 +256,7 @@ class _ByteLevelStream:
 
 
 def _goes_on(begun: bytes, content: bytes) -> bool:
-    """Whether the first byte belongs to the character that others begin."""
+    """Whether the first byte of `content` continues the incomplete character."""
     try:
         codecs.utf_8_decode(begun + content[:1], "strict", False)
     except UnicodeDecodeError:
@@ -269,46 +264,29 @@ def _goes_on(begun: bytes, content: bytes) -> bool:
     return True
 
 
-class _OwnStream:
-    """Of a window that begins with bytes of a character: leaves them out where nothing goes on with it."""
-
-    def __init__(
-        self, vocabulary: Vocabulary, stream: "_WindowStream", begun: list[int], skip_special_tokens: bool
-    ) -> None:
-        self._vocabulary = vocabulary
-        self._stream = stream
-        self._skip_special = skip_special_tokens
-        self._begun = b"".join(map(vocabulary.token_bytes, begun))
-        """Empty once a token of the stream's own has come that says something."""
-
-    def push(self, token_id: int) -> str:
-        if self._begun:
-            content = self._vocabulary.token_bytes(token_id)
-            if not content or (self._skip_special and self._vocabulary.is_special(token_id)):
-                return ""
-            if not self._vocabulary.is_byte(token_id) or not _goes_on(self._begun, content):
-                self._stream.drop_pending()
-            self._begun = b""
-        return self._stream.push(token_id)
-
-    def finish(self) -> str:
-        return "" if self._begun else self._stream.finish()
-
-
 class _WindowStream:
-    """Decodes the last whole piece together with what came after it, so that spacing between tokens comes out right."""
+    """Decodes the last whole piece together with the newer tokens, so that spacing between tokens comes out right."""
 
     def __init__(
-        self, tokenizer: PromptTokenizer, before: list[int], num_begun: int, skip_special_tokens: bool
+        self, vocabulary: Vocabulary, before: list[int], num_begun: int, skip_special_tokens: bool, tells_begun: bool
     ) -> None:
-        """`num_begun`: tokens at the end of `before` that are the beginning of a character."""
-        self._tokenizer = tokenizer
+        """`num_begun`: number of tokens at the end of `before` that begin a character."""
+        self._vocabulary = vocabulary
         self._skip_special = skip_special_tokens
         num_settled = len(before) - num_begun
         self._settled, self._pending = before[:num_settled], before[num_settled:]
-        """Tokens whose text was handed out last, the context of the next ones; and those whose text is not whole."""
+        """Tokens with their text handed out last, as context of the next ones; and tokens of an incomplete text."""
+        self._foreign = b"" if tells_begun else b"".join(map(vocabulary.token_bytes, self._pending))
+        """Bytes of a character that began before the stream; empty once the stream has content of its own."""
 
     def push(self, token_id: int) -> str:
+        if self._foreign:
+            content = self._vocabulary.token_bytes(token_id)
+            if not content or (self._skip_special and self._vocabulary.is_special(token_id)):
+                return ""
+            if not self._vocabulary.is_byte(token_id) or not _goes_on(self._foreign, content):
+                self._pending = []
+            self._foreign = b""
         self._pending.append(token_id)
         text = self._new_text()
         if text.endswith(_REPLACEMENT) and len(self._pending) < _MAX_PENDING:
@@ -319,22 +297,20 @@ class _WindowStream:
             del self._pending[0]
         return text
 
-    def drop_pending(self) -> None:
-        """What waits for the rest of a character is no part of the text."""
-        self._pending = []
-
     def finish(self) -> str:
+        if self._foreign:
+            return ""
         text = self._new_text()
         self._settled, self._pending = [], []
         return text
 
     def _new_text(self) -> str:
-        before = self._tokenizer.decode(self._settled, skip_special_tokens=self._skip_special)
-        whole = self._tokenizer.decode(self._settled + self._pending, skip_special_tokens=self._skip_special)
-        return whole[len(before) :]
+        decode, skips = self._vocabulary.tokenizer.decode, self._skip_special
+        before = decode(self._settled, skip_special_tokens=skips)
+        return decode(self._settled + self._pending, skip_special_tokens=skips)[len(before) :]
 
 
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTE_OF_LETTER = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
-"""GPT-2's alphabet: printable Latin-1 stands for itself, every other byte for a letter from U+0100 on."""
+"""GPT-2's alphabet: printable Latin-1 letters are their own byte, every other byte is a letter from U+0100 on."""

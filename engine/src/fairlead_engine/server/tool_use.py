@@ -1,25 +1,19 @@
-"""The tools of a chat: what may be called, what must be, and the grammar that sees to it.
+"""The tools of a chat: allowed calls, required calls, and the grammar that enforces both.
 
-Knows the request's fields; how a model writes calls is `answers/tool_formats.py`'s.
+Knows the request's fields; the models' formats of calls are `answers/tool_formats.py`'s.
 """
 
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
 from fairlead_engine.server.answers.constraint import Function, Lark, NamedId
 from fairlead_engine.server.json_schema.normal_form import without_annotations
-from fairlead_engine.server.structured_output import (
-    NOT_STRICT,
-    Wish,
-    grammar,
-    kept_schema,
-    problem_of,
-    relaxed_schema,
-)
+from fairlead_engine.server.schemas import ChatRequest
+from fairlead_engine.server.structured_output import NOT_STRICT, Wish, grammar, kept_schema, problem_of, relaxed_schema
 from fairlead_engine.types import Grammar
 from fairlead_protocol.prompts import CUSTOM_TOOL, PromptError, check_tool_types
 
@@ -36,17 +30,6 @@ _UNKNOWN = (
 )
 
 
-class ToolFields(Protocol):
-    """The fields of a chat that are about tools."""
-
-    @property
-    def tools(self) -> list[dict[str, Any]] | None: ...
-    @property
-    def tool_choice(self) -> str | dict[str, Any] | None: ...
-    @property
-    def parallel_tool_calls(self) -> bool | None: ...
-
-
 class ToolUse(NamedTuple):
     """What a chat allows its answer to call."""
 
@@ -56,13 +39,13 @@ class ToolUse(NamedTuple):
     is_forced: bool
     """There must be a call."""
     are_many: bool
-    """There may be several."""
+    """Whether there may be several calls."""
     is_narrowed: bool = False
-    """They are some of the tools that the model is told of."""
+    """Whether the model is told of further tools."""
 
     @property
     def parameters(self) -> dict[str, dict[str, Any]]:
-        """Of each function that there is, the schema, where it may be called."""
+        """Schemas of all functions; empty for functions that may not be called."""
         may_be_called = map(_Tool.read, self.functions)
         return {name: {} for name in self.names} | {tool.name: tool.parameters for tool in may_be_called}
 
@@ -97,14 +80,14 @@ class _Tool(NamedTuple):
         return cls(*json.loads(text))
 
     def function(self) -> Function:
-        """For a grammar. Raises RequestError where it is strict and cannot be kept to."""
+        """For a grammar. Raises RequestError for a strict schema that no grammar can enforce."""
         if self.is_strict:
             field = f"tools[{self.place}].function.parameters"
             return Function(self.name, kept_schema(field, self.parameters, NOT_STRICT))
         return Function(self.name, relaxed_schema(self.parameters, _ANY_OBJECT))
 
 
-def tool_use(fields: ToolFields, formats: AnswerFormats) -> ToolUse | None:
+def tool_use(fields: ChatRequest, formats: AnswerFormats) -> ToolUse | None:
     """What may be called; None where nothing may. Raises `RequestError`, naming the place."""
     choice, tools = fields.tool_choice, fields.tools or []
     try:
@@ -146,7 +129,7 @@ def tool_use(fields: ToolFields, formats: AnswerFormats) -> ToolUse | None:
 
 
 def _allowed(choice: dict[str, Any]) -> tuple[str, frozenset[str]]:
-    """The mode of OpenAI's `allowed_tools`, and the names of what may be called. Raises `RequestError`."""
+    """Mode and function names of OpenAI's `allowed_tools`. Raises `RequestError`."""
     allowed = choice.get("allowed_tools")
     mode, tools = (allowed.get("mode"), allowed.get("tools")) if isinstance(allowed, dict) else (None, None)
     functions = [
@@ -188,15 +171,15 @@ def _tool(place: int, tool: dict[str, Any]) -> _Tool:
 
 
 class AnswerGrammars:
-    """What the answers of one model keep to: what they are to be, in the formats that it writes."""
+    """Grammars for the answers of one model, in its formats."""
 
     def __init__(self, formats: AnswerFormats, named_id: NamedId) -> None:
         self._formats = formats
         self._named_id = named_id
 
     def grammar(self, wish: Wish | None, use: ToolUse | None, has_begun_reasoning: bool) -> Grammar | None:
-        """Of a wish, of tools, or of both; `has_begun_reasoning`: the prompt ends with the beginning of reasoning.
-        Raises RequestError, naming the field and what cannot be kept to. May take long, or for ever."""
+        """For a wish, for tools, or for both. `has_begun_reasoning`: the prompt ends with the beginning of reasoning.
+        Raises RequestError, naming the field and its problem. May take long, or forever."""
         wanted = None if wish is None else grammar(wish)
         is_used = use is not None and (use.is_kept_to or wanted is not None)
         formats = self._formats

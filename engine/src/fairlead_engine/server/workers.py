@@ -1,4 +1,4 @@
-"""The processes of this engine that run strangers' programs: the first of them, whose turn it is, and tries."""
+"""Processes of this engine that run strangers' programs: their root, turns among jobs, and retries."""
 
 import asyncio
 import heapq
@@ -14,7 +14,7 @@ from fairlead_protocol.workers.root import WorkerRoot
 
 PROMPT_PROGRAM = "fairlead_engine.server.prompt_program"
 _MOST_BESIDE = 16
-"""Jobs that take long at a time: each program of an engine bounds its own, and none waits for another's."""
+"""Slow jobs at a time: each program of an engine has its own bound, and none waits for another's."""
 
 
 def prompt_root() -> WorkerRoot:
@@ -23,9 +23,9 @@ def prompt_root() -> WorkerRoot:
 
 
 _TRIES = 50
-"""For a job whose process is ended again and again: by those that stand before it, or by the system."""
+"""For a job whose process is ended repeatedly, by jobs before it or by the system."""
 _PAUSE_SECONDS = 0.01
-"""Between those."""
+"""Between two tries."""
 
 
 class Loadable(Protocol):
@@ -35,8 +35,8 @@ class Loadable(Protocol):
 
 
 async def tried(workers: Loadable, ask: Callable[[], Awaitable[bytes]]) -> bytes:
-    """What `ask` returns. Raises what that does, but NotReady in place of WorkerInterrupted, and Draining in place of
-    WorkersClosed."""
+    """Result of `ask`, with retries after WorkerInterrupted. Raises its errors, but NotReady after too many tries, and
+    Draining for WorkersClosed."""
     for _ in range(_TRIES):
         try:
             await workers.loaded()
@@ -52,7 +52,7 @@ Thing = TypeVar("Thing")
 
 
 class Turns(Generic[Thing]):
-    """Things that one at a time has each of. Not shared between event loops."""
+    """Things with one holder at a time each. Not shared between event loops."""
 
     def __init__(self, things: Iterable[Thing]) -> None:
         self._idle = [*things]

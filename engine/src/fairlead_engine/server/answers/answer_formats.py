@@ -37,7 +37,7 @@ _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def written_format(template: str, special_tokens: Mapping[str, str] | None = None) -> tuple[str | None, bool]:
-    """The name of the format that reads the call which the template writes, and whether it writes one at all."""
+    """Name of the format that reads the template's call, and whether the template writes calls at all."""
     does_write = False
     for answer in _answers(template, {**dict.fromkeys(_TOKENS, ""), **(special_tokens or {})}):
         does_write = True
@@ -48,8 +48,8 @@ def written_format(template: str, special_tokens: Mapping[str, str] | None = Non
 
 
 def _answers(template: str, special_tokens: Mapping[str, str]) -> Iterator[str]:
-    """What the template writes of an answer that is a call, in the ways in which templates want to be asked; where its
-    beginning can be told, from there on, and from the question on."""
+    """The template's text for an answer with a call, over several ways to ask templates; from the answer's beginning if
+    that is known, and from the question on."""
     try:
         chat = ChatTemplate(template, special_tokens)
     except ChatTemplateError:
@@ -79,7 +79,7 @@ def _behind_question(
 
 
 def _reads(tools: ToolFormat, answer: str) -> bool:
-    """Whether the format finds the one call that was rendered, behind its marker, and nothing else of that kind."""
+    """Whether the format finds exactly the rendered call behind its marker."""
     if tools.shape.begin not in answer:
         return False
     source = AnswerSource()
@@ -115,19 +115,19 @@ _TOOLS_SHOW = (
     ("<tool_call>", "hermes"),
     ("<|python_tag|>", "llama3_json"),
 )
-"""What shows the format where a template writes no earlier calls, or only such as no probe has."""
+"""Signs of a format in templates that write no earlier calls."""
 _REASONING_SHOWS = (("[THINK]", "mistral"), ("<think>", "think"))
 
 
 class AnswerFormats(NamedTuple):
-    """What there may be in an answer besides text."""
+    """Formats of an answer's parts besides text."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
 
     @property
     def thought(self) -> ReasoningFormat | None:
-        """What reasoning stands in."""
+        """Format of the reasoning."""
         return self.reasoning if self.tools is None else self.tools.thought or self.reasoning
 
     @property
@@ -137,7 +137,7 @@ class AnswerFormats(NamedTuple):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that are told apart from the answer's, which may be special tokens."""
+        """Texts with a meaning in the formats; some may be special tokens."""
         return tuple(marker for each in (self.tools, self.reasoning) if each is not None for marker in each.markers)
 
 
@@ -150,8 +150,7 @@ def choose_formats(
     reasoning_parser: str,
     special_tokens: Mapping[str, str] | None = None,
 ) -> AnswerFormats:
-    """The formats by name; `auto` = what the template shows, `none` = nothing is told apart. May take for ever, of a
-    template that means harm."""
+    """The formats by name; `auto` = by the template, `none` = all is text. A malicious template may take forever."""
     return formats_named(*choose_names(template, tool_call_parser, reasoning_parser, special_tokens), template)
 
 
@@ -171,7 +170,7 @@ def choose_names(
 
 
 def formats_named(tools: str, reasoning: str, template: str | None) -> AnswerFormats:
-    """Those of these names, of which `none` is none."""
+    """The formats of these names; `none` = None."""
     is_told = tools != "harmony"  # which has reasoning of its own
     return AnswerFormats(
         TOOL_FORMATS[tools](template) if tools in TOOL_FORMATS else None,
@@ -180,7 +179,7 @@ def formats_named(tools: str, reasoning: str, template: str | None) -> AnswerFor
 
 
 def _tools(template: str | None, special_tokens: Mapping[str, str] | None) -> str:
-    """The format that reads the calls which a template writes; where it writes none, the one that its text shows."""
+    """The format that reads the template's calls; for a template without calls, the format that its text shows."""
     if not template:
         return NONE
     found, does_write = written_format(template, special_tokens)

@@ -1,4 +1,4 @@
-"""An answer's text while it comes, its parts, and how a reader takes it: up to a marker, or a piece of JSON.
+"""An answer's text while it comes, its parts, and readers for it: up to a marker, or a piece of JSON.
 
 Readers are generators (`Reading`), so the reader of a format is written as if all of the text were there.
 """
@@ -29,7 +29,7 @@ class CallBegun(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallArguments(msgspec.Struct, frozen=True, gc=False):
-    """More of the last call's arguments, as the model writes them: JSON if it does well."""
+    """More of the last call's arguments, as the model writes them: JSON, usually."""
 
     text: str
 
@@ -39,18 +39,18 @@ class CallEnded(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallCut(msgspec.Struct, frozen=True, gc=False):
-    """The answer ends in what would have become a call, before all of its name was there."""
+    """The answer ends in an incomplete call, before the end of its name."""
 
 
 Part = Content | Reasoning | CallBegun | CallArguments | CallEnded | CallCut
 Result = TypeVar("Result")
 Reading = Generator[Part | None, None, Result]
-"""Reads an answer while it is made: yields its parts, and None for more of its text."""
+"""Reads an answer while it is made: yields its parts, and None to wait for more text."""
 
 
 _SPACE = " \t\r\n"
 _LONGEST_NAME = 1024
-"""Characters that are looked at for what ends a name."""
+"""Longest name, in characters, searched for its end."""
 _BEHIND_WORD = ",}]" + _SPACE
 
 
@@ -61,7 +61,7 @@ class AnswerSource:
         self.is_over = False
         """Whether no more comes."""
         self.is_cut = False
-        """Whether that is because there was room for no more, or a stop string: the model had not ended it."""
+        """Whether `is_over` is due to a length limit or stop string, not to the model."""
         self._text = ""
         self._at = 0
         self._marked: int | None = None
@@ -83,25 +83,24 @@ class AnswerSource:
         return self.is_over and self._at == len(self._text)
 
     def take(self, number: int) -> str:
-        """The next characters."""
         self._at += number
         return self._text[self._at - number : self._at]
 
     def put_back(self, text: str) -> None:
-        """This is still to be read, before what comes."""
+        """Puts text back to be read before the rest."""
         assert self._marked is None
         self._text, self._at = text + self.rest, 0
 
     def unread(self, number: int) -> None:
-        """The last characters that were read are still to be."""
+        """Moves back by a number of characters."""
         self._at -= number
 
     def mark(self) -> None:
-        """From here on what is read can be had again."""
+        """Remembers this position for `back`."""
         self._marked = self._at
 
     def back(self) -> None:
-        """Unreads it."""
+        """Returns to the marked position."""
         assert self._marked is not None
         self._at, self._marked = self._marked, None
 
@@ -113,9 +112,8 @@ class AnswerSource:
 def until(
     source: AnswerSource, markers: tuple[str, ...], make: Callable[[str], Part | None], *, is_text: bool = True
 ) -> Reading[str | None]:
-    """Hands on what stands before the first marker, as it comes, and reads the marker; None where there is none. What
-    may be the beginning of a marker is left out of an answer that is cut there, and of one that the model ended there
-    unless it `is_text` for people."""
+    """Yields the text before the first marker as it comes, and reads the marker; None = no marker. A possible beginning
+    of a marker at the end is dropped from a cut answer, and unless `is_text` (for people) from a finished one."""
     while True:
         text = source.rest
         found = min(((place, marker) for marker in markers if (place := text.find(marker)) >= 0), default=None)
@@ -132,7 +130,7 @@ def until(
 
 
 def text_until(source: AnswerSource, *markers: str) -> Reading[tuple[str, str | None]]:
-    """Reads what stands before the first marker, all of it, and the marker; None where there is none near."""
+    """Reads all of the text before the first marker, and the marker; None = no marker nearby."""
     while True:
         text = source.rest[:_LONGEST_NAME]
         found = min(((place, marker) for marker in markers if (place := text.find(marker)) >= 0), default=None)
@@ -146,7 +144,7 @@ def text_until(source: AnswerSource, *markers: str) -> Reading[tuple[str, str | 
 
 
 def starts_with(source: AnswerSource, *texts: str) -> Reading[str | None]:
-    """Reads the one of the texts that comes next; None where none of them does."""
+    """Reads the text that comes next; None = none of them."""
     while True:
         rest = source.rest
         if found := next((text for text in texts if rest.startswith(text)), None):
@@ -162,7 +160,7 @@ def without_begun(text: str, *markers: str) -> str:
 
 
 def left_out(source: AnswerSource, *texts: str) -> Reading[None]:
-    """Leaves the beginning of one of the texts out of an answer that ends with it."""
+    """Drops the beginning of one of the texts at the end of an answer."""
     while any(text.startswith(source.rest) for text in texts):
         if source.is_over:
             source.take(len(source.rest))
@@ -171,12 +169,12 @@ def left_out(source: AnswerSource, *texts: str) -> Reading[None]:
 
 
 def is_begun(source: AnswerSource, *texts: str) -> bool:
-    """Whether the answer ends with the beginning of one of the texts, which comes next; or with nothing."""
+    """Whether the answer ends with the beginning of one of the texts, or with nothing."""
     return source.is_over and any(text.startswith(source.rest) for text in texts)
 
 
 def space(source: AnswerSource) -> Reading[str]:
-    """Reads white space; returns the character behind it, which is not read, or nothing at the end."""
+    """Reads white space; returns the next character without reading it, empty at the end."""
     while True:
         rest = source.rest
         behind = rest.lstrip(_SPACE)
@@ -187,8 +185,8 @@ def space(source: AnswerSource) -> Reading[str]:
 
 
 def json_value(source: AnswerSource, make: Callable[[str], Part] | None = None) -> Reading[str | None]:
-    """Reads a JSON value: returns its text, handing that on as it comes where `make` is given; None where it is cut
-    off. Only brackets and quotes are looked at: whether it is valid is for its reader."""
+    """Reads a JSON value and returns its text, yielding it as it comes if `make` is given; None = cut off. Looks at
+    brackets and quotes only, not at validity."""
     first = yield from space(source)
     found, scan = "", _Scan(is_bare=first not in ("{", "[", '"'))
     while True:
@@ -204,7 +202,7 @@ def json_value(source: AnswerSource, make: Callable[[str], Part] | None = None) 
 
 
 def python_value(source: AnswerSource) -> Reading[str | None]:
-    """Reads a dict, list or text as Python writes them, and returns its text; None where it is cut off."""
+    """Reads a dict, list or text in Python's syntax, and returns its text; None = cut off."""
     found, scan = "", _Scan(is_bare=False, quotes="'\"")
     while not scan.is_whole:
         if source.is_spent:
@@ -216,7 +214,7 @@ def python_value(source: AnswerSource) -> Reading[str | None]:
 
 
 def behind_bracket(source: AnswerSource) -> Reading[str]:
-    """The character behind the next one, and behind white space; nothing at the end. Neither is read."""
+    """The character behind the next one and white space, without reading; empty at the end."""
     while True:
         behind = source.rest[1:].lstrip(_SPACE)
         if behind or source.is_over:
@@ -225,10 +223,10 @@ def behind_bracket(source: AnswerSource) -> Reading[str]:
 
 
 class _Scan:
-    """Looks for the end of a value in JSON, or in Python where `quotes` are both of its."""
+    """Looks for the end of a value in JSON, or in Python with `quotes` of both kinds."""
 
     def __init__(self, *, is_bare: bool, quotes: str = '"') -> None:
-        """`is_bare`: it is a number or a word, and ends before what cannot be part of one."""
+        """`is_bare`: a number or word, which ends before the first character of another kind."""
         self.is_bare, self.is_whole = is_bare, False
         self._depth, self._is_string, self._is_escaped = 0, False, False
         self._quotes, self._quote = quotes, ""
@@ -262,7 +260,7 @@ class _Scan:
 
 
 def json_text(source: AnswerSource) -> Reading[str | None]:
-    """Reads a JSON string and returns what it stands for; None where something else comes."""
+    """Reads a JSON string and returns its content; None = something else comes."""
     first = yield from space(source)
     if first != '"':
         return None
@@ -274,7 +272,7 @@ def json_text(source: AnswerSource) -> Reading[str | None]:
 
 
 def _num_begun(text: str, markers: tuple[str, ...]) -> int:
-    """Characters at the end that may be the beginning of a marker."""
+    """Number of characters at the end that may begin a marker."""
     most = min(len(text), max(map(len, markers), default=1) - 1)
     sizes = range(most, 0, -1)
     return next((size for size in sizes if any(marker.startswith(text[-size:]) for marker in markers)), 0)

@@ -23,14 +23,14 @@ from fairlead_engine.server.answers.answer_text import (
 )
 
 NO_ARGUMENTS = "{}"
-"""Of a call that is whole and has none."""
+"""Arguments of a complete call without any."""
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")
 _ARGUMENTS = ("arguments", "parameters")
 _BETWEEN, _BRACKETS = (",", ";"), ("}", "]")
 _KEYS = ("name", "function", *_ARGUMENTS, "type", "id")
-"""That calls have."""
+"""Fields of a call's object."""
 _LAST_TEXT = re.compile(r'("(?:name|function)"\s*:\s*|[{,]\s*)"([^"]*)$')
-"""The name, or the key, that an object's text ends in."""
+"""The name, or the key, at the end of an object's text."""
 
 
 class Found(Enum):
@@ -38,7 +38,7 @@ class Found(Enum):
 
     CALL = auto()
     CUT = auto()
-    """The beginning of one, without all of its name, and then the answer's end: all of it was read."""
+    """An incomplete name, and the answer's end: all of it was read."""
     OTHER = auto()
     """Something else, of which nothing was read."""
 
@@ -49,8 +49,8 @@ def is_name(text: str) -> bool:
 
 
 def call_object(source: AnswerSource, names: Collection[str] | None = None) -> Reading[Found]:
-    """Reads such an object, its fields in any order. `names`: an object is a call only with one of these. A call that
-    goes on as no object does ends there."""
+    """Reads such an object, its fields in any order. `names`: of the only objects that are calls. A call ends where no
+    object could continue."""
     source.mark()
     first = yield from space(source)
     if not first:
@@ -73,7 +73,7 @@ def call_object(source: AnswerSource, names: Collection[str] | None = None) -> R
 
 
 def call_objects(source: AnswerSource, begin: str, names: Collection[str] | None = None) -> Reading[Found]:
-    """Reads one object or more behind the marker `begin`: as a list, or one behind the other. Where there is none the
+    """Reads one object or more behind the marker `begin`, as a list or one after the other. Without an object the
     marker is text."""
     source.mark()
     if (yield from space(source)) == "[":
@@ -95,14 +95,14 @@ def call_objects(source: AnswerSource, begin: str, names: Collection[str] | None
 
 
 def cut(source: AnswerSource) -> Reading[Found]:
-    """The answer ends in what would have become a call: leaves that out."""
+    """Drops an incomplete call at the end of the answer."""
     source.take(len(source.rest))
     yield CallCut()
     return Found.CUT
 
 
 def ended(arguments: str, *, is_over: bool) -> Reading[None]:
-    """Tells that a call is whole, if it is: its arguments are these, behind which there is its end if `is_over`."""
+    """Reports a complete call. `is_over`: whether the call's end follows its `arguments`."""
     if arguments.strip():
         try:
             json.loads(arguments)
@@ -116,21 +116,19 @@ def ended(arguments: str, *, is_over: bool) -> Reading[None]:
 
 
 class _ObjectReader:
-    """Reads one object."""
-
     def __init__(self, source: AnswerSource, names: Collection[str] | None) -> None:
         self.name: str | None = None
         self._source = source
         self._names = names
         self._keys: list[str] = []
         self._arguments: str | None = None
-        """All of them; nothing where they were handed on as they came."""
+        """All of them; empty if they were yielded as they came."""
         self._is_closed = False
         self._num_open = 1
         """Brackets: the call may stand in a field `function`."""
 
     def read(self) -> Reading[None]:
-        """All of it, or up to where it is no call."""
+        """Reads the object, up to its end or to the first sign against a call."""
         if (yield from behind_bracket(self._source)) == "'":
             yield from self._read_python()
             return
@@ -149,7 +147,7 @@ class _ObjectReader:
             yield CallEnded()
 
     def may_become_call(self, text: str) -> bool:
-        """Whether more text could make a call of it. `text`: all of the object that there is."""
+        """Whether more text could make a call of the object. `text`: of the object so far."""
         if self._names is None:
             return True
         found = _LAST_TEXT.search(text)
@@ -190,7 +188,7 @@ class _ObjectReader:
             yield CallArguments(self._arguments)
 
     def _read_python(self) -> Reading[None]:
-        """A dict as Python writes it, which is read whole."""
+        """A dict in Python's syntax, read as a whole."""
         value = python_object((yield from python_value(self._source)))
         call = value.get("function", value) if isinstance(value, dict) else None
         if not isinstance(call, dict) or not self._may_be(call.get("name")):
@@ -207,7 +205,8 @@ class _ObjectReader:
                 yield CallArguments(told := "{")
             if (yield from behind_bracket(self._source)) == "'":
                 text = yield from python_value(self._source)
-                text = None if text is None else _as_json(text)
+                if (value := python_object(text)) is not None:  # else it is neither, and stays as it is
+                    text = json.dumps(value, ensure_ascii=False)
             elif self.name is not None:
                 text = yield from json_value(self._source, _Behind(told))
                 told = text or ""
@@ -223,7 +222,7 @@ class _ObjectReader:
         return True
 
     def _next_key(self) -> Reading[str | None]:
-        """The key of the next field, up to its value; None at the object's end, and where there is no key."""
+        """The next field's key, up to its value; None = the object's end, or no key."""
         source = self._source
         first = yield from space(source)
         if first == ",":
@@ -249,7 +248,7 @@ class _ObjectReader:
 
 
 class _Behind:
-    """Makes parts of arguments whose beginning was handed on already."""
+    """Makes parts of arguments whose beginning was yielded already."""
 
     def __init__(self, told: str) -> None:
         self._num_told = len(told)
@@ -260,14 +259,8 @@ class _Behind:
         return CallArguments(behind)
 
 
-def _as_json(text: str) -> str:
-    """A value in Python's syntax as JSON; what is neither stays as it is."""
-    value = python_object(text)
-    return text if value is None else json.dumps(value, ensure_ascii=False)
-
-
 def python_object(text: str | None) -> Any:
-    """What a text in Python's syntax stands for, as JSON has it; None where it is nothing of that."""
+    """The JSON value of a text in Python's syntax; None = not such a text."""
     try:
         value = ast.literal_eval(text or "")
         json.dumps(value, allow_nan=False)
@@ -277,7 +270,7 @@ def python_object(text: str | None) -> Any:
 
 
 def _unpacked(text: str) -> str:
-    """Some models write the arguments as a string that holds the JSON; null is none, and so is an empty string."""
+    """Some models write the arguments as a string holding the JSON; null and an empty string mean no arguments."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The grammar of a whole answer: reasoning first, then text with calls, calls alone, or what the request wants kept to.
+"""The grammar of a whole answer: reasoning first, then text with calls, calls alone, or a structured output.
 
-In Lark as llguidance has it. A marker that is a special token of the model is named by its id, as no text matches it.
+In llguidance's Lark. A marker that is a special token is named by its id, as no text matches it.
 """
 
 import json
@@ -13,11 +13,11 @@ from fairlead_engine.server.answers.tagged_calls import Tags, kinds_of
 from fairlead_engine.server.answers.tool_formats import CallShape
 
 NamedId = Callable[[str], int | None]
-"""The id of a text that grammars name by it (`Vocabulary.named_id`)."""
+"""Id of a text, if grammars name it by id (`Vocabulary.named_id`)."""
 _MOST_COUNTED = 4096
-"""Characters of a text whose number is kept to."""
+"""Largest `maxLength` of a text that is enforced, in characters."""
 _SHARED = ("$defs", "definitions", "x-guidance")
-"""Of a schema, what holds for its parts, too."""
+"""Keywords that hold for a schema's parts, too."""
 _TEXT = r"TEXT: /(.|\n)*/"
 
 
@@ -30,7 +30,7 @@ class Function(NamedTuple):
 
 
 class Lark:
-    """Rules of a grammar, some of which stand in others of the same request."""
+    """Rules of a grammar, some shared within the request."""
 
     def __init__(self, named_id: NamedId, markers: Iterable[str]) -> None:
         self._ids = {marker: token_id for marker in markers if (token_id := named_id(marker)) is not None}
@@ -54,7 +54,7 @@ class Lark:
         return " ".join(found)
 
     def through(self, name: str, marker: str) -> str:
-        """A rule of any text up to the marker, and of that."""
+        """A rule of any text up to and including the marker."""
         literal = self.literal(marker)  # no text goes on over a special token
         return self.rule(name if literal.startswith("<[") else f"{name}[lazy]", f"TEXT {literal}")
 
@@ -68,7 +68,7 @@ class Lark:
         return "@wanted"
 
     def calls(self, shape: CallShape, functions: Sequence[Function], *, are_many: bool) -> str:
-        """A rule of one call or more, behind what they begin with."""
+        """A rule of one call or more, after the beginning of all calls."""
         each = []
         for number, function in enumerate(functions):
             before = self.literal(shape.before.replace("{name}", function.name))
@@ -95,7 +95,7 @@ class Lark:
         return self.rule(f"arguments_{number}", " ".join(parts) or '""')
 
     def _tagged(self, number: str, before: str, part: Any, schema: Mapping[str, Any], tags: Tags) -> str:
-        """A rule of one argument. Of a text only its `enum` and its length are kept to."""
+        """A rule of one argument. A text is restricted by its `enum` and length alone."""
         end = self.literal(tags.padding + tags.value_end)
         if "string" not in kinds_of(part, schema):
             shared = {name: schema[name] for name in _SHARED if name in schema}
@@ -108,7 +108,7 @@ class Lark:
         return self.rule(f"argument_{number}", f"{before} {value} {self.literal(tags.gap)}")
 
     def _text(self, number: str, part: Any, end: str) -> str:
-        """An expression of a text, and of what ends it."""
+        """An expression of a text and its end."""
         most = part.get("maxLength") if isinstance(part, dict) else None
         if not isinstance(most, int) or most > _MOST_COUNTED:
             return self.through(f"value_{number}", end)
@@ -117,7 +117,7 @@ class Lark:
         return self.rule(f"VALUE_{number}", f"/(.|\\n){{{least},{most}}}/") + f" {self.literal(end)}"
 
     def calls_or_text(self, shape: CallShape, calls: str) -> str:
-        """A rule of a text, behind which there may be calls."""
+        """A rule of a text with optional calls behind it."""
         if not shape.begin:
             other = self.rule("OTHER", r"/([^{ \t\r\n](.|\n)*)?/")
             return self.rule("body", f"{calls} | {other}")

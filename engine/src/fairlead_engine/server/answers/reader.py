@@ -26,7 +26,7 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 class AnswerReader:
-    """What reads one sequence whose answer may hold more than text."""
+    """Reader of one sequence whose answer may hold more than text."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class AnswerReader:
         self._reading = _read(self._source, formats, names, has_begun_reasoning)
         self._num_calls = self._num_whole = 0
         self._is_cut = False
-        """The answer ends in a call that cannot be told of."""
+        """Whether the answer ends in an incomplete call."""
         self._held = ""
         """White space that is text only if more text comes."""
 
@@ -60,11 +60,12 @@ class AnswerReader:
         return self._num_calls if self._most_calls is None else min(self._num_calls, self._most_calls)
 
     def push(self, output: SequenceOutput) -> TextDelta:
-        """The output's contribution."""
         delta = self._detokenizer.push(output)
         self._source.add(delta.text)
         self._source.is_over = delta.finish_reason is not None
-        self._source.is_cut = self._source.is_over and not _is_models_own(delta)
+        self._source.is_cut = self._source.is_over and (
+            delta.finish_reason is not FinishReason.STOP or delta.stop_reason is not None
+        )
         text, reasoning, calls = "", "", list[CallDelta]()
         for part in self._parts():
             match part:
@@ -83,7 +84,8 @@ class AnswerReader:
         finish_reason = delta.finish_reason
         if finish_reason is not None and not self._num_calls:
             text += self._held
-        if finish_reason is FinishReason.STOP and self.num_calls and self._are_whole:
+        are_whole = self._num_whole == self.num_calls and not self._is_cut
+        if finish_reason is FinishReason.STOP and self.num_calls and are_whole:
             finish_reason = FinishReason.TOOL_CALLS
         return TextDelta(
             text, delta.token_ids, delta.logprobs, delta.prompt_logprobs, finish_reason, delta.stop_reason, reasoning,
@@ -95,13 +97,8 @@ class AnswerReader:
         """Whether clients are told of the last call."""
         return self._most_calls is None or self._num_calls <= self._most_calls
 
-    @property
-    def _are_whole(self) -> bool:
-        """Whether all calls are that clients are told of."""
-        return self._num_whole == self.num_calls and not self._is_cut
-
     def _parts(self) -> list[Part]:
-        """All that can be read of what is there."""
+        """All parts readable so far."""
         parts = []
         for part in self._reading:
             if part is None:
@@ -132,11 +129,6 @@ class AnswerReader:
             calls[-1] = CallDelta(index, calls[-1].arguments + part.text, calls[-1].id, calls[-1].name)
         else:
             calls.append(CallDelta(index, part.text))
-
-
-def _is_models_own(delta: TextDelta) -> bool:
-    """Whether the model ended its answer."""
-    return delta.finish_reason is FinishReason.STOP and delta.stop_reason is None
 
 
 def _read(

@@ -1,4 +1,4 @@
-"""How models write what they think before they answer: between two markers; the prompt may end with the first."""
+"""How models write their reasoning: between two markers; the prompt may end with the first."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from fairlead_engine.server.answers.answer_text import (
 
 
 class ReasoningFormat(NamedTuple):
-    """The two markers."""
+    """Markers around reasoning."""
 
     begin: str
     end: str
@@ -30,9 +30,9 @@ class ReasoningFormat(NamedTuple):
     def read(
         self, source: AnswerSource, *, has_begun: bool, call: str | None = None, names: Collection[str] = ()
     ) -> Reading[bool]:
-        """Reads the reasoning, if there is any, and the white space behind it; whether there was any. `has_begun`: the
-        prompt ends with its first marker. `call`: the marker before calls. Reasoning that is never closed ends with a
-        call of one of `names`: models forget to close it."""
+        """Reads the reasoning and the white space behind it; returns whether there was any. `has_begun`: the prompt
+        ends with the first marker. `call`: the marker before calls. Unclosed reasoning ends with a call of one of
+        `names`: models forget to close it."""
         if not has_begun:
             source.mark()
             yield from space(source)
@@ -52,8 +52,8 @@ class ReasoningFormat(NamedTuple):
         return True
 
     def _or_call(self, source: AnswerSource, call: str, names: Collection[str]) -> Reading[None]:
-        """Behind the marker of a call: waits for the end of the reasoning, of which all this is a part, or of the
-        answer, which then has a call."""
+        """Behind the marker of a call: waits for the end of the reasoning, which then includes all this, or for the end
+        of the answer, which then has a call."""
         held = [call]
 
         def hold(text: str) -> Reasoning:
@@ -68,8 +68,8 @@ class ReasoningFormat(NamedTuple):
             yield Reasoning(text)
 
     def without_end(self, reading: Reading[None], source: AnswerSource) -> Reading[None]:
-        """An answer that did not begin with reasoning, without the marker of its end and the white space behind it: the
-        first is no text, as clients were told none of the other."""
+        """An answer that did not begin with reasoning, without a stray end marker and the white space behind it:
+        clients saw no beginning of reasoning."""
         held, is_behind = "", False
         for part in reading:
             if isinstance(part, Content):

@@ -1,6 +1,7 @@
-"""Calls whose arguments stand in tags, each by itself: `<parameter=city>Oslo</parameter>`.
+"""Calls with each argument in tags of its own: `<parameter=city>Oslo</parameter>`.
 
-Their reader makes JSON of them while they come. Texts have no quotes in such tags: the tool's schema says what is one.
+The reader makes JSON of arguments while they come. Texts in such tags have no quotes: the tool's schema tells texts
+from other values.
 """
 
 import json
@@ -21,6 +22,7 @@ from fairlead_engine.server.answers.answer_text import (
     without_begun,
 )
 from fairlead_engine.server.answers.calls import NO_ARGUMENTS, Found, cut, is_name, python_object
+from fairlead_engine.server.json_schema import parts
 
 _MOST_REFERENCES = 8
 _KINDS: Mapping[type, tuple[str, ...]] = {
@@ -37,7 +39,7 @@ class Tags(NamedTuple):
     """How such calls are written."""
 
     name: str
-    """Before a call's name; nothing where all calls begin with one marker, and the name is behind it."""
+    """Before a call's name; empty if the name directly follows the marker of all calls."""
     name_end: str
     """Behind it; nothing where the first argument, or the end, is."""
     key: str
@@ -54,15 +56,15 @@ class Tags(NamedTuple):
     """Where it makes no difference what is there."""
 
     def before(self, key: str) -> str:
-        """What is written before the value of an argument."""
+        """Text before an argument's value."""
         return f"{self.key}{key}{self.key_end}{self.gap + self.value if self.value else ''}{self.padding}"
 
 
 def tagged_call(
     source: AnswerSource, tags: Tags, names: Collection[str], block_end: str, *, is_known: bool = False
 ) -> Reading[Found]:
-    """Reads a call, from its name on. `names`: the functions there are, with their schemas where it maps them.
-    `block_end`: what ends the call, too. `is_known`: it is a call only of one of `names`."""
+    """Reads a call, from its name on. `names`: the available functions, possibly mapped to schemas. `block_end`:
+    another end of the call. `is_known`: whether only `names` are calls."""
     source.mark()
     ends = (tags.name_end,) if tags.name_end else (tags.key, tags.end)
     text, marker = yield from text_until(source, *ends)
@@ -109,8 +111,8 @@ def _arguments(source: AnswerSource, tags: Tags, schema: Mapping[str, Any], bloc
         yield CallArguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
         before = ", "
         given.add(key)
-        others = _names(schema) - given
-        if not (yield from _value(source, tags, kinds_of(_property(schema, key), schema), others)):
+        others = _properties(schema).keys() - given
+        if not (yield from _value(source, tags, kinds_of(_properties(schema).get(key), schema), others)):
             return
 
 
@@ -138,7 +140,7 @@ def _value(source: AnswerSource, tags: Tags, kinds: Collection[str], others: Col
 def _until_value_end(
     source: AnswerSource, tags: Tags, others: Collection[str], make: Callable[[str], CallArguments]
 ) -> Reading[bool]:
-    """Hands on a value up to its end, or to where the next argument begins on a new line: models forget the end."""
+    """Yields a value up to its end, or up to the next argument on a new line: models forget the end."""
     while (marker := (yield from until(source, (tags.value_end, "\n" + tags.key), make, is_text=False))) is not None:
         if marker == tags.value_end:
             return True
@@ -182,7 +184,7 @@ class _Text:
 
 
 def as_json(text: str, kinds: Collection[str]) -> str:
-    """What is written without quotes as JSON; a text where it is none of these kinds of values."""
+    """An unquoted value as JSON; a text if the value has none of these kinds."""
     written = text.strip()
     try:
         value = json.loads(written, parse_constant=_no_constant)
@@ -199,22 +201,17 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _names(schema: Mapping[str, Any]) -> set[str]:
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     properties = schema.get("properties")
-    return {str(name) for name in properties} if isinstance(properties, Mapping) else set()
-
-
-def _property(schema: Mapping[str, Any], name: str) -> Any:
-    properties = schema.get("properties")
-    return properties.get(name) if isinstance(properties, Mapping) else None
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def kinds_of(schema: Any, root: Mapping[str, Any], num_references: int = 0) -> set[str]:
-    """The types that a schema allows, as far as it names them; none where it does not."""
+    """Types named by a schema; empty = none named."""
     if not isinstance(schema, Mapping):
         return set()
     if isinstance(reference := schema.get("$ref"), str) and num_references < _MOST_REFERENCES:
-        return kinds_of(_referenced(reference, root), root, num_references + 1)
+        return kinds_of(parts.target(root, reference), root, num_references + 1)
     named = schema.get("type")
     kinds = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)} if named else set()
     for word in ("anyOf", "oneOf"):
@@ -224,10 +221,3 @@ def kinds_of(schema: Any, root: Mapping[str, Any], num_references: int = 0) -> s
     if not kinds and values and all(isinstance(value, str) for value in values):
         kinds = {"string"}
     return kinds
-
-
-def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
-    found: Any = root
-    for name in reference.removeprefix("#").split("/")[1:]:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found

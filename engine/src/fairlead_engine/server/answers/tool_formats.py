@@ -1,7 +1,7 @@
-"""How models write calls of tools, one reader for each way: `read` takes an answer apart.
+"""How models write calls of tools, one reader per format: `read` takes an answer apart.
 
-Which special tokens a format is made of is said by `markers`: these are text to its reader, though clients see none.
-Sources: the chat templates of the models that are named.
+`markers` are the special tokens of a format: text to its reader, hidden from clients. Sources: the chat templates of
+the named models.
 """
 
 import re
@@ -37,17 +37,17 @@ class CallShape(NamedTuple):
     """How calls are written where they must be: for grammars. `{name}` stands for the function's name."""
 
     begin: str
-    """Before all of them: what tells them from text, and is one marker where there is any."""
+    """Before all calls: distinguishes them from text, and is a single marker if the format has one."""
     before: str
-    """Before a call's arguments,"""
+    """Before a call's arguments."""
     after: str
-    """and behind them."""
+    """Behind a call's arguments."""
     between: str | None
     """Between two calls; None where an answer has one."""
     first: str = ""
     """Behind `begin`."""
     end: str = ""
-    """Behind all of them."""
+    """Behind all calls."""
     tags: Tags | None = None
     """How arguments are written that are no JSON."""
 
@@ -58,11 +58,11 @@ class ToolFormat(ABC):
     markers: tuple[str, ...] = ()
     shape: CallShape
     block: tuple[str, str] | None = None
-    """Tokens before and behind everything that is a call, where there are such."""
+    """Tokens around all calls, if the format has such."""
     answer: str | None = None
-    """What stands before a text, where every answer is written in this format, in requests without tools, too."""
+    """Prefix of a text, for formats that all answers are written in, with or without tools."""
     thought: ReasoningFormat | None = None
-    """What reasoning stands in, where it is a part of the format."""
+    """Format of the reasoning, if it is a part of this format."""
     id_length = 24
     """Characters of a call's id behind its prefix."""
     id_prefix = "call_"
@@ -72,8 +72,8 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
-        """Reads the text of an answer, and its calls; `names`: the functions there are, which may be mapped to the
-        schemas of their parameters."""
+        """Reads an answer's text and calls. `names`: the available functions, as a mapping with the schemas of their
+        parameters."""
 
 
 class Hermes(ToolFormat):
@@ -163,7 +163,7 @@ class Mistral(ToolFormat):
         yield from space(source)
 
     def _no_name(self, source: AnswerSource, *, may_be_cut: bool) -> Reading[None]:
-        """What stands behind the marker is no call, or the answer ends in its name."""
+        """No call follows the marker, or the answer ends in the call's name."""
         is_spent = may_be_cut and source.is_spent
         source.back()
         name = without_begun(source.rest, self.arguments, self.call_id).strip()
@@ -174,7 +174,7 @@ class Mistral(ToolFormat):
 
 
 class DeepSeek(ToolFormat):
-    """DeepSeek-V3 and R1, whose arguments are fenced as JSON behind the name, and V3.1, where they are bare."""
+    """DeepSeek-V3 and R1, with arguments fenced as JSON behind the name, and V3.1, with bare arguments."""
 
     begin, end = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     block = begin, end
@@ -224,8 +224,8 @@ class DeepSeek(ToolFormat):
             yield from left_out(source, "```", "json", self.call_end)
 
     def _name(self, source: AnswerSource, names: Collection[str]) -> Reading[str | Found]:
-        """The name, up to what stands behind it: the arguments, or their fence. What stands before the separator is the
-        name, or the kind of tool, behind which the name is."""
+        """The name, up to the arguments or their fence. The name stands before the separator, or behind it after the
+        kind of tool."""
         before, marker = yield from text_until(source, self.separator, self.call_end)
         if marker != self.separator:
             return Found.CUT if marker is None and source.is_spent else Found.OTHER
@@ -251,13 +251,13 @@ _KIND, _BEHIND_NAME = "function", ("{", "`", "<")
 
 
 class Harmony(ToolFormat):
-    """gpt-oss: messages of channels, of which one is a call, one the answer, and one the reasoning."""
+    """gpt-oss: messages of channels for calls, answers and reasoning."""
 
     message, channel, ends = "<|message|>", "<|channel|>", ("<|end|>", "<|call|>", "<|return|>")
     begins = ("<|start|>", channel)
     markers = (message, *begins, *ends, "<|constrain|>")
     to = " to="
-    """Before who is called, in the header of a message."""
+    """Before the recipient, in a message's header."""
     answer = f"{channel}final{message}"
     thought = ReasoningFormat(f"{channel}analysis{message}", "<|end|><|start|>assistant")
     shape = CallShape(channel, f"commentary to=functions.{{name}} <|constrain|>json{message}", "", None)
@@ -282,7 +282,7 @@ class Harmony(ToolFormat):
         return found[2] if found and is_name(found[2]) and (found[1] or found[2] in names) else None
 
     def _until_end(self, source: AnswerSource, make: Callable[[str], Part]) -> Reading[str | None]:
-        """Hands on a message, to its end or to where the next one begins."""
+        """Yields a message up to its end, or to the beginning of the next one."""
         end = yield from until(source, (*self.ends, *self.begins), make)
         if end in self.begins:
             source.unread(len(end))
@@ -301,7 +301,7 @@ class Harmony(ToolFormat):
         yield from ended("".join(written), is_over=end is not None or not source.is_cut)
 
     def _without_message(self, source: AnswerSource, header: str) -> Reading[None]:
-        """The answer ends in a header, which is nobody's text and may begin with who is called; or it never had one."""
+        """The answer ends in a header, which is hidden and may begin a recipient; or it has no header."""
         if source.is_spent:
             header = without_begun(header, *self.markers)
         is_begun = source.is_cut and self.to.startswith(header)
@@ -312,13 +312,13 @@ class Harmony(ToolFormat):
 
 
 def _arguments(source: AnswerSource) -> Reading[None]:
-    """Reads the last call's arguments, behind which nothing needs to stand."""
+    """Reads the last call's arguments, without a required end marker."""
     if (yield from json_value(source, CallArguments)) is not None:
         yield CallEnded()
 
 
 class Tagged(ToolFormat):
-    """Formats that write each argument in tags of its own: between two markers one call, or several."""
+    """Formats with each argument in tags of its own: one call or several between two markers."""
 
     begin: str
     end: str
@@ -381,7 +381,7 @@ class Qwen3Coder(Tagged):
 
 
 class MiniMax(Tagged):
-    """MiniMax-M2: `<invoke name="NAME">` and `<parameter name="NAME">`, between two markers one call or several."""
+    """MiniMax-M2: `<invoke name="NAME">` and `<parameter name="NAME">`, one call or several between two markers."""
 
     begin, end = "<minimax:tool_call>", "</minimax:tool_call>"
     block = begin, end

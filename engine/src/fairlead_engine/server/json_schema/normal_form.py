@@ -1,7 +1,7 @@
-"""A schema → one that means the same, without what asks nothing, in keywords that grammars can be made of.
+"""A schema → an equivalent one in keywords that grammars support, without keywords that ask nothing.
 
-What has an equivalent there is written as that: bounds of 64-bit integers and of floats, unions told apart by a
-literal, names of properties that are listed. Formats that are notes by the standard are left out.
+Rewritten are bounds of 64-bit integers and floats, unions told apart by a literal, and listed property names. Formats
+that the standard calls annotations are left out.
 """
 
 import re
@@ -15,14 +15,14 @@ from fairlead_engine.server.json_schema.parts import endless
 from fairlead_engine.server.json_schema.unions import exclude_one_another, requiring, told_apart
 
 DEEPEST = 120
-"""Levels of JSON; a schema with more is left as it is."""
+"""Levels of JSON; a deeper schema is left as it is."""
 ANNOTATIONS = frozenset(
     {
         "title", "description", "default", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly",
         "contentEncoding", "contentMediaType", "contentSchema", "discriminator", "externalDocs", "xml", "x-guidance",
     }
 )  # fmt: skip
-"""Keywords that ask nothing of a value, and llguidance's options, which are not the client's."""
+"""Keywords that ask nothing of a value, and llguidance's options, which a client may not set."""
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 """Formats that grammars know; `unknown` is one that llguidance passes over."""
 NOTES = frozenset(
@@ -42,25 +42,25 @@ NOTES = frozenset(
         "ulid", "uppercase", "url", "xid",
     }
 )  # fmt: skip
-"""Formats that say what a string is for, and are passed over."""
+"""Formats that describe a string's purpose, and are ignored."""
 _HEX = "[0-9a-fA-F]"
 _UUIDS = {
     f"uuid{version}": f"^{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89abAB]{_HEX}{{3}}-{_HEX}{{12}}$"
     for version in range(1, 9)
 }
-"""Pydantic's formats for one kind of UUID, by the pattern that they mean."""
+"""Pydantic's formats for one kind of UUID, with the equivalent pattern."""
 _LEAST_INTEGER, _MOST_INTEGER = -(2**63) + 1024, 2**63 - 1
-"""The integers that grammars reach: from the least that a double holds above the 64-bit one."""
+"""Integers within a grammar's reach: the least is the first double above the least 64-bit integer."""
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minContains")
-"""Keywords whose values are whole numbers, which 3.0 is, too."""
+"""Keywords with whole numbers as values, written as 3.0, too."""
 _MOST_FLOAT = 3.4028234e38
-"""A number's bound from here on is that of its type, so it is none."""
+"""A bound beyond a float's range is no bound."""
 
 Rule = Callable[[dict[str, Any]], None]
 
 
 def normal_form(schema: dict[str, Any], *, without_end: bool = False) -> parts.Schema:
-    """`without_end`: what stands for parts that no text can ever meet; what is false is left out of unions."""
+    """`without_end`: replacement for parts that no text can ever meet; False ones are left out of unions."""
     if parts.depth(schema) > DEEPEST:
         return schema
     root = _Normal(schema).whole()
@@ -76,10 +76,10 @@ def normal_form(schema: dict[str, Any], *, without_end: bool = False) -> parts.S
 
 
 def without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without keywords that ask nothing, which may be long, and differ where nothing else does."""
+    """The schema without keywords that ask nothing, which may be long or the only difference between schemas."""
     if parts.depth(schema) > DEEPEST:
         return schema
-    passed_over = _annotations(schema) - {"discriminator"}
+    passed_over = ANNOTATIONS - _pointed(schema) - {"discriminator"}
 
     def stripped(part: Any) -> Any:
         if isinstance(part, bool):
@@ -89,32 +89,27 @@ def without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
     return stripped(schema)  # type: ignore[no-any-return]
 
 
-def _annotations(root: dict[str, Any]) -> frozenset[str]:
-    """Those that no reference goes through."""
-    return ANNOTATIONS - _pointed(root)
-
-
 def _pointed(root: dict[str, Any]) -> frozenset[str]:
     references = [node["$ref"] for node in parts.within(root) if isinstance(node.get("$ref"), str)]
     return frozenset(segment for each in references for segment in parts.segments(each))
 
 
 class _Normal:
-    """One schema's way."""
+    """Normalises one schema."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         references = [node["$ref"] for node in parts.within(root) if isinstance(node.get("$ref"), str)]
         self._pointed = _pointed(root)
-        """Names that references go through, which have to stay where they are."""
+        """Names that references go through, which must stay in place."""
         self._requiring: dict[tuple[str, str], str] = {}
-        """By a reference and a property, the name of the schema that requires that."""
+        """By reference and property: name of the schema that requires the property."""
         self._more: dict[str, Any] = {}
-        """Those schemas."""
+        """Definitions added by `_with`."""
         self._rules = _RULES if self._is_plain(references) else _RULES_BESIDE_OTHERS
 
     def _is_plain(self, references: list[str]) -> bool:
-        """Whether nothing points into a schema by its name, nor depends on which properties and items it speaks of."""
+        """Whether no reference goes by a schema's name, and nothing depends on evaluated properties and items."""
         told = ("unevaluatedProperties", "unevaluatedItems")
         asks = any(name in node and not _asks_nothing(node[name]) for node in parts.within(self._root) for name in told)
         return not asks and all(parts.is_pointer(each) for each in references)
@@ -160,7 +155,7 @@ class _Normal:
         _also(node, "anyOf", schemas)
 
     def _with(self, schema: Any, tag: str) -> Any:
-        """The schema, which a reference may stand for, with a property required."""
+        """The schema, or the target of its reference, with a property required."""
         if "$ref" not in schema:
             return requiring(schema, tag)
         whole = parts.target(self._root, schema["$ref"])
@@ -209,26 +204,26 @@ def _empty(node: dict[str, Any]) -> None:
 
 
 def _unasked(node: dict[str, Any]) -> None:
-    """Leaves out what allows whatever is not spoken of."""
+    """Leaves out keywords that allow all further properties and items."""
     for name in ("unevaluatedProperties", "unevaluatedItems", "additionalItems"):
         if name in node and _asks_nothing(node[name]):
             del node[name]
 
 
 def _dialect(node: dict[str, Any]) -> None:
-    """Leaves out the name of a dialect that nobody knows."""
+    """Leaves out the name of an unknown dialect."""
     if "$schema" in node and not re.match(r"https?://json-schema\.org/draft", str(node["$schema"])):
         del node["$schema"]
 
 
 def _reference(node: dict[str, Any]) -> None:
-    """Writes a reference in the characters that URIs have."""
+    """Escapes a reference's characters outside of URIs."""
     if isinstance(node.get("$ref"), str):
         node["$ref"] = quote(node["$ref"], safe="#%/~:?@!$&'()*+,;=-._")
 
 
 def _dependencies(node: dict[str, Any]) -> None:
-    """Leaves out what depends on a property and is met anyway."""
+    """Leaves out dependencies that are met anyway."""
     required = node.get("required") if isinstance(node.get("required"), list) else []
     for name in ("dependentRequired", "dependentSchemas", "dependencies"):
         if not isinstance(found := node.get(name), dict):
@@ -246,7 +241,7 @@ def _is_met(dependency: Any, required: Any) -> bool:
 
 
 def _condition(node: dict[str, Any]) -> None:
-    """`if`, `then` and `else` where one of them alone decides."""
+    """Resolves `if`, `then` and `else` where one alone decides."""
     if "if" not in node:
         node.pop("then", None)
         node.pop("else", None)
@@ -284,7 +279,7 @@ _APPLIED = ("allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas", "$dynam
 
 
 def _unevaluated(node: dict[str, Any]) -> None:
-    """What is not evaluated is additional, where nothing else evaluates."""
+    """Turns unevaluated into additional properties and items where nothing else evaluates."""
     if any(name in node for name in _APPLIED):
         return
     if "unevaluatedProperties" in node:
@@ -296,7 +291,7 @@ def _unevaluated(node: dict[str, Any]) -> None:
 
 
 def _format(node: dict[str, Any]) -> None:
-    """Leaves out notes, the name of the pattern beside it, and the format of what is no string."""
+    """Leaves out annotations, a name for the pattern beside it, and formats of non-strings."""
     name, is_of_strings = node.get("format"), "string" in parts.types(node)
     if is_of_strings and (not isinstance(name, str) or name in FORMATS):
         return
@@ -308,7 +303,7 @@ def _format(node: dict[str, Any]) -> None:
 
 
 def _bounds(node: dict[str, Any]) -> None:
-    """Bounds in the form that they have since draft 6, without those that a type has by itself."""
+    """Bounds as of draft 6, without bounds that a type has by itself."""
     for name, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(node.get(exclusive), bool):
             is_exclusive = node.pop(exclusive)
@@ -337,7 +332,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _property_names(node: dict[str, Any]) -> None:
-    """Names that are any text, that are listed, or that have a pattern where no properties are named."""
+    """Rewrites property names that are any text, a list, or a pattern without named properties."""
     if "propertyNames" not in node:
         return
     names = node["propertyNames"]
@@ -359,7 +354,7 @@ def _takes_strings(names: dict[str, Any]) -> bool:
 
 
 def _listed(names: dict[str, Any]) -> list[str] | None:
-    """The names, where they are listed and nothing else is said of them."""
+    """The names, if they are listed and nothing else restricts them."""
     if not names.keys() <= {"type", "enum"} and not names.keys() <= {"type", "const"}:
         return None
     found = [names["const"]] if "const" in names else names.get("enum")

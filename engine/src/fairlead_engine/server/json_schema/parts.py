@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 Schema = dict[str, Any] | bool
-"""As JSON has it. Whatever else stands where a schema should is no part."""
+"""As JSON has it. Other values in a schema's place are no parts."""
 
 MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 """Keywords whose values map names to schemas."""
@@ -28,8 +28,8 @@ def is_schema(value: Any) -> bool:
 
 
 def changed(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """A copy with `change` made of every schema right below it, and of what keywords hold that nobody knows: a
-    reference may point there."""
+    """A copy with `change` applied to every direct subschema, and to values of unknown keywords, which references may
+    point at."""
     return {name: _changed_value(name, value, change) for name, value in schema.items()}
 
 
@@ -44,7 +44,7 @@ def _changed_value(name: str, value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def within(schema: Any) -> list[dict[str, Any]]:
-    """It and all schemas within it, what is deeper first."""
+    """The schema and all schemas within it, deeper ones first."""
     found, left = [], [schema]
     while left:
         if isinstance(schema := left.pop(), dict):
@@ -63,8 +63,8 @@ def depth(value: Any) -> int:
 
 
 def target(root: Any, reference: Any) -> Any:
-    """What a reference points at within `root`: `#` and `#/…`, and the names of schemas as they stand there. None for
-    nothing, and for what would have to be resolved against another URI."""
+    """Target of a reference within `root`: `#`, `#/…`, and names of schemas. None = nothing, or relative to another
+    URI."""
     if not isinstance(reference, str):
         return None
     if not is_pointer(reference):
@@ -86,12 +86,12 @@ def _names(schema: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def points_elsewhere(root: Any) -> bool:
-    """Whether a schema within it refers to what is not known to be there."""
+    """Whether a schema within it has a reference without a known target."""
     return any("$ref" in each and target(root, each["$ref"]) is None for each in within(root))
 
 
 def is_pointer(reference: Any) -> bool:
-    """Whether it is a place within the schema, and not a name."""
+    """Whether the reference is a pointer into the schema, not a name."""
     return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
 
 
@@ -102,7 +102,7 @@ def segments(reference: str) -> list[str]:
 
 
 def types(schema: dict[str, Any]) -> frozenset[str]:
-    """The types that `type` allows; all where it says nothing that can be read."""
+    """Types that `type` allows; all types without a readable `type`."""
     named = schema.get("type")
     named = [named] if isinstance(named, str) else named
     if not isinstance(named, list) or not all(isinstance(each, str) and each in TYPES for each in named):

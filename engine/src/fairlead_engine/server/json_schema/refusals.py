@@ -1,4 +1,4 @@
-"""Why a schema cannot be kept to, in words of whoever sent it: the keyword, its place, and what to do."""
+"""Errors for schemas that no grammar can enforce, in the client's terms: the keyword, its place, and a remedy."""
 
 import json
 import re
@@ -18,12 +18,12 @@ _OF_KEYWORD = (
     ("pattern", re.compile(r"regex parse error: (.*)")),
     ("pattern", re.compile(r"lookarounds not supported yet; \w+ in regex /(.*)/")),
 )
-"""What llguidance says of keywords that it does not name, and the value that it says it of."""
+"""llguidance's messages without a keyword, the keyword meant, and a group for the value."""
 _RANGE = re.compile(r"Failed to generate regex for \w+ range: min=(?:Some\((.*?)\)|None), max=(?:Some\((.*?)\)|None)")
 
 
 def schema_error(field: str, schema: Any, problem: str, advice: str) -> RequestError:
-    """The refusal of a schema, which names the keyword, the first place that has it, and what to do."""
+    """The refusal of a schema, with the keyword, its first place, and a remedy."""
     keyword, value, told = _culprit(problem)
     place = None if keyword is None else next(_places(schema, keyword, value), None)
     where = field if place is None else f"{field}{place}"
@@ -31,7 +31,7 @@ def schema_error(field: str, schema: Any, problem: str, advice: str) -> RequestE
 
 
 def _culprit(problem: str) -> tuple[str | None, str, str]:
-    """The keyword that llguidance's sentence is about, what its value ends with, and a sentence that names it."""
+    """Keyword behind llguidance's sentence, the end of its value, and a sentence that names it."""
     if found := _UNIMPLEMENTED.search(problem):
         keyword = json.loads(found[1])[0]
         return keyword, "", f"the keyword {keyword!r} is not supported"
@@ -49,7 +49,7 @@ def _culprit(problem: str) -> tuple[str | None, str, str]:
 
 
 def _places(schema: Any, keyword: str, value: str, path: str = "") -> Iterator[str]:
-    """Where a schema has a keyword with a value that ends so, as a path within it."""
+    """Paths at which a schema has the keyword with a value that ends so."""
     if isinstance(schema, list):
         for position, part in enumerate(schema):
             yield from _places(part, keyword, value, f"{path}[{position}]")
@@ -68,7 +68,7 @@ def _places(schema: Any, keyword: str, value: str, path: str = "") -> Iterator[s
 
 
 def _is_meant(keyword: str, found: Any, value: str) -> bool:
-    """Whether llguidance speaks of this value: it repeats a pattern and what it says of it, and ends names' URIs."""
+    """Whether llguidance's message is about this value: it quotes patterns with comments, and the ends of URIs."""
     if isinstance(found, list):
         return any(_is_meant(keyword, each, value) for each in found)
     if not value or not isinstance(found, str):

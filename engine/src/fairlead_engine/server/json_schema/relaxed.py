@@ -1,7 +1,7 @@
-"""A schema that cannot be kept to as a whole → one that can, and that allows no less.
+"""A schema that no grammar can enforce as a whole → one that can be, and that allows no less.
 
-Tried are, in this order: the schema as it is; each of its parts with as many of its keywords as can be kept to
-together; the same without what lies deeper and deeper; and the widest.
+Tries, in this order: the schema as it is; each part with as many keywords as can be enforced together; the same, cut at
+smaller and smaller depths; and the widest schema.
 """
 
 import json
@@ -30,7 +30,7 @@ _RESTS = {
 
 
 def relaxed(schema: dict[str, Any], fits: Fits, widest: dict[str, Any]) -> dict[str, Any]:
-    """`widest`: what is kept to where nothing else can be."""
+    """`widest`: the last resort."""
     return next((each for each in _attempts(schema, fits) if isinstance(each, dict) and _can(fits, each)), widest)
 
 
@@ -78,7 +78,7 @@ def _by_parts(root: dict[str, Any], fits: Fits) -> dict[str, Any]:
 
 
 def _well_formed(schema: dict[str, Any]) -> dict[str, Any]:
-    """With any value allowed where something that is no schema stands for one, and types in the standard's letters."""
+    """With {} in place of values that are no schemas, and with types in lower case."""
     node = dict(schema)
     for name in parts.MAPS:
         if isinstance(node.get(name), dict):
@@ -94,13 +94,13 @@ def _well_formed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _alone(node: dict[str, Any]) -> dict[str, Any]:
-    """The schema with any value allowed below it, and without what it points at."""
+    """The schema with any value allowed below it, and without references."""
     alone = parts.changed(node, lambda below: {} if isinstance(below, dict) else below)
     return {name: value for name, value in alone.items() if name not in ("$ref", "$defs", "definitions")}
 
 
 def _kept(alone: dict[str, Any], fits: Fits) -> list[str]:
-    """As many of its keywords as can be kept to together."""
+    """As many of its keywords as can be enforced together."""
     kept: dict[str, Any] = {}
     for name in sorted(alone, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
         if any(rest in alone and rest not in kept for rest in _RESTS.get(name, ())):
@@ -114,7 +114,7 @@ def _kept(alone: dict[str, Any], fits: Fits) -> list[str]:
 
 
 def _cut(schema: Any, depth: int) -> Any:
-    """With any value allowed so many levels below it."""
+    """With any value allowed `depth` levels below it."""
     if isinstance(schema, bool):
         return schema
     return parts.changed(schema, lambda below: _cut(below, depth - 1) if depth else True)

@@ -1,4 +1,4 @@
-"""Whether schemas exclude one another, so that `oneOf` means no more than `anyOf`."""
+"""Whether schemas exclude one another, so that `oneOf` is equivalent to `anyOf`."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,13 @@ from fairlead_engine.server.json_schema import parts
 _MOST_COMPARED = 64
 """Schemas that are compared each with each."""
 _DEEPEST = 4
-"""Levels of properties and references at which schemas are compared."""
+"""Depth of comparison, in properties and references."""
 
 _KINDS = (("boolean", bool), ("number", int | float), ("string", str), ("array", list), ("object", dict))
 
 
 def told_apart(schemas: Sequence[Any], tag: str, root: Any) -> bool:
-    """Whether each lists other values of a property, so that they exclude one another where all require it."""
+    """Whether the schemas list disjoint values of a property, and so exclude one another once all require it."""
     return _are_apart([_literals(_property(_resolved(schema, root), tag), root) for schema in schemas])
 
 
@@ -29,7 +29,7 @@ def requiring(schema: dict[str, Any], tag: str) -> dict[str, Any]:
 
 
 def exclude_one_another(schemas: Sequence[Any], root: Any) -> bool:
-    """Whether no JSON value can meet two of them, as far as types, literals and required properties show."""
+    """Whether no JSON value can meet two of the schemas, as far as types, literals and required properties show."""
     found = [_resolved(schema, root) for schema in schemas]
     tags = set.intersection(*(set(_required(schema)) for schema in found)) if found else set()
     if any(_are_apart([_literals(_property(schema, tag), root) for schema in found]) for tag in sorted(tags)):
@@ -55,7 +55,7 @@ def _exclude(first: Any, second: Any, root: Any, depth: int) -> bool:
 
 
 def _resolved(schema: Any, root: Any) -> dict[str, Any]:
-    """What a reference without anything beside it points at."""
+    """Target of a reference without other keywords."""
     for _ in range(_DEEPEST):
         if not isinstance(schema, dict) or schema.keys() != {"$ref"}:
             break
@@ -77,7 +77,7 @@ def _property(schema: dict[str, Any], name: str) -> Any:
 
 
 def _kinds(schema: dict[str, Any]) -> frozenset[str]:
-    """Types, of which an integer is a number, too."""
+    """Types, with integers as numbers."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     kinds = parts.types(schema)
     if isinstance(values, list):
@@ -93,7 +93,7 @@ def _kind(value: Any) -> str:
 
 
 def _literals(schema: Any, root: Any) -> set[str] | None:
-    """The values that it allows at most, written as JSON; None where they are not listed."""
+    """All allowed values as JSON; None = they are not listed."""
     schema = _resolved(schema, root)
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     return {_written(value) for value in values} if isinstance(values, list) else None
