@@ -35,6 +35,7 @@ from fairlead_engine.server.structured_output import wish_of
 from fairlead_engine.server.tool_use import reasoning_has_begun, tool_use
 from fairlead_engine.types import Injectable, SamplingParams, ThinkingBudget
 from fairlead_protocol.image_parts import url_bytes
+from fairlead_protocol.loop_shares import LoopShare
 from fairlead_protocol.prompts import PromptFields
 
 PATH_INJECT = "/v1/chat/completions/{id}/inject"
@@ -51,11 +52,13 @@ class GenerateEndpoint(PromptEndpoint[Generating]):
         has_prompt = isinstance(request, CompletionRequest) and bool(request.echo)
         return Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skips, follows_prompt=has_prompt)
 
-    def generation(self, request: Generating, choices: list[Choice], on_sent: Callable[[int], None]) -> Generation:
+    def generation(
+        self, request: Generating, choices: list[Choice], on_sent: Callable[[int], None], share: LoopShare
+    ) -> Generation:
         client, metrics = self._service.client, self._service.metrics
         if request.use_beam_search:
             return BeamSearch(client, choices, metrics, on_sent, request=request, info=client.info)
-        return Generation(client, choices, metrics, on_sent)
+        return Generation(client, choices, metrics, on_sent, share)
 
     async def constrained(
         self, sampling: SamplingParams, request: Generating, prompts: list[list[int]], model: ServedModel

@@ -31,6 +31,7 @@ from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import Injectable, Kind, Pooling, Reading, SamplingParams, SequenceOutput
+from fairlead_protocol.loop_shares import LoopShare
 from fairlead_protocol.messages import HEADER_CACHED_TOKENS, HEADER_DISPATCH
 from fairlead_protocol.prompts import EncodedPrompt, PairPrompts, PromptFields
 
@@ -79,7 +80,8 @@ class PromptEndpoint(ABC, Generic[Request]):
                 self._service.check_scores(request, prompts, sampling)
                 sampling = await self.constrained(sampling, request, prompts, model)
                 pooling, reading = self.pooling(request, model)
-                choices = self._service.choices(
+                share = self._service.shares.stream()
+                choices = await self._service.choices(
                     request,
                     encoded,
                     sampling,
@@ -91,10 +93,11 @@ class PromptEndpoint(ABC, Generic[Request]):
                     comes_from_gateway=dispatch.gateway is not None,
                     injectable=self.injectable(request, prompts, model),
                     images=images,
+                    share=share,
                 )
                 images = []  # they are large, too
             on_sent = partial(self._service.stream.sent, dispatch=dispatch)
-            async with self.generation(request, choices, on_sent) as generation:
+            async with self.generation(request, choices, on_sent, share) as generation:
                 admission.attach(generation.stop)
                 try:
                     await generation.started()
@@ -128,9 +131,11 @@ class PromptEndpoint(ABC, Generic[Request]):
         """The parameters with the answer's grammar and bound on reasoning, if any; raises `RequestError`."""
         return sampling
 
-    def generation(self, request: Request, choices: list[Choice], on_sent: Callable[[int], None]) -> Generation:
+    def generation(
+        self, request: Request, choices: list[Choice], on_sent: Callable[[int], None], share: LoopShare
+    ) -> Generation:
         """Runs the choices; raises `RequestError`."""
-        return Generation(self._service.client, choices, self._service.metrics, on_sent)
+        return Generation(self._service.client, choices, self._service.metrics, on_sent, share)
 
     def pooling(self, request: Request, model: ServedModel) -> tuple[Pooling | None, Reading]:
         """How one vector is made of the hidden states (None = text is generated), and how the result of the vector."""

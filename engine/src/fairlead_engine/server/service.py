@@ -263,7 +263,7 @@ class Service:
         """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`.
 
         `make_reader`: a prompt → the reader of its outputs. `images`: of a chat's one prompt. `share`: of the loop. A
-        gateway wants a request back that would wait here while another replica is free; other clients have only this engine.
+        gateway wants a request back that would wait here while another replica is free; others have only this engine.
         """
         model = self.model()
         model.check_sampling(sampling)
