@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import streaming_load
 
-from fairlead_local.owned import owned_fleet
+from fairlead_local.detaching import owned_fleet
 from homes.fleet import ENGINE_PORT, Fleet, Load, Served, environment
 from homes.kubectl import Json
 

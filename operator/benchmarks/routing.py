@@ -37,7 +37,7 @@ from fairlead.client.workload import (
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import LLMDEPLOYMENTS
-from fairlead_local.owned import OwnedFleet, temporary_fleet
+from fairlead_local.detaching import OwnedFleet, temporary_fleet
 
 NAME, NAMESPACE = "bench", "default"
 POLICIES = ("PredictedTTFT", "LeastLoaded", "RoundRobin", "PrefixHash")

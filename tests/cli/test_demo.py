@@ -16,12 +16,11 @@ from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.report import report
 from fairlead.client.workload import WorkloadKind, conversations
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd
-from fairlead_local.demo.recorder import FleetRecorder, replicas_over_time, shifted, stretches
+from fairlead_local.demo.recorder import FleetRecorder, Moment, replicas_over_time, shifted, stretches
 from fairlead_local.demo.scaling_story import StepFailed, ttft_errors
 from fairlead_local.demo.story import ANSWER, Demo, read_manifest, ttft_target
 from fairlead_local.demo.summary import DemoStep, RunFigures, demo_table, load_rows
-from fairlead_local.demo.timeline import Moment
-from fairlead_local.owned import OwnedFleet
+from fairlead_local.detaching import OwnedFleet
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fleet_objects import MODEL, SENTENCE, line, model, pod, readings, scaled
 

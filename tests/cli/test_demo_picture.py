@@ -9,7 +9,7 @@ from fairlead.client.load_generator import LoadSample
 from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.plot import draw, picture
 from fairlead_local.demo.picture import Scene, panels
-from fairlead_local.demo.timeline import Moment
+from fairlead_local.demo.recorder import Moment
 
 
 def answered(due: float, ttft: float) -> LoadSample:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_local.demo.timeline import Moment, decisions, rows_apart
+from fairlead_local.demo.recorder import Moment, decisions, rows_apart
 
 
 def decided(*wanted: int | None) -> list[tuple[float, str]]:

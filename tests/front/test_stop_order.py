@@ -14,10 +14,10 @@ import pytest
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
-from fairlead_local.apiserver.deletion import DeleteOptions
+from fairlead_local.apiserver.metadata import DeleteOptions
 from fairlead_local.apiserver.operations import WriteOptions
 from fairlead_local.apiserver.resources import CONFIG_MAPS, EVENTS, PODS
-from fairlead_local.kubelet.images import OWN_IMAGES, Program
+from fairlead_local.kubelet.environment import OWN_IMAGES, Program
 from fairlead_testing.local_api import LocalApi, eventually, local_api_server
 
 IMAGES = {**OWN_IMAGES, "vllm": Program((sys.executable, "-m", "fairlead_testing.fake_vllm"), is_stand_in=True)}

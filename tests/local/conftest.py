@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 import yaml
 
-from fairlead_local.kubelet.images import Program
+from fairlead_local.kubelet.environment import Program
 from fairlead_testing.local_api import LocalApi, local_api_server
 
 Json = dict[str, Any]

@@ -173,7 +173,7 @@ def kill_with_keeper(data: Path) -> FleetState:
     keepers = [
         process
         for process in psutil.Process(state.pid).children()
-        if "fairlead_local.kubelet.keeper" in process.cmdline()
+        if "fairlead_local.kubelet.process_table" in process.cmdline()
     ]
     assert len(keepers) == 1
     os.kill(keepers[0].pid, signal.SIGKILL)
@@ -250,7 +250,7 @@ def test_of_two_at_once_one_comes_up_and_the_other_says_so(data: Path) -> None:
 OWNER = """
 import sys, time
 from pathlib import Path
-from fairlead_local.owned import owned_fleet
+from fairlead_local.detaching import owned_fleet
 with owned_fleet(Path(sys.argv[1]), write=lambda text: None):
     print("up", flush=True)
     time.sleep(120)

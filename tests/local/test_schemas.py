@@ -7,28 +7,23 @@ import pytest
 from kubernetes import client
 
 from fairlead_local.apiserver import admission
-from fairlead_local.apiserver.resources import BUILT_IN, DEPLOYMENTS, PODS, REPLICA_SETS, SERVICES, ResourceType
-from fairlead_local.apiserver.schemas import schema_of
+from fairlead_local.apiserver.resources import (
+    BUILT_IN,
+    DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+    ResourceType,
+    schema_of,
+)
 from fairlead_local.apiserver.status import ApiError
 
-MODELS = {
-    "ObjectMeta": client.V1ObjectMeta,
-    "PodSpec": client.V1PodSpec,
-    "Container": client.V1Container,
-    "Probe": client.V1Probe,
-    "Volume": client.V1Volume,
-    "DeploymentSpec": client.V1DeploymentSpec,
-    "DeploymentStatus": client.V1DeploymentStatus,
-    "ReplicaSetSpec": client.V1ReplicaSetSpec,
-    "ReplicaSetStatus": client.V1ReplicaSetStatus,
-    "ServiceSpec": client.V1ServiceSpec,
-    "ServicePort": client.V1ServicePort,
-    "PersistentVolumeClaimSpec": client.V1PersistentVolumeClaimSpec,
-    "Event": client.CoreV1Event,
-    "LeaseSpec": client.V1LeaseSpec,
-    "CustomResourceDefinitionSpec": client.V1CustomResourceDefinitionSpec,
-    "CustomResourceDefinitionVersion": client.V1CustomResourceDefinitionVersion,
-}
+NAMES = (
+    *("ObjectMeta", "PodSpec", "Container", "Probe", "Volume", "DeploymentSpec", "DeploymentStatus", "ReplicaSetSpec"),
+    *("ReplicaSetStatus", "ServiceSpec", "ServicePort", "PersistentVolumeClaimSpec", "LeaseSpec"),
+    *("CustomResourceDefinitionSpec", "CustomResourceDefinitionVersion"),
+)
+MODELS = {name: getattr(client, f"V1{name}") for name in NAMES} | {"Event": client.CoreV1Event}
 
 
 def test_the_file_is_the_generated_text() -> None:

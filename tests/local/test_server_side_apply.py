@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlead_local.apiserver import fieldsets
 from fairlead_local.apiserver.managed_fields import Manager, Owned, apply, decode, encode, track
-from fairlead_local.apiserver.schemas import schema_of
+from fairlead_local.apiserver.resources import schema_of
 from fairlead_local.apiserver.status import ApiError
 
 SCHEMA: dict[str, Any] = {

@@ -3,17 +3,17 @@
 import pytest
 
 from fairlead_local.command import add_arguments
-from fairlead_local.kubelet.images import OWN_IMAGES, ImageNotFound, find, stand_in, words_of
+from fairlead_local.kubelet.environment import OWN_IMAGES, ImageNotFound, find_program, stand_in, words_of
 
 
 def test_an_images_containers_run_the_program_that_stands_in_for_it() -> None:
     name, program = stand_in("docker.io/vllm/vllm-openai:v0.22.0=python -m 'a fake'")
     images = {**OWN_IMAGES, name: program}
-    found = find(images, "vllm/vllm-openai@sha256:00")
+    found = find_program(images, "vllm/vllm-openai@sha256:00")
     assert found.entrypoint == ("python", "-m", "a fake")
     assert words_of(found, {"image": "vllm/vllm-openai", "command": ["vllm"], "args": ["serve", "x"]}) == ["serve", "x"]
     with pytest.raises(ImageNotFound):
-        find(OWN_IMAGES, "vllm/vllm-openai")
+        find_program(OWN_IMAGES, "vllm/vllm-openai")
 
 
 @pytest.mark.parametrize("text", ["vllm", "=vllm", "vllm/vllm-openai=", "x='"])

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_local.apiserver.journal import Journal
 from fairlead_local.apiserver.status import ApiError
-from fairlead_local.apiserver.store import Change, ChangeType, Store
+from fairlead_local.apiserver.store import Change, ChangeType, Journal, Store
 
 Names = st.sampled_from(["a", "b", "c"])
 Steps = st.lists(st.tuples(st.sampled_from(["put", "remove"]), Names, st.integers(0, 3)), max_size=40)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairlead_local.apiserver.patches import strategic_merge
-from fairlead_local.apiserver.schemas import schema_of
+from fairlead_local.apiserver.resources import schema_of
 from fairlead_local.apiserver.status import ApiError
 
 DEPLOYMENT = schema_of("Deployment")

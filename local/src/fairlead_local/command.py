@@ -16,10 +16,10 @@ from fairlead.api.names import GATEWAY_NAME, LABEL_NAME, OPERATOR_NAME, PLURAL, 
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import DEPLOYMENTS
-from fairlead_local.api_reader import ApiReader
+from fairlead_local.apiserver.replies import pod_reason
 from fairlead_local.apiserver.status import Json
-from fairlead_local.apiserver.tables import pod_reason
-from fairlead_local.applying import FileManifest, apply_manifest, read_manifests
+from fairlead_local.apiserver.times import conditions_of
+from fairlead_local.applying import ApiReader, FileManifest, apply_manifest, read_manifests
 from fairlead_local.detaching import start_detached
 from fairlead_local.fleet_state import (
     FleetError,
@@ -30,7 +30,7 @@ from fairlead_local.fleet_state import (
     read_state,
     running_fleet,
 )
-from fairlead_local.kubelet.images import stand_in
+from fairlead_local.kubelet.environment import stand_in
 from fairlead_local.kubelet.process_table import ProcessRecords, stop
 from fairlead_local.supervisor import FleetOptions, RunningFleet, run_fleet
 
@@ -189,8 +189,7 @@ def _described(folder: FleetFolder) -> Json:
     if state.api:
         reader = ApiReader(folder.kubeconfig)
         for obj in reader.objects(f"/apis/fairlead.dev/v1alpha1/{PLURAL}"):
-            conditions = (obj.get("status") or {}).get("conditions") or []
-            found["models"].append({"name": _full_name(obj), "conditions": conditions})
+            found["models"].append({"name": _full_name(obj), "conditions": conditions_of(obj)})
         for pod in reader.objects("/api/v1/pods"):
             address = (pod.get("status") or {}).get("podIP", "")
             found["pods"].append({"name": _full_name(pod), "reason": pod_reason(pod), "address": address})

@@ -12,6 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -20,24 +21,25 @@ from fairlead.api.names import SYSTEM_NAMESPACE
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
 from fairlead_local.apiserver.access import new_token, write_kubeconfig
-from fairlead_local.apiserver.journal import Journal
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Registry
 from fairlead_local.apiserver.server import HOST, ApiServer, serving
 from fairlead_local.apiserver.status import ApiError
-from fairlead_local.apiserver.store import Store
+from fairlead_local.apiserver.store import Journal, Store
 from fairlead_local.applying import FileManifest, apply_manifest
-from fairlead_local.controllers.loop import run_controllers
-from fairlead_local.controllers.plane import control_plane
+from fairlead_local.controllers.deployments import DeploymentController
+from fairlead_local.controllers.events import EventExpiry
+from fairlead_local.controllers.garbage import DefinitionController, GarbageCollector, NamespaceController
+from fairlead_local.controllers.loop import Controller, ControlLoop
+from fairlead_local.controllers.replicasets import ReplicaSetController
+from fairlead_local.controllers.scheduler import ClaimController, PodScheduler
 from fairlead_local.fleet_state import FleetError, FleetFolder, FleetPhase, disk_fault, write_state
-from fairlead_local.kubelet.addresses import NoAddress
-from fairlead_local.kubelet.images import OWN_IMAGES, Images
-from fairlead_local.kubelet.keeper import keeper
+from fairlead_local.kubelet.environment import OWN_IMAGES, Images
 from fairlead_local.kubelet.kubelet import Kubelet, KubeletFolders, running_kubelet
-from fairlead_local.kubelet.process_table import ProcessRecords
-from fairlead_local.readiness import wait_until_ready
+from fairlead_local.kubelet.node import NoAddress
+from fairlead_local.kubelet.process_table import ProcessRecords, keeper
 from fairlead_local.service import free_port, listening, ready_gateways, service
-from fairlead_local.system import Ports, crd, operator_settings, system_deployments
+from fairlead_local.system import Ports, crd, operator_settings, system_deployments, wait_until_ready
 
 _OPTIONS = WriteOptions(manager="fairlead-local")
 _LEFTOVER_GRACE_SECONDS = 2.0
@@ -138,9 +140,18 @@ async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operation
         write_kubeconfig(folder.kubeconfig, api, token)
         # On the way out the API is the last to go: what is being stopped still has something to say to it.
         stack.push_async_callback(kubelet.stop)
-        controllers = asyncio.create_task(run_controllers(store, control_plane(operations, folders.claims)))
+        controllers = asyncio.create_task(run_controllers(operations, folders.claims))
         stack.push_async_callback(_cancel, controllers)
         yield operations, api
+
+
+async def run_controllers(operations: Operations, claims: Path) -> None:
+    """Every controller of a control plane, until cancelled. `claims`: folder of the files of PersistentVolumeClaims."""
+    kinds = (GarbageCollector, NamespaceController, DefinitionController, DeploymentController, ReplicaSetController)
+    controllers: list[Controller] = [kind(operations) for kind in (*kinds, PodScheduler, EventExpiry)]
+    async with asyncio.TaskGroup() as group:
+        for controller in (*controllers, ClaimController(operations, claims)):
+            group.create_task(ControlLoop(operations.store, controller).run(), name=type(controller).__name__)
 
 
 @asynccontextmanager

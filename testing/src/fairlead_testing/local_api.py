@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from fairlead_local.apiserver.access import new_token, write_kubeconfig
-from fairlead_local.apiserver.logs import LogSource, NoLogs
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
 from fairlead_local.apiserver.server import ApiServer, serving
 from fairlead_local.apiserver.store import HISTORY, Store
-from fairlead_local.controllers.loop import run_controllers
-from fairlead_local.controllers.plane import control_plane
-from fairlead_local.kubelet.images import Program
+from fairlead_local.apiserver.subresources import LogSource, NoLogs
+from fairlead_local.kubelet.environment import Program
 from fairlead_local.kubelet.kubelet import KubeletFolders, running_kubelet
-from fairlead_local.kubelet.settings import KubeletSettings
+from fairlead_local.kubelet.node import KubeletSettings
+from fairlead_local.supervisor import run_controllers
 
 T = TypeVar("T")
 
@@ -60,7 +59,7 @@ async def local_api_server(
         if images is not None:
             kubelet = running_kubelet(operations, folders, images=images, settings=settings, resources=resources)
             logs = await stack.enter_async_context(kubelet)
-        controllers = asyncio.create_task(run_controllers(operations.store, control_plane(operations, folders.claims)))
+        controllers = asyncio.create_task(run_controllers(operations, folders.claims))
         stack.push_async_callback(_cancel, controllers)
         url = await stack.enter_async_context(serving(ApiServer(operations, token, logs).app()))
         write_kubeconfig(path, url, token)

@@ -20,11 +20,11 @@ from fairlead.kube.resources import (
 )
 from fairlead.operator_settings import OperatorSettings
 from fairlead_local.apiserver.access import new_token, write_kubeconfig
-from fairlead_local.apiserver.logs import NoLogs
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
 from fairlead_local.apiserver.server import ApiServer, serving
 from fairlead_local.apiserver.store import Store
+from fairlead_local.apiserver.subresources import NoLogs
 from fairlead_local.system import crd
 
 NAMESPACE = "default"

@@ -15,11 +15,11 @@ from aiohttp import web
 
 from fairlead.kube.resources import ACCESS_REVIEWS, NETWORK_POLICIES
 from fairlead_local.apiserver.access import new_token, write_kubeconfig
-from fairlead_local.apiserver.logs import NoLogs
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
 from fairlead_local.apiserver.server import ApiServer, Handler, serving
 from fairlead_local.apiserver.store import Store
+from fairlead_local.apiserver.subresources import NoLogs
 
 _NAMESPACE = re.compile(r"/namespaces/([^/]+)/")
 

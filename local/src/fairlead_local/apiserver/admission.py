@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from fairlead.api.schema import is_whole
-from fairlead_local.apiserver import cel, jsonpath, rules, structural
+from fairlead_local.apiserver import cel, rules, selectors, structural
 from fairlead_local.apiserver.metadata import label_problems
 from fairlead_local.apiserver.resources import ResourceType, ScalePaths
 from fairlead_local.apiserver.status import ApiError, Cause, Json, bad_request, invalid
@@ -148,7 +148,7 @@ def _scale_problems(paths: ScalePaths | None, obj: Json) -> list[Cause]:
 
 def _count_problems(obj: Json, path: str) -> list[Cause]:
     """2.0 is no whole number here: the server reads counts as integers, and decodes what has a point as none."""
-    found = jsonpath.find(obj, path)
+    found = selectors.find(obj, path)
     if found is None:
         return []
     if isinstance(found, bool) or not isinstance(found, int) or abs(found) >= 2**63:
@@ -161,7 +161,7 @@ def _count_problems(obj: Json, path: str) -> list[Cause]:
 
 
 def _text_problems(obj: Json, path: str) -> list[Cause]:
-    found = jsonpath.find(obj, path)
+    found = selectors.find(obj, path)
     return [] if found is None or isinstance(found, str) else [_not_of_type(path, found, "string")]
 
 

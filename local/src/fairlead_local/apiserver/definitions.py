@@ -3,10 +3,9 @@
 from functools import partial
 from typing import Any
 
-from fairlead_local.apiserver import cel, jsonpath
+from fairlead_local.apiserver import cel, selectors
 from fairlead_local.apiserver.cel import InvalidRule
-from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths
-from fairlead_local.apiserver.schemas import schema_of
+from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths, schema_of
 from fairlead_local.apiserver.status import Cause, Json
 from fairlead_local.apiserver.times import age, timestamp
 
@@ -44,12 +43,12 @@ def _version_problems(version: Json, path: str) -> list[Cause]:
         found.append(Cause(where, "FieldValueInvalid", f"Invalid value: {error}"))
     scale = (version.get("subresources") or {}).get("scale") or {}
     for name, text in scale.items():
-        if not jsonpath.is_plain(text):
+        if not selectors.is_plain(text):
             where = f"{path}.subresources.scale.{name}"
             found.append(Cause(where, "FieldValueInvalid", f'Invalid value: "{text}": should be a json path of fields'))
     for number, column in enumerate(version.get("additionalPrinterColumns") or ()):
         try:
-            jsonpath.parse(column["jsonPath"])
+            selectors.parse(column["jsonPath"])
         except ValueError as error:
             where = f"{path}.additionalPrinterColumns[{number}].jsonPath"
             found.append(Cause(where, "FieldValueInvalid", f"Invalid value: {error}"))
@@ -137,7 +136,7 @@ def _column(column: Json) -> Column:
 
 def _cell(obj: Json, *, path: str, kind: str) -> Any:
     """None where the value is absent or not of the column's type, as the API server prints it."""
-    value = jsonpath.find(obj, path)
+    value = selectors.find(obj, path)
     match kind, value:
         case _, None:
             return None

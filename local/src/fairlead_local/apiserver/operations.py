@@ -7,10 +7,10 @@ knows HTTP; `server.py` translates.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fairlead_local.apiserver import admission, definitions, deletion, managed_fields, metadata
+from fairlead_local.apiserver import admission, definitions, managed_fields, metadata
 from fairlead_local.apiserver.admission import FieldValidation
-from fairlead_local.apiserver.deletion import DeleteOptions
 from fairlead_local.apiserver.managed_fields import Manager, Ownership
+from fairlead_local.apiserver.metadata import DeleteOptions
 from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Registry, ResourceType
 from fairlead_local.apiserver.selectors import EVERY_FIELD, EVERY_LABEL, FieldSelector, LabelSelector
 from fairlead_local.apiserver.status import Json, already_exists, forbidden, not_found, success
@@ -53,7 +53,7 @@ class Operations:
 
     def ensure_namespaces(self, *names: str) -> None:
         """Creates the namespaces every cluster has, and `names`, where they do not exist."""
-        for name in (*deletion.PERMANENT_NAMESPACES, *names):
+        for name in (*metadata.PERMANENT_NAMESPACES, *names):
             if self.find(NAMESPACES, "", name) is None:
                 self.create(NAMESPACES, "", {"metadata": {"name": name}}, WriteOptions())
 
@@ -142,8 +142,8 @@ class Operations:
     def delete(self, resource: ResourceType, namespace: str, name: str, options: DeleteOptions) -> Json:
         """The object while it waits for its end, or a Success `Status` when it is gone."""
         live = self.get(resource, namespace, name)
-        deletion.check_preconditions(resource, live, options)
-        marked = deletion.mark(resource, live, options)
+        metadata.check_preconditions(resource, live, options)
+        marked = metadata.mark(resource, live, options)
         if options.dry_run:
             return marked or _gone(resource, live)
         if marked is None:
@@ -216,7 +216,7 @@ class Operations:
             obj["metadata"]["managedFields"] = entries
         if obj == live or options.dry_run:
             return obj
-        if deletion.is_finished(obj):
+        if metadata.is_finished(obj):
             return self.store.remove(resource.qualified, obj)
         return self.store.put(resource.qualified, obj)
 

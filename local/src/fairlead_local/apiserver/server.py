@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from fairlead_local.apiserver import discovery, patches, replies, requests, scale, selectors
+from fairlead_local.apiserver import discovery, patches, replies, requests, selectors
 from fairlead_local.apiserver.access import TokenCheck, refuse_web_pages
-from fairlead_local.apiserver.deletion import DeleteOptions, parse_options
-from fairlead_local.apiserver.logs import LogSource, stream_log
+from fairlead_local.apiserver.metadata import DeleteOptions, parse_options
 from fairlead_local.apiserver.operations import Edit, Operations, WriteOptions
 from fairlead_local.apiserver.requests import PatchType, ReplyShape, RequestTarget
 from fairlead_local.apiserver.resources import ResourceType
@@ -27,6 +26,7 @@ from fairlead_local.apiserver.status import (
     no_such_path,
     unsupported_media_type,
 )
+from fairlead_local.apiserver.subresources import LogSource, edit_scale, read_scale, stream_log
 from fairlead_local.apiserver.watching import BOOKMARK_SECONDS, DEFAULT_TIMEOUT_SECONDS, WatchRequest, watch
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -197,9 +197,9 @@ class ApiServer:
 
     async def _scale(self, request: web.Request, target: RequestTarget) -> web.Response:
         if request.method == "GET":
-            return replies.reply(scale.read(self._operations, *_key(target)))
+            return replies.reply(read_scale(self._operations, *_key(target)))
         edit = await _scale_edit(request, target)
-        return replies.reply(scale.edit(self._operations, *_key(target), edit, _options(request, target)))
+        return replies.reply(edit_scale(self._operations, *_key(target), edit, _options(request, target)))
 
     def _reply_one(
         self, request: web.Request, target: RequestTarget, obj: Json, status: int = 200, warnings: tuple[str, ...] = ()

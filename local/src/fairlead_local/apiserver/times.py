@@ -1,6 +1,9 @@
-"""Times as the API writes them, and ages as kubectl prints them."""
+"""Times as the API writes them, ages as kubectl prints them, and conditions, which say since when they hold."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+
+from fairlead_local.apiserver.status import Json
 
 
 def timestamp(moment: datetime | None = None) -> str:
@@ -53,3 +56,25 @@ def duration(seconds: float) -> str:
 
 def _two(major: int, major_unit: str, minor: int, minor_unit: str) -> str:
     return f"{major}{major_unit}{minor}{minor_unit}" if minor else f"{major}{major_unit}"
+
+
+def condition(kind: str, status: str, reason: str = "", message: str = "") -> Json:
+    """A condition that turned now."""
+    text = {name: value for name, value in (("reason", reason), ("message", message)) if value}
+    return {"type": kind, "status": status, **text, "lastTransitionTime": timestamp()}
+
+
+def conditions_of(obj: Json) -> list[Json]:
+    """The conditions in the status of an object; empty when it has none."""
+    found: list[Json] = (obj.get("status") or {}).get("conditions") or []
+    return found
+
+
+def with_condition(conditions: Sequence[Json], new: Json) -> list[Json]:
+    """`conditions` with `new` in its place; its transition time stays the old one while the status does."""
+    old = next((found for found in conditions if found["type"] == new["type"]), None)
+    if old and old["status"] == new["status"]:
+        new = {**new, "lastTransitionTime": old.get("lastTransitionTime", new["lastTransitionTime"])}
+    if old:
+        return [new if found is old else found for found in conditions]
+    return [*conditions, new]

@@ -5,17 +5,25 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fairlead_local.apiserver.deletion import DeleteOptions
-from fairlead_local.apiserver.metadata import controller_reference, is_owned_by, owner_references
+from fairlead_local.apiserver.metadata import DeleteOptions, controller_reference, is_owned_by, owner_references
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import DEPLOYMENTS, REPLICA_SETS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change
 from fairlead_local.controllers import rollout
-from fairlead_local.controllers.deployment_status import is_complete, seconds_to_deadline, status_of
 from fairlead_local.controllers.events import ObjectEvents
 from fairlead_local.controllers.loop import Key
-from fairlead_local.controllers.rollout import DESIRED, REVISION, Counts, RolloutLimits, name_of, wanted
+from fairlead_local.controllers.rollout import (
+    DESIRED,
+    REVISION,
+    Counts,
+    RolloutLimits,
+    is_complete,
+    name_of,
+    seconds_to_deadline,
+    status_of,
+    wanted,
+)
 
 TEMPLATE_HASH = "pod-template-hash"
 

@@ -92,10 +92,3 @@ class ControlLoop:
             return _LONGEST_RETRY_SECONDS
         self._retries.pop(key, None)
         return again
-
-
-async def run_controllers(store: Store, controllers: Iterable[Controller]) -> None:
-    """Runs them all until cancelled."""
-    async with asyncio.TaskGroup() as group:
-        for controller in controllers:
-            group.create_task(ControlLoop(store, controller).run(), name=type(controller).__name__)

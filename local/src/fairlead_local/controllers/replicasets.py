@@ -5,15 +5,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from fairlead.api.pod_spec import sidecars
+from fairlead.fleet.pods import became_ready, is_active
 from fairlead_local.apiserver import selectors
-from fairlead_local.apiserver.deletion import DeleteOptions
-from fairlead_local.apiserver.metadata import controller_reference, is_owned_by, owner_references
+from fairlead_local.apiserver.metadata import DeleteOptions, controller_reference, is_owned_by, owner_references
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import PODS, REPLICA_SETS
 from fairlead_local.apiserver.status import ApiError, Json
 from fairlead_local.apiserver.store import Change
-from fairlead_local.apiserver.times import parse_time, seconds_since
-from fairlead_local.controllers.conditions import condition, find, with_condition
+from fairlead_local.apiserver.times import condition, conditions_of, parse_time, seconds_since, with_condition
 from fairlead_local.controllers.events import ObjectEvents
 from fairlead_local.controllers.loop import Key
 
@@ -121,7 +120,7 @@ class ReplicaSetController:
         }
         status = {name: count for name, count in counts.items() if count or name == "replicas"}
         status["observedGeneration"] = metadata["generation"]
-        old = (replica_set.get("status") or {}).get("conditions") or []
+        old = conditions_of(replica_set)
         conditions = [c for c in old if c["type"] != "ReplicaFailure"]
         if failure:
             conditions = with_condition(old, condition("ReplicaFailure", "True", "FailedCreate", failure))
@@ -133,13 +132,8 @@ class ReplicaSetController:
 def active_pods(operations: Operations, replica_set: Json) -> list[Json]:
     """The pods it owns that are neither being deleted nor done."""
     metadata = replica_set["metadata"]
-    return [
-        pod
-        for pod in operations.list(PODS, metadata["namespace"])
-        if is_owned_by(pod, metadata["uid"])
-        and "deletionTimestamp" not in pod["metadata"]
-        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-    ]
+    pods = operations.list(PODS, metadata["namespace"])
+    return [pod for pod in pods if is_owned_by(pod, metadata["uid"]) and is_active(pod)]
 
 
 def victims(pods: Sequence[Json], count: int) -> list[Json]:
@@ -155,7 +149,7 @@ def _worth(pod: Json) -> tuple[bool, int, bool, int, float, int, int, float]:
     status, metadata = pod.get("status") or {}, pod["metadata"]
     beside = {container["name"] for container in sidecars(pod["spec"])}
     of_sidecars = (each for each in status.get("initContainerStatuses") or () if each["name"] in beside)
-    ready_since = _ready_since(pod)
+    ready_since = became_ready(pod)
     return (
         bool(pod["spec"].get("nodeName")),
         _PHASE_RANK.get(status.get("phase", "Pending"), 1),
@@ -181,21 +175,15 @@ def _deletion_cost(annotations: Mapping[str, str]) -> int:
 
 def is_ready(pod: Json) -> bool:
     """Whether the pod's Ready condition is True."""
-    ready = find((pod.get("status") or {}).get("conditions") or (), "Ready")
-    return ready is not None and ready["status"] == "True"
+    return became_ready(pod) is not None
 
 
 def is_available(pod: Json, min_ready_seconds: int) -> bool:
     """Whether the pod has been ready for that long."""
-    return is_ready(pod) and seconds_since(_ready_since(pod)) >= min_ready_seconds
+    return is_ready(pod) and seconds_since(became_ready(pod)) >= min_ready_seconds
 
 
 def seconds_until_available(min_ready_seconds: int, pods: Iterable[Json]) -> float | None:
     """When the next ready pod becomes available; None when there is none to wait for."""
-    waits = [min_ready_seconds - seconds_since(_ready_since(pod)) for pod in pods if is_ready(pod)]
+    waits = [min_ready_seconds - seconds_since(became_ready(pod)) for pod in pods if is_ready(pod)]
     return min((wait for wait in waits if wait > 0), default=None)
-
-
-def _ready_since(pod: Json) -> str | None:
-    ready = find((pod.get("status") or {}).get("conditions") or (), "Ready")
-    return ready.get("lastTransitionTime") if ready and ready["status"] == "True" else None

@@ -1,17 +1,21 @@
-"""The scheduler: binds pods to the node when what they ask for is there, and says what is missing when it is not."""
+"""What is bound before a pod can run: pods to the node, where what they ask for is there, and PersistentVolumeClaims to
+folders of this machine."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from pathlib import Path
 
+from fairlead.api.conditions import find_condition
 from fairlead.api.pod_spec import lasting_containers
 from fairlead.api.quantities import parse_quantity
+from fairlead.fleet.pods import is_finished
 from fairlead_local.apiserver import selectors
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import CLAIMS, NODES, PODS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change, ChangeType
-from fairlead_local.controllers.conditions import condition, find, with_condition
+from fairlead_local.apiserver.times import condition, conditions_of, with_condition
 from fairlead_local.controllers.events import ObjectEvents
 from fairlead_local.controllers.loop import Key
 
@@ -85,7 +89,7 @@ class PodScheduler:
     def _bind(self, pod: Json, node: str) -> None:
         metadata = pod["metadata"]
         bound = {**pod, "spec": {**pod["spec"], "nodeName": node}}
-        scheduled = with_condition((pod.get("status") or {}).get("conditions") or [], condition("PodScheduled", "True"))
+        scheduled = with_condition(conditions_of(pod), condition("PodScheduled", "True"))
         # The condition comes first: whoever sees the node's name may write the rest of the status.
         self._operations.set_status(PODS, pod, {**(pod.get("status") or {}), "conditions": scheduled}, _OPTIONS)
         text = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {node}"
@@ -96,10 +100,10 @@ class PodScheduler:
     def _refuse(self, pod: Json, message: str) -> None:
         status = pod.get("status") or {}
         new = condition("PodScheduled", "False", "Unschedulable", message)
-        old = find(status.get("conditions") or (), "PodScheduled")
+        old = find_condition(status, "PodScheduled")
         if old and old.get("message") == message:
             return
-        conditions = with_condition(status.get("conditions") or [], new)
+        conditions = with_condition(conditions_of(pod), new)
         self._operations.set_status(PODS, pod, {**status, "phase": "Pending", "conditions": conditions}, _OPTIONS)
         self._recorder.warning(pod, "FailedScheduling", message)
 
@@ -126,13 +130,11 @@ def _frees_room(change: Change) -> bool:
     """Whether a pod has gone or is done."""
     if change.resource != PODS.qualified:
         return False
-    phase = (change.object.get("status") or {}).get("phase")
-    return change.type is ChangeType.DELETED or phase in ("Succeeded", "Failed")
+    return change.type is ChangeType.DELETED or is_finished(change.object)
 
 
 def _occupies(pod: Json, node: str) -> bool:
-    phase = (pod.get("status") or {}).get("phase")
-    return bool(pod["spec"].get("nodeName") == node) and phase not in ("Succeeded", "Failed")
+    return bool(pod["spec"].get("nodeName") == node) and not is_finished(pod)
 
 
 def _selects(spec: Json, labels: dict[str, str]) -> bool:
@@ -144,3 +146,46 @@ def _selects(spec: Json, labels: dict[str, str]) -> bool:
     if not required:
         return True
     return any(selectors.from_object(term).matches(labels) for term in required.get("nodeSelectorTerms") or ())
+
+
+STORAGE_CLASS = "local-folder"
+
+
+class ClaimController:
+    """Binds claims to `folder/NAMESPACE/CLAIM`. A claim of a storage class nobody here provides stays pending."""
+
+    def __init__(self, operations: Operations, folder: Path) -> None:
+        self._operations = operations
+        self._folder = folder
+        self._recorder = ObjectEvents(operations, "persistentvolume-controller")
+        self._options = WriteOptions(manager="persistentvolume-controller")
+
+    def keys(self, change: Change) -> Iterable[Key]:
+        if change.resource == CLAIMS.qualified and change.type is not ChangeType.DELETED:
+            yield change.object["metadata"]["namespace"], change.object["metadata"]["name"]
+
+    def reconcile(self, key: Key) -> float | None:
+        namespace, name = key
+        claim = self._operations.find(CLAIMS, namespace, name)
+        if claim is None or "deletionTimestamp" in claim["metadata"]:
+            return None
+        if (claim.get("status") or {}).get("phase") == "Bound":
+            return None
+        storage_class = claim["spec"].get("storageClassName") or STORAGE_CLASS
+        if storage_class != STORAGE_CLASS:
+            text = f'storageclass.storage.k8s.io "{storage_class}" not found: local mode has "{STORAGE_CLASS}" only'
+            self._recorder.warning(claim, "ProvisioningFailed", text)
+            self._operations.set_status(CLAIMS, claim, {"phase": "Pending"}, self._options)
+            return None
+        claim_folder(self._folder, namespace, name).mkdir(parents=True, exist_ok=True)
+        spec = {**claim["spec"], "volumeName": f"pvc-{claim['metadata']['uid']}", "storageClassName": storage_class}
+        claim = self._operations.update(CLAIMS, namespace, name, {**claim, "spec": spec}, self._options).object
+        requests = (spec.get("resources") or {}).get("requests") or {}
+        status = {"phase": "Bound", "accessModes": spec.get("accessModes") or [], "capacity": requests}
+        self._operations.set_status(CLAIMS, claim, status, self._options)
+        return None
+
+
+def claim_folder(folder: Path, namespace: str, name: str) -> Path:
+    """Where the files of a claim are."""
+    return folder / namespace / name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.client.load_generator import LoadSample
 from fairlead.client.plot import Panel, cached_tokens, first_tokens
-from fairlead_local.demo.timeline import Moment, ScalingDecision, decisions, rows_apart
+from fairlead_local.demo.recorder import Moment, ScalingDecision, decisions, rows_apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

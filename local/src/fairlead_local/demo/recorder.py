@@ -1,14 +1,69 @@
-"""What the fleet did while the demo ran: moments for the plot, and the live view of them."""
+"""The fleet while the demo runs: moments for the plot, the live view, the decisions between moments, and how long to
+wait for the next."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.live import Live
 
 from fairlead.cli.fleet_view import FleetView, ModelView, ReplicaStage, model_words, renderable
-from fairlead_local.demo.timeline import Moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What the fleet was like at one time."""
+
+    time: float
+    """Seconds since the load began; negative = before."""
+    ready: int
+    starting: int = 0
+    draining: int = 0
+    wanted: int | None = None
+    """Replicas that the autoscaler wants; None = it has not said."""
+    waiting: int = 0
+    """Requests in the gateways."""
+    running: int = 0
+    """Requests with a replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecision:
+    """Another number of replicas is wanted from `time` on."""
+
+    time: float
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.before} → {self.after}"
+
+
+def decisions(moments: Sequence[Moment]) -> list[ScalingDecision]:
+    """Where the number that is wanted changed. The first one heard of is no decision: it was there before."""
+    found: list[ScalingDecision] = []
+    wanted: int | None = None
+    for moment in moments:
+        if wanted is not None and moment.wanted is not None and moment.wanted != wanted:
+            found.append(ScalingDecision(moment.time, wanted, moment.wanted))
+        wanted = wanted if moment.wanted is None else moment.wanted
+    return found
+
+
+def rows_apart(times: Sequence[float], gap: float) -> list[int]:
+    """A row for the label at each of `times`, ascending, so that labels of one row are at least `gap` apart; rows count
+    from 0, and the lowest with room is taken."""
+    ends: list[float] = []
+    rows = []
+    for time in times:
+        row = next((row for row, end in enumerate(ends) if time >= end), len(ends))
+        if row == len(ends):
+            ends.append(time)
+        ends[row] = time + gap
+        rows.append(row)
+    return rows
+
 
 LOOK_SECONDS = 0.25
 SAY_SECONDS = 5.0
@@ -97,3 +152,28 @@ def stretches(moments: Sequence[Moment]) -> Iterator[tuple[int, float, float]]:
 def replicas_over_time(moments: Sequence[Moment]) -> str:
     """In words: `1 (0–12 s) → 2 (12–60 s)`."""
     return " → ".join(f"{ready} ({began:.0f}–{ended:.0f} s)" for ready, began, ended in stretches(moments))
+
+
+QUIET_SECONDS = 180.0
+"""Nothing has moved for so long: what is waited for will not come."""
+MOST_ANSWERS = 60
+"""So many answers are progress while replicas stay as they are: that many requests tell an autoscaler enough, at
+whatever speed they are answered."""
+
+
+class Patience:
+    """With one thing that is waited for. Show it what there is to see at every look."""
+
+    def __init__(self, now: float) -> None:
+        self._moved_at = now
+        self._seen: Hashable = None
+        self._answers = self._first = 0
+
+    def is_over(self, now: float, seen: Hashable, num_answered: int = 0) -> bool:
+        """Whether neither what is seen has changed for long, nor requests were answered that still count."""
+        if seen != self._seen:
+            self._seen, self._moved_at = seen, now
+            self._first = self._answers = num_answered
+        elif self._answers < num_answered <= self._first + MOST_ANSWERS:
+            self._answers, self._moved_at = num_answered, now
+        return now - self._moved_at > QUIET_SECONDS

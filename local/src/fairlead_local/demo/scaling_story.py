@@ -31,8 +31,7 @@ from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd, Speed, few, many
-from fairlead_local.demo.patience import QUIET_SECONDS, Patience
-from fairlead_local.demo.recorder import FleetRecorder, shifted
+from fairlead_local.demo.recorder import QUIET_SECONDS, FleetRecorder, Patience, shifted
 from fairlead_local.demo.summary import RunFigures
 
 HOLD_ROUNDS = 3

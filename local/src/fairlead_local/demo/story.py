@@ -23,13 +23,12 @@ from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError, load
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS, Resource
 from fairlead_local.demo.loopback_hub import Shelf, bundled_dinghy, hub
-from fairlead_local.demo.patience import QUIET_SECONDS, Patience
 from fairlead_local.demo.picture import Scene, panels
+from fairlead_local.demo.recorder import QUIET_SECONDS, Moment, Patience
 from fairlead_local.demo.scaling_story import ScalingStory, StepFailed
 from fairlead_local.demo.summary import DemoStep, demo_table
-from fairlead_local.demo.timeline import Moment
+from fairlead_local.detaching import OwnedFleet, temporary_fleet
 from fairlead_local.fleet_state import FleetError
-from fairlead_local.owned import OwnedFleet, temporary_fleet
 
 NAMESPACE = "default"
 QUESTION, ANSWER = "What is 7 plus 5?", "12"

@@ -8,8 +8,7 @@ from rich.table import Table
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.report_table import percentiles, share
 from fairlead.client.report import Report
-from fairlead_local.demo.recorder import replicas_over_time
-from fairlead_local.demo.timeline import Moment
+from fairlead_local.demo.recorder import Moment, replicas_over_time
 
 
 @dataclass(frozen=True, slots=True)

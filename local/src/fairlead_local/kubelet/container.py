@@ -17,14 +17,12 @@ from fairlead.api.pod_spec import is_sidecar
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import timestamp
 from fairlead_local.controllers.events import ObjectEvents
-from fairlead_local.kubelet.environment import ContainerConfigError
-from fairlead_local.kubelet.hooks import PreStop
-from fairlead_local.kubelet.images import CommandRefused, ImageNotFound
+from fairlead_local.kubelet.environment import CommandRefused, ContainerConfigError, ImageNotFound
+from fairlead_local.kubelet.node import KubeletSettings
 from fairlead_local.kubelet.pod_status import ContainerRecord
-from fairlead_local.kubelet.probes import Probe, ProbeKind, ProbeRefused, watch_probe
+from fairlead_local.kubelet.probes import PreStop, Probe, ProbeKind, ProbeRefused, watch_probe
 from fairlead_local.kubelet.process import ContainerLaunch, ContainerProcess
 from fairlead_local.kubelet.process_table import ProcessRecords
-from fairlead_local.kubelet.settings import KubeletSettings
 
 
 @dataclass(frozen=True, slots=True)

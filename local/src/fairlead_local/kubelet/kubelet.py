@@ -14,12 +14,18 @@ from fairlead_local.apiserver.resources import CONFIG_MAPS, PODS, SECRETS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change, ChangeType
 from fairlead_local.controllers.events import ObjectEvents
-from fairlead_local.kubelet.addresses import AddressBlock
-from fairlead_local.kubelet.images import OWN_IMAGES, Images
-from fairlead_local.kubelet.node import NODE_NAME, Resources, machine_resources, register_node
+from fairlead_local.kubelet.environment import OWN_IMAGES, Images
+from fairlead_local.kubelet.node import (
+    DEFAULT_SETTINGS,
+    NODE_NAME,
+    AddressBlock,
+    KubeletSettings,
+    Resources,
+    machine_resources,
+    register_node,
+)
 from fairlead_local.kubelet.pod_worker import Node, PodWorker
 from fairlead_local.kubelet.process_table import ProcessRecords
-from fairlead_local.kubelet.settings import DEFAULT_SETTINGS, KubeletSettings
 from fairlead_local.kubelet.volumes import clear
 
 log = logging.getLogger(__name__)

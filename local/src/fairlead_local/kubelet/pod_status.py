@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlead_local.apiserver.status import Json
-from fairlead_local.controllers.conditions import condition, with_condition
+from fairlead_local.apiserver.times import condition, conditions_of, with_condition
 
 
 @dataclass(slots=True)
@@ -68,8 +68,7 @@ def pod_status(
     """The whole status; conditions keep their times while they do not turn. `pod_ip` is empty before there is one.
     `init`: init containers, in their order."""
     phase = _phase(containers, init)
-    old = (pod.get("status") or {}).get("conditions") or []
-    conditions = old
+    conditions = conditions_of(pod)
     for new in _conditions(phase, containers, pod_ip, init):
         conditions = with_condition(conditions, new)
     addresses = {"podIP": pod_ip, "podIPs": [{"ip": pod_ip}]} if pod_ip else {}

@@ -13,22 +13,27 @@ from pathlib import Path
 import aiohttp
 
 from fairlead.api.names import TERMINATION_LOG_VARIABLE
-from fairlead_local.apiserver.deletion import DeleteOptions
+from fairlead_local.apiserver.metadata import DeleteOptions
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import PODS
 from fairlead_local.apiserver.status import ApiError, Json
 from fairlead_local.apiserver.times import timestamp
 from fairlead_local.controllers.events import ObjectEvents
-from fairlead_local.kubelet import images
-from fairlead_local.kubelet.addresses import AddressBlock, NoAddress
 from fairlead_local.kubelet.container import ContainerContext, ContainerRole, ContainerRunner, Prepared
-from fairlead_local.kubelet.environment import ContainerConfigError, arguments, environment, translate
-from fairlead_local.kubelet.hooks import parse_pre_stop
+from fairlead_local.kubelet.environment import (
+    ContainerConfigError,
+    Images,
+    arguments,
+    environment,
+    find_program,
+    translate,
+    words_of,
+)
+from fairlead_local.kubelet.node import AddressBlock, KubeletSettings, NoAddress
 from fairlead_local.kubelet.pod_status import pod_status
-from fairlead_local.kubelet.probes import ProbeKind, parse_probe
+from fairlead_local.kubelet.probes import ProbeKind, parse_pre_stop, parse_probe
 from fairlead_local.kubelet.process import ContainerLaunch
 from fairlead_local.kubelet.process_table import ProcessRecords
-from fairlead_local.kubelet.settings import KubeletSettings
 from fairlead_local.kubelet.volumes import MountError, PodVolumes, clear
 
 log = logging.getLogger(__name__)
@@ -42,7 +47,7 @@ class Node:
     """What all pods of the node share."""
 
     operations: Operations
-    images: images.Images
+    images: Images
     addresses: AddressBlock
     records: ProcessRecords
     recorder: ObjectEvents
@@ -195,8 +200,8 @@ class PodWorker:
     def _prepare(self, spec: Json, restarts: int) -> Prepared:
         """What one run of a container is, worked out from the spec and from what the API holds now."""
         _refuse_unsupported(self._pod["spec"], spec)
-        program = images.find(self._node.images, spec["image"])
-        words = images.words_of(program, spec)
+        program = find_program(self._node.images, spec["image"])
+        words = words_of(program, spec)
         try:
             mounts = self._volumes.mounts(spec)
         except MountError as error:

@@ -1,15 +1,20 @@
 """Processes of this machine, told apart from later ones with the same number, and how to end them for sure.
 
-Every process of a fleet is recorded in a folder when it starts and carries the folder's name in its environment. So
-everything can be found and ended by somebody who did not start it, after a crash too.
+Every process of a fleet is recorded in a folder when it starts and carries the name of the folder in its environment,
+so anybody can find and end all of them, after a crash too. After a supervisor was killed, a small process that outlives
+it does: `keeper` starts it, and `_main` is its program. A pipe that nobody else holds tells it of the end. It needs the
+standard library alone, so that it costs next to nothing, and is on record itself: whoever else tidies up after the
+supervisor ends it first.
 """
 
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,3 +150,33 @@ def _marked(folder: Path) -> list[int]:
         except OSError:
             continue  # another user's, or gone
     return [pid for pid in found if pid != os.getpid()]
+
+
+_GRACE_SECONDS = 3.0
+
+
+@contextmanager
+def keeper(folder: Path) -> Iterator[None]:
+    """Within the block, what is recorded in `folder` ends soon after this process, however this process ends."""
+    records = ProcessRecords(folder)
+    command = [sys.executable, "-m", __name__, str(folder)]
+    environment = {**os.environ, **records.marker}
+    # In a session of its own: what a terminal sends to the supervisor's group is not for it.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environment) as process:
+        records.add(process.pid, "keeper")
+        try:
+            yield
+        finally:
+            process.terminate()
+            records.remove(process.pid)
+
+
+def _main(folder: Path) -> None:
+    sys.stdin.buffer.read()
+    for grace_seconds in (_GRACE_SECONDS, 0.0):  # the second time for what they started in their last moments
+        left = ProcessRecords(folder).running() if folder.is_dir() else []
+        stop([process for process in left if process.pid != os.getpid()], grace_seconds)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

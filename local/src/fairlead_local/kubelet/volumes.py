@@ -11,7 +11,7 @@ from pathlib import Path
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import CLAIMS
 from fairlead_local.apiserver.status import Json
-from fairlead_local.controllers.claims import claim_folder
+from fairlead_local.controllers.scheduler import claim_folder
 from fairlead_local.kubelet.environment import config_map, secret
 
 _SUPPORTED = ("emptyDir", "configMap", "secret", "persistentVolumeClaim", "hostPath")
