@@ -6,8 +6,7 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_protocol.line_budget import LineBudget
-from fairlead_protocol.logs import JsonFormatter, LogfmtFormatter
+from fairlead_protocol.logs import JsonFormatter, LineBudget, LogfmtFormatter
 
 
 def test_lines_beyond_the_budget_are_counted_and_told_with_the_next() -> None:

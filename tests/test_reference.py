@@ -13,7 +13,7 @@ from reference_pages.metrics_page import series
 from reference_pages.tables import Undocumented, described, members
 
 from fairlead_engine.__main__ import build_parser
-from fairlead_protocol.docstrings import docstrings
+from fairlead_protocol.settings import docstrings
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -16,7 +16,7 @@ from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.server.schemas import ENDPOINTS
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.parameters import By, Declared, declared
-from fairlead_protocol.docstrings import docstrings
+from fairlead_protocol.settings import docstrings
 from reference_pages.tables import documented, table, with_default
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlead_protocol.http import ahead
+from fairlead_protocol.http import intake
 from fairlead_testing.flood import flood
 from fairlead_testing.harm import measured_harm
 
@@ -51,7 +51,7 @@ async def read_for(reader: asyncio.StreamReader, seconds: float) -> bytes:
 async def test_requests_ahead_of_their_turn_are_bounded_on_all_connections_together(
     program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "MAX_BYTES", 40 * ahead.REQUEST_BYTES)
+    monkeypatch.setattr(intake, "MAX_AHEAD_BYTES", 40 * intake.REQUEST_BYTES)
     chat = b'{"model":"fake","messages":[{"role":"user","content":"ahoy"}],"max_tokens":1}'
     program.hold()
     connections = [await asyncio.open_connection("127.0.0.1", program.port) for _ in range(4)]

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_protocol.http.ahead import MAX_REQUESTS
 from fairlead_protocol.http.bodies import BodyReader
-from fairlead_protocol.http.heads import BadRequest, check_head
+from fairlead_protocol.http.framing import BadRequest, check_head
+from fairlead_protocol.http.intake import MAX_AHEAD
 from fairlead_protocol.lanes import Pacer
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -252,7 +252,7 @@ async def test_the_request_line_counts_among_the_bytes_of_the_head(start, once_u
 async def test_requests_far_ahead_of_their_turn_end_the_connection(start, request_: bytes) -> None:
     setup = await start()
     answer = await answers(setup, request_ * 1000)
-    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == MAX_REQUESTS + 1
+    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == MAX_AHEAD + 1
 
 
 async def test_connections_above_the_limit_are_told_so_and_probes_are_not_among_them(start) -> None:

@@ -16,10 +16,9 @@ import aiohttp
 import pytest
 
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead_protocol.docstrings import docstrings
 from fairlead_protocol.http.limited import LINGER_SECONDS
 from fairlead_protocol.logs import LogfmtFormatter
-from fairlead_protocol.settings import SettingError
+from fairlead_protocol.settings import SettingError, docstrings
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead_protocol.http.client import LineTooLong, lines
 from fairlead_protocol.http.client_connection import Connection
-from fairlead_protocol.http.lines import LineTooLong, lines
 
 
 @given(st.lists(st.binary(max_size=8).map(lambda line: line.replace(b"\n", b"."))), st.data())

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fairlead_protocol.scrapes import REST, Scrapes
+from fairlead_protocol.loop_shares import REST, Scrapes
 
 
 async def test_whoever_asks_at_the_same_time_gets_the_same_rendering() -> None:

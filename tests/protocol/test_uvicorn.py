@@ -19,8 +19,7 @@ from uvicorn.server import Server, ServerState
 from fairlead_protocol.http.connections import CutReason
 from fairlead_protocol.http.framing import Fault
 from fairlead_protocol.http.limited import HttpLimits, LimitedProtocol, WholeAnswer, make_protocol
-from fairlead_protocol.http.server import HttpServer
-from fairlead_protocol.http.streaming import StreamWriter
+from fairlead_protocol.http.server import HttpServer, StreamWriter
 
 ROOT = Path(__file__).parent.parent.parent
 

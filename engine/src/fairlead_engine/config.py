@@ -16,6 +16,11 @@ from fairlead_engine.speculative.methods import METHODS, Method, methods_by_sett
 from fairlead_engine.speculative.tree_shape import StaticTree, TreeError, TreeShape, parse_tree
 from fairlead_protocol.logs import LogFormat
 from fairlead_protocol.models.choices import (
+    ADAPTER_RANK,
+    BLOCK_SIZE,
+    LEAST_UTILIZATION,
+    NUM_ADAPTERS,
+    UTILIZATION,
     DeviceKind,
     Dtype,
     KvCacheDtype,
@@ -23,13 +28,6 @@ from fairlead_protocol.models.choices import (
     ReasoningParser,
     SpeculativeMethod,
     ToolCallParser,
-)
-from fairlead_protocol.models.engine_defaults import (
-    ADAPTER_RANK,
-    BLOCK_SIZE,
-    LEAST_UTILIZATION,
-    NUM_ADAPTERS,
-    UTILIZATION,
     step_limits,
 )
 from fairlead_protocol.settings import BYTES, SECONDS

@@ -1,27 +1,50 @@
 """The fewest tokens that a text can have, without tokenising it: what fits no model is refused before it costs much.
 
 A token stands for a stretch of the text that is as long as its entry in the vocabulary. So each character costs at
-least one part in n of a token, n being the length of the longest entry that it occurs in, and what all of them cost
-together is never more than the tokens there are. Characters are bytes where the vocabulary is one of bytes.
+least one part in n of a token, n being the length of the longest entry that has this character, and the sum over all
+characters never exceeds the number of tokens. Characters are bytes where the vocabulary is one of bytes.
 
 This holds only where every character ends up in a token of its own length: not where unknown words become one `<unk>`,
-nor where a normalizer rewrites the text in ways that are not known here. Of the former words are counted, if they are
-told apart as BERT does (`least_words.py`); of other such tokenizers nothing is said: 0.
+nor where a normalizer rewrites the text in ways that are not known here. Of the former, words are counted if they are
+told apart as BERT does (`LeastWords`); other such tokenizers count 0.
 
-Gateway and engine ask it before they tokenise, and take a text as it comes, 64 Ki characters at a time.
+Gateway and engine ask before they tokenise, and take a text piece by piece, 64 Ki characters at a time.
 """
 
 import math
+import re
+import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+from unicodedata import ucd_3_2_0
 
 import msgspec
 import tokenizers
 
-from fairlead_protocol.least_words import LeastWords
 from fairlead_protocol.tokenizing import PromptTokenizer
+
+_LETTERS = "".join(char for char in map(chr, range(0x80, 0x530)) if ucd_3_2_0.category(char).startswith("L"))
+"""Of Latin, Greek and Cyrillic; those that have been letters for so long are letters to everybody."""
+_ENDS = re.escape(" \t\n\r" + string.punctuation)
+_WORDS = re.compile(f"[A-Za-z0-9{_LETTERS}][^{_ENDS}]*|[{re.escape(string.punctuation)}]")
+
+
+class LeastWords:
+    """Counts for one tokenizer."""
+
+    def __init__(self, added: Collection[str]) -> None:
+        """`added`: texts that become a token each wherever they stand, such as `[SEP]`."""
+        longest_first = sorted(filter(None, added), key=len, reverse=True)
+        self._added = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._seam = 1 + max(map(len, longest_first), default=0)
+
+    def of(self, piece: str) -> int:
+        """At least so many tokens has a piece of a text, which may begin and end within a word or an added token."""
+        whole = piece if self._added is None else self._added.sub(" x ", piece)
+        return max(0, sum(1 for _ in _WORDS.finditer(whole)) - self._seam)
+
 
 _PIECE = 65536
 """Characters that are counted at once, in about three milliseconds."""

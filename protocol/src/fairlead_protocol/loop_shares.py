@@ -1,14 +1,17 @@
-"""How much of the event loop streams and requests from outside may take: an engine may send lines or events without
-end, a client thousands of prompts in one request.
+"""Shares of the event loop for streams from outside and for scrapes of the metrics, so that tokens pass in between.
 
-A stream that takes little of the loop goes on at once, so honest streams never wait here. One that takes more goes on
-in turn with the others of its kind that do: between two pieces of their work the loop is everybody else's for at least
-as long as the last piece took. A stream that waits reads nothing, so its sender has to wait as well.
+An engine may send lines or events without end, a client thousands of prompts in one request. A stream that takes
+little of the loop goes on at once, so honest streams never wait. One that takes more goes on in turn with the others of
+its kind that do: between two pieces of their work the loop is left to everybody else for at least as long as the last
+piece took. A stream that waits reads nothing, so its sender has to wait as well.
+
+Rendering the metrics takes milliseconds, and asking for them takes a line. So everybody who asks at about the same time
+gets one rendering, none that began before it was asked for, and renderings together take a bounded share of the time.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -55,7 +58,7 @@ class LoopShare:
         return time.thread_time() - self._began > PIECE_SECONDS
 
     async def spread(self, items: Iterable[Item]) -> AsyncIterator[Item]:
-        """Yields `items`; what the caller does with each is a part of a piece."""
+        """Yields `items`; the caller's work on each is a part of a piece."""
         self.begin()
         for item in items:
             yield item
@@ -71,3 +74,39 @@ class LoopShare:
             async with self._turn:
                 await asyncio.sleep(PAUSE_RATIO * took if left + took > BURST_SECONDS else 0)
         self.begin()
+
+
+REST = 9.0
+"""How many times as long as a rendering took none follows: a tenth of the time is theirs at most."""
+
+
+class Scrapes:
+    """Of one process. Belongs to one event loop."""
+
+    def __init__(self, render: Callable[[], bytes], prepare: Callable[[], Awaitable[object]] | None = None) -> None:
+        """`prepare` is awaited before each rendering."""
+        self._render = render
+        self._prepare = prepare
+        self._next: asyncio.Task[bytes] | None = None
+        """The rendering that has not begun."""
+        self._turn = asyncio.Lock()
+        self._rests_until = float("-inf")
+
+    async def text(self) -> bytes:
+        """All metrics as they are a moment after the call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._render_in_turn())
+        return await asyncio.shield(self._next)  # others wait for it, too
+
+    async def _render_in_turn(self) -> bytes:
+        now = asyncio.get_running_loop().time
+        async with self._turn:  # preparing takes a while, in which the next one must not begin
+            await asyncio.sleep(max(0.0, self._rests_until - now()))
+            self._next = None
+            if self._prepare is not None:
+                await self._prepare()
+            begun = now()
+            try:
+                return self._render()
+            finally:
+                self._rests_until = now() + REST * (now() - begun)

@@ -1,20 +1,44 @@
-"""A program's settings as flags and as a file: every field of its settings classes by its name in kebab-case.
+"""Settings of a program as flags and as a file: every field of its settings classes by its name in kebab-case.
 
-Settings are frozen dataclasses with a docstring per field; a field that may be written with a unit says so in its type
-(`Annotated[float, SECONDS]`). What does not fit is a `SettingError` that names the setting and, for a likely typo, what
-was meant. Knows no program's settings.
+Settings are frozen dataclasses with a docstring per field (`docstrings` reads them for `--help`, the CRD and
+`docs/reference/`); a field that may be written with a unit says so in its type (`Annotated[float, SECONDS]`). A value
+that does not fit is a `SettingError` that names the setting and, for a likely typo, the name that was meant. Knows the
+settings of no program, and imports nothing of ours.
 """
 
 import argparse
+import ast
+import inspect
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fairlead_protocol.docstrings import docstrings
+
+@cache
+def docstrings(cls: type) -> dict[str, str]:
+    """Field or member → the string below it, on one line. Empty where Python was installed without sources."""
+    try:
+        source = inspect.getsource(cls)
+    except OSError:
+        return {}
+    (definition,) = ast.parse(textwrap.dedent(source)).body
+    assert isinstance(definition, ast.ClassDef)
+    texts = {}
+    for statement, following in pairwise(definition.body):
+        match statement, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                texts[name] = " ".join(text.split())
+    return texts
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import pytest
 import uvicorn
 
 from fairlead_engine.server.http_server import engine_limits, engine_protocol
-from fairlead_protocol.http.ahead import MAX_REQUESTS
 from fairlead_protocol.http.connections import CutReason
+from fairlead_protocol.http.intake import MAX_AHEAD
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: engine\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -105,7 +105,7 @@ async def test_what_is_not_http_is_400_in_openai_shape(port: int) -> None:
 
 
 async def test_requests_far_ahead_of_their_turn_end_the_connection(port: int) -> None:
-    assert (await talk(port, REQUEST * MAX_REQUESTS, pause=0.1)).count(ANSWER) == 100
+    assert (await talk(port, REQUEST * MAX_AHEAD, pause=0.1)).count(ANSWER) == 100
     answer = await talk(port, REQUEST * 1000)
-    assert 0 < answer.count(ANSWER[:15]) <= MAX_REQUESTS + 1, "what was taken is answered, and no more of the flood"
+    assert 0 < answer.count(ANSWER[:15]) <= MAX_AHEAD + 1, "what was taken is answered, and no more of the flood"
     assert answer.endswith(b"connection: close\r\n\r\nok")

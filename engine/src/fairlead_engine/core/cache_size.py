@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.machine.memory import format_bytes, free_memory
-from fairlead_protocol.models.engine_defaults import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
+from fairlead_protocol.models.choices import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
 
 logger = logging.getLogger(__name__)
 

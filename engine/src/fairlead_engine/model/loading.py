@@ -31,11 +31,10 @@ from fairlead_protocol.models.families.registry import (
     generating,
 )
 from fairlead_protocol.models.gguf_file import GgufFile
-from fairlead_protocol.models.image_settings import ImageSettings, read_image_settings
+from fairlead_protocol.models.image_settings import ImageSettings, VisionConfig, read_image_settings
 from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.model_config import ModelConfig
 from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
-from fairlead_protocol.models.vision_config import VisionConfig
 
 
 def is_foreign(folder: Path) -> bool:

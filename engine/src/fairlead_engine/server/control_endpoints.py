@@ -17,8 +17,8 @@ from fairlead_engine.server.exchange import ClientDisconnected, Exchange, Struct
 from fairlead_engine.server.lifecycle import Phase
 from fairlead_engine.server.refusals import Gone
 from fairlead_engine.server.service import Service
+from fairlead_protocol.loop_shares import Scrapes
 from fairlead_protocol.messages import HEADER_REASON
-from fairlead_protocol.scrapes import Scrapes
 
 NDJSON = "application/x-ndjson"
 """One JSON object a line."""

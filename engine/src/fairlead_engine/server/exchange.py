@@ -24,7 +24,7 @@ from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.server import refusals
 from fairlead_protocol.budget import OverBudget
 from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
-from fairlead_protocol.http.streaming import STREAM_WRITER, StreamWriter
+from fairlead_protocol.http.server import STREAM_WRITER, StreamWriter
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 from fairlead_protocol.prompts import PromptError
 from fairlead_protocol.translate import translation_of

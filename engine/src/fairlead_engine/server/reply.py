@@ -25,7 +25,7 @@ from fairlead_engine.server.logprobs import (
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, FinishReason, TokenLogprobs
-from fairlead_protocol.http.streaming import StreamWriter
+from fairlead_protocol.http.server import StreamWriter
 from fairlead_protocol.messages import HEADER_CACHED_TOKENS
 
 _DONE = b"data: [DONE]\n\n"

@@ -14,9 +14,8 @@ from urllib.parse import quote
 import msgspec
 
 from fairlead_protocol.http.addresses import without_credentials
-from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client import HttpClient, TimeLimits, lines
 from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
-from fairlead_protocol.http.lines import lines
 from fairlead_protocol.http.origin import basic_credentials, parse
 from fairlead_protocol.messages import (
     HEADER_CACHED_TOKENS,

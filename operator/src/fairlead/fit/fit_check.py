@@ -10,8 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from fairlead.fit.memory_need import EngineChoice, Need, computed_dtype, reckon, weights_format
-from fairlead_protocol.models.choices import DeviceKind
-from fairlead_protocol.models.engine_defaults import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
+from fairlead_protocol.models.choices import (
+    CPU_CACHE_BYTES,
+    CPU_CACHE_SHARE,
+    LEAST_LOWERED,
+    LOWERED_MULTIPLE,
+    DeviceKind,
+)
 from fairlead_protocol.models.families.registry import ARCHITECTURES, CLASSIFIER, ENCODERS, find_family
 from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.load_errors import ModelLoadError, ModelLoadReason

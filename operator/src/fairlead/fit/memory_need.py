@@ -9,19 +9,27 @@ from dataclasses import dataclass, replace
 
 from fairlead.api.llmdeployment import LLMDeploymentSpec
 from fairlead.api.quantities import parse_bytes
-from fairlead_protocol.models.choices import DeviceKind, Dtype, KvCacheDtype, SpeculativeMethod
-from fairlead_protocol.models.engine_defaults import (
+from fairlead_protocol.models.choices import (
     ADAPTER_RANK,
     BLOCK_SIZE,
     LEAST_UTILIZATION,
     NUM_ADAPTERS,
     UTILIZATION,
+    DeviceKind,
+    Dtype,
+    KvCacheDtype,
+    SpeculativeMethod,
     step_limits,
 )
-from fairlead_protocol.models.kv_cache import block_bytes
 from fairlead_protocol.models.model_config import ModelConfig
-from fairlead_protocol.models.weight_formats import FLOAT_BYTES, ROUNDED, WeightLayout
-from fairlead_protocol.models.weight_parts import WeightPart, WeightRole
+from fairlead_protocol.models.weight_formats import (
+    FLOAT_BYTES,
+    ROUNDED,
+    WeightLayout,
+    WeightPart,
+    WeightRole,
+    block_bytes,
+)
 
 _LIBRARIES = {DeviceKind.CPU: 450 * 2**20, DeviceKind.CUDA: 900 * 2**20}
 """An engine's process without a model: Python and torch; on a GPU the context and cuBLAS."""

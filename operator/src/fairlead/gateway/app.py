@@ -30,8 +30,8 @@ from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
 from fairlead_protocol.http.bodies import BodyReader, Held
 from fairlead_protocol.lanes import Pacer
+from fairlead_protocol.loop_shares import Scrapes
 from fairlead_protocol.messages import HEADER_REQUEST_ID
-from fairlead_protocol.scrapes import Scrapes
 from fairlead_protocol.translate import translation_of
 
 logger = logging.getLogger(__name__)

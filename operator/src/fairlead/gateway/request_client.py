@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead.gateway.openai.errors import Header, OpenAIError, body_refusal, unsupported_encoding
 from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
-from fairlead_protocol.http.stall import StallTimer
+from fairlead_protocol.http.connections import StallTimer
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 from fairlead_protocol.translate import Translation
 

@@ -1,8 +1,9 @@
 """HttpClient: requests over connections that are kept for the next. No redirects, no cookies, no compression.
 
-Who calls it: the gateway's proxy, KubeClient, and whoever asks engines, gateways and OpenAI's API. One exchange is one
-request: no retries but one, of a kept connection that the server had closed just before. Leaving the `async with`
-before the answer's end closes the connection, which cancels the request.
+Who calls it: the proxy of the gateway, KubeClient, and whoever asks engines, gateways and the API of OpenAI. One
+exchange is one request, repeated only where the server had closed a kept connection just before. Leaving the `async
+with` before the end of the answer closes the connection, which cancels the request. `lines` reads watches and other
+streams of one JSON object per line.
 """
 
 import asyncio
@@ -142,3 +143,37 @@ class HttpClient:
 async def _ask(connection: Connection, head: bytes, body: bytes, limits: TimeLimits) -> None:
     await connection.send(head, body, first_byte_timeout=limits.first_byte, idle_timeout=limits.silence)
     await connection.head()
+
+
+class LineTooLong(ValueError):
+    """More than the limit came without an end of line."""
+
+
+async def lines(response: Connection, *, limit: int | None = None) -> AsyncIterator[bytes]:
+    """Whole lines without their end, as they come; those with nothing but space are left out.
+
+    `limit`: bytes of the longest line that is taken, None = any. Raises LineTooLong, and TransportError.
+    """
+    async for batch in batches(response, limit=limit):
+        for line in batch:
+            if stripped := line.strip():
+                yield stripped
+
+
+async def batches(response: Connection, *, limit: int | None = None) -> AsyncIterator[list[bytes]]:
+    """The lines that came together, empty ones too. A long line is not copied with every piece that comes. Raises as
+    `lines` does."""
+    begun: list[bytes] = []  # pieces of a line whose end has not come
+    num_begun = 0
+    while chunk := await response.chunk():
+        *whole, rest = chunk.split(b"\n")
+        if limit is not None and num_begun + len(whole[0] if whole else rest) > limit:
+            raise LineTooLong(f"a line has more than {limit} bytes")
+        if whole:
+            whole[0] = b"".join((*begun, whole[0]))
+            begun, num_begun = [], 0
+        if rest:
+            begun.append(rest)
+            num_begun += len(rest)
+        if whole:
+            yield whole

@@ -15,8 +15,8 @@ from typing import Any, Self, cast
 
 import httptools
 
+from fairlead_protocol.http.connections import StallTimer
 from fairlead_protocol.http.framing import RequestMeter
-from fairlead_protocol.http.stall import StallTimer
 
 HIGH_WATER_BYTES = 256 * 1024
 """Unread response bytes at which the socket is paused."""

@@ -1,9 +1,13 @@
 """Reads what clients send, and begins what they ask for, in a small share of each round of the event loop.
 
 An event loop reads all connections on which something has come before it turns to anything else, so whoever sends on
-thousands at once would hold up everybody's tokens until all of it is parsed. Here it waits where it costs nothing, in
-the kernel, and a few connections are read in each round, in the order in which they had something to be read. What they
-ask for is begun in order, too, some of it in each round.
+thousands at once would hold up the tokens of everybody until all of it is parsed. Here data waits where that costs
+nothing, in the kernel, and a few connections are read in each round, in the order in which they became readable.
+Requests begin in order, too, some in each round.
+
+Requests that came before the one in front of them was answered, on the same connection, wait parsed (`Ahead`). A
+request of thirty bytes takes some thousands then, each part an object for the garbage collector to look at, so they are
+bounded on each connection, and on all connections of a server together.
 """
 
 import asyncio
@@ -11,7 +15,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sized
 
 READ_BYTES = 16 * 1024
 """Of one connection at a time. So few can still be hundreds of tiny requests or thousands of tiny chunks of a body,
@@ -177,3 +181,32 @@ class Inlet:
             self._epoll.register(self.descriptor, select.EPOLLIN)
         else:
             self._epoll.unregister(self.descriptor)
+
+
+MAX_AHEAD = 100
+"""Of one connection, which ends after those before where there are more."""
+MAX_AHEAD_BYTES = 16 * 2**20
+"""Of all connections; the one on which more come ends."""
+REQUEST_BYTES = 4096
+"""What a request takes beside its body."""
+
+
+class Ahead:
+    """Of one server, whose connections tell it what waits on them whenever that may have changed."""
+
+    def __init__(self) -> None:
+        self._by_connection: dict[object, int] = {}
+        self.num_bytes = 0
+        """Of all."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no connection may have more of them."""
+        return self.num_bytes >= MAX_AHEAD_BYTES
+
+    def tell(self, connection: object, bodies: Iterable[Sized]) -> None:
+        """`bodies`: as far as they have come, of the requests that wait on this connection now."""
+        now = sum(REQUEST_BYTES + len(body) for body in bodies)
+        self.num_bytes += now - self._by_connection.pop(connection, 0)
+        if now:
+            self._by_connection[connection] = now

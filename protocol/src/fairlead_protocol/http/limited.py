@@ -19,13 +19,19 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from fairlead_protocol.http.ahead import MAX_REQUESTS, Ahead
-from fairlead_protocol.http.connections import CutReason
-from fairlead_protocol.http.framing import STILL_THERE, STILL_THERE_SECONDS, Fault, RequestMeter
-from fairlead_protocol.http.heads import BadRequest, Header, check_head, framing
-from fairlead_protocol.http.intake import Inlet, Intake
-from fairlead_protocol.http.stall import Countdown
-from fairlead_protocol.http.streaming import STREAM_WRITER, StreamWriter
+from fairlead_protocol.http.connections import Countdown, CutReason
+from fairlead_protocol.http.framing import (
+    STILL_THERE,
+    STILL_THERE_SECONDS,
+    BadRequest,
+    Fault,
+    Header,
+    RequestMeter,
+    check_head,
+    framing,
+)
+from fairlead_protocol.http.intake import MAX_AHEAD, Ahead, Inlet, Intake
+from fairlead_protocol.http.server import STREAM_WRITER, StreamWriter
 
 LINGER_SECONDS = 1.0
 """How long a connection is kept after its last answer while a drained server stops. Its client was promised that it may
@@ -286,7 +292,7 @@ class LimitedProtocol(HttpToolsProtocol):
             raise BadRequest(Fault.CONNECTIONS)
         if self._is_answering:
             self._tell_ahead()
-            if len(self.pipeline) >= MAX_REQUESTS or self.ahead.is_full:
+            if len(self.pipeline) >= MAX_AHEAD or self.ahead.is_full:
                 raise BadRequest(Fault.AHEAD)
 
     def _tell_ahead(self) -> None:

@@ -1,4 +1,10 @@
-"""uvicorn's server, but stopped by a call instead of by signals, and without waking up ten times a second."""
+"""The HTTP server of uvicorn, stopped by a call instead of by signals and without waking up ten times a second; and an
+ASGI extension that writes parts of a streamed answer straight to the connection.
+
+The `send` of ASGI is awaited, so a task has to be woken for each part: for answers that grow by a token at a time, on
+hundreds of connections at once, that would cost more than the token. An application finds the writer in the
+`extensions` of its scope, and goes back to `send` whenever the writer is not ready.
+"""
 
 import asyncio
 import contextlib
@@ -7,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 
 
 class HttpServer(uvicorn.Server):
@@ -107,3 +114,24 @@ class HttpServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+STREAM_WRITER = "fairlead.stream_writer"
+"""Key in `extensions` of an HTTP scope."""
+
+
+class StreamWriter:
+    """Of one request. Only for an answer whose head was sent without a Content-Length, and of which more is to come."""
+
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
+        self._transport = transport
+        self._flow = flow
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a part may be written: the client is there and reads what it is sent."""
+        return not (self._flow.write_paused or self._transport.is_closing())
+
+    def write(self, part: bytes) -> None:
+        """Writes a part that is not empty, as a chunk of its own."""
+        self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))

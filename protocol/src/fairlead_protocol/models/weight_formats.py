@@ -1,14 +1,82 @@
-"""Bytes of a weight in a checkpoint's files and in the engine's memory, by its format.
+"""What a model is made of, and the bytes of that: weights in the files of a checkpoint and in the memory of an engine,
+by format, and blocks of the KV cache.
 
 A format that a device has no product for is kept as 8-bit numbers and decoded, so that 4-bit weights take more than
 half a byte on a GPU.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from fairlead_protocol.models.choices import DeviceKind, Quantization
-from fairlead_protocol.models.weight_parts import WeightPart, WeightRole
+
+
+class WeightRole(StrEnum):
+    """What decides in which format a weight is stored and kept."""
+
+    LINEAR = "linear"
+    """Quantised where anything is."""
+    EXPERT = "expert"
+    """The same, of an expert that tokens choose."""
+    PRECISE = "precise"
+    """Kept as floats where others lose some: routers, towers, norms."""
+    RESTORED = "restored"
+    """Stored as linear layers are, and kept as floats: what is multiplied in another way."""
+    EMBEDDING = "embedding"
+    HEAD = "head"
+    """The output projection."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """`num` weights of one shape, [rows, columns] each; rows are outputs. What has no rows is a vector."""
+
+    name: str
+    """Of the layer, as checkpoints name it within its place."""
+    num: int
+    rows: int
+    columns: int
+    role: WeightRole = WeightRole.LINEAR
+    bias: int = 0
+    """Numbers that each has beside."""
+    projections: int = 1
+    """Products of one input that lie side by side in it: adapters have one each."""
+
+    @property
+    def weights(self) -> int:
+        """Numbers of the weights alone."""
+        return self.num * self.rows * self.columns
+
+    @property
+    def biases(self) -> int:
+        return self.num * self.bias
+
+
+def num_parameters(parts: Iterable[WeightPart]) -> int:
+    """Numbers of all."""
+    return sum(part.weights + part.biases for part in parts)
+
+
+def vector(name: str, num: int, size: int) -> WeightPart:
+    """`num` vectors of `size` elements, which keep their precision."""
+    return WeightPart(name, num, size, 1, WeightRole.PRECISE)
+
+
+def gated_feed_forward(
+    name: str, num: int, hidden: int, inner: int, *, bias: bool = False, role: WeightRole = WeightRole.LINEAR
+) -> list[WeightPart]:
+    """`num` gated feed-forward layers whose inner vectors have `inner` elements on each rank."""
+    return [
+        WeightPart(f"{name}.gate_up_proj", num, 2 * inner, hidden, role, 2 * inner if bias else 0, projections=2),
+        WeightPart(f"{name}.down_proj", num, hidden, inner, role, hidden if bias else 0),
+    ] if num else []  # fmt: skip
+
+
+def share(size: int, ranks: int) -> int:
+    """The larger share of `size` elements that one of `ranks` ranks has."""
+    return -(-size // ranks)
+
 
 FLOAT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of number formats by name."""
@@ -95,3 +163,17 @@ ROUNDED: Mapping[str, WeightLayout] = {
     Quantization.FP8: WeightLayout("fp8"),
 }
 """Formats that weights are rounded to while they are loaded."""
+
+
+BYTES_PER_SCALE = 4
+"""Of the scale that each head of a token has in a cache of 8-bit numbers."""
+
+
+def block_bytes(
+    num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, number_bytes: int, *,
+    has_scales: bool, has_values: bool,
+) -> int:  # fmt: skip
+    """Of one block of `block_size` tokens, all layers together. `has_values`: whether values are stored beside keys;
+    those of latent attention are a part of keys. Layers that see a window have whole contexts, too."""
+    per_head = head_dim * number_bytes + (BYTES_PER_SCALE if has_scales else 0)
+    return (2 if has_values else 1) * num_layers * num_kv_heads * block_size * per_head

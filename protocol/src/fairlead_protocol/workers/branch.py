@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead_protocol.workers.frames import FrameReader, Kind, framed
 from fairlead_protocol.workers.limits import Limits, cpu_seconds
-from fairlead_protocol.workers.process import Fork
+from fairlead_protocol.workers.process import Fork, FrameReader, Kind, framed
 
 _LOOK_SECONDS = 0.02
 """Between two looks at the clock of a process that is at work."""

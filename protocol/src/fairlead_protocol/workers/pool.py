@@ -13,9 +13,8 @@ from contextlib import suppress
 import msgspec
 
 from fairlead_protocol.workers.branch import Branch, WorkerExceeded, WorkerInterrupted
-from fairlead_protocol.workers.frames import Kind
 from fairlead_protocol.workers.limits import Limits, cpu_seconds
-from fairlead_protocol.workers.process import Load
+from fairlead_protocol.workers.process import Kind, Load
 from fairlead_protocol.workers.root import WorkerRoot
 
 logger = logging.getLogger(__name__)

@@ -1,28 +1,127 @@
-"""A process of `WorkerRoot`'s tree: it loads a program, does its jobs one after the other, and forks.
+"""A process of the tree of `WorkerRoot`: it loads a program, does its jobs one after the other, and forks. And what it
+and its owner send each other: frames of a length, a kind, and bytes.
 
-The root imports what programs need and forks stems; a stem loads one program and forks those that do its jobs. So a
+The root imports what programs need and forks stems; a stem loads one program and forks processes that do its jobs. So a
 process that was ended is replaced in milliseconds, and all share the memory of what was loaded.
 """
 
+import ctypes
 import gc
 import importlib
 import os
 import resource
+import signal
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from enum import IntEnum
 
 import msgspec
 
-from fairlead_protocol.workers.child import (
-    be_killed_with,
-    bury_descendants,
-    give_memory_back,
-    leave_signals_to_parent,
-)
-from fairlead_protocol.workers.frames import FrameReader, Kind, framed
 from fairlead_protocol.workers.limits import Limits, MemoryLimit
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def be_killed_with(parent_pid: int) -> None:
+    """Has Linux kill this process when its parent is gone; elsewhere the end of its input has to do."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_pid:  # it died before that call
+            os._exit(1)
+
+
+def leave_signals_to_parent() -> None:
+    """Ctrl-C and a pod's SIGTERM may reach the whole process group; the parent decides when work ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def bury_descendants() -> None:
+    """No process below this one stays behind as a zombie, whoever started it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if sys.platform == "linux":
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def give_memory_back() -> None:
+    """Returns what is free within the C library's heap to the system, where the library can."""
+    with suppress(AttributeError):  # of musl and macOS
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _prctl(option: int, argument: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, argument)
+
+
+_HEAD = struct.Struct("<IB")
+
+
+class Kind(IntEnum):
+    """Of a frame; the first four go to a process, the others come from one."""
+
+    LOAD = 1
+    """The name of a program, and what it is made of."""
+    JOB = 2
+    """Others wait behind it."""
+    LONG_JOB = 3
+    FORK = 4
+    """Limits; the channel of the new process comes along."""
+    BORN = 5
+    """The number of the process, before anything else."""
+    DONE = 6
+    FAILED = 7
+    """What the program raised, as text."""
+    OUT_OF_MEMORY = 8
+
+
+def framed(kind: Kind, body: bytes = b"") -> bytes:
+    return _HEAD.pack(len(body), kind) + body
+
+
+class FrameReader:
+    """Takes bytes as they come, and copies those of a large frame once."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        """Of a frame, and not whole."""
+        self._kind = Kind.DONE
+        self._pieces: list[bytes] = []
+        """Of the body of a frame of that kind."""
+        self.num_missing = 0
+        """Bytes of it; 0 = none has begun."""
+        self.num_awaited = 0
+        """Bytes of it when it is whole."""
+
+    def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
+        """The frames that are whole now."""
+        if len(data) < self.num_missing:
+            self._pieces.append(data)
+            self.num_missing -= len(data)
+            return []
+        frames, start = [], self.num_missing
+        if start:
+            frames.append((self._kind, b"".join([*self._pieces, data[:start]])))
+            self._pieces, self.num_missing, self.num_awaited = [], 0, 0
+        elif self._head:
+            data = self._head + data
+        while len(data) - start >= _HEAD.size:
+            num_bytes, kind = _HEAD.unpack_from(data, start)
+            start += _HEAD.size
+            body = data[start : start + num_bytes]
+            start += num_bytes
+            if start > len(data):
+                self._kind, self._pieces = Kind(kind), [body]
+                self.num_missing, self.num_awaited = start - len(data), num_bytes
+                break
+            frames.append((Kind(kind), body))
+        self._head = data[start:]
+        return frames
+
 
 _READ_BYTES = 64 * 1024
 _MOST_READ_BYTES = 2**20

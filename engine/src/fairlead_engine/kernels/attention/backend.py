@@ -17,7 +17,7 @@ from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.attention.stored_heads import LARGEST, StoredHeads
 from fairlead_engine.kernels.attention.tree_rows import TreeRows
 from fairlead_engine.kernels.norm_rope import HeadTurn
-from fairlead_protocol.models.kv_cache import block_bytes
+from fairlead_protocol.models.weight_formats import block_bytes
 
 Numbers = npt.NDArray[np.int64]
 """Counts and indices on the host."""

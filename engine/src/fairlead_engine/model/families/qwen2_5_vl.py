@@ -4,8 +4,8 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.layers import GatedFeedForward
 from fairlead_engine.model.vision.vision_tower import PatchMerger, VisionLayer, VisionTower
 from fairlead_engine.model.weights import Weights
+from fairlead_protocol.models.image_settings import VisionConfig
 from fairlead_protocol.models.model_config import ModelConfig
-from fairlead_protocol.models.vision_config import VisionConfig
 
 _NORM_EPS = 1e-6
 """Of the tower's normalisations, whatever those of the decoder have."""

@@ -18,9 +18,8 @@ from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import GatedFeedForward, RMSNorm, Rotation
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.rope import inverse_frequencies
-from fairlead_protocol.models.image_settings import ImageSettings
+from fairlead_protocol.models.image_settings import ImageSettings, VisionConfig
 from fairlead_protocol.models.rope_config import RopeConfig
-from fairlead_protocol.models.vision_config import VisionConfig
 
 _ROPE = RopeConfig(theta=10000.0)
 _MAX_BYTE = 255.0

@@ -9,7 +9,7 @@ from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.load_errors import refuse
 from fairlead_protocol.models.model_config import parse_shape
 from fairlead_protocol.models.rope_config import yarn_scale
-from fairlead_protocol.models.weight_parts import WeightPart, WeightRole, gated_feed_forward, share, vector
+from fairlead_protocol.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share, vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

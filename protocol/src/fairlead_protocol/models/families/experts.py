@@ -6,9 +6,14 @@ from typing import Any
 
 from fairlead_protocol.models.families.dense import QWEN3_HEAD_DIM, attention_bias
 from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.model_config import ModelConfig, QueryNorm, parse_shape
-from fairlead_protocol.models.weight_parts import WeightPart, WeightRole, gated_feed_forward, share
-from fairlead_protocol.models.windows import windows_alternating, windows_everywhere
+from fairlead_protocol.models.model_config import (
+    ModelConfig,
+    QueryNorm,
+    parse_shape,
+    windows_alternating,
+    windows_everywhere,
+)
+from fairlead_protocol.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

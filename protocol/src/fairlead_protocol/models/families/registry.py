@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairlead_protocol.models.families import dense, experts
 from fairlead_protocol.models.families.deepseek import parse_deepseek_v2, parse_deepseek_v3
-from fairlead_protocol.models.families.qwen2_5_vl import parse_qwen2_5_vl
+from fairlead_protocol.models.families.dense import parse_qwen2_5_vl
 from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.load_errors import ModelLoadError, ModelLoadReason
 from fairlead_protocol.models.model_config import ModelConfig
