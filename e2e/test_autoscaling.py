@@ -1,16 +1,8 @@
 """Load comes and replicas are added; load goes and they are taken away; no request fails on the way."""
 
-import http.client
-import json
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
-
-from homes import Fleet
 
 NUM_CLIENTS = 12
 AUTOSCALING = {
@@ -25,56 +17,16 @@ LACKS = (
 )
 
 
-@dataclass
-class Load:
-    """Clients that stream one answer after another until told to stop."""
-
-    fleet: Fleet
-    model: str
-    stop: threading.Event = field(default_factory=threading.Event)
-    num_answers: int = 0
-    failures: list[str] = field(default_factory=list)
-
-    def client(self) -> None:
-        address = urlsplit(self.fleet.gateway)
-        body = {"model": self.model, "prompt": "The log says", "stream": True, "max_tokens": 96, "ignore_eos": True}
-        while not self.stop.is_set():
-            try:
-                with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=120)) as connection:
-                    connection.request("POST", "/v1/completions", json.dumps(body), self.fleet.headers)
-                    reply = connection.getresponse()
-                    text = reply.read().decode()
-                if reply.status != 200 or not text.rstrip().endswith("data: [DONE]"):
-                    self.failures.append(f"{reply.status}: {text[-300:]}")
-            except OSError as error:
-                self.failures.append(repr(error))
-            self.num_answers += 1
-
-
-@contextmanager
-def running_load(fleet: Fleet, model: str) -> Iterator[Load]:
-    load = Load(fleet, model)
-    clients = [threading.Thread(target=load.client) for _ in range(NUM_CLIENTS)]
-    for client in clients:
-        client.start()
-    try:
-        yield load
-    finally:
-        load.stop.set()
-        for client in clients:
-            client.join()
-
-
 def test_replicas_follow_the_load_and_no_request_fails(fleet, deployed: Callable[..., str], name: str) -> None:
     engine = {"maxNumSeqs": 2, "maxNumQueuedTokens": 16}  # so that what is more waits in the gateway
     deployed(name, engine=engine, autoscaling=AUTOSCALING, routing={"maxQueueTime": "120s"})
     fleet.wait_ready(name)
     fleet.wait_condition(name, "ScalingActive", "True", "ScalingActive")
-    with running_load(fleet, name) as load:
+    with fleet.steady_load(name, NUM_CLIENTS) as load:
         fleet.wait_ready(name, 2)
         assert fleet.get("llm", name)["status"]["desiredReplicas"] == 2
         seen = fleet.wait("first tokens to be measured", lambda: measured(fleet, name))
-    assert load.failures == []
+    assert load.verdict == (0, 0, 0), load.problems
     assert load.num_answers > 0
     assert seen["signals"]["running"] > 0
     fleet.wait_ready(name, 1)
