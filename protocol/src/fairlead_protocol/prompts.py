@@ -6,6 +6,7 @@ of the OpenAI API, not HTTP. How long a prompt may be it is told; both programs 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -195,13 +196,20 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
         return bool(self.add_special_tokens)
 
 
-class TextPrompts(msgspec.Struct, kw_only=True, frozen=True):
+class _Texts(msgspec.Struct, kw_only=True, frozen=True):
+    add_special_tokens: bool | None = None
+    """None = true."""
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """Whether texts are to be tokenised with the special tokens that a text by itself gets."""
+        return self.add_special_tokens is not False
+
+
+class TextPrompts(_Texts, kw_only=True, frozen=True):
     """The fields of a request that decide its prompts, where those are texts or token ids in the field `FIELD`."""
 
     FIELD: ClassVar[str]
-
-    add_special_tokens: bool | None = None
-    """None = true."""
 
     @property
     def content(self) -> str | list[Any]:
@@ -242,11 +250,6 @@ class TextPrompts(msgspec.Struct, kw_only=True, frozen=True):
         """Its prompts, in the request's order. Raises `PromptError`."""
         places, contents = self.places(), self.contents
         return [Part(place, content) for place, content in zip(places, contents, strict=True)]
-
-    @property
-    def adds_special_tokens(self) -> bool:
-        """Whether its texts are to be tokenised with the special tokens that a text by itself gets."""
-        return self.add_special_tokens is not False
 
 
 class CompletionPrompt(TextPrompts, kw_only=True, frozen=True):
@@ -290,14 +293,11 @@ class _Side(NamedTuple):
         return index if len(self.texts) > 1 else 0
 
 
-class PairPrompts(msgspec.Struct, kw_only=True, frozen=True):
+class PairPrompts(_Texts, kw_only=True, frozen=True):
     """The fields of a request that compares texts.
 
     To a model that reads pairs each pair is a prompt; for one that makes vectors each text is.
     """
-
-    add_special_tokens: bool | None = None
-    """None = true."""
 
     def sides(self) -> tuple[_Side, _Side]:
         """What is compared with what. Raises `PromptError` for fields that are wrong."""
@@ -352,11 +352,6 @@ class PairPrompts(msgspec.Struct, kw_only=True, frozen=True):
             contents = [Pair(first.texts[one], second.texts[other]) for one, other in self.pairs()]
         return [Part(place, content) for place, content in zip(places, contents, strict=True)]
 
-    @property
-    def adds_special_tokens(self) -> bool:
-        """Whether its texts are to be tokenised with the special tokens that a text by itself gets."""
-        return self.add_special_tokens is not False
-
 
 class RerankPrompt(PairPrompts, kw_only=True, frozen=True):
     """Those of a request that ranks documents."""
@@ -392,13 +387,16 @@ class ScorePrompt(PairPrompts, kw_only=True, frozen=True):
     data_2: str | list[Any] | None = None
 
     @property
-    def given(self) -> list[Any]:
+    def _given_names(self) -> tuple[str, ...]:
         names = dict.fromkeys(name for pair in self.NAMES for name in pair)
-        return [value for name in names if (value := getattr(self, name)) is not None]
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    @property
+    def given(self) -> list[Any]:
+        return [getattr(self, name) for name in self._given_names]
 
     def sides(self) -> tuple[_Side, _Side]:
-        names = dict.fromkeys(name for pair in self.NAMES for name in pair)
-        given = tuple(name for name in names if getattr(self, name) is not None)
+        given = self._given_names
         if given not in self.NAMES:
             missing = next((pair for pair in self.NAMES if set(given) < set(pair)), self.NAMES[0])
             wrong = next((name for name in missing if name not in given), given[-1] if given else missing[0])
@@ -478,37 +476,44 @@ def check_messages(messages: Sequence[Message]) -> None:
         if not isinstance(content, str | list | None):
             kind = type(content).__name__
             raise PromptError(f"{place}.content", f"{place}.content must be text or a list of parts, not {kind}")
+    written = [text for _, call in _calls(messages) if isinstance(text := _function(call).get("arguments"), str)]
     try:
-        check_json("".join(_written_arguments(messages)).encode(errors="replace"))  # they are decoded for the template
+        check_json("".join(written).encode(errors="replace"))  # they are decoded for the template
     except OverBudget as error:
         raise PromptError("messages", f"the arguments of tool calls in messages: {error}") from error
 
 
 def check_tool_types(tools: Sequence[Any], messages: Sequence[Message]) -> None:
-    """Raises `NotSupported` for OpenAI's custom tools, and for calls of such in a history."""
-    for place, tool in enumerate(tools):
+    """Raises `NotSupported` for the custom tools of OpenAI, and for calls of custom tools in a history."""
+    places = ((f"tools[{place}]", tool) for place, tool in enumerate(tools))
+    for place, tool in chain(places, _calls(messages)):
         if _is_custom(tool):
-            raise NotSupported(f"tools[{place}].type", f"tools[{place}].type {CUSTOM_TOOL}")
-    for position, message in enumerate(messages):
-        calls = message.get("tool_calls")
-        for place, call in enumerate(calls if isinstance(calls, list) else ()):
-            if _is_custom(call):
-                field = f"messages[{position}].tool_calls[{place}].type"
-                raise NotSupported(field, f"{field} {CUSTOM_TOOL}")
+            raise NotSupported(f"{place}.type", f"{place}.type {CUSTOM_TOOL}")
 
 
 def _check_calls(messages: Sequence[Message]) -> None:
     """Raises `PromptError` for earlier calls that name no function."""
     for position, message in enumerate(messages):
-        field, calls = f"messages[{position}].tool_calls", message.get("tool_calls")
-        if not isinstance(calls, list | None):
+        if not isinstance(message.get("tool_calls"), list | None):
+            field = f"messages[{position}].tool_calls"
             raise PromptError(field, f"{field} must be a list")
-        for place, call in enumerate(calls or ()):
-            function = call.get("function") if isinstance(call, Mapping) else None
-            name = function.get("name") if isinstance(function, Mapping) else None
-            if not isinstance(name, str):
-                shape = '{"id": …, "type": "function", "function": {"name": …, "arguments": …}}'
-                raise PromptError(f"{field}[{place}]", f"{field}[{place}] must be {shape}")
+    for place, call in _calls(messages):
+        if not isinstance(_function(call).get("name"), str):
+            shape = '{"id": …, "type": "function", "function": {"name": …, "arguments": …}}'
+            raise PromptError(place, f"{place} must be {shape}")
+
+
+def _calls(messages: Sequence[Message]) -> Iterator[tuple[str, Any]]:
+    """Each call of a tool in a history, with its place."""
+    for position, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        for place, call in enumerate(calls if isinstance(calls, list) else ()):
+            yield f"messages[{position}].tool_calls[{place}]", call
+
+
+def _function(call: Any) -> Mapping[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return function if isinstance(function, Mapping) else {}
 
 
 def _is_custom(tool: Any) -> bool:
@@ -520,17 +525,6 @@ CUSTOM_TOOL = (
     '{"type": "function", "function": {"name": …, "parameters": {"type": "object", "properties": {"input": {"type": '
     '"string"}}, "required": ["input"]}}}; what a grammar says of the text, a "pattern" of that parameter may say'
 )
-
-
-def _written_arguments(messages: Sequence[Message]) -> Iterator[str]:
-    """The JSON that tool calls have in strings."""
-    for message in messages:
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            function = call.get("function") if isinstance(call, Mapping) else None
-            arguments = function.get("arguments") if isinstance(function, Mapping) else None
-            if isinstance(arguments, str):
-                yield arguments
 
 
 def _is_ids(part: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,29 +86,26 @@ class JsonFields:
         return name in self._values
 
     def positive_int(self, name: str, default: int | None = None) -> int:
-        value = self._values.get(name)
-        value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        value = self._given(name, default)
+        if not _is_integer(value, least=1):
             raise self.invalid(name, "must be a positive integer")
         most = _MOST_LAYERS if name == "num_hidden_layers" else MOST
         if value > most:
             raise self.invalid(name, f"must be {most} at most")
-        return value
+        return int(value)
 
     def positive_or_all(self, name: str) -> int | None:
-        """A positive integer; None where it is -1, which stands for all there are, or absent."""
+        """A positive integer; None where the field is absent or -1, which stands for all."""
         return None if self._values.get(name) == -1 or not self.has(name) else self.positive_int(name)
 
     def positive_number(self, name: str, default: float | None = None) -> float:
-        value = self._values.get(name)
-        value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
+        value = self._given(name, default)
+        if not _is_positive(value):
             raise self.invalid(name, "must be a positive number")
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:
-        value = self._values.get(name)
-        value = default if value is None else value
+        value = self._given(name, default)
         if not isinstance(value, bool):
             raise self.invalid(name, "must be true or false")
         return value
@@ -120,43 +118,45 @@ class JsonFields:
 
     def texts(self, name: str) -> list[str]:
         """A list of texts; empty when absent."""
-        value = self._values.get(name) or []
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.invalid(name, "must be a list of texts")
-        return value
+        return self._list(name, lambda item: isinstance(item, str), "texts")
 
     def positive_ints(self, name: str) -> list[int]:
         """A list of positive integers; empty when absent."""
-        value = self._values.get(name) or []
-        valid = isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
-        if not valid or any(item < 1 for item in value):
-            raise self.invalid(name, "must be a list of positive integers")
-        return value
+        return self._list(name, lambda item: _is_integer(item, least=1), "positive integers")
 
     def positive_numbers(self, name: str) -> tuple[float, ...]:
-        """A list of positive numbers, which must be there."""
-        value = self._values.get(name)
-        most = sys.float_info.max
-        valid = isinstance(value, list) and all(
-            isinstance(item, int | float) and not isinstance(item, bool) and 0 < item <= most for item in value
-        )
-        if not isinstance(value, list) or not valid:
+        """A list of positive numbers; required."""
+        if not isinstance(self._values.get(name), list):
             raise self.invalid(name, "must be a list of positive numbers")
-        return tuple(float(item) for item in value)
+        return tuple(map(float, self._list(name, _is_positive, "positive numbers")))
 
     def whole_number(self, name: str) -> int:
         """An integer from 0 on; 0 when absent."""
         value = self._values.get(name) or 0
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if not _is_integer(value):
             raise self.invalid(name, "must be an integer from 0 on")
-        return value
+        return int(value)
 
     def whole_numbers(self, name: str) -> list[int]:
         """A list of integers from 0 on; empty when absent."""
+        return self._list(name, _is_integer, "integers from 0 on")
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """One token id or a list of them; empty when absent."""
+        value = self._values.get(name)
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(map(_is_integer, ids)):
+            raise self.invalid(name, "must be a token id or a list of them")
+        return tuple(ids)
+
+    def _given(self, name: str, default: Any) -> Any:
+        value = self._values.get(name)
+        return default if value is None else value
+
+    def _list(self, name: str, fits: Callable[[Any], bool], what: str) -> list[Any]:
         value = self._values.get(name) or []
-        valid = isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
-        if not valid or any(item < 0 for item in value):
-            raise self.invalid(name, "must be a list of integers from 0 on")
+        if not isinstance(value, list) or not all(map(fits, value)):
+            raise self.invalid(name, f"must be a list of {what}")
         return value
 
     def sections(self, name: str) -> "list[JsonFields]":
@@ -181,13 +181,13 @@ class JsonFields:
         found = {} if section is None else {key: value for key, value in section._values.items() if value is not None}
         return JsonFields(self.path, {**self._values, **found}, self._prefix)
 
-    def token_ids(self, name: str) -> tuple[int, ...]:
-        """One token id or a list of them; empty when absent."""
-        value = self._values.get(name)
-        ids = [] if value is None else value if isinstance(value, list) else [value]
-        if not all(isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0 for token_id in ids):
-            raise self.invalid(name, "must be a token id or a list of them")
-        return tuple(ids)
+
+def _is_integer(value: Any, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def _shown(value: Any) -> str:
