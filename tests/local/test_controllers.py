@@ -7,7 +7,7 @@ import pytest
 
 from fairlead_local.apiserver.operations import WriteOptions
 from fairlead_local.apiserver.resources import CLAIMS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, NODES, PODS, REPLICA_SETS
-from fairlead_local.controllers.events import ObjectEvents
+from fairlead_local.controllers.controller import ObjectEvents
 from fairlead_testing.local_api import LocalApi, eventually
 
 CONFIG_MAPS_PATH = "/api/v1/namespaces/default/configmaps"

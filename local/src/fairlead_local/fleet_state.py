@@ -61,6 +61,11 @@ class FleetFolder:
         return (self.path / "volumes").absolute()
 
     @property
+    def pods(self) -> Path:
+        """Volumes and logs of the pods that run, by uid."""
+        return self.path / "pods"
+
+    @property
     def models(self) -> Path:
         """Downloaded models, kept from one `up` to the next; absolute as well."""
         return (self.path / "models").absolute()

@@ -27,15 +27,14 @@ from fairlead_local.apiserver.server import HOST, ApiServer, serving
 from fairlead_local.apiserver.status import ApiError
 from fairlead_local.apiserver.store import Journal, Store
 from fairlead_local.applying import FileManifest, apply_manifest
+from fairlead_local.controllers.controller import Controller, ControlLoop, EventExpiry
 from fairlead_local.controllers.deployments import DeploymentController
-from fairlead_local.controllers.events import EventExpiry
 from fairlead_local.controllers.garbage import DefinitionController, GarbageCollector, NamespaceController
-from fairlead_local.controllers.loop import Controller, ControlLoop
 from fairlead_local.controllers.replicasets import ReplicaSetController
 from fairlead_local.controllers.scheduler import ClaimController, PodScheduler
 from fairlead_local.fleet_state import FleetError, FleetFolder, FleetPhase, disk_fault, write_state
 from fairlead_local.kubelet.environment import OWN_IMAGES, Images
-from fairlead_local.kubelet.kubelet import Kubelet, KubeletFolders, running_kubelet
+from fairlead_local.kubelet.kubelet import Kubelet, running_kubelet
 from fairlead_local.kubelet.node import NoAddress
 from fairlead_local.kubelet.process_table import ProcessRecords, keeper
 from fairlead_local.service import free_port, listening, ready_gateways, service
@@ -114,7 +113,7 @@ async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet
                 await apply_manifest(client, manifest)
                 say(f"applied {manifest.readable}")
         async with service(lambda: ready_gateways(operations), listener):
-            await wait_until_ready(operations, folder.path, SYSTEM_NAMESPACE, say)
+            await wait_until_ready(operations, folder, SYSTEM_NAMESPACE, say)
             write_state(folder, FleetPhase.READY, api=fleet.api, gateway=fleet.gateway)
             announce(fleet)
             await asyncio.Event().wait()
@@ -124,13 +123,12 @@ async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet
 async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operations, str]]:
     """API server, controllers and kubelet; yields the verbs and the API's base URL."""
     folder = options.folder
-    folders = KubeletFolders(data=folder.path)
     store = _open_store(folder)
     async with AsyncExitStack() as stack:
         stack.callback(store.close)
         operations = Operations(store, Registry())
         operations.ensure_namespaces(SYSTEM_NAMESPACE)
-        kubelet = await stack.enter_async_context(_kubelet(operations, folders, options))
+        kubelet = await stack.enter_async_context(_kubelet(operations, options))
         token = new_token()
         app = ApiServer(operations, token, kubelet).app()
         try:
@@ -140,7 +138,7 @@ async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operation
         write_kubeconfig(folder.kubeconfig, api, token)
         # On the way out the API is the last to go: what is being stopped still has something to say to it.
         stack.push_async_callback(kubelet.stop)
-        controllers = asyncio.create_task(run_controllers(operations, folders.claims))
+        controllers = asyncio.create_task(run_controllers(operations, folder.claims))
         stack.push_async_callback(_cancel, controllers)
         yield operations, api
 
@@ -155,11 +153,11 @@ async def run_controllers(operations: Operations, claims: Path) -> None:
 
 
 @asynccontextmanager
-async def _kubelet(operations: Operations, folders: KubeletFolders, options: FleetOptions) -> AsyncIterator[Kubelet]:
+async def _kubelet(operations: Operations, options: FleetOptions) -> AsyncIterator[Kubelet]:
     # KUBECONFIG stands in for the ServiceAccount that a pod has in a cluster.
     environment, images = {"KUBECONFIG": str(options.folder.kubeconfig)}, {**options.stand_ins, **OWN_IMAGES}
     try:
-        async with running_kubelet(operations, folders, images=images, environment=environment) as kubelet:
+        async with running_kubelet(operations, options.folder, images=images, environment=environment) as kubelet:
             yield kubelet
     except NoAddress as error:
         raise FleetError(str(error)) from error

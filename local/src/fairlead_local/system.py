@@ -26,7 +26,7 @@ from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.replies import pod_reason
 from fairlead_local.apiserver.resources import DEPLOYMENTS, PODS
 from fairlead_local.apiserver.status import Json
-from fairlead_local.fleet_state import FleetError
+from fairlead_local.fleet_state import FleetError, FleetFolder
 
 HOST = "127.0.0.1"
 GATEWAY_DRAIN_SECONDS = 300
@@ -122,7 +122,9 @@ _POLL_SECONDS = 0.1
 _TAIL_LINES = 20
 
 
-async def wait_until_ready(operations: Operations, data: Path, namespace: str, say: Callable[[str], None]) -> None:
+async def wait_until_ready(
+    operations: Operations, folder: FleetFolder, namespace: str, say: Callable[[str], None]
+) -> None:
     """Returns when every Deployment of the namespace is available. Raises FleetError with the reason and the log."""
     waiting = {deployment["metadata"]["name"] for deployment in operations.list(DEPLOYMENTS, namespace)}
     deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
@@ -133,10 +135,10 @@ async def wait_until_ready(operations: Operations, data: Path, namespace: str, s
                 waiting.discard(name)
         for pod in operations.list(PODS, namespace):
             if _is_hopeless(pod):
-                raise FleetError(_failure(pod, data))
+                raise FleetError(_failure(pod, folder))
         if waiting and asyncio.get_running_loop().time() > deadline:
             names = ", ".join(sorted(waiting))
-            tails = "".join(_tail(pod, data) for pod in operations.list(PODS, namespace))
+            tails = "".join(_tail(pod, folder) for pod in operations.list(PODS, namespace))
             raise FleetError(f"{names} did not become ready within {PATIENCE_SECONDS:g} s{tails}")
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -153,15 +155,15 @@ def _is_hopeless(pod: Json) -> bool:
     return any(status["restartCount"] >= _HOPELESS_RESTARTS for status in statuses)
 
 
-def _failure(pod: Json, data: Path) -> str:
+def _failure(pod: Json, folder: FleetFolder) -> str:
     name = pod["metadata"]["name"]
-    return f"{name} keeps ending ({pod_reason(pod)}){_tail(pod, data)}"
+    return f"{name} keeps ending ({pod_reason(pod)}){_tail(pod, folder)}"
 
 
-def _tail(pod: Json, data: Path) -> str:
+def _tail(pod: Json, folder: FleetFolder) -> str:
     """The last lines of what the pod's containers wrote, newest run last."""
     logs = sorted(
-        (data / "pods" / pod["metadata"]["uid"] / "logs").glob("*/*.log"), key=lambda path: path.stat().st_mtime
+        (folder.pods / pod["metadata"]["uid"] / "logs").glob("*/*.log"), key=lambda path: path.stat().st_mtime
     )
     written = [path.read_text(errors="replace").strip() for path in logs]
     lines = next((text for text in reversed(written) if text), "").splitlines()[-_TAIL_LINES:]

@@ -13,8 +13,9 @@ from fairlead_local.apiserver.resources import Registry
 from fairlead_local.apiserver.server import ApiServer, serving
 from fairlead_local.apiserver.store import HISTORY, Store
 from fairlead_local.apiserver.subresources import LogSource, NoLogs
+from fairlead_local.fleet_state import FleetFolder
 from fairlead_local.kubelet.environment import Program
-from fairlead_local.kubelet.kubelet import KubeletFolders, running_kubelet
+from fairlead_local.kubelet.kubelet import running_kubelet
 from fairlead_local.kubelet.node import KubeletSettings
 from fairlead_local.supervisor import run_controllers
 
@@ -53,13 +54,13 @@ async def local_api_server(
     operations = Operations(Store(history=history), Registry())
     operations.ensure_namespaces()
     token, path = new_token(), folder / "kubeconfig"
-    folders = KubeletFolders(data=folder)
+    fleet = FleetFolder(folder)
     async with AsyncExitStack() as stack:
         logs: LogSource = NoLogs()
         if images is not None:
-            kubelet = running_kubelet(operations, folders, images=images, settings=settings, resources=resources)
+            kubelet = running_kubelet(operations, fleet, images=images, settings=settings, resources=resources)
             logs = await stack.enter_async_context(kubelet)
-        controllers = asyncio.create_task(run_controllers(operations, folders.claims))
+        controllers = asyncio.create_task(run_controllers(operations, fleet.claims))
         stack.push_async_callback(_cancel, controllers)
         url = await stack.enter_async_context(serving(ApiServer(operations, token, logs).app()))
         write_kubeconfig(path, url, token)

@@ -15,7 +15,15 @@ from celpy.celparser import CELParseError
 from celpy.evaluation import CELEvalError
 
 from fairlead.api.schema import join
-from fairlead_local.apiserver.structural import Schema, Violation, ViolationKind, is_unchanged, old_items, quoted
+from fairlead_local.apiserver.structural import (
+    Schema,
+    Violation,
+    ViolationKind,
+    field_schema,
+    is_unchanged,
+    old_items,
+    quoted,
+)
 
 CelProgram = celpy.Runner
 RULES = "x-kubernetes-validations"
@@ -76,10 +84,10 @@ def holds(rule: str, value: Any, old_value: Any = None) -> bool:
 def to_cel(schema: Mapping[str, Any], value: Any) -> Any:
     """JSON to CEL values, as `schema` types them: where it says number, 1 is a double."""
     if isinstance(value, Mapping):
-        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
-        rest = others if isinstance(others, Mapping) else {}
-        pairs = {celtypes.StringType(k): to_cel(properties.get(k, rest), v) for k, v in value.items() if v is not None}
-        return celtypes.MapType(pairs)
+        known = {name: item for name, item in value.items() if item is not None}
+        return celtypes.MapType(
+            {celtypes.StringType(k): to_cel(field_schema(schema, k) or {}, v) for k, v in known.items()}
+        )
     if isinstance(value, (list, tuple)):
         return celtypes.ListType([to_cel(schema.get("items") or {}, item) for item in value])
     if isinstance(value, bool):
@@ -128,13 +136,10 @@ def _broken(rule: Mapping[str, Any], value: Any, old: Any) -> str | None:
 def _children(schema: Schema, value: Any, old: Any, path: str) -> Iterator[tuple[Schema, Any, Any, str]]:
     """Schema, value, old value and path of everything directly below."""
     if isinstance(value, Mapping):
-        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
-        before = old if isinstance(old, Mapping) else {}
+        before, properties = old if isinstance(old, Mapping) else {}, schema.get("properties") or {}
         for name, item in value.items():
-            if name in properties:
-                yield properties[name], item, before.get(name), join(path, name)
-            elif isinstance(others, Mapping):
-                yield others, item, before.get(name), f"{path}[{name}]"
+            if (child := field_schema(schema, name)) is not None:
+                yield child, item, before.get(name), join(path, name) if name in properties else f"{path}[{name}]"
     elif isinstance(value, list):
         items = schema.get("items") or {}
         for index, (item, old_item) in enumerate(zip(value, old_items(schema, value, old), strict=True)):

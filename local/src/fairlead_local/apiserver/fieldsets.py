@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from fairlead_local.apiserver.status import Json, bad_request
+from fairlead_local.apiserver.structural import Schema, field_schema
 
 Path = tuple[str, ...]
 FieldSet = frozenset[Path]
@@ -36,7 +37,7 @@ class Difference:
     removed: FieldSet
 
 
-def shape(schema: Json, value: Any) -> MergeShape:
+def shape(schema: Schema, value: Any) -> MergeShape:
     """A value the schema does not describe merges like an unknown field does: objects by field, lists as a whole."""
     if isinstance(value, dict):
         return MergeShape.LEAF if schema.get("x-kubernetes-map-type") == "atomic" else MergeShape.FIELDS
@@ -48,23 +49,14 @@ def shape(schema: Json, value: Any) -> MergeShape:
     return MergeShape.LEAF
 
 
-def child_schema(schema: Json, field: str) -> Json:
-    """The schema of a field of an object; empty where nothing is known about it."""
-    if field in schema.get("properties", {}):
-        found: Json = schema["properties"][field]
-        return found
-    extra = schema.get("additionalProperties")
-    return extra if isinstance(extra, dict) else {}
-
-
-def children(schema: Json, value: Any) -> dict[str, tuple[Json, Any]]:
+def children(schema: Schema, value: Any) -> dict[str, tuple[Schema, Any]]:
     """Path element → (schema, value) of everything directly below a value; empty for a leaf.
 
     Raises 400 for a keyed list or a set that holds one item twice.
     """
     match shape(schema, value):
         case MergeShape.FIELDS:
-            return {f"f:{field}": (child_schema(schema, field), item) for field, item in value.items()}
+            return {f"f:{field}": (field_schema(schema, field) or {}, item) for field, item in value.items()}
         case MergeShape.KEYED:
             items = schema.get("items", {})
             return _distinct((_key(schema, item), (items, item)) for item in value)
@@ -75,12 +67,12 @@ def children(schema: Json, value: Any) -> dict[str, tuple[Json, Any]]:
             return {}
 
 
-def fields_of(schema: Json, value: Any, path: Path = ()) -> FieldSet:
+def fields_of(schema: Schema, value: Any, path: Path = ()) -> FieldSet:
     """Every path a value sets: what a manager owns after applying it."""
     return frozenset(_fields(schema, value, path))
 
 
-def _fields(schema: Json, value: Any, path: Path) -> Iterator[Path]:
+def _fields(schema: Schema, value: Any, path: Path) -> Iterator[Path]:
     kind = shape(schema, value)
     if kind is MergeShape.LEAF:
         yield path
@@ -91,7 +83,7 @@ def _fields(schema: Json, value: Any, path: Path) -> Iterator[Path]:
         yield from _fields(below, item, (*path, element))
 
 
-def compare(schema: Json, old: Any, new: Any) -> Difference:
+def compare(schema: Schema, old: Any, new: Any) -> Difference:
     """What differs between two states of an object."""
     changed: set[Path] = set()
     removed: set[Path] = set()
@@ -99,7 +91,7 @@ def compare(schema: Json, old: Any, new: Any) -> Difference:
     return Difference(frozenset(changed), frozenset(removed))
 
 
-def _compare(schema: Json, old: Any, new: Any, path: Path, changed: set[Path], removed: set[Path]) -> None:
+def _compare(schema: Schema, old: Any, new: Any, path: Path, changed: set[Path], removed: set[Path]) -> None:
     if old is _ABSENT:
         changed.update(_whole(schema, new, path))
     elif new is _ABSENT:
@@ -114,7 +106,7 @@ def _compare(schema: Json, old: Any, new: Any, path: Path, changed: set[Path], r
         changed.add(path)
 
 
-def _whole(schema: Json, value: Any, path: Path) -> Iterator[Path]:
+def _whole(schema: Schema, value: Any, path: Path) -> Iterator[Path]:
     """A subtree that came or went: its containers too, so that whoever created an object owns it."""
     if path:
         yield path
@@ -122,13 +114,15 @@ def _whole(schema: Json, value: Any, path: Path) -> Iterator[Path]:
         yield from _whole(below, item, (*path, element))
 
 
-def merge(schema: Json, live: Any, applied: Any) -> Any:
+def merge(schema: Schema, live: Any, applied: Any) -> Any:
     """`live` with `applied` laid over it: fields by name, keyed items by key, sets joined, all else replaced."""
     kind = shape(schema, applied)
     if kind is MergeShape.LEAF or shape(schema, live) is not kind:
         return applied
     if kind is MergeShape.FIELDS:
-        over = {field: merge(child_schema(schema, field), live.get(field), item) for field, item in applied.items()}
+        over = {
+            field: merge(field_schema(schema, field) or {}, live.get(field), item) for field, item in applied.items()
+        }
         return {**live, **over}
     before, after = children(schema, live), children(schema, applied)
     order = after if before.keys() <= after.keys() else before | after
@@ -140,12 +134,12 @@ def merge(schema: Json, live: Any, applied: Any) -> Any:
     ]
 
 
-def remove(schema: Json, value: Any, gone: FieldSet, kept: FieldSet) -> Any:
+def remove(schema: Schema, value: Any, gone: FieldSet, kept: FieldSet) -> Any:
     """`value` without the paths in `gone`, nor containers above them that this leaves empty, save those in `kept`."""
     return _remove(schema, value, (), gone, with_parents(gone), kept)
 
 
-def _remove(schema: Json, value: Any, path: Path, gone: FieldSet, touched: FieldSet, kept: FieldSet) -> Any:
+def _remove(schema: Schema, value: Any, path: Path, gone: FieldSet, touched: FieldSet, kept: FieldSet) -> Any:
     kind = shape(schema, value)
     if path not in touched or kind is MergeShape.LEAF:
         return value
@@ -211,15 +205,15 @@ def readable(path: Path) -> str:
     return text
 
 
-def _key(schema: Json, item: Json) -> str:
+def _key(schema: Schema, item: Json) -> str:
     properties = schema.get("items", {}).get("properties", {})
     names = sorted(schema.get("x-kubernetes-list-map-keys", ()))
     key = {name: item.get(name, properties.get(name, {}).get("default")) for name in names}
     return "k:" + json.dumps({name: value for name, value in key.items() if value is not None}, separators=(",", ":"))
 
 
-def _distinct(pairs: Iterable[tuple[str, tuple[Json, Any]]]) -> dict[str, tuple[Json, Any]]:
-    found: dict[str, tuple[Json, Any]] = {}
+def _distinct(pairs: Iterable[tuple[str, tuple[Schema, Any]]]) -> dict[str, tuple[Schema, Any]]:
+    found: dict[str, tuple[Schema, Any]] = {}
     for element, pair in pairs:
         if element in found:
             raise bad_request(f"duplicate entries for key {readable((element,))}")

@@ -9,8 +9,8 @@ from typing import Any
 
 import jsonpatch
 
-from fairlead_local.apiserver.fieldsets import child_schema
 from fairlead_local.apiserver.status import ApiError, Json, bad_request
+from fairlead_local.apiserver.structural import Schema, field_schema
 
 _DELETE_VALUES = "$deleteFromPrimitiveList/"
 _ORDER = "$setElementOrder/"
@@ -45,7 +45,7 @@ def json_patch(target: Json, operations: Any) -> Json:
     return result
 
 
-def strategic_merge(schema: Json, target: Json, patch: Json) -> Json:
+def strategic_merge(schema: Schema, target: Json, patch: Json) -> Json:
     """`target` after `patch`; raises 400 for a directive that is not taken or a list item without its merge key."""
     directive = patch.get("$patch")
     if directive == "replace":
@@ -59,12 +59,12 @@ def strategic_merge(schema: Json, target: Json, patch: Json) -> Json:
     result = dict(target)
     for field, value in patch.items():
         if not field.startswith("$"):
-            _merge_field(child_schema(schema, field), result, field, value)
+            _merge_field(field_schema(schema, field) or {}, result, field, value)
     _apply_list_directives(schema, result, patch)
     return result
 
 
-def _merge_field(schema: Json, result: Json, field: str, value: Any) -> None:
+def _merge_field(schema: Schema, result: Json, field: str, value: Any) -> None:
     if value is None:
         result.pop(field, None)
     elif isinstance(value, dict) and schema.get("x-kubernetes-map-type") != "atomic":
@@ -76,7 +76,7 @@ def _merge_field(schema: Json, result: Json, field: str, value: Any) -> None:
         result[field] = value
 
 
-def _merge_list(schema: Json, current: list[Any], patch: list[Any]) -> list[Any]:
+def _merge_list(schema: Schema, current: list[Any], patch: list[Any]) -> list[Any]:
     kind = schema.get("x-kubernetes-list-type")
     if kind == "set":
         return current + [item for item in patch if item not in current]
@@ -94,7 +94,7 @@ def _merge_list(schema: Json, current: list[Any], patch: list[Any]) -> list[Any]
     return list(items.values())
 
 
-def _apply_list_directives(schema: Json, result: Json, patch: Json) -> None:
+def _apply_list_directives(schema: Schema, result: Json, patch: Json) -> None:
     for directive, values in patch.items():
         if directive.startswith(_DELETE_VALUES):
             field = directive.removeprefix(_DELETE_VALUES)
@@ -102,10 +102,10 @@ def _apply_list_directives(schema: Json, result: Json, patch: Json) -> None:
         elif directive.startswith(_ORDER):
             field = directive.removeprefix(_ORDER)
             if field in result:
-                result[field] = _ordered(child_schema(schema, field), result[field], values)
+                result[field] = _ordered(field_schema(schema, field) or {}, result[field], values)
 
 
-def _ordered(schema: Json, items: list[Any], order: list[Any]) -> list[Any]:
+def _ordered(schema: Schema, items: list[Any], order: list[Any]) -> list[Any]:
     """Items the patch names come in its order; the others stay behind them, as they were."""
     key = (schema.get("x-kubernetes-list-map-keys") or [None])[0]
 

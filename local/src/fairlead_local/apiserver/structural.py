@@ -69,6 +69,12 @@ class Violation:
         return f"{self.path}: {self.message}"
 
 
+def field_schema(schema: Schema, name: str) -> Schema | None:
+    """The schema of a field of an object; None where it says nothing about the field."""
+    found = (schema.get("properties") or {}).get(name, schema.get("additionalProperties"))
+    return found if isinstance(found, Mapping) else None
+
+
 def validate(schema: Schema, value: Any, path: str = "", *, old: Any = None) -> list[Violation]:
     """Everything in `value` that breaks types, limits, patterns or required fields; no rules (see `cel.check_rules`).
 
@@ -93,11 +99,9 @@ def prune_nulls(schema: Schema, value: Any) -> Any:
     """`value` without the fields that are null and may not be, in depth: such a field counts as absent. Those that have
     a default stay, for `apply_defaults`; so do items of lists."""
     if isinstance(value, Mapping):
-        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
         kept = {}
         for name, item in value.items():
-            child = properties.get(name, others)
-            if not isinstance(child, Mapping):
+            if (child := field_schema(schema, name)) is None:
                 kept[name] = item
             elif item is not None or child.get("nullable") or "default" in child:
                 kept[name] = prune_nulls(child, item)
@@ -110,14 +114,12 @@ def prune_nulls(schema: Schema, value: Any) -> Any:
 def apply_defaults(schema: Schema, value: Any) -> Any:
     """`value` with the schema's defaults in the place of absent fields, in depth. `value` itself is not changed."""
     if isinstance(value, Mapping):
-        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
         filled = dict(value)
-        for name, child in properties.items():
+        for name, child in (schema.get("properties") or {}).items():
             nulled = name in filled and filled[name] is None and not child.get("nullable")
             if "default" in child and (name not in filled or nulled):
                 filled[name] = deepcopy(child["default"])
-        rest = others if isinstance(others, Mapping) else {}
-        return {name: apply_defaults(properties.get(name, rest), item) for name, item in filled.items()}
+        return {name: apply_defaults(field_schema(schema, name) or {}, item) for name, item in filled.items()}
     if isinstance(value, list):
         return [apply_defaults(schema.get("items") or {}, item) for item in value]
     return value
@@ -149,11 +151,9 @@ def _violations(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Vio
 
 
 def _object_violations(schema: Schema, value: Mapping[str, Any], old: Any, path: str) -> Iterator[Violation]:
-    properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
     before = old if isinstance(old, Mapping) else {}
     # An absent field and a null one mean the same, unless the schema says that null is a value.
-    known = {name: properties.get(name, others) for name in value}
-    children = {name: child for name, child in known.items() if isinstance(child, Mapping)}
+    children = {name: child for name in value if (child := field_schema(schema, name)) is not None}
     absent = {name for name, child in children.items() if value[name] is None and not child.get("nullable")}
     for name in schema.get("required") or []:
         if name not in value or name in absent:
@@ -296,10 +296,8 @@ def old_items(schema: Mapping[str, Any], value: list[Any], old: Any) -> list[Any
 def is_unchanged(schema: Mapping[str, Any], value: Any, old: Any) -> bool:
     """Whether the value is what it was; the order of a list with keys does not count."""
     if isinstance(value, Mapping) and isinstance(old, Mapping):
-        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
-        rest = others if isinstance(others, Mapping) else {}
         return value.keys() == old.keys() and all(
-            is_unchanged(properties.get(name, rest), item, old[name]) for name, item in value.items()
+            is_unchanged(field_schema(schema, name) or {}, item, old[name]) for name, item in value.items()
         )
     if isinstance(value, list) and isinstance(old, list):
         before = old_items(schema, value, old) if schema.get(LIST_TYPE) == "map" else old

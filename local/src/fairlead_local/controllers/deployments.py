@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead_local.apiserver.metadata import DeleteOptions, controller_reference, is_owned_by, owner_references
-from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import DEPLOYMENTS, REPLICA_SETS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change
 from fairlead_local.controllers import rollout
-from fairlead_local.controllers.events import ObjectEvents
-from fairlead_local.controllers.loop import Key
+from fairlead_local.controllers.controller import Controller, Key
 from fairlead_local.controllers.rollout import (
     DESIRED,
     REVISION,
@@ -40,13 +38,10 @@ class Sets:
         return [*([self.new] if self.new else []), *self.old]
 
 
-class DeploymentController:
-    """Makes ReplicaSets and sizes them; pods are the ReplicaSets' affair."""
+class DeploymentController(Controller):
+    """Makes ReplicaSets and sizes them; pods are left to the controller of ReplicaSets."""
 
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
-        self._recorder = ObjectEvents(operations, "deployment-controller")
-        self._options = WriteOptions(manager="deployment-controller")
+    manager = "deployment-controller"
 
     def keys(self, change: Change) -> Iterable[Key]:
         metadata = change.object["metadata"]

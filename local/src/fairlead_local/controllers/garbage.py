@@ -13,20 +13,20 @@ from fairlead_local.apiserver.metadata import (
     Propagation,
     owner_references,
 )
-from fairlead_local.apiserver.operations import Operations, WriteOptions
+from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, ResourceType
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change, ChangeType
-from fairlead_local.controllers.loop import Key
-
-_OPTIONS = WriteOptions(manager="garbage-collector")
+from fairlead_local.controllers.controller import Controller, Key
 
 
-class GarbageCollector:
+class GarbageCollector(Controller):
     """Follows ownerReferences. Keys are (`plural.group`, namespace, name)."""
 
+    manager = "garbage-collector"
+
     def __init__(self, operations: Operations) -> None:
-        self._operations = operations
+        super().__init__(operations)
         self._dependents: dict[str, set[Key]] = defaultdict(set)
 
     def keys(self, change: Change) -> Iterable[Key]:
@@ -119,7 +119,7 @@ class GarbageCollector:
 
     def _edit(self, resource: ResourceType, obj: Json, change: "partial[Json]") -> None:
         metadata = obj["metadata"]
-        self._operations.edit(resource, metadata.get("namespace", ""), metadata["name"], change, _OPTIONS)
+        self._operations.edit(resource, metadata.get("namespace", ""), metadata["name"], change, self._options)
 
 
 def _key(qualified: str, obj: Json) -> Key:
@@ -146,11 +146,10 @@ def _without_finalizer(obj: Json, *, finalizer: str) -> Json:
     return {**obj, "metadata": metadata | ({"finalizers": left} if left else {})}
 
 
-class NamespaceController:
+class NamespaceController(Controller):
     """Empties a namespace that is being deleted, then lets it go."""
 
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
+    manager = "namespace-controller"
 
     def keys(self, change: Change) -> Iterable[Key]:
         metadata = change.object["metadata"]
@@ -163,15 +162,14 @@ class NamespaceController:
         if not _clear(self._operations, [r for r in self._operations.registry if r.namespaced], key[0]):
             return None
         finalized = {**namespace, "spec": {**namespace["spec"], "finalizers": []}}
-        self._operations.edit(NAMESPACES, "", key[0], lambda _: finalized, WriteOptions(manager="namespace-controller"))
+        self._operations.edit(NAMESPACES, "", key[0], lambda _: finalized, self._options)
         return None
 
 
-class DefinitionController:
+class DefinitionController(Controller):
     """Deletes the objects of a kind whose definition is being deleted, then lets the definition go."""
 
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
+    manager = "definition-controller"
 
     def keys(self, change: Change) -> Iterable[Key]:
         if change.resource == CUSTOM_RESOURCE_DEFINITIONS.qualified:
@@ -184,8 +182,7 @@ class DefinitionController:
         if definition is None or "deletionTimestamp" not in definition["metadata"]:
             return None
         if _clear(self._operations, resource_types(definition)[:1], ""):
-            options = WriteOptions(manager="definition-controller")
-            self._operations.edit(CUSTOM_RESOURCE_DEFINITIONS, "", key[0], _released, options)
+            self._operations.edit(CUSTOM_RESOURCE_DEFINITIONS, "", key[0], _released, self._options)
         return None
 
 

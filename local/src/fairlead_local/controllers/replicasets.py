@@ -8,30 +8,26 @@ from fairlead.api.pod_spec import sidecars
 from fairlead.fleet.pods import became_ready, is_active
 from fairlead_local.apiserver import selectors
 from fairlead_local.apiserver.metadata import DeleteOptions, controller_reference, is_owned_by, owner_references
-from fairlead_local.apiserver.operations import Operations, WriteOptions
+from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import PODS, REPLICA_SETS
 from fairlead_local.apiserver.status import ApiError, Json
 from fairlead_local.apiserver.store import Change
 from fairlead_local.apiserver.times import condition, conditions_of, parse_time, seconds_since, with_condition
-from fairlead_local.controllers.events import ObjectEvents
-from fairlead_local.controllers.loop import Key
+from fairlead_local.controllers.controller import Controller, Key
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASE_RANK = {"Pending": 0, "Unknown": 1, "Running": 2}
 _INTEGER = re.compile(r"-[0-9]+|0|[1-9][0-9]*")
 
 
-class ReplicaSetController:
+class ReplicaSetController(Controller):
     """Creates and deletes pods of ReplicaSets, and counts them in the status.
 
     Pods that match and have no controller are adopted; pods whose labels were changed so that they do not match any
     more are released, and replaced.
     """
 
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
-        self._recorder = ObjectEvents(operations, "replicaset-controller")
-        self._options = WriteOptions(manager="replicaset-controller")
+    manager = "replicaset-controller"
 
     def keys(self, change: Change) -> Iterable[Key]:
         metadata = change.object["metadata"]

@@ -16,19 +16,16 @@ from fairlead_local.apiserver.resources import CLAIMS, NODES, PODS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change, ChangeType
 from fairlead_local.apiserver.times import condition, conditions_of, with_condition
-from fairlead_local.controllers.events import ObjectEvents
-from fairlead_local.controllers.loop import Key
+from fairlead_local.controllers.controller import Controller, Key
 
 SCHEDULER_NAME = "default-scheduler"
 _OPTIONS = WriteOptions(manager="kube-scheduler")
 
 
-class PodScheduler:
+class PodScheduler(Controller):
     """Looks at every pod without a node again when pods, nodes or claims change."""
 
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
-        self._recorder = ObjectEvents(operations, SCHEDULER_NAME)
+    manager = SCHEDULER_NAME
 
     def keys(self, change: Change) -> Iterable[Key]:
         metadata = change.object["metadata"]
@@ -151,14 +148,14 @@ def _selects(spec: Json, labels: dict[str, str]) -> bool:
 STORAGE_CLASS = "local-folder"
 
 
-class ClaimController:
+class ClaimController(Controller):
     """Binds claims to `folder/NAMESPACE/CLAIM`. A claim of a storage class nobody here provides stays pending."""
 
+    manager = "persistentvolume-controller"
+
     def __init__(self, operations: Operations, folder: Path) -> None:
-        self._operations = operations
+        super().__init__(operations)
         self._folder = folder
-        self._recorder = ObjectEvents(operations, "persistentvolume-controller")
-        self._options = WriteOptions(manager="persistentvolume-controller")
 
     def keys(self, change: Change) -> Iterable[Key]:
         if change.resource == CLAIMS.qualified and change.type is not ChangeType.DELETED:

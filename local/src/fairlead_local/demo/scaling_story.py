@@ -20,7 +20,7 @@ from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.names import SYSTEM_NAMESPACE
 from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.cli.fleet_view import ModelView, ReplicaStage, ReplicaView
+from fairlead.cli.fleet_view import ModelView, ReplicaStage
 from fairlead.cli.report_table import short
 from fairlead.cli.top import GATEWAY_SELECTOR, FleetWatch
 from fairlead.client.load_generator import LoadGenerator, LoadSample
@@ -268,10 +268,6 @@ def _is_worked_off(model: ModelView, clients: int) -> bool:
     """Whether no more wait than so many clients have no slot for."""
     slots = sum(load.max_num_seqs for load in _learnt(model))
     return model.waiting is not None and model.waiting <= max(0, clients - slots)
-
-
-def _load(replica: ReplicaView) -> ReplicaSignals | None:
-    return replica.load
 
 
 def _learnt(model: ModelView) -> list[ReplicaSignals]:

@@ -92,7 +92,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """An LLMDeployment that the demo can play. Raises UsageError before anything is started."""
     try:
         manifest = yaml.safe_load(path.read_text())
-        autoscaling = _autoscaling(manifest) if manifest["kind"] == KIND else None
+        autoscaling = autoscaling_of(manifest) if manifest["kind"] == KIND else None
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise UsageError(f"{path} is no LLMDeployment that can be read: {error}", _PLAYABLE) from error
     if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD or autoscaling.min_replicas != 0:
@@ -113,19 +113,13 @@ def downloaded(endpoint: str) -> list[tuple[Resource, dict[str, Any]]]:
 
 def ttft_target(manifest: Mapping[str, Any]) -> float | None:
     """Seconds that the autoscaler keeps times to first token below; None = it is not asked to."""
-    autoscaling = _autoscaling(manifest)
+    autoscaling = autoscaling_of(manifest)
     targets = autoscaling.targets if autoscaling is not None else None
     return targets.time_to_first_token if targets is not None else None
 
 
-def autoscaling_of(manifest: Mapping[str, Any]) -> Autoscaling:
-    """Of one that `read_manifest` has let pass."""
-    spec = _autoscaling(manifest)
-    assert spec is not None
-    return spec
-
-
-def _autoscaling(manifest: Mapping[str, Any]) -> Autoscaling | None:
+def autoscaling_of(manifest: Mapping[str, Any]) -> Autoscaling | None:
+    """Of any LLMDeployment; never None for one that `read_manifest` has let pass."""
     return LLMDeployment.from_body({**manifest, "metadata": _AS_IF_STORED | manifest["metadata"]}).spec.autoscaling
 
 
@@ -182,6 +176,7 @@ class Demo:
             await self.step("Wait until it is Ready", self.ready)
             await self.step("Ask the dinghy", self.ask)
             spec = autoscaling_of(self.manifest)
+            assert spec is not None
             self.scaling = await stack.enter_async_context(
                 ScalingStory(self.console, self.kube, self.gateway, namespace=NAMESPACE, name=self.name, spec=spec)
             )

@@ -6,7 +6,8 @@ changed.
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,11 +15,12 @@ from pathlib import Path
 import aiohttp
 
 from fairlead.api.pod_spec import is_sidecar
+from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import timestamp
-from fairlead_local.controllers.events import ObjectEvents
-from fairlead_local.kubelet.environment import CommandRefused, ContainerConfigError, ImageNotFound
-from fairlead_local.kubelet.node import KubeletSettings
+from fairlead_local.controllers.controller import ObjectEvents
+from fairlead_local.kubelet.environment import CommandRefused, ContainerConfigError, ImageNotFound, Images
+from fairlead_local.kubelet.node import AddressBlock, KubeletSettings
 from fairlead_local.kubelet.pod_status import ContainerRecord
 from fairlead_local.kubelet.probes import PreStop, Probe, ProbeKind, ProbeRefused, watch_probe
 from fairlead_local.kubelet.process import ContainerLaunch, ContainerProcess
@@ -43,6 +45,13 @@ Prepare = Callable[[int], Prepared]
 """Restart count → what to run; raises ImageNotFound, CommandRefused, ConfigError, ProbeRefused."""
 
 
+async def pause(stopping: asyncio.Event, seconds: float) -> None:
+    """Returns after so many seconds, or as soon as the pod is stopped."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+
+
 class ContainerRole(StrEnum):
     """What a container is to its pod."""
 
@@ -62,16 +71,30 @@ class ContainerRole(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What all pods of the node share."""
+
+    operations: Operations
+    images: Images
+    addresses: AddressBlock
+    records: ProcessRecords
+    recorder: ObjectEvents
+    session: aiohttp.ClientSession
+    settings: KubeletSettings
+    pods_folder: Path
+    claims_folder: Path
+    environment: Mapping[str, str]
+    """Variables every container gets below its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerContext:
     """What a runner is given by its pod."""
 
     pod: Json
     spec: Json
     prepare: Prepare
-    records: ProcessRecords
-    recorder: ObjectEvents
-    session: aiohttp.ClientSession
-    settings: KubeletSettings
+    node: Node
     on_change: Callable[[], None]
     role: ContainerRole
 
@@ -81,6 +104,7 @@ class ContainerRunner:
 
     def __init__(self, context: ContainerContext) -> None:
         self._context = context
+        self._node = context.node
         self.is_sidecar = context.role is ContainerRole.SIDECAR
         self.record = ContainerRecord(context.spec["name"], context.spec["image"], is_sidecar=self.is_sidecar)
         if context.pod["spec"].get("initContainers"):
@@ -107,7 +131,7 @@ class ContainerRunner:
             ran_for = await self._run_once(prepared)
             if self._stopping.is_set() or not self._restarts():
                 break
-            failures = 0 if ran_for >= self._context.settings.back_off_reset else failures + 1
+            failures = 0 if ran_for >= self._node.settings.back_off_reset else failures + 1
             await self._back_off(failures - 1)
             self._begin_again()
         self.record.is_done = not self._restarts() or self._stopping.is_set()
@@ -141,26 +165,26 @@ class ContainerRunner:
                 await self._refuse_image(str(error), attempts)
             except (ContainerConfigError, CommandRefused, ProbeRefused) as error:
                 self._waiting("CreateContainerConfigError", str(error))
-                self._context.recorder.warning(self._context.pod, "Failed", f"Error: {error}")
-                await self._pause(self._context.settings.retry_interval)
+                self._node.recorder.warning(self._context.pod, "Failed", f"Error: {error}")
+                await pause(self._stopping, self._node.settings.retry_interval)
             attempts += 1
         return None
 
     async def _refuse_image(self, why: str, attempts: int) -> None:
-        recorder, pod, image = self._context.recorder, self._context.pod, self.record.image
+        recorder, pod, image = self._node.recorder, self._context.pod, self.record.image
         self._waiting("ErrImagePull", why)
         recorder.warning(pod, "Failed", f'Failed to pull image "{image}": {why}')
         recorder.warning(pod, "Failed", "Error: ErrImagePull")
-        await self._pause(self._context.settings.retry_interval)
+        await pause(self._stopping, self._node.settings.retry_interval)
         self._waiting("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {why}')
         recorder.normal(pod, "BackOff", f'Back-off pulling image "{image}"')
-        await self._pause(self._back_off_seconds(attempts + 1))
+        await pause(self._stopping, self._back_off_seconds(attempts + 1))
 
     async def _run_once(self, prepared: Prepared) -> float:
         """One run, from start to end; returns how many seconds it lasted."""
         loop = asyncio.get_running_loop()
         try:
-            process = await ContainerProcess.start(prepared.launch, self._context.records)
+            process = await ContainerProcess.start(prepared.launch, self._node.records)
         except OSError as error:
             self._refuse_start(str(error))
             return 0.0
@@ -168,7 +192,7 @@ class ContainerRunner:
         self._process, self._pre_stop, self.log = process, prepared.pre_stop, prepared.launch.log
         self.record.container_id = f"process://{process.pid}"
         self.record.state = {"running": {"startedAt": process.started_at}}
-        self._context.recorder.normal(self._context.pod, "Started", f"Started container {self.record.name}")
+        self._node.recorder.normal(self._context.pod, "Started", f"Started container {self.record.name}")
         probing = asyncio.create_task(self._probe(prepared.probes))
         if self._stopping.is_set():  # the pod was stopped while the process was being started
             self.stop(self._deadline - began)
@@ -187,7 +211,7 @@ class ContainerRunner:
         now = timestamp()
         ended = {"exitCode": 128, "reason": "StartError", "message": message, "startedAt": now, "finishedAt": now}
         self.record.state = {"terminated": ended}
-        self._context.recorder.warning(self._context.pod, "Failed", f"Error: {message}")
+        self._node.recorder.warning(self._context.pod, "Failed", f"Error: {message}")
         self._changed(ready=False, started=False)
 
     async def _probe(self, probes: dict[ProbeKind, Probe]) -> None:
@@ -213,9 +237,9 @@ class ContainerRunner:
     async def _watch(self, probe: Probe, on_turn: Callable[[bool], None]) -> None:
         def unhealthy(problem: str) -> None:
             text = f"{probe.kind.word} probe failed: {problem}"
-            self._context.recorder.warning(self._context.pod, "Unhealthy", text)
+            self._node.recorder.warning(self._context.pod, "Unhealthy", text)
 
-        await watch_probe(probe, self._context.session, on_turn, unhealthy)
+        await watch_probe(probe, self._node.session, on_turn, unhealthy)
 
     def _restart(self, probe: Probe) -> None:
         """A failed liveness or startup probe: the process is ended, and its end leads to a restart."""
@@ -228,7 +252,7 @@ class ContainerRunner:
     def _end_process(self, grace_seconds: float, why: str) -> None:
         self._deadline = min(self._deadline, asyncio.get_running_loop().time() + grace_seconds)
         if self._process is not None and self._ending is None:
-            self._context.recorder.normal(self._context.pod, "Killing", why)
+            self._node.recorder.normal(self._context.pod, "Killing", why)
             waits_for_turn = self._stopping.is_set() and not self._turn.is_set()
             if self._pre_stop is None and not waits_for_turn:
                 self._process.ask_to_end()
@@ -239,9 +263,9 @@ class ContainerRunner:
 
     async def _may_be_asked(self) -> None:
         """Until the process may be asked to end: the hook comes first, and of a pod that ends its turn after that."""
-        if self._pre_stop is not None and (problem := await self._pre_stop.ask(self._context.session)):
+        if self._pre_stop is not None and (problem := await self._pre_stop.ask(self._node.session)):
             text = f"PreStopHook failed: {problem}"
-            self._context.recorder.warning(self._context.pod, "FailedPreStopHook", text)
+            self._node.recorder.warning(self._context.pod, "FailedPreStopHook", text)
         if self._stopping.is_set():
             await self._turn.wait()
 
@@ -284,19 +308,12 @@ class ContainerRunner:
         self._keep_last_state()
         self._waiting("CrashLoopBackOff", f"back-off {seconds:g}s restarting failed container={name} pod={pod}")
         text = f"Back-off restarting failed container {name} in pod {pod}"
-        self._context.recorder.warning(self._context.pod, "BackOff", text)
-        await self._pause(seconds)
+        self._node.recorder.warning(self._context.pod, "BackOff", text)
+        await pause(self._stopping, seconds)
 
     def _back_off_seconds(self, failures: int) -> float:
-        settings = self._context.settings
+        settings = self._node.settings
         return min(settings.first_back_off * 2.0 ** (failures - 1), settings.longest_back_off) if failures else 0.0
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass  # nobody stopped the pod, so go on
 
     def _begin_again(self) -> None:
         if self._stopping.is_set():

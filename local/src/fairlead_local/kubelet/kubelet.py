@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -13,7 +12,9 @@ from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import CONFIG_MAPS, PODS, SECRETS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change, ChangeType
-from fairlead_local.controllers.events import ObjectEvents
+from fairlead_local.controllers.controller import ObjectEvents
+from fairlead_local.fleet_state import FleetFolder
+from fairlead_local.kubelet.container import Node
 from fairlead_local.kubelet.environment import OWN_IMAGES, Images
 from fairlead_local.kubelet.node import (
     DEFAULT_SETTINGS,
@@ -24,27 +25,13 @@ from fairlead_local.kubelet.node import (
     machine_resources,
     register_node,
 )
-from fairlead_local.kubelet.pod_worker import Node, PodWorker
+from fairlead_local.kubelet.pod_worker import PodWorker
 from fairlead_local.kubelet.process_table import ProcessRecords
 from fairlead_local.kubelet.volumes import clear
 
 log = logging.getLogger(__name__)
 
 _REFRESHED = {CONFIG_MAPS.qualified: "configMap", SECRETS.qualified: "secret"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletFolders:
-    """Where the kubelet keeps things, all below the fleet's data folder."""
-
-    data: Path
-    pods: Path = field(init=False)
-    claims: Path = field(init=False)
-    records: Path = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name, folder in (("pods", "pods"), ("claims", "volumes"), ("records", "run")):
-            object.__setattr__(self, name, self.data / folder)
 
 
 class Kubelet:
@@ -112,7 +99,7 @@ class Kubelet:
 @asynccontextmanager
 async def running_kubelet(
     operations: Operations,
-    folders: KubeletFolders,
+    folder: FleetFolder,
     *,
     images: Images = OWN_IMAGES,
     settings: KubeletSettings = DEFAULT_SETTINGS,
@@ -124,10 +111,10 @@ async def running_kubelet(
     `resources`: what the node offers, None = what the machine has. `environment`: for every container.
     Raises NoAddress.
     """
-    addresses = AddressBlock(str(folders.data))
-    clear(folders.pods)  # of an earlier kubelet: pods do not outlive one
-    folders.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
-    records = ProcessRecords(folders.records)
+    addresses = AddressBlock(str(folder.path))
+    clear(folder.pods)  # of an earlier kubelet: pods do not outlive one
+    folder.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
+    records = ProcessRecords(folder.records)
     recorder = ObjectEvents(operations, "kubelet", NODE_NAME)
     async with aiohttp.ClientSession() as session:
         node = Node(
@@ -138,8 +125,8 @@ async def running_kubelet(
             recorder=recorder,
             session=session,
             settings=settings,
-            pods_folder=folders.pods,
-            claims_folder=folders.claims,
+            pods_folder=folder.pods,
+            claims_folder=folder.claims,
             environment=environment or {},
         )
         kubelet = Kubelet(node)

@@ -6,57 +6,33 @@
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-
-import aiohttp
 
 from fairlead.api.names import TERMINATION_LOG_VARIABLE
 from fairlead_local.apiserver.metadata import DeleteOptions
-from fairlead_local.apiserver.operations import Operations, WriteOptions
+from fairlead_local.apiserver.operations import WriteOptions
 from fairlead_local.apiserver.resources import PODS
 from fairlead_local.apiserver.status import ApiError, Json
 from fairlead_local.apiserver.times import timestamp
-from fairlead_local.controllers.events import ObjectEvents
-from fairlead_local.kubelet.container import ContainerContext, ContainerRole, ContainerRunner, Prepared
+from fairlead_local.kubelet.container import ContainerContext, ContainerRole, ContainerRunner, Node, Prepared, pause
 from fairlead_local.kubelet.environment import (
     ContainerConfigError,
-    Images,
     arguments,
     environment,
     find_program,
     translate,
     words_of,
 )
-from fairlead_local.kubelet.node import AddressBlock, KubeletSettings, NoAddress
+from fairlead_local.kubelet.node import NoAddress
 from fairlead_local.kubelet.pod_status import pod_status
 from fairlead_local.kubelet.probes import ProbeKind, parse_pre_stop, parse_probe
 from fairlead_local.kubelet.process import ContainerLaunch
-from fairlead_local.kubelet.process_table import ProcessRecords
 from fairlead_local.kubelet.volumes import MountError, PodVolumes, clear
 
 log = logging.getLogger(__name__)
 
 HOST_IP = "127.0.0.1"
 _OPTIONS = WriteOptions(manager="kubelet")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """What all pods of the node share."""
-
-    operations: Operations
-    images: Images
-    addresses: AddressBlock
-    records: ProcessRecords
-    recorder: ObjectEvents
-    session: aiohttp.ClientSession
-    settings: KubeletSettings
-    pods_folder: Path
-    claims_folder: Path
-    environment: Mapping[str, str]
-    """Variables every container gets below its own."""
 
 
 class PodWorker:
@@ -129,7 +105,7 @@ class PodWorker:
                 self._ip = HOST_IP if self._pod["spec"].get("hostNetwork") else self._node.addresses.take()
             except NoAddress as error:
                 self._node.recorder.warning(self._pod, "FailedCreatePodSandBox", str(error))
-                await self._pause()
+                await pause(self._stopping, self._node.settings.retry_interval)
             else:
                 self._write_status()
                 return True
@@ -143,7 +119,7 @@ class PodWorker:
                 self._volumes.set_up()
             except (MountError, OSError) as error:
                 self._node.recorder.warning(self._pod, "FailedMount", str(error))
-                await self._pause()
+                await pause(self._stopping, self._node.settings.retry_interval)
             else:
                 return True
         return False
@@ -176,22 +152,12 @@ class PodWorker:
                 return False
         return True
 
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(self._node.settings.retry_interval):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass  # nobody stopped the pod, so try again
-
     def _runner(self, spec: Json, *, is_init: bool = False) -> ContainerRunner:
         context = ContainerContext(
             pod=self._pod,
             spec=spec,
             prepare=lambda restarts: self._prepare(spec, restarts),
-            records=self._node.records,
-            recorder=self._node.recorder,
-            session=self._node.session,
-            settings=self._node.settings,
+            node=self._node,
             on_change=self._write_status,
             role=ContainerRole.of(spec, is_init=is_init),
         )

@@ -1,0 +1,187 @@
+"""What every controller is made of: keys of objects to look at, the loop that takes them in turn, and recorded events.
+
+Changes name keys; a key is looked at again, one at a time, until nothing is left to do. Controllers are
+level-triggered: `reconcile` is told where to look, never what happened. It is synchronous, because the API is in the
+same process; so its reads are never stale.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import ClassVar
+
+from fairlead_local.apiserver.metadata import random_suffix
+from fairlead_local.apiserver.operations import Operations, WriteOptions
+from fairlead_local.apiserver.resources import EVENTS
+from fairlead_local.apiserver.status import ApiError, Json
+from fairlead_local.apiserver.store import Change, ChangeType, Store
+from fairlead_local.apiserver.times import seconds_since, timestamp
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, ...]
+"""Names an object to a controller, mostly by namespace and name."""
+
+_FIRST_RETRY_SECONDS = 0.05
+_LONGEST_RETRY_SECONDS = 10.0
+EVENT_SECONDS = 3_600.0
+"""How long an event is kept after it was last seen."""
+
+_REMEMBERED = 4_096
+"""Events a recorder knows by name; one it has forgotten is recorded anew when it happens again."""
+
+
+class ObjectEvents:
+    """Records events of one `component`. A repeated event is counted, not repeated."""
+
+    def __init__(self, operations: Operations, component: str, host: str = "") -> None:
+        self._operations = operations
+        self._component = component
+        self._host = host
+        self._options = WriteOptions(manager=component)
+        self._names: dict[tuple[str, ...], str] = {}
+
+    def normal(self, subject: Json, reason: str, message: str) -> None:
+        self._record(subject, "Normal", reason, message)
+
+    def warning(self, subject: Json, reason: str, message: str) -> None:
+        self._record(subject, "Warning", reason, message)
+
+    def _record(self, subject: Json, kind: str, reason: str, message: str) -> None:
+        namespace = subject["metadata"].get("namespace", "default")
+        try:
+            key = (subject["metadata"]["uid"], kind, reason, message)
+            same = self._operations.find(EVENTS, namespace, self._names.get(key, ""))
+            if same:
+                counted = {**same, "count": same.get("count", 1) + 1, "lastTimestamp": timestamp()}
+                self._operations.update(EVENTS, namespace, same["metadata"]["name"], counted, self._options)
+            else:
+                event = self._event(subject, kind, reason, message)
+                if len(self._names) >= _REMEMBERED:
+                    self._names.clear()
+                self._names[key] = event["metadata"]["name"]
+                self._operations.create(EVENTS, namespace, event, self._options)
+        except ApiError:
+            pass  # the namespace is being deleted: there is nobody left to tell
+
+    def _event(self, subject: Json, kind: str, reason: str, message: str) -> Json:
+        metadata, now = subject["metadata"], timestamp()
+        reference = {"apiVersion": subject["apiVersion"], "kind": subject["kind"]}
+        fields = ("name", "namespace", "uid", "resourceVersion")
+        return {
+            "metadata": {"name": f"{metadata['name']}.{random_suffix(16)}"},
+            "involvedObject": reference | {field: metadata[field] for field in fields if field in metadata},
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": self._component} | ({"host": self._host} if self._host else {}),
+            "reportingComponent": self._component,
+            "reportingInstance": self._host,
+        }
+
+
+class Controller:
+    """One control loop over one API; `manager` names it in managedFields and events."""
+
+    manager: ClassVar[str]
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._options = WriteOptions(manager=self.manager)
+        self._recorder = ObjectEvents(operations, self.manager)
+
+    def keys(self, change: Change) -> Iterable[Key]:
+        """Keys to look at again after this change."""
+        raise NotImplementedError
+
+    def reconcile(self, key: Key) -> float | None:
+        """Brings the state nearer to the specification; returns after how many seconds to look again unasked."""
+        raise NotImplementedError
+
+
+class ControlLoop:
+    """Runs one controller over one store."""
+
+    def __init__(self, store: Store, controller: Controller) -> None:
+        self._store = store
+        self._controller = controller
+        self._queue: dict[Key, None] = {}
+        self._retries: dict[Key, int] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._woken = asyncio.Event()
+
+    async def run(self) -> None:
+        """Looks at everything there is, then at what changes; ends when cancelled."""
+        unsubscribe = self._store.subscribe(self._follow)
+        try:
+            for resource in self._store.resources():
+                for obj in self._store.list(resource):
+                    version = int(obj["metadata"]["resourceVersion"])
+                    self._follow(Change(ChangeType.ADDED, resource, obj, None, version))
+            while True:
+                await self._woken.wait()
+                self._work()
+                await asyncio.sleep(0)  # others' turn: a busy controller must not starve the API
+        finally:
+            unsubscribe()
+            for timer in self._timers.values():
+                timer.cancel()
+
+    def _follow(self, change: Change) -> None:
+        for key in self._controller.keys(change):
+            self._enqueue(key)
+
+    def _enqueue(self, key: Key) -> None:
+        self._queue[key] = None
+        self._woken.set()
+
+    def _work(self) -> None:
+        """Takes one key off the queue."""
+        key = next(iter(self._queue), None)
+        if key is None:
+            self._woken.clear()
+            return
+        del self._queue[key]
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        again = self._attempt(key)
+        if again is not None:
+            self._timers[key] = asyncio.get_running_loop().call_later(again, self._enqueue, key)
+
+    def _attempt(self, key: Key) -> float | None:
+        try:
+            again = self._controller.reconcile(key)
+        except ApiError as error:
+            retry = self._retries[key] = self._retries.get(key, 0) + 1
+            log.debug("%s %s: %s", type(self._controller).__name__, key, error)
+            return min(_FIRST_RETRY_SECONDS * 2.0**retry, _LONGEST_RETRY_SECONDS)
+        except Exception:
+            # One object a controller cannot cope with must not end the control of all others.
+            log.exception("%s failed at %s", type(self._controller).__name__, key)
+            return _LONGEST_RETRY_SECONDS
+        self._retries.pop(key, None)
+        return again
+
+
+class EventExpiry(Controller):
+    """Deletes events that were last seen an hour ago."""
+
+    manager = "event-expiry"
+
+    def keys(self, change: Change) -> Iterable[Key]:
+        if change.resource == EVENTS.qualified and change.type is not ChangeType.DELETED:
+            yield change.object["metadata"]["namespace"], change.object["metadata"]["name"]
+
+    def reconcile(self, key: Key) -> float | None:
+        event = self._operations.find(EVENTS, *key)
+        if event is None:
+            return None
+        seen = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
+        remaining = EVENT_SECONDS - seconds_since(seen)
+        if remaining <= 0:
+            self._operations.store.remove(EVENTS.qualified, event)
+            return None
+        return remaining
