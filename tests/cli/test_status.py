@@ -11,9 +11,9 @@ import pytest
 from fairlead.cli.status_command import OperatorView, lines, operator_view, status_report
 from fairlead.kube.lease import Presence
 from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, NAMESPACES, PODS, Resource
+from fairlead_testing.api_servers import Refusals, refusing_api_server
 from fairlead_testing.fleet_objects import pod
 from fairlead_testing.operators import NAMESPACE, SETTINGS, bare_api_server, fleet_at, running_operator
-from fairlead_testing.refusals import Refusals, refusing_api_server
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PRESENCE = Presence(namespaces=("default",), gateway_namespace="system", gateway_selector="app=gateway")

@@ -33,6 +33,7 @@ from fairlead_protocol.downloads import (
 )
 from fairlead_protocol.http.client import TimeLimits
 from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.http import listening
 from fairlead_testing.local_api import local_api_server
 from fairlead_testing.operators import (
     NAMESPACE,
@@ -44,7 +45,6 @@ from fairlead_testing.operators import (
     fleet_at,
     running_operator,
 )
-from fairlead_testing.raw_server import listening
 
 CLAIM: JsonObject = {
     "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "boats", "namespace": NAMESPACE},

@@ -13,8 +13,8 @@ from fairlead.controller.capabilities import MissingRights
 from fairlead.controller.operator import Operator
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS
+from fairlead_testing.api_servers import Refusals, refusing_api_server
 from fairlead_testing.operators import SETTINGS, Fleet, fleet_at, running_operator
-from fairlead_testing.refusals import Refusals, refusing_api_server
 
 NAMESPACED = replace(SETTINGS, watch_namespaces=("default", "other"), gateway_namespace="default", resync_interval=3.0)
 LEFT_ALONE = "the namespace other is left alone, because the operator may not list"

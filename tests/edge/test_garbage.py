@@ -18,7 +18,7 @@ from fairlead_engine.server.server_process import ServerProcess
 from fairlead_engine.server.workers import prompt_root
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_testing.garbage import kinds_left_behind
+from fairlead_testing.harm import kinds_left_behind
 
 NUM_IMPORTED = 50_000
 """Objects; the modules alone have more."""

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from fairlead_protocol.http import intake
-from fairlead_testing.flood import flood
-from fairlead_testing.harm import measured_harm
+from fairlead_testing.harm import flood, measured_harm
 
 NUM_CONNECTIONS = 250
 SECONDS = 3.0

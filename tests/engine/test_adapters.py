@@ -26,8 +26,7 @@ from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapted_models import Peft, check, config_of, serve
 from fairlead_engine_testing.adapters import ALL, write_random_adapter, write_random_soft_prompt
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
-from fairlead_engine_testing.launches import Launches
+from fairlead_engine_testing.launches import CPUGraphs, Launches
 from fairlead_engine_testing.letters import write_letters
 
 NUM_VIRTUAL = 5

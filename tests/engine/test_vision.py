@@ -21,8 +21,8 @@ from fairlead_engine.runner import image_vectors, model_part
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
+from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.vision_checkpoints import MOST_TOKENS, PAD, START, STOP, noise, write_vision_model
 

@@ -11,7 +11,7 @@ from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
 from fairlead_local.system import crd
-from fairlead_testing.refusals import Refusals, refusing_api_server
+from fairlead_testing.api_servers import Refusals, refusing_api_server
 
 LOST_SECONDS = 0.5
 IS_LOST = "the namespace other is lost"

@@ -16,7 +16,7 @@ from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.zmq_servers import VllmServer
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.fronts import Front, front_with
-from fairlead_testing.raw_server import listening
+from fairlead_testing.http import listening
 
 METRICS = (
     'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'

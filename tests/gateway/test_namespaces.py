@@ -16,7 +16,7 @@ from fairlead.gateway.server import Gateway
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
 from fairlead_local.system import crd
-from fairlead_testing.refusals import Refusals, refusing_api_server
+from fairlead_testing.api_servers import Refusals, refusing_api_server
 
 
 def namespaces(*arguments: str) -> list[str] | None:

@@ -18,9 +18,8 @@ from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Limits, Load, Replica
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
-from fairlead_testing.flood import flood
 from fairlead_testing.gateways import SCALED_TO_ZERO, make_pool
-from fairlead_testing.harm import measured_harm
+from fairlead_testing.harm import flood, measured_harm
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 REPLICA = Replica(uid="a", name="a", host="h", port=1)

@@ -17,8 +17,8 @@ from cluster import pki
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import ConnectFailed, ConnectionLost, ServerSilent, cause_of, request_head
 from fairlead_protocol.http.origin import Origin, parse
-from fairlead_testing.garbage import kinds_left_behind
-from fairlead_testing.raw_server import Handler, listening
+from fairlead_testing.harm import kinds_left_behind
+from fairlead_testing.http import Handler, listening
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
 LIMITS = TimeLimits(connect=5.0, first_byte=5.0, silence=5.0)

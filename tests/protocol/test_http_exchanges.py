@@ -18,7 +18,7 @@ from fairlead_protocol.http.client_connection import (
     TransportError,
 )
 from fairlead_protocol.http.origin import Origin
-from fairlead_testing.raw_server import Handler, listening
+from fairlead_testing.http import Handler, listening
 
 LIMITS = TimeLimits(connect=1.0, first_byte=0.5, silence=0.2)
 PATIENT = replace(LIMITS, first_byte=10.0)

@@ -1,14 +1,34 @@
-"""Caches of keys and values in tests: nothing in them, or what a format makes of heads, and attention over them."""
+"""Attention in tests: a step written as lists, and caches of keys and values, empty or in the format of heads."""
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
+from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBatch, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.attention.stored_heads import quantize_heads
 from fairlead_engine.kernels.norm_rope import HeadTurn
+
+
+def device_batch(
+    slots: list[int],
+    num_queries: list[int],
+    context_lens: list[int],
+    block_tables: list[list[int]],
+    num_known: list[int] | None = None,
+    device: torch.device | None = None,
+) -> DeviceBatch:
+    """`num_known`: how many blocks of each table earlier steps have told of; None = these are their first."""
+    known = num_known or [0] * len(slots)
+    tables = zip(slots, block_tables, known, strict=True)
+    new_blocks = [NewBlocks(slot, first, table[first:]) for slot, table, first in tables if first < len(table)]
+    shares = list(zip(slots, num_queries, context_lens, strict=True))
+    row_slots = torch.tensor([slot for slot, queries, _ in shares for _ in range(queries)], device=device)
+    positions = torch.tensor([row for _, queries, end in shares for row in range(end - queries, end)], device=device)
+    numbers = (np.array(slots), np.array(num_queries), np.array(context_lens))
+    return DeviceBatch(*numbers, row_slots, positions, new_blocks)
 
 
 def spoil(cache: LayerCache) -> None:

@@ -1,4 +1,10 @@
-"""What is asked of a device, counted on a CPU: operations of torch, and kernels of Triton that are interpreted."""
+"""Work of a device, counted or played on a CPU: operations of torch, kernels of Triton that are interpreted, and CUDA
+graphs.
+
+A capture writes operations down with the tensors that they touch; a replay repeats them on the contents of those
+addresses, whoever has written them, without asking Python again. Memory that a graph keeps for itself may hold anything
+once the replay is over, and reading a value within a capture is an error.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -6,7 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 FREE = {
     *("empty", "empty_like", "view", "_unsafe_view", "slice", "select", "split", "split_with_sizes", "transpose", "t"),
@@ -99,3 +107,91 @@ class Counted:
                 note(run)
 
         return launch
+
+
+LOOKS = WAITING | {"bincount", "lift_fresh", "_pin_memory"}
+"""Operations that a capture refuses: the host waits for what they tell, or they bring something of the host's."""
+
+
+class CPUGraphs:
+    """Captures for a CPU (`Recorder`)."""
+
+    def __init__(self) -> None:
+        self.num_replays = 0
+        self.num_captured = 0
+
+    def record(self, run: Callable[[], None]) -> Callable[[], None]:
+        run()
+        capture = _Capture()
+        CAPTURES.append(capture.operations.append)
+        try:
+            with host_reads(allowed=False), capture:
+                run()
+        finally:
+            CAPTURES.pop()
+        capture.spoil()
+        self.num_captured += 1
+
+        def replay() -> None:
+            self.num_replays += 1
+            with torch.inference_mode(), _disable_current_modes():
+                capture.repeat()
+
+        return replay
+
+    def num_bytes(self) -> int:
+        return 0
+
+
+class _Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes operations down while they are carried out."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[Callable[[], None]] = []
+        self._own: dict[int, Tensor] = {}
+        """By address: the memory that was taken since the beginning."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.name.split("::")[1] in LOOKS:
+            raise AssertionError(f"{func}: the host looks at a tensor of the device")
+        results = func(*args, **kwargs)
+        given = {_address(each) for each in tree_leaves((args, kwargs)) if _has_address(each)}
+        made = [each for each in tree_leaves(results) if _has_address(each)]
+        new = [each for each in made if _address(each) not in given]
+        for each in new:
+            self._own[_address(each)] = each
+        if func._schema.is_mutable or func.namespace == "c10d" or new or not made:  # sums of ranks do not say so
+            self.operations.append(lambda: self._carry_out(func, args, kwargs, made, new))
+        return results
+
+    def repeat(self) -> None:
+        for operation in self.operations:
+            operation()
+        self.spoil()
+
+    def spoil(self) -> None:
+        """Whoever reads what this has kept reads nonsense, or beyond all bounds."""
+        for tensor in self._own.values():
+            if tensor.is_floating_point():
+                tensor.fill_(float("nan"))
+            else:
+                tensor.fill_(True if tensor.dtype is torch.bool else torch.iinfo(tensor.dtype).max // 2)
+
+    def _carry_out(self, func: Any, args: Any, kwargs: Any, made: list[Tensor], new: list[Tensor]) -> None:
+        results = func(*args, **kwargs)
+        for before, now in zip(made, (each for each in tree_leaves(results) if _has_address(each)), strict=True):
+            if any(before is each for each in new):
+                before.copy_(now)
+        for work in tree_leaves(results):
+            if hasattr(work, "wait") and not isinstance(work, Tensor):  # a sum over ranks
+                work.wait()
+
+
+def _has_address(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided and value.numel() > 0
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -13,8 +13,7 @@ from fairlead.routing.replica import Limits
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import LoadLine, StepCost
 from fairlead_protocol.profiles import EngineProfile
-from fairlead_testing.adapter_slots import AdapterSlots
-from fairlead_testing.block_cache import BlockCache
+from fairlead_testing.block_cache import AdapterSlots, BlockCache
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

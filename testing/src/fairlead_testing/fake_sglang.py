@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead_testing.block_publisher import Encoding
-from fairlead_testing.paged_process import run
-from fairlead_testing.paged_server import PagedServer
+from fairlead_testing.paged_server import PagedServer, run
 
 VERSION = "0.5.23"
 _IGNORED = (

@@ -1,8 +1,11 @@
-"""A small HTTP/1.1 server whose handlers may do what a real one prevents: cut connections, fall silent."""
+"""Servers whose handlers may do what real ones prevent: a small HTTP/1.1 server that cuts connections or falls silent,
+and a server of bytes."""
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,3 +115,27 @@ async def _read_request(reader: asyncio.StreamReader, first_byte: bytes) -> Reco
 def _head(status: int, headers: Mapping[str, str]) -> bytes:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 {status} -\r\n{lines}\r\n".encode("latin-1")
+
+
+BytesHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def listening(
+    handler: BytesHandler, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[int]:
+    """The port where every connection is handled by `handler`, and then closed."""
+
+    async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handler(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(guarded, host, 0, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()

@@ -1,14 +1,19 @@
-"""PagedServer: what fakes of vLLM and SGLang have in common.
+"""PagedServer: what fakes of vLLM and SGLang have in common, in this process or (`run`) as one of its own.
 
 OpenAI's API over a prefix cache of blocks that is told of in events, steps that take time, requests that end when their
-client leaves, and a SIGTERM that cuts everything. What each says in words of its own is in its class.
+client leaves, and a SIGTERM that cuts everything; SIGUSR1 cuts the event stream, SIGUSR2 opens it again. What each says
+in words of its own is in its class.
 """
 
+import argparse
 import asyncio
 import itertools
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
+
+import uvloop
 
 from fairlead.routing.replica import Limits
 from fairlead_protocol.blocks import extra_bytes
@@ -217,3 +222,40 @@ class PagedServer(ABC):
     async def _token(self, sequence: FakeSequence, index: int) -> None:
         await sequence.until_ready(index)
         self.counts["generation_tokens"] += 1
+
+
+STEP_COST = StepCost(base=0.004, prefill_token=2e-5, decode_seq=2e-4)
+LOAD_SECONDS = 0.5
+"""How long loading the model takes."""
+
+
+def run(kind: type[PagedServer], args: argparse.Namespace) -> None:
+    """Until told to stop. `args`: `model`, a folder, and limits and addresses under vLLM's names."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(kind, args))
+
+
+async def _serve(kind: type[PagedServer], args: argparse.Namespace) -> None:
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    await asyncio.sleep(LOAD_SECONDS)
+    server = kind(
+        served_name=args.served_model_name,
+        tokenizer=PromptTokenizer.from_folder(args.model),
+        limits=Limits(
+            max_num_seqs=args.max_num_seqs,
+            max_num_queued_tokens=10**9,
+            block_size=args.block_size,
+            max_model_len=args.max_model_len,
+        ),
+        token_budget=args.max_num_batched_tokens,
+        step_cost=STEP_COST,
+        events=args.events,
+        replay=args.replay,
+        host=args.host,
+        port=args.port,
+    )
+    loop.add_signal_handler(signal.SIGUSR1, server.publisher.close)
+    loop.add_signal_handler(signal.SIGUSR2, server.publisher.open)
+    async with server:
+        await stopped.wait()

@@ -17,8 +17,7 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
-from fairlead_engine_testing.device_batches import device_batch
-from fairlead_engine_testing.kv_caches import as_stored, forward, spoil
+from fairlead_engine_testing.kv_caches import as_stored, device_batch, forward, spoil
 
 CPU = torch.device("cpu")
 NEEDS_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
 from fairlead_engine.kernels.attention.cpu_spans import CPUSpans, SpanMetadata, causal_mask
-from fairlead_engine_testing.device_batches import device_batch
+from fairlead_engine_testing.kv_caches import device_batch
 
 
 def make_layout(block_size: int, dtype: torch.dtype = torch.float32) -> CacheLayout:

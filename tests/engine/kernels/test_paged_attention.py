@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.attention.stored_heads import quantize_heads
-from fairlead_engine_testing.device_batches import device_batch
 from fairlead_engine_testing.gpu_code import compiled
-from fairlead_engine_testing.kv_caches import as_stored, spoil
+from fairlead_engine_testing.kv_caches import as_stored, device_batch, spoil
 
 KV_DTYPES = [None, torch.int8, torch.float8_e4m3fn]
 HAS_CUDA = torch.cuda.is_available()

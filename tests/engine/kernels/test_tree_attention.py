@@ -15,9 +15,8 @@ from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
 from fairlead_engine.kernels.attention.tree_rows import TreeRows, ancestor_bits
-from fairlead_engine_testing.device_batches import device_batch
 from fairlead_engine_testing.gpu_code import compiled
-from fairlead_engine_testing.kv_caches import as_stored, forward, spoil
+from fairlead_engine_testing.kv_caches import as_stored, device_batch, forward, spoil
 
 HEAD_DIM = 16
 HAS_CUDA = torch.cuda.is_available()

@@ -45,8 +45,7 @@ from fairlead_engine.types.batch import Batch, TokenMasks
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, qwen3_moe_fields, write_random_checkpoint
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
-from fairlead_engine_testing.launches import WAITING, Counted, Launches, host_reads
+from fairlead_engine_testing.launches import WAITING, Counted, CPUGraphs, Launches, host_reads
 from fairlead_engine_testing.model_runners import loaded_runner
 
 pytestmark = [

@@ -23,9 +23,9 @@ from fairlead_engine.runner.step_graphs import foreseen_bytes
 from fairlead_engine.types.sequences import NO_TOKEN
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.fake_engine import fake_config
+from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 
 

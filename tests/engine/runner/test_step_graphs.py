@@ -28,7 +28,7 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_moe_fields,
     write_random_checkpoint,
 )
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 
 VOCAB_SIZE = 61

@@ -46,8 +46,8 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_moe_fields,
     write_random_checkpoint,
 )
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
+from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8, write_gptq
@@ -229,7 +229,7 @@ _CAPTURING_RANK = """#!{python}
 import os, sys
 from fairlead_engine.model import weights
 from fairlead_engine.runner import model_part, rank
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 model_part.choose_recorder = lambda *args, **settings: CPUGraphs()
 model_part.choose_meter = lambda device: DeviceMeter(4 * GIB)

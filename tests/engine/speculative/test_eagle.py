@@ -25,7 +25,6 @@ from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, write_random_checkpoint
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.eagle_heads import (
     HEAD_DIM,
     NUM_HEADS,
@@ -34,6 +33,7 @@ from fairlead_engine_testing.eagle_heads import (
     eagle_tensors,
     write_eagle_head,
 )
+from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 
 WORDS, OWN_WORDS, HIDDEN, LAYERS = 61, 40, 64, 7

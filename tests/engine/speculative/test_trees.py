@@ -25,8 +25,8 @@ from fairlead_engine_testing.checkpoints import (
     llama_fields,
     write_random_checkpoint,
 )
-from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
+from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.letters import write_letters
 
 VOCAB_SIZE, HIDDEN = 61, 64

@@ -27,7 +27,7 @@ from fairlead_protocol.messages import (
     StepCost,
 )
 from fairlead_protocol.tokenizing import PromptTokenizer
-from fairlead_testing.adapter_slots import AdapterSlots
+from fairlead_testing.block_cache import AdapterSlots
 from fairlead_testing.fake_engine.answers import Answer, cut, error
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from fairlead_testing.fake_vllm.vllm_api import FakeVllm
-from fairlead_testing.paged_process import run
+from fairlead_testing.paged_server import run
 
 _IGNORED = (
     "--dtype", "--quantization", "--tensor-parallel-size", "--kv-cache-dtype", "--kv-cache-memory-bytes",
