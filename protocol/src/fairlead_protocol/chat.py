@@ -1,9 +1,8 @@
 """Chat templates: messages → the prompt text a model was trained on.
 
-Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, which keeps them from Python,
-not from looping for ever. So gateways and engines run them in processes that can be ended (`workers`). They have the
-few helpers that Hugging Face's templates expect (`raise_exception`, `tojson`, `strftime_now`, `dict`, the `generation`
-block), as transformers has them.
+Templates come with a model and are not trusted. The immutable sandbox of jinja2 keeps templates from Python, not from
+looping for ever, so gateways and engines run templates in processes that can be ended (`workers`). The helpers are
+those of transformers: `raise_exception`, `tojson`, `strftime_now`, `dict` and the `generation` block.
 """
 
 import json
@@ -24,12 +23,12 @@ from fairlead_protocol.budget import MAX_INDENTED_NESTING, MAX_RENDERED_CHARACTE
 Message = Mapping[str, Any]
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
-"""What clients call an earlier answer's reasoning; the first is what templates read, gpt-oss's read the second."""
+"""Fields in which clients send the reasoning of an earlier answer; templates read the first, gpt-oss the second."""
 _TEXT_PARTS = {None: "text", "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-"""Where the text stands in each type of part that has one."""
+"""Type of a part → the field with the text."""
 _CUT_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Stands behind the last message while it is rendered, to find where it ends; its space tells whether the template
-trims. Source: transformers' `render_jinja_template`."""
+"""Appended to the last message during rendering, to find the end of the message; the space shows whether the template
+trims. Source: `render_jinja_template` of transformers."""
 
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
@@ -41,7 +40,7 @@ _TEMPLATE_FAULTS = (
     MemoryError,
     RecursionError,
 )
-"""What a template may end with when messages or variables are not as it expects them."""
+"""Exceptions of a template that gets unexpected messages or variables."""
 
 
 class ChatTemplateError(ValueError):
@@ -64,7 +63,7 @@ def _raise_exception(message: str) -> None:
 
 
 class _Dict:
-    """`dict` and `dict.fromkeys`, and none of its other attributes."""
+    """`dict` and `dict.fromkeys`, without the other attributes of `dict`."""
 
     def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
         return dict(*args, **values)
@@ -143,8 +142,8 @@ class ChatTemplate:
         sees_images: bool = False,
         renders: bool = True,
     ) -> None:
-        """`sees_images`: whether the model does, so that the template writes what stands for them. `renders`: whether
-        it is compiled, which runs parts of it."""
+        """`sees_images`: whether the model sees images, so that the template writes image tokens. `renders`: whether to
+        compile the template, which runs parts of the source."""
         self.source = source
         self.sees_images = sees_images
         self.special_tokens = dict(special_tokens or {})
@@ -164,10 +163,10 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
-        """The prompt text for `messages`; with `add_generation_prompt` it ends where the assistant's answer begins.
+        """The prompt text for `messages`; with `add_generation_prompt` the text ends where the answer begins.
 
-        With `continue_final_message` it ends with the last message's text, without what closes a message.
-        Raises `ChatTemplateError`, also where the text gets longer than a request may make it.
+        With `continue_final_message` the text ends with the last message, without the end mark of a message.
+        Raises `ChatTemplateError`, also for a text above the size limit.
         """
         shown = [_as_templates_expect(message, self.sees_images) for message in messages]
         tools = [_without_nulls(tool) for tool in tools or ()]
@@ -186,8 +185,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        """What a request may leave out is left out to the template first, which may tell by that; where the template
-        fails, it is there without saying anything."""
+        """Renders with optional fields absent, for which templates may test; after a failure, with empty fields."""
         given: dict[str, Any] = {"documents": None, "add_generation_prompt": add_generation_prompt}
         given |= {**self.special_tokens, **variables}
         try:
@@ -213,7 +211,7 @@ _UNDEFINED = re.compile(r"'(?P<variable>\w+)' is undefined$|has no (attribute|el
 
 
 def _problem(error: Exception) -> str:
-    """What a template failed at, as far as its fault tells, in no words of Python's."""
+    """Why a template failed, as far as the exception says, without terms of Python."""
     match error:
         case jinja2.UndefinedError():
             found = _UNDEFINED.search(str(error))
@@ -229,7 +227,7 @@ def _problem(error: Exception) -> str:
 
 
 def _until_mark(text: str, final: str) -> str:
-    """What stands before the mark behind the last message, whose text is `final`."""
+    """The text before the mark that follows the last message, whose text is `final`."""
     place = text.rfind(_CUT_MARK.strip())
     if place < 0 or final.strip() not in text:
         raise ChatTemplateError(
@@ -240,9 +238,10 @@ def _until_mark(text: str, final: str) -> str:
 
 
 def _as_templates_expect(message: Message, sees_images: bool) -> Message:
-    """A message as transformers' `apply_chat_template` hands it to a template: what is null is not there, as many
-    templates tell a missing key but would print "None"; and reasoning has the name that templates read. No calls are
-    none, and an answer that was refused is what it said."""
+    """A message as `apply_chat_template` of transformers passes it to a template.
+
+    Null fields are removed, because many templates test for a missing key and would print "None". Reasoning gets the
+    name that templates read, an empty list of calls is removed, and a refusal becomes the content."""
     message = {
         name: value
         for name, value in message.items()
@@ -259,7 +258,7 @@ def _as_templates_expect(message: Message, sees_images: bool) -> Message:
 
 
 def _with_all(message: Message) -> Message:
-    """A message with what templates may take for granted in it."""
+    """A message with the fields that templates may take for granted."""
     message = {"content": "", **message}
     if message.get("role") == "tool":
         return {"tool_call_id": "", **message}
@@ -269,7 +268,7 @@ def _with_all(message: Message) -> Message:
 
 
 def _without_nulls(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tool, or a call of one, without what is null in it or in its function."""
+    """A tool, or a call of a tool, without null fields, also in the function."""
     found = {name: value for name, value in tool.items() if value is not None}
     if isinstance(function := found.get("function"), Mapping):
         found["function"] = {name: value for name, value in function.items() if value is not None}
@@ -277,7 +276,7 @@ def _without_nulls(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _described(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tool with what templates may take for granted in it."""
+    """A tool with the fields that templates may take for granted."""
     if not isinstance(function := tool.get("function"), Mapping):
         return tool
     parameters = {"type": "object", "properties": {}, **_mapping(function.get("parameters"))}
@@ -301,8 +300,8 @@ def _within_budget(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _with_plain_content(message: Message, sees_images: bool) -> Message:
-    """OpenAI's list-of-parts content as the plain text that text templates expect; where images are among the parts and
-    may be, as the list that templates of models that see expect. No template gets an image itself."""
+    """Content that is a list of parts, as plain text for text templates; with images, for models that see images, as
+    the list that vision templates expect. No template gets the data of an image."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -320,7 +319,7 @@ def _shown_part(part: Any) -> dict[str, str]:
 
 
 def _with_parsed_arguments(message: Message) -> Message:
-    """OpenAI's tool calls carry their arguments as JSON in a string; templates expect the object it stands for."""
+    """Tool calls with parsed arguments: OpenAI sends JSON in a string, and templates expect the object."""
     calls = message.get("tool_calls")
     if message.get("role") != "assistant" or not isinstance(calls, list):
         return message
@@ -338,8 +337,8 @@ def _parsed_call(call: Any) -> Any:
 
 
 def _arguments(written: Any) -> dict[str, Any]:
-    """What a call's arguments stand for. A model may have written anything, and been cut off while it did: what is no
-    object is an empty one, as most templates go through its fields. JSON in JSON is read, too."""
+    """Arguments of a call as an object; empty for anything but an object, since most templates iterate over the fields
+    and a model may have written anything or have been cut off. Reads JSON in JSON, too."""
     for _ in range(2):
         if isinstance(written, str):
             try:

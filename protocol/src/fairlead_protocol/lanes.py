@@ -1,11 +1,11 @@
-"""Where what takes long is done: prompts in lanes, off the event loop; bodies at a pace, on it.
+"""Long work in turn: prompts are tokenised in lanes, off the event loop; bodies are decoded at a pace, on the loop.
 
-Tokenising takes some two hundred times the memory of its text, so what many clients send at once is done in turn: very
-long prompts one by one, and beside them the others, which never wait for one of those. A thread that is at work stays
-taken when its client has left, so leaving early does not let more in.
+Tokenising takes some two hundred times the memory of the text, so prompts of many clients are tokenised in turn: very
+long prompts one by one, and other prompts beside, which never wait for a very long prompt. A busy thread stays taken
+when the client has left, so leaving early lets no further prompt in.
 
-Decoding JSON holds the interpreter, in whatever thread it is done, so large bodies are decoded one by one, of smaller
-ones a few at a time, and in between everybody else's tokens go on. Gateway and engine have one of each.
+Decoding JSON holds the interpreter in any thread, so large bodies are decoded one by one and smaller bodies a few at a
+time; in between, tokens of other requests go on. Gateway and engine have one `Lanes` and one `Pacer` each.
 """
 
 import asyncio
@@ -16,14 +16,15 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 LONG_BYTES = 256 * 1024
-"""From this size on a prompt goes into the lane of the very long: it takes about a second."""
+"""Size from which a prompt is very long: about a second of tokenising."""
 
 LARGE_BYTES = 2**20
-"""From this size on a body is decoded in turn: it takes some five milliseconds."""
+"""Size from which a body is decoded in turn: some five milliseconds."""
 SMALL_BYTES = 64 * 1024
-"""Below this size it is decoded at once. Of those in between, `LARGE_BYTES` in all are decoded without a pause."""
+"""Size below which a body is decoded at once. Bodies in between are decoded without a pause up to `LARGE_BYTES` in
+total."""
 PAUSE_SECONDS = 0.002
-"""Between two large ones; enough for all that has become ready in the meantime."""
+"""Pause between two large bodies; enough for all callbacks that became ready meanwhile."""
 
 
 class Lanes:
@@ -35,28 +36,28 @@ class Lanes:
         self._long = ThreadPoolExecutor(1, thread_name_prefix="tokenise-long")
 
     async def run(self, num_bytes: int, work: Callable[[], Result]) -> Result:
-        """`work()` in the lane for prompts of this size. Whoever is cancelled before it began leaves its lane."""
+        """Runs `work()` in the lane for prompts of this size. A caller that is cancelled before the start leaves the
+        lane."""
         lane = self._short if num_bytes < LONG_BYTES else self._long
         return await asyncio.get_running_loop().run_in_executor(lane, work)
 
     def close(self) -> None:
-        """Ends the threads when they have done what they are at."""
+        """Ends each thread after the work in progress."""
         for lane in (self._short, self._long):
             lane.shutdown(wait=False, cancel_futures=True)
 
 
 class Pacer:
-    """Lets bodies that are not small be decoded in turn. Those that are not large do not wait for large ones."""
+    """Lets bodies that are not small be decoded in turn. Bodies of medium size do not wait for large bodies."""
 
     def __init__(self) -> None:
         self._large = asyncio.Lock()
         self._others = asyncio.Lock()
         self._left = LARGE_BYTES
-        """What of the others may be decoded before the next pause."""
+        """Bytes of medium bodies that may be decoded before the next pause."""
 
     async def pace(self, num_bytes: int) -> None:
-        """Returns when what takes as long as decoding so many bytes may be done, at once for what is small. It is to be
-        done before anything else is awaited."""
+        """Returns when so many bytes may be decoded, at once for small bodies. Decode before awaiting anything else."""
         if num_bytes >= LARGE_BYTES:
             async with self._large:
                 await asyncio.sleep(PAUSE_SECONDS)

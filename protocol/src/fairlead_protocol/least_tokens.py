@@ -26,7 +26,7 @@ import tokenizers
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 _LETTERS = "".join(char for char in map(chr, range(0x80, 0x530)) if ucd_3_2_0.category(char).startswith("L"))
-"""Of Latin, Greek and Cyrillic; those that have been letters for so long are letters to everybody."""
+"""Latin, Greek and Cyrillic letters of Unicode 3.2, which every tokenizer knows as letters."""
 _ENDS = re.escape(" \t\n\r" + string.punctuation)
 _WORDS = re.compile(f"[A-Za-z0-9{_LETTERS}][^{_ENDS}]*|[{re.escape(string.punctuation)}]")
 
@@ -35,26 +35,26 @@ class LeastWords:
     """Counts for one tokenizer."""
 
     def __init__(self, added: Collection[str]) -> None:
-        """`added`: texts that become a token each wherever they stand, such as `[SEP]`."""
+        """`added`: texts that become one token at any place, such as `[SEP]`."""
         longest_first = sorted(filter(None, added), key=len, reverse=True)
         self._added = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         self._seam = 1 + max(map(len, longest_first), default=0)
 
     def of(self, piece: str) -> int:
-        """At least so many tokens has a piece of a text, which may begin and end within a word or an added token."""
+        """Lower bound of the tokens of a piece of text, which may begin and end within a word or an added token."""
         whole = piece if self._added is None else self._added.sub(" x ", piece)
         return max(0, sum(1 for _ in _WORDS.finditer(whole)) - self._seam)
 
 
 _PIECE = 65536
-"""Characters that are counted at once, in about three milliseconds."""
+"""Characters counted at a time, in about three milliseconds."""
 _SEAM = 64
-"""Bytes that two pieces may have less in one than apart, since marks combine with letters: generous."""
+"""Bytes that joining two pieces may save, since marks combine with letters: generous."""
 _ROUNDING = 0.01
-"""Of a token; more than adding many fractions can be off by."""
+"""In tokens; above the rounding error of adding many fractions."""
 _SPACE_MARK = "▁"
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split"})
-"""Pre-tokenizers that lose nothing, unless their `behavior` is to remove."""
+"""Pre-tokenizers that lose nothing, unless `behavior` is to remove."""
 
 
 class _Model(msgspec.Struct):
@@ -65,7 +65,7 @@ class _Model(msgspec.Struct):
 
 
 class _Parts(msgspec.Struct):
-    """The parts of `tokenizer.json` that matter here; the vocabulary is skipped unread."""
+    """The parts of `tokenizer.json` needed here; the vocabulary is skipped unread."""
 
     model: _Model
     normalizer: Any = None
@@ -73,12 +73,12 @@ class _Parts(msgspec.Struct):
 
 
 def most_units(text: str) -> int:
-    """As many bytes as it has at most, however it is normalised: it is never told to have more tokens."""
+    """Upper bound of the bytes under any normalisation, and of every lower bound of tokens here."""
     return len(text) if text.isascii() else 12 * len(text)
 
 
 class LeastTokens:
-    """Counts for one tokenizer. Where nothing is known of it, everything may be nothing."""
+    """Counts for one tokenizer; 0 for a tokenizer of an unknown kind."""
 
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         parts = msgspec.json.decode(tokenizer.tokenizer_json, type=_Parts)
@@ -88,7 +88,7 @@ class LeastTokens:
         vocabulary = backend.get_vocab(with_added_tokens=False)
         added = list(backend.get_added_tokens_decoder().values())
         self._skips_space = any(token.lstrip or token.rstrip for token in added)
-        """Whether a token may swallow any amount of the white space beside it."""
+        """Whether a token may swallow any amount of white space beside it."""
         self._longest: dict[int | str, int] = {}
         """By byte or character: the length of the longest entry with it."""
         self._words: LeastWords | None = None
@@ -104,7 +104,7 @@ class LeastTokens:
             self._words = LeastWords([token.content for token in added])
 
     def of(self, text: str, enough: int) -> int:
-        """At least so many tokens has `text`; counting ends where it is clear that there are `enough`."""
+        """Lower bound of the tokens of `text`; counting ends beyond `enough`."""
         cost = 0.0
         for start in range(0, len(text), _PIECE) if self._longest or self._words else ():
             cost += self._cost(text[start : start + _PIECE])
@@ -125,7 +125,7 @@ class LeastTokens:
                 self._longest[unit] = max(self._longest.get(unit, 0), len(entry))
 
     def _units(self, piece: str) -> bytes | str:
-        """What of a piece of text is sure to be in tokens."""
+        """The bytes or characters of a piece that are certain to be in tokens."""
         if self._skips_space:
             piece = "".join(piece.split())
         if self._combines and not piece.isascii():
@@ -142,7 +142,7 @@ def _is_of_bytes(parts: _Parts) -> bool:
 
 
 def _falls_back_to_bytes(parts: _Parts) -> bool:
-    """BPE of characters as SentencePiece has it: spaces are marked, and what it does not know it writes in bytes."""
+    """BPE of characters as in SentencePiece: spaces are marked, and unknown characters are written in bytes."""
     marks_spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
     rewriting = [step for step in _steps(parts.normalizer) if step.get("type") != "Prepend" and step != marks_spaces]
     is_marked = all(step.get("replacement", _SPACE_MARK) == _SPACE_MARK for step in _steps(parts.pre_tokenizer))
@@ -151,7 +151,7 @@ def _falls_back_to_bytes(parts: _Parts) -> bool:
 
 
 def _is_of_words(parts: _Parts) -> bool:
-    """Of a piece of a word or one token for all of it, words told apart as BERT does."""
+    """WordPiece with the words of BERT: tokens are parts of a word, or one token stands for the whole word."""
     is_berts = _types(parts.pre_tokenizer) == ["BertPreTokenizer"] and _types(parts.normalizer) == ["BertNormalizer"]
     return parts.model.type == "WordPiece" and is_berts
 
@@ -164,7 +164,7 @@ def _loses_nothing(parts: _Parts) -> bool:
 
 
 def _steps(part: Any) -> list[Mapping[str, Any]]:
-    """A normalizer or pre-tokenizer as the list of what it does."""
+    """A normalizer or pre-tokenizer as a flat list of steps."""
     if part is None:
         return []
     if part.get("type") != "Sequence":
@@ -177,7 +177,7 @@ def _types(part: Any) -> list[str]:
 
 
 def _byte_letters() -> dict[str, int]:
-    """The letters that byte-level vocabularies write bytes with. Source: GPT-2's `bytes_to_unicode`."""
+    """Letter → byte in byte-level vocabularies. Source: `bytes_to_unicode` of GPT-2."""
     letters, num_unprintable = {}, 0
     for byte in range(256):
         if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:

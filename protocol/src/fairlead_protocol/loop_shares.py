@@ -17,13 +17,13 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 PIECE_SECONDS = 0.002
-"""Of a processor: so much work of one stream is done at once."""
+"""Processor time of one stream at a stretch."""
 FREE_RATIO = 0.01
-"""Of one processor, what every stream may take without waiting; an engine's loads and changes take a tenth of it."""
+"""Share of a processor that every stream may take without waiting; an engine needs a tenth for loads and changes."""
 BURST_SECONDS = 0.02
-"""What a stream that took nothing for a while may take on top."""
+"""Additional processor time of a stream after a quiet while."""
 PAUSE_RATIO = 2.0
-"""How long the loop is left to others after a piece, as a multiple of the seconds that the piece took."""
+"""Pause of a stream after a piece of work, as a multiple of the seconds of the piece."""
 
 
 class LoopShares:
@@ -38,14 +38,14 @@ class LoopShares:
 
 
 class LoopShare:
-    """What one stream takes. Between `begin` and `rest` nothing is awaited."""
+    """Accounts for one stream. Between `begin` and `rest`, await nothing."""
 
     def __init__(self, turn: asyncio.Lock) -> None:
         self._turn = turn
         self._loop = asyncio.get_running_loop()
         self._as_of = self._loop.time()
         self._debt = 0.0
-        """Seconds of a processor that it took beyond its ratio, at `_as_of`."""
+        """Processor seconds taken beyond the ratio, as of `_as_of`."""
         self._began = 0.0
 
     def begin(self) -> None:
@@ -54,7 +54,7 @@ class LoopShare:
 
     @property
     def is_long(self) -> bool:
-        """Whether the piece has taken so much that others should go on now."""
+        """Whether the piece has used up its time."""
         return time.thread_time() - self._began > PIECE_SECONDS
 
     async def spread(self, items: Iterable[Item]) -> AsyncIterator[Item]:
@@ -66,7 +66,7 @@ class LoopShare:
                 await self.rest()
 
     async def rest(self) -> None:
-        """The piece is done: returns when the next one may begin, and begins it."""
+        """Ends the piece; returns when the next may begin, and begins it."""
         took, now = time.thread_time() - self._began, self._loop.time()
         left = max(0.0, self._debt - FREE_RATIO * (now - self._as_of))
         self._as_of, self._debt = now, min(left + took, 2 * BURST_SECONDS)
@@ -77,7 +77,7 @@ class LoopShare:
 
 
 REST = 9.0
-"""How many times as long as a rendering took none follows: a tenth of the time is theirs at most."""
+"""Pause after a rendering, as a multiple of its duration: renderings take a tenth of the time at most."""
 
 
 class Scrapes:
@@ -88,7 +88,7 @@ class Scrapes:
         self._render = render
         self._prepare = prepare
         self._next: asyncio.Task[bytes] | None = None
-        """The rendering that has not begun."""
+        """The rendering that is waiting to begin."""
         self._turn = asyncio.Lock()
         self._rests_until = float("-inf")
 

@@ -19,16 +19,16 @@ HEADER_REPLICA = "x-fairlead-replica"
 HEADER_CACHED_TOKENS = "x-fairlead-cached-tokens"
 HEADER_PREDICTED_CACHED_TOKENS = "x-fairlead-predicted-cached-tokens"
 HEADER_PREDICTED_TTFT_MS = "x-fairlead-predicted-ttft-ms"
-"""From the request's arrival to its first token, as the gateway foresaw it on arrival, when it had read the prompt: the
-wait in its line is part of it, though not yet known; milliseconds."""
+"""Milliseconds from arrival to first token, predicted on arrival when the gateway had read the prompt. Includes a guess
+at the wait in the queue."""
 HEADER_QUEUE_MS = "x-fairlead-queue-ms"
-"""How long a request really waited in the gateway's line before it was dispatched; milliseconds."""
+"""Milliseconds that the request waited in the queue of the gateway before dispatch."""
 HEADER_DISPATCH = "x-fairlead-dispatch"
 """`<gateway>:<n>` on a request to an engine: the gateway's n-th request to it, counted from 1 (`LoadLine.seen`)."""
 PRIVATE_FIELD_PREFIX = "fairlead_"
-"""Of fields that only gateways may send to engines: clients' are dropped, and no error names one."""
+"""Prefix of fields that only gateways may send to engines: dropped from requests of clients, and named in no error."""
 FIELD_TOKENS = f"{PRIVATE_FIELD_PREFIX}prompt_tokens"
-"""Top-level field of a request to an engine: the prompts as the gateway tokenised them (`PromptTokens`)."""
+"""Top-level field of a request to an engine: the prompts tokenised by the gateway (`PromptTokens`)."""
 HEADER_REASON = "x-fairlead-reason"
 """On a refusal: one of the reasons below."""
 
@@ -43,17 +43,17 @@ REASON_ENGINE_DEAD = "engine-dead"
 """503 of `/ready` when the engine's core died or hangs; only a restart helps."""
 
 CODE_ENGINE_DEAD = "engine_dead"
-"""`code` of the error with which an engine ends a request, or a stream, whose core died: what it computed is lost."""
+"""`code` of the error that ends a request, or a stream, after the core of the engine died: computed tokens are lost."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""How many: whatever is computed of it is a finite float."""
+"""A number of things, small enough that arithmetic in floats stays finite."""
 NonNegative = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 """Seconds, and ratios; the same."""
 ShortText = Annotated[str, msgspec.Meta(max_length=1024)]
-"""A name: an engine tells no longer ones, and a gateway keeps them."""
+"""A name; the bound limits the memory of a gateway, which keeps names."""
 MAX_ADAPTERS = 4096
-"""Most adapters that an engine tells of."""
+"""Most adapters in a message of an engine."""
 
 
 class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
@@ -73,7 +73,7 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     max_num_seqs: Count
     """Sequences that one step may run."""
     max_num_queued_tokens: Count
-    """Prompt tokens that may wait in the engine; more are refused with 429 and `engine-full`."""
+    """Prompt tokens that may wait in the engine; requests beyond get 429 and `engine-full`."""
     max_num_batched_tokens: Count
     """Token budget of one step."""
     num_kv_blocks: Count
@@ -81,13 +81,13 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     device: ShortText
     architecture: ShortText
     adapters: Annotated[list[ShortText], msgspec.Meta(max_length=MAX_ADAPTERS)] = []
-    """What may stand behind the name and a colon in `model` now; a load tells of what has come or gone since."""
+    """Adapters that requests may name in `model`, as of this message; loads report later changes."""
     shares_prefixes: bool = True
-    """Whether what was computed for one prompt spares another that begins alike."""
+    """Whether prompts with a common beginning share computed KV blocks."""
     joins_pairs: bool = False
-    """Whether two texts that are to be compared are one prompt, as a cross-encoder reads them; else each is one."""
+    """Whether two texts to compare form one prompt, as for a cross-encoder; otherwise each text is a prompt."""
     image_token: str | None = None
-    """The text of the token that stands for an image in a rendered chat, once for each; None = the model sees none."""
+    """Text of the token for an image in a rendered chat, once per image; None = the model sees no images."""
 
 
 class ModelInfo(ModelBrief, kw_only=True, frozen=True):
@@ -107,8 +107,8 @@ class PromptTokens(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     digest: str
     prompts: list[list[int]]
     second_starts: list[int | None] = []
-    """Of prompts that are pairs of texts, for those whose tokenizer tells them apart: where the second begins. As many
-    as prompts, or none."""
+    """Of each prompt, index of the first token of the second text of a pair; None = no pair, or no marked second text.
+    As many as prompts, or empty."""
 
 
 class StoredBlocks(msgspec.Struct, kw_only=True, frozen=True):
@@ -118,7 +118,7 @@ class StoredBlocks(msgspec.Struct, kw_only=True, frozen=True):
     """Hash of the block before the first; None where the first begins a prompt."""
     hashes: list[str]
     tier: str = "device"
-    """Where the blocks are; `device` is the memory the model computes in."""
+    """Memory that holds the blocks; `device` is the memory that the model computes in."""
 
 
 class KVBlocks(msgspec.Struct, kw_only=True, frozen=True):
@@ -126,7 +126,7 @@ class KVBlocks(msgspec.Struct, kw_only=True, frozen=True):
     where both are there; a child may have outlived its parent."""
 
     epoch: str
-    """Names this run of the engine: after a restart it is another one, and sequence numbers begin anew."""
+    """Names this run of the engine. After a restart the epoch differs and sequence numbers begin anew."""
     seq: int
     block_size: int
     blocks: list[StoredBlocks]
@@ -163,11 +163,11 @@ class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
     prefill_step: NonNegative = 0.0
     """On top of `base`, for a step that computes prompt tokens, however many."""
     tokens_per_decode: Annotated[float, msgspec.Meta(ge=1.0, le=1e6)] = 1.0
-    """No seconds: tokens that a step brings a running sequence, more than one where drafts of it stand."""
+    """Tokens, not seconds: tokens per step of a running sequence, above 1 where drafts are accepted."""
 
     @property
     def seconds(self) -> dict[str, float]:
-        """What there is in seconds, by name."""
+        """The costs in seconds, by name."""
         return {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NO_SECONDS}
 
     @property
@@ -184,11 +184,10 @@ class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
     """Requests that no step has touched yet."""
     running: Count
     queued_prefill_tokens: Count
-    """Prompt tokens of waiting and running requests that are still to be computed, as far as known without those that
-    waiting ones will find in the cache: what was there, or was to be computed by others, when each was last looked
-    at."""
+    """Prompt tokens of waiting and running requests still to be computed. Excludes tokens that waiting requests are
+    expected to find in the cache: cached, or being computed for other requests, at the last lookup of each."""
     kv_blocks_free: Count
-    """Free blocks, those that still hold reusable prefixes included."""
+    """Free blocks, including blocks with reusable prefixes."""
     kv_blocks_total: Count
     kv_blocks_host: Count = 0
     """Blocks that the host's memory has room for beside the device's: prefixes there can be reused, too."""
@@ -197,11 +196,11 @@ class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
     token_budget: Count
     """Tokens that one step may compute."""
     max_num_seqs: Count
-    """Sequences that one step may run: as many of the present ones as the engine's batch weight allows."""
+    """Sequences that one step may run: as many of the present sequences as the batch weight of the engine allows."""
     step_cost: StepCost = StepCost()
     adapters: dict[str, NonNegative] = {}
-    """Adapters that requests may ask for, as they come and go; what is not here is not served. How many seconds a
-    request for each would wait for it to be loaded now, as measured: 0 where it is where the model computes."""
+    """Every adapter served now → measured seconds that a request would wait for loading: 0 for an adapter on the
+    device."""
     step_age_seconds: NonNegative = 0.0
     """How long the running step has been running; 0 when idle. Told by the engine's HTTP process."""
     draining: bool = False
@@ -209,7 +208,7 @@ class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def figures(self) -> dict[str, Any]:
-        """All of them by name, to be passed on in another message."""
+        """All figures by name, for use in another message."""
         return {name: getattr(self, name) for name in LoadFigures.__struct_fields__}
 
 
@@ -221,9 +220,9 @@ class LoadLine(LoadFigures, kw_only=True, frozen=True):
     seq: Count = 0
     """The last change of the blocks that had happened."""
     seen: Annotated[dict[Annotated[str, msgspec.Meta(max_length=128)], Count], msgspec.Meta(max_length=1024)] = {}
-    """By gateway: the highest number of its requests (`HEADER_DISPATCH`) that this load includes, refused and finished
-    ones too. Requests with a higher number are not in the figures above."""
+    """Gateway → highest request number (`HEADER_DISPATCH`) that this load includes, counting refused and finished
+    requests. The figures above exclude requests with a higher number."""
 
 
 LOAD_STALE_SECONDS = 3.0
-"""A load older than this says nothing any more."""
+"""Age from which a load is ignored."""

@@ -1,7 +1,7 @@
-"""What a client sends as its prompt → token ids: the one way from a request's fields to what a model reads.
+"""The prompt of a request → token ids: the only way from the fields of a request to the input of a model.
 
-Gateway and engine decode the same fields into these structs and ask them, so they cannot disagree. It knows the shapes
-of the OpenAI API, not HTTP. How long a prompt may be it is told; both programs say the same to one that is longer.
+Gateway and engine decode the same fields into these structs, so they cannot disagree. The module knows the shapes of
+the OpenAI API, not HTTP. Callers pass the longest context; both programs refuse longer prompts in the same words.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "c
 
 
 class PromptError(ValueError):
-    """A request's prompt cannot be turned into tokens; `field` names the part of the request that is wrong."""
+    """The prompt of a request cannot be turned into tokens; `field` names the part of the request that is wrong."""
 
     code: str | None = None
     """For programs, as in OpenAI's errors."""
@@ -34,7 +34,7 @@ class PromptError(ValueError):
 
 
 class NotSupported(PromptError):
-    """What OpenAI takes there and no model here can do."""
+    """OpenAI accepts this value, and no model here can act on it."""
 
     code = "unsupported_value"
 
@@ -49,7 +49,7 @@ class PromptTooLong(TooLong):
     """A prompt has more tokens than the model takes."""
 
     def __init__(self, field: str, num_tokens: int, max_model_len: int, *, or_more: bool = False) -> None:
-        """`or_more`: `num_tokens` is the least that it can have; it was not tokenised."""
+        """`or_more`: the prompt was not tokenised, and `num_tokens` is a lower bound."""
         super().__init__(
             field,
             f"This model's maximum context length is {max_model_len} tokens, but the prompt has "
@@ -59,12 +59,13 @@ class PromptTooLong(TooLong):
 
 
 class AnswerTooLong(TooLong):
-    """A prompt and the answer that is asked for have more tokens together than the model's context."""
+    """Prompt and requested answer together have more tokens than the context of the model."""
 
     def __init__(
         self, field: str, max_tokens: int, num_tokens: int, max_model_len: int, *, or_more: bool = False
     ) -> None:
-        """`field`: the one that says how long the answer may be. `or_more`: of `num_tokens`; it was not tokenised."""
+        """`field`: the field that limits the answer. `or_more`: the prompt was not tokenised; `num_tokens` is a lower
+        bound."""
         super().__init__(
             field,
             f"This model's maximum context length is {max_model_len} tokens, but the prompt has "
@@ -75,7 +76,7 @@ class AnswerTooLong(TooLong):
 
 
 def cannot_be_tokenised(place: str, error: Exception) -> PromptError:
-    """What a tokenizer's own error means: it has no tokens for this text, such as a word outside its vocabulary."""
+    """The error for a text that the tokenizer has no tokens for, such as a word outside of the vocabulary."""
     return PromptError(place, f"{place} cannot be tokenised by this model: {error}")
 
 
@@ -91,7 +92,7 @@ class EncodedPrompt(NamedTuple):
 
     token_ids: list[int]
     second_start: int | None = None
-    """Of a pair, where its second text begins, where its tokenizer tells the two apart."""
+    """Index of the first token of the second text of a pair; None = no pair, or the tokenizer marks no second text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +106,13 @@ class Part:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Those that it consists of."""
+        """The texts of the content; empty for token ids."""
         if isinstance(self.content, str):
             return (self.content,)
         return tuple(self.content) if isinstance(self.content, Pair) else ()
 
     def check_length(self, least: LeastTokens, max_model_len: int) -> None:
-        """Raises `PromptTooLong` where it is clear without tokenising that no room would be left for an answer."""
+        """Raises `PromptTooLong` where a lower bound of tokens leaves no room for an answer. Tokenises nothing."""
         if sum(map(most_units, self.texts)) < max_model_len > len(self.content):
             return
         is_text = isinstance(self.content, str | Pair)
@@ -139,7 +140,7 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     tools: Tools | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
-    """A variable of the template; one in `chat_template_kwargs` goes before it."""
+    """A variable of the template; a value in `chat_template_kwargs` overrides this field."""
     add_generation_prompt: bool | None = None
     """None = true, or false with `continue_final_message`."""
     continue_final_message: bool | None = None
@@ -150,7 +151,7 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     FIELD: ClassVar[str] = "messages"
 
     def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
-        """Where its one prompt stands. Raises `PromptError` for messages or variables that no template is to see."""
+        """Where the prompt stands. Raises `PromptError` for messages or variables that no template may see."""
         check_messages(self.messages)
         check_tool_types(self.tools or (), self.messages)
         _check_calls(self.messages)
@@ -192,7 +193,7 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def adds_special_tokens(self) -> bool:
-        """Whether its text is to be tokenised with the special tokens that a text by itself gets."""
+        """Whether the rendered text is tokenised with the special tokens of a plain text."""
         return bool(self.add_special_tokens)
 
 
@@ -202,12 +203,12 @@ class _Texts(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def adds_special_tokens(self) -> bool:
-        """Whether texts are to be tokenised with the special tokens that a text by itself gets."""
+        """Whether texts are tokenised with the special tokens of a plain text."""
         return self.add_special_tokens is not False
 
 
 class TextPrompts(_Texts, kw_only=True, frozen=True):
-    """The fields of a request that decide its prompts, where those are texts or token ids in the field `FIELD`."""
+    """The fields that decide the prompts of a request with texts or token ids in the field `FIELD`."""
 
     FIELD: ClassVar[str]
 
@@ -224,7 +225,7 @@ class TextPrompts(_Texts, kw_only=True, frozen=True):
 
     @property
     def num_prompts(self) -> int:
-        """How many prompts it has, before any of them is looked at."""
+        """Number of prompts by the shape alone, before any prompt is checked."""
         return num_prompts(self.content)
 
     @property
@@ -234,7 +235,7 @@ class TextPrompts(_Texts, kw_only=True, frozen=True):
         return isinstance(content, list) and not any(isinstance(part, str) for part in content)
 
     def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
-        """Where each of its prompts stands. Raises `PromptError` for any other shape."""
+        """Where each prompt stands. Raises `PromptError` for any other shape."""
         content, name = self.content, self.FIELD
         if isinstance(content, str):
             return [name]
@@ -296,33 +297,33 @@ class _Side(NamedTuple):
 class PairPrompts(_Texts, kw_only=True, frozen=True):
     """The fields of a request that compares texts.
 
-    To a model that reads pairs each pair is a prompt; for one that makes vectors each text is.
+    A prompt is a pair for models that read pairs, and a text for models that make vectors.
     """
 
     def sides(self) -> tuple[_Side, _Side]:
-        """What is compared with what. Raises `PromptError` for fields that are wrong."""
+        """The two sides of the comparison. Raises `PromptError` for wrong fields."""
         raise NotImplementedError
 
     @property
     def given(self) -> list[Any]:
-        """The two sides as they were sent, whatever they are."""
+        """The two sides as sent, unchecked."""
         raise NotImplementedError
 
     @property
     def num_prompts(self) -> int:
-        """How many pairs it has, before any of them is looked at."""
+        """Number of pairs by the shape alone, before any text is checked."""
         return max((len(each) if isinstance(each, list) else 1 for each in self.given), default=0)
 
     @property
     def beginning(self) -> str:
-        """What its first prompt begins with; empty where that is no text."""
+        """First text of the first prompt; empty where no text stands at that place."""
         first = next(iter(self.given), "")
         first = first[0] if isinstance(first, list) and first else first
         return first if isinstance(first, str) else ""
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Which text of the first side belongs to which of the second. Raises `PromptError` where one side has several
-        and the other another number."""
+        """Pairs of indices into the first and the second side. Raises `PromptError` where the first side has several
+        texts and the second side a different number."""
         first, second = self.sides()
         num_first, num_second = len(first.texts), len(second.texts)
         if num_first not in (1, num_second):
@@ -334,7 +335,7 @@ class PairPrompts(_Texts, kw_only=True, frozen=True):
         return [(first.at(index), second.at(index)) for index in range(num_second)]
 
     def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
-        """Where each of its prompts stands; None = whichever are sure. Raises `PromptError`."""
+        """Where each prompt stands; without a tokenizer, the pairs. Raises `PromptError`."""
         first, second = self.sides()
         pairs = self.pairs()
         places = [second.place(index) for index in range(len(pairs))]
@@ -343,8 +344,8 @@ class PairPrompts(_Texts, kw_only=True, frozen=True):
         return [*(first.place(index) for index in range(len(first.texts))), *places]
 
     def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
-        """Its prompts, in the request's order: pairs, or the texts of the first side, then those of the second. Raises
-        `PromptError`."""
+        """The prompts, in the order of the request: pairs, or the texts of the first side, then of the second side.
+        Raises `PromptError`."""
         first, second = self.sides()
         places = self.places(tokenizer)
         contents: list[str | Pair] = [*first.texts, *second.texts]
@@ -371,7 +372,7 @@ class RerankPrompt(PairPrompts, kw_only=True, frozen=True):
 
 
 class ScorePrompt(PairPrompts, kw_only=True, frozen=True):
-    """Those of a request that scores pairs; the two sides have one of several pairs of names."""
+    """Prompts of a request that scores pairs; the two sides have one of several pairs of names."""
 
     FIELD: ClassVar[str] = "text_2"
     NAMES: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -431,13 +432,13 @@ def _text_of(given: Any, place: str) -> str:
 
 
 def num_prompts(content: str | list[Any]) -> int:
-    """How many prompts there are in what a request has as such, before any of them is looked at."""
+    """Number of prompts in a field of texts or token ids, by the shape alone, before any prompt is checked."""
     is_batch = isinstance(content, list) and content and not isinstance(content[0], int)
     return len(content) if is_batch else 1
 
 
 class AnswerLimit(NamedTuple):
-    """How many tokens a client explicitly asks for at most. Without that an answer may go on to the context's end."""
+    """The limit of an answer in tokens, as the client wrote it; None = an answer may fill the context."""
 
     field: str
     max_tokens: int | None
@@ -450,14 +451,14 @@ class AnswerLimit(NamedTuple):
         return cls("max_completion_tokens", max_completion_tokens)
 
     def check(self, num_tokens: int, max_model_len: int, *, or_more: bool = False) -> None:
-        """Raises `AnswerTooLong` where a prompt of `num_tokens` leaves less room than that, as OpenAI and vLLM do."""
+        """Raises `AnswerTooLong` where a prompt of `num_tokens` leaves less room, as OpenAI and vLLM do."""
         if self.max_tokens is not None and num_tokens + self.max_tokens > max_model_len:
             raise AnswerTooLong(self.field, self.max_tokens, num_tokens, max_model_len, or_more=or_more)
 
 
 def rendered_factor(messages: Sequence[Message] | None, tools: Any = None, variables: Any = None) -> int:
-    """How many times its own size a chat may be once it is rendered: a template may write all of it for each message,
-    or indent what is a character and a comma by four spaces for each list or object that it is in."""
+    """Upper bound of the size of a rendered chat, as a multiple of the size of the request: a template may write the
+    whole chat once per message, or indent two characters by four spaces for each enclosing list or object."""
     return max(1, len(messages or ()), 2 * max(nesting(tools), nesting(variables)))
 
 

@@ -49,8 +49,8 @@ _WRITTEN = (
 
 
 def quick_encoder(tokenizer_json: str, reference: tokenizers.Tokenizer) -> Encode | None:
-    """The encoder of this file, or None where fastokens refuses it or makes other ids of a sample than `reference`,
-    which neither truncates nor pads."""
+    """The encoder of this file; None where fastokens refuses the file or differs from `reference` on a sample.
+    `reference` must neither truncate nor pad."""
     try:
         quick = fastokens.Tokenizer.from_json_str(tokenizer_json)
         quick.no_truncation()
@@ -93,7 +93,7 @@ class TokenizerError(ValueError):
 
 
 class panics_as_errors:
-    """A panic in Rust, which is no Exception in Python, as a TokenizerError."""
+    """Raises a panic in Rust, which is no Exception in Python, as a TokenizerError."""
 
     def __enter__(self) -> None:
         pass
@@ -119,9 +119,9 @@ class PromptTokenizer:
         image_token: str | None = None,
         renders: bool = True,
     ) -> None:
-        """`joins_pairs`: whether its model reads two texts that are to be compared as one prompt. `image_token`: the
-        text of what stands for an image in a prompt; None = the model sees none. `renders`: whether the template is
-        compiled, which runs parts of it; it cannot be used otherwise."""
+        """`joins_pairs`: whether the model reads two texts to compare as one prompt. `image_token`: text of the token
+        for an image in a prompt; None = the model sees no images. `renders`: whether to compile the template, which
+        runs parts of the source; needed for rendering."""
         try:
             with panics_as_errors():
                 self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
@@ -138,15 +138,15 @@ class PromptTokenizer:
         self._quick: Encode | None = None
 
     def quicken(self) -> bool:
-        """Encodes with fastokens from now on, if that gives the same ids; says whether. Loading again and
-        comparing take three times as long as loading once, so this is for processes that encode many texts."""
+        """Encodes with fastokens from now on if both give the same ids; returns whether. Loading again and comparing
+        take three times as long as loading once, so call it in processes that encode many texts."""
         with suppress(TokenizerError), panics_as_errors():
             self._quick = quick_encoder(self.tokenizer_json, self.backend)
         return self._quick is not None
 
     def forget_json(self) -> None:
-        """Drops the text of `tokenizer.json`, up to five times as many bytes as the file: for who has made of it what
-        is wanted. Neither `quicken` nor `digest` can be asked then, unless it was before."""
+        """Drops the text of `tokenizer.json`, up to five times as many bytes as the file. Call `quicken` and `digest`
+        before, if needed."""
         self.tokenizer_json = ""
 
     @classmethod
@@ -173,14 +173,14 @@ class PromptTokenizer:
         )
 
     def joining_pairs(self) -> "PromptTokenizer":
-        """The same for a model that reads pairs."""
+        """A copy for a model that reads pairs."""
         tokenizer = copy(self)
         tokenizer.__dict__.pop("digest", None)
         tokenizer.joins_pairs = True
         return tokenizer
 
     def seeing(self, image_token: str) -> "PromptTokenizer":
-        """The same of a model that sees images, for each of which a template writes this token."""
+        """A copy for a model that sees images; templates write `image_token` for each image."""
         tokenizer = copy(self)
         tokenizer.__dict__.pop("digest", None)
         tokenizer.image_token = image_token
@@ -222,8 +222,8 @@ class PromptTokenizer:
         return self.encode_each([text], add_special_tokens=add_special_tokens)[0]
 
     def encode_each(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[list[int]]:
-        """Token ids of each text. Other threads go on meanwhile: unlike `backend.encode`, which takes about a second
-        per megabyte, this does not hold the interpreter's lock, and it takes half as long."""
+        """Token ids of each text. Releases the lock of the interpreter, unlike `backend.encode`, and takes half of the
+        second per megabyte."""
         if self._quick is not None:
             with suppress(Exception), panics_as_errors():  # what it refuses, the reference may take
                 return [self._quick(text, add_special_tokens) for text in texts]
@@ -232,8 +232,8 @@ class PromptTokenizer:
         return [encoding.ids for encoding in encodings]
 
     def encode_pair(self, first: str, second: str, *, add_special_tokens: bool = True) -> tuple[list[int], int | None]:
-        """Token ids of two texts as one prompt, and where the second begins for who tells them apart; None where the
-        tokenizer does not."""
+        """Token ids of two texts as one prompt, and the index where the second begins; None where the tokenizer marks
+        no second text."""
         with panics_as_errors():
             [encoding] = self.backend.encode_batch_fast([(first, second)], add_special_tokens=add_special_tokens)
         types: list[int] = encoding.type_ids

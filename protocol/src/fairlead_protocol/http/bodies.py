@@ -1,5 +1,5 @@
-"""Reads requests' bodies over ASGI: each within a size and a time, and all together within a size, so that clients who
-send slowly cannot fill the memory, nor those who send faster than is decoded."""
+"""Reads bodies of requests over ASGI: each within a size and a time, and all together within a size, so that neither
+slow clients nor clients that send faster than bodies are decoded can fill the memory."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class BodyFault(Enum):
-    """What keeps a body from being read to its end."""
+    """Why reading a body ended early."""
 
     CLIENT_GONE = auto()
     TOO_LARGE = auto()
@@ -31,7 +31,7 @@ class BodyError(Exception):
 
 
 class Held:
-    """What one body takes of the memory that a `BodyReader` gives to all, until it is released."""
+    """Memory of one body, counted in a `BodyReader` until release."""
 
     def __init__(self, bodies: "BodyReader") -> None:
         self._bodies = bodies
@@ -39,13 +39,13 @@ class Held:
         self._is_released = False
 
     def grown(self, num_bytes: int) -> None:
-        """It takes so much now."""
+        """Sets the present size."""
         if not self._is_released:
             self._bodies.num_bytes += num_bytes - self._num_bytes
             self._num_bytes = num_bytes
 
     def release(self) -> None:
-        """It is counted elsewhere, or gone."""
+        """Ends counting: the body is counted elsewhere, or gone."""
         self.grown(0)
         self._is_released = True
 
@@ -54,17 +54,17 @@ class BodyReader:
     """Reads bodies for one server."""
 
     def __init__(self, *, limit: int, timeout: float, total_limit: int) -> None:
-        """Sizes are bytes; the time is seconds, from when a body begins to be read. A body that is whole is never
-        refused for the others: `total_limit` can be exceeded by those that come in one piece."""
+        """Sizes in bytes; `timeout` in seconds from the start of reading. Complete bodies are never refused because of
+        other bodies: bodies that come in one piece may exceed `total_limit`."""
         self.limit = limit
         self.timeout = timeout
         self._total_limit = total_limit
         self.num_bytes = 0
-        """Of memory that all bodies take that are not released."""
+        """Memory of all bodies that were not released, in bytes."""
 
     @contextmanager
     def held(self) -> Iterator[Held]:
-        """For one body, which is released at the latest when left."""
+        """Counts one body until it is released, or the block ends."""
         held = Held(self)
         try:
             yield held
@@ -72,7 +72,7 @@ class BodyReader:
             held.release()
 
     async def read(self, declared_length: str | bytes, receive: Receive, held: Held) -> bytes:
-        """A whole body, which stays counted. `declared_length` is the Content-Length, or empty. Raises BodyError."""
+        """The complete body, still counted. `declared_length`: the Content-Length, or empty. Raises BodyError."""
         if declared_length.isdigit() and int(declared_length) > self.limit:
             raise BodyError(BodyFault.TOO_LARGE)
         body = bytearray()  # in one piece: a list of a million small parts would be many times their size

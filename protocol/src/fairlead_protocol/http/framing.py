@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 MAX_LENGTH_DIGITS = 19
-"""Of a Content-Length: no body is longer than 64 bits can say, and Python reads no number of thousands of digits."""
+"""Most digits of a Content-Length: 64 bits hold the length of any body, and Python parses no number of thousands of
+digits."""
 
 STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""Written to a client that has ended its sending: one that waits for its answer passes over it, and towards one that
-has left it fails, at the latest when it is written again. Nothing else tells them apart."""
+"""Written to a client that has ended sending. A client that waits for an answer skips the interim answer; towards a
+client that has left, the second write fails at the latest. Only this tells the two apart."""
 STILL_THERE_SECONDS = 0.01
-"""Until it is written again; each time twice as long as before."""
+"""Time until the next interim answer; doubles each time."""
 
 
 class Fault(StrEnum):
@@ -41,29 +42,29 @@ class RequestMeter:
     """Counts the request that comes in on one connection, from its first byte to its last trailer."""
 
     def __init__(self, *, max_bytes: int, max_fields: int) -> None:
-        """`max_bytes`: of the head; of what stands between two bytes of content, or behind the last; and of all that
-        frames a body beyond the body's own size, which leaves room for bodies in many small chunks. `max_fields`: of
-        headers and trailers together."""
+        """`max_bytes`: of the head; of framing between two bytes of content, or behind the last; and of all framing of
+        a body beyond the size of the body, so that bodies in many small chunks pass. `max_fields`: headers and trailers
+        together."""
         self._max_bytes = max_bytes
         self._max_fields = max_fields
         self.in_head = True
-        """A request is awaited by a connection without one, or its head has begun."""
+        """Whether the connection awaits a request or reads the head of one."""
         self.in_body = False
         self.excess: Fault | None = None
-        """The first that was found; the connection should not go on."""
+        """The first excess found, after which the connection should end."""
         self._num_fields = 0
         self._packet_bytes = 0
-        """Of the bytes that came together last, those that may belong to the head or the body that is being read."""
+        """Bytes of the last packet that may belong to the current head or body."""
         self._head_bytes = 0
         self._content_bytes = 0
         self._content_bytes_before = 0
-        """Those of the packets before the last."""
+        """Content bytes of the packets before the last."""
         self._framing_bytes = 0
         self._silent_bytes = 0
         """Framing since the last byte of content."""
 
     def begin_head(self) -> None:
-        """A request begins. What came with the end of the one before it is not counted."""
+        """A request begins. Bytes that came together with the end of the previous request are not counted."""
         self.in_head, self.in_body = True, False
         self._num_fields = self._packet_bytes = self._head_bytes = 0
 
@@ -92,7 +93,7 @@ class RequestMeter:
         self._content_bytes += num_bytes
 
     def check(self) -> Fault | None:
-        """What is too much, now that the packet is parsed; None = nothing."""
+        """The excess, if any, after parsing of the packet; None = within bounds."""
         if self.in_head:
             self._head_bytes += self._packet_bytes
             if self._head_bytes > self._max_bytes:
@@ -128,8 +129,8 @@ class BadRequest(Exception):
 
 
 def check_head(version: str, target: bytes, headers: Sequence[Header], *, max_bytes: int) -> None:
-    """Raises BadRequest where something is wrong with a request's head. `target` is as it stands in the request line.
-    `max_bytes`: of the target and the headers together."""
+    """Raises BadRequest for a wrong head of a request. `target`: as written in the request line. `max_bytes`: of the
+    target and the headers together."""
     if len(target) + sum(len(name) + len(value) for name, value in headers) > max_bytes:
         raise BadRequest(Fault.HEAD)
     problem = _version(version) or _target(target) or _host(version, headers) or _framing(version, headers)
@@ -138,7 +139,7 @@ def check_head(version: str, target: bytes, headers: Sequence[Header], *, max_by
 
 
 def framing(headers: Sequence[Header]) -> Header | None:
-    """The header that says how long the body is; None = there is no body."""
+    """The header with the length of the body; None = the request has no body."""
     return next((header for header in headers if header[0] in (b"content-length", b"transfer-encoding")), None)
 
 

@@ -18,32 +18,32 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sized
 
 READ_BYTES = 16 * 1024
-"""Of one connection at a time. So few can still be hundreds of tiny requests or thousands of tiny chunks of a body,
+"""Read from one connection at a time. May still be hundreds of tiny requests or thousands of tiny chunks of a body,
 which take some milliseconds."""
 READS_PER_ROUND = 16
-"""Each may complete a request that takes a millisecond or two on the loop."""
+"""Connections read in a round; each may complete a request that takes a millisecond or two on the loop."""
 SECONDS_PER_ROUND = 0.005
 """Reading goes on in the next round after this."""
 BEGINNINGS_PER_ROUND = 8
-"""Requests, of those that came and of those that waited for an answer on their connection to be whole."""
+"""Requests started in a round: new requests, and requests that waited for an earlier answer on the connection."""
 
 
 class Intake:
-    """Of one server, whose connections share it. Belongs to the loop on which they are opened."""
+    """Shared by the connections of one server. Belongs to the loop on which the connections are opened."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._inlets: dict[int, Inlet] = {}
         """By file descriptor."""
         self._ready: deque[int] = deque()
-        """Those whose turn it is."""
+        """Readable connections, in turn."""
         self._beginnings: deque[Callable[[], object]] = deque()
         self._is_reading = False
         self._begins_later = False
-        """A round that begins some of them is on its way."""
+        """Whether a round that begins requests is scheduled."""
 
     def open(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> "Inlet":
-        """Takes over from the event loop: from the next round on it does not read this connection itself."""
+        """Takes over from the event loop, which does not read this connection from the next round on."""
         loop = asyncio.get_running_loop()
         if not self._inlets:
             loop.add_reader(self._epoll.fileno(), self._read)
@@ -53,7 +53,7 @@ class Intake:
         return inlet
 
     def begin(self, beginning: Callable[[], object]) -> None:
-        """Calls `beginning` in its turn, which may be in this round."""
+        """Calls `beginning` in turn, possibly in this round."""
         self._beginnings.append(beginning)
         if not self._is_reading:
             self._begin_later()
@@ -95,7 +95,7 @@ class Intake:
 
 
 class Inlet:
-    """What comes in on one connection. Reading it is paused and resumed here instead of at its transport."""
+    """Input of one connection. Reading is paused and resumed here instead of at the transport."""
 
     def __init__(
         self,
@@ -108,23 +108,23 @@ class Inlet:
         self._epoll = epoll
         self._transport = transport
         self._protocol: asyncio.Protocol | None = protocol
-        """None once it is closed: it knows us, too, and only the garbage collector would find the two."""
+        """None once closed, to break the reference cycle with the protocol."""
         self._on_closed = on_closed
         self._is_awaited = False
-        """It is read when something has come."""
+        """Whether the kernel is asked to report input."""
         self._is_paused = False
         self._is_ours = False
         self._is_closed = False
 
     def take_over(self) -> None:
-        """From now on it is read here."""
+        """Starts reading here instead of in the event loop."""
         if not (self._is_closed or self._transport.is_closing()):
             self._transport.pause_reading()
             self._is_ours = True
             self._await()
 
     def pause_reading(self) -> None:
-        """What comes stays where it is."""
+        """Leaves further input in the kernel."""
         self._is_paused = True
         self._await()
 
@@ -134,7 +134,7 @@ class Inlet:
         self._await()
 
     def close(self) -> None:
-        """Nothing more is read. To be called when the connection is lost: its descriptor is going to be another's."""
+        """Ends reading. Call when the connection is lost: the system reuses the descriptor."""
         if not self._is_closed:
             self._is_closed = True
             self._protocol = None
@@ -142,7 +142,7 @@ class Inlet:
             self._on_closed(self)
 
     def read(self) -> None:
-        """Hands on a part of what has come, or that no more is going to come."""
+        """Passes some input, or the end of input, to the protocol."""
         if self._transport.is_closing():
             self._stop()
         protocol = self._protocol
@@ -167,12 +167,12 @@ class Inlet:
             raise
 
     def _stop(self) -> None:
-        """A connection that is only written to any more."""
+        """Ends reading of a connection that is only written to from now on."""
         self._is_ours = False
         self._await()
 
     def _await(self) -> None:
-        """Tells the kernel when there is a change in whether something is to be read."""
+        """Registers with the kernel, or unregisters, where the wish to read has changed."""
         wanted = self._is_ours and not (self._is_paused or self._is_closed)
         if wanted == self._is_awaited:
             return
@@ -184,15 +184,15 @@ class Inlet:
 
 
 MAX_AHEAD = 100
-"""Of one connection, which ends after those before where there are more."""
+"""Requests ahead on one connection. A connection with more ends after the answers to earlier requests."""
 MAX_AHEAD_BYTES = 16 * 2**20
-"""Of all connections; the one on which more come ends."""
+"""Bytes of requests ahead on all connections. A connection that exceeds the total ends."""
 REQUEST_BYTES = 4096
-"""What a request takes beside its body."""
+"""Bytes that a parsed request takes in memory besides the body."""
 
 
 class Ahead:
-    """Of one server, whose connections tell it what waits on them whenever that may have changed."""
+    """Requests ahead on all connections of a server. Each connection reports changes of its requests."""
 
     def __init__(self) -> None:
         self._by_connection: dict[object, int] = {}
@@ -201,11 +201,11 @@ class Ahead:
 
     @property
     def is_full(self) -> bool:
-        """Whether no connection may have more of them."""
+        """Whether no connection may add requests."""
         return self.num_bytes >= MAX_AHEAD_BYTES
 
     def tell(self, connection: object, bodies: Iterable[Sized]) -> None:
-        """`bodies`: as far as they have come, of the requests that wait on this connection now."""
+        """`bodies`: received parts of the bodies of the requests that wait on this connection now."""
         now = sum(REQUEST_BYTES + len(body) for body in bodies)
         self.num_bytes += now - self._by_connection.pop(connection, 0)
         if now:

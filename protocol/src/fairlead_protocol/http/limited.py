@@ -1,11 +1,11 @@
-"""One client connection: uvicorn's HTTP protocol with what it lacks.
+"""One client connection: the HTTP protocol of uvicorn, with limits.
 
-That is limits on connections, on the size of headers and the time to send them, on bodies that nobody wants, on
-requests ahead of their turn, and on answers that nobody reads; no two ways to read a request; and a farewell that
-breaks no request of a client that keeps its connection.
+The limits are on connections, on the size of headers and the time to send them, on unwanted bodies, on requests ahead
+of their turn, and on answers that nobody reads. Ambiguous requests are refused, and a draining server breaks no request
+of a client that keeps its connection.
 
-The modules of uvicorn that this builds on are private: its version is capped, and tests/protocol/test_uvicorn.py tries
-what is used of them.
+The modules of uvicorn used here are private: the version is capped, and tests/protocol/test_uvicorn.py tries the
+members in use.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from fairlead_protocol.http.intake import MAX_AHEAD, Ahead, Inlet, Intake
 from fairlead_protocol.http.server import STREAM_WRITER, StreamWriter
 
 LINGER_SECONDS = 1.0
-"""How long a connection is kept after its last answer while a drained server stops. Its client was promised that it may
-be used again, and may do so at this very moment. Also how long a refused client may go on sending: cut at once, it
+"""How long a drained server that stops keeps a connection after the last answer: keep-alive promised the client another
+request, which may be on the way. Also how long a refused client may go on sending: after an immediate cut the client
 might never see the refusal."""
 MAX_SURPLUS_CONNECTIONS = 100
-"""Connections above the limit that are told so. Still more are cut without a word."""
+"""Connections above the limit that get a refusal. Further connections are cut without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class HttpLimits:
 
     max_connections: int
     max_header_bytes: int = 64 * 1024
-    """Of the request line and headers together, and what may frame a body beyond the body's own size."""
+    """Of the request line and headers together; also of the framing of a body beyond the size of the body."""
     max_headers: int = 128
     """Headers and trailers of a request together."""
     header_timeout: float = 20.0
@@ -57,30 +57,30 @@ class HttpLimits:
     skip_timeout: float = 30.0
     """For the rest of such a body."""
     unread_timeout: float
-    """How long a client may leave what it was sent unread."""
+    """How long a client may leave an answer unread."""
     exempt_paths: tuple[bytes, ...] = ()
-    """Targets that begin so are answered however many connections there are."""
+    """Targets with these beginnings are answered at any number of connections."""
 
 
 class WholeAnswer(NamedTuple):
-    """What a client gets that no application answers: JSON."""
+    """The answer to a client whose request reaches no application: JSON."""
 
     status: int
     headers: Sequence[Header]
-    """Beside those that frame the body and end the connection."""
+    """Headers besides the framing of the body and the end of the connection."""
     body: bytes
 
 
 Refuse = Callable[[Fault, str, str], WholeAnswer]
-"""Called once for each request that no application hears of: why, for an invalid one a sentence about it, and its
-target as far as it has come. Returns what its client gets, if anything can be sent."""
+"""Called once for each request that reaches no application, with the reason, a sentence for an invalid request, and the
+target as far as received. Returns the answer for the client, sent if possible."""
 OnCut = Callable[[CutReason], object]
 """Told why a connection was ended without an answer."""
 
 
 def make_protocol(limits: HttpLimits, refuse: Refuse, on_cut: OnCut) -> "type[LimitedProtocol]":
-    """The protocol class for one of uvicorn's servers, which makes its instances itself and so cannot hand them
-    anything."""
+    """The protocol class for one server of uvicorn, which makes the instances itself and hands them no arguments of
+    ours."""
 
     class Protocol(LimitedProtocol):
         pass
@@ -94,8 +94,8 @@ def make_protocol(limits: HttpLimits, refuse: Refuse, on_cut: OnCut) -> "type[Li
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One client connection. From the first byte of a request, its headers must be whole in time and within size; once
-    it is answered, what is left of its body must be, too. What is sent must be read in time, whoever it is sent to."""
+    """One client connection. From the first byte of a request, the headers must be complete in time and within size;
+    once the request is answered, so must the rest of the body. Clients must read in time."""
 
     limits: HttpLimits
     refuse: Refuse
@@ -114,21 +114,21 @@ class LimitedProtocol(HttpToolsProtocol):
         self._skipped_bytes = 0
         """Of a body whose request is answered already."""
         self._deadline = Countdown(self.loop)
-        """When the head, or a body that is skipped, must have come; once nothing can come, the next look at whether the
-        client is still there."""
+        """Deadline of the head or of a skipped body; after the end of input, the next check that the client is still
+        connected."""
         self._unread = Countdown(self.loop)
-        """When the client must have read what it was sent."""
+        """Deadline for the client to read the bytes written so far."""
         self._problem: BadRequest | None = None
         """Why a callback of the parser has stopped it."""
         self._deaf = False
-        """What still comes is ignored: the connection is about to end."""
+        """Whether input is ignored because the connection is about to end."""
         self._is_replaying = False
         """The parser is being told a head that was read before."""
         self._quiet_since = self.loop.time()
         """When it was opened or last answered."""
         self._answering: RequestResponseCycle | None = None
-        """The request that is being answered, or was last. `cycle` is the last that came: they differ for a client that
-        does not wait for its answer before it sends the next."""
+        """The request in progress, or answered last. `cycle` is the newest request received: the two differ for a
+        client that sends requests without waiting for answers."""
 
     # What asyncio calls.
 
@@ -175,8 +175,8 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more. What it has sent whole is answered, where it can be noticed that it has left, which
-        looks the same: not once the answer has begun, and not in HTTP/1.0, which knows no interim answers."""
+        """The client sends no more. Complete requests are still answered where a disconnect, which looks the same on
+        the socket, can be noticed: not once the answer has begun, and not in HTTP/1.0, which has no interim answers."""
         last = self._hear_no_more()
         now = self._answering
         has_begun = now is not None and now.response_started and not now.response_complete
@@ -265,7 +265,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._await_reader()
 
     def shutdown(self) -> None:
-        """The server stops. What is asked within the linger is answered; that answer says that it is the last."""
+        """The server stops. Requests within the linger are answered, with `connection: close`."""
         if not self.linger_seconds:
             super().shutdown()
         elif self._is_answering:
@@ -284,8 +284,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return self._meter.in_body and not self._is_answering
 
     def _check_head(self) -> None:
-        """Raises BadRequest where something is wrong with the request whose head has just been read, or with its coming
-        at all."""
+        """Raises BadRequest where the head that was just read is wrong, or the request exceeds a limit."""
         limits = self.limits
         check_head(self.parser.get_http_version(), self.url, self.headers, max_bytes=limits.max_header_bytes)
         if len(self.connections) > limits.max_connections and not self.url.startswith(limits.exempt_paths):
@@ -309,8 +308,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(self._problem or BadRequest(Fault.INVALID, "The request is not valid HTTP."))
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Goes on in HTTP/1.1, as a server may whatever its client would rather speak. The parser cannot: another one
-        takes over, and is told the head's end so that it knows of the body."""
+        """Goes on in HTTP/1.1, which a server may always do. The parser of an upgraded request cannot: a new parser
+        takes over, and is fed the framing of the head to know of the body."""
         self.parser = httptools.HttpRequestParser(self)
         header = framing(self.headers)
         if header is not None:
@@ -340,13 +339,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _await_reader(self) -> None:
-        """Cuts the connection unless what is written is read in time: closing it waits for that for ever."""
+        """Cuts the connection unless the client reads in time: closing would wait for the reader for ever."""
         if not self._unread.runs:
             self._unread.start(self.limits.unread_timeout, self._cut, CutReason.UNREAD_ANSWER)
 
     def _refuse(self, problem: BadRequest) -> None:
-        """Answers outside of ASGI, because there is no request yet, and closes. Whole requests before it are answered
-        first, and then it is too late to say anything."""
+        """Answers outside of ASGI, because no request has begun, and closes. After complete earlier requests, which are
+        answered first, the refusal is not sent."""
         answer = self.refuse(problem.fault, problem.sentence, self.url.decode("latin-1"))
         if self._hear_no_more() is not None:
             return
@@ -358,8 +357,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._await_reader()
 
     def _hear_no_more(self) -> RequestResponseCycle | None:
-        """From now on what comes is ignored. The last request that is whole and not answered yet, with whose answer the
-        connection ends; None = there is none."""
+        """Ignores all further input. Returns the last complete request without an answer, which ends the connection;
+        None = every request is answered."""
         if not self._deaf and self._meter.in_body and self.pipeline:
             self.pipeline.popleft()  # the newest, whose body is not going to be whole
         self._deaf = True
@@ -371,7 +370,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return last
 
     def _look_for_client(self, again_after: float) -> None:
-        """Has the connection fail if the client is not there. An answer that has begun does so by itself."""
+        """Makes the connection fail if the client has left. An answer in progress notices by itself."""
         if self._answering is not None and not (self._answering.response_started or self.transport.is_closing()):
             self.transport.write(STILL_THERE)
         if not self.transport.is_closing():

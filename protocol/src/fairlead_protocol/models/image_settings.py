@@ -20,7 +20,7 @@ from fairlead_protocol.models.weight_formats import WeightPart, WeightRole, gate
 _Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Three = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
 MOST_UNEQUAL = 200
-"""Times that the longer side of an image may be as long as the shorter one."""
+"""Largest ratio of the longer side of an image to the shorter side."""
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 _FILES = ("preprocessor_config.json", "processor_config.json")
@@ -29,28 +29,28 @@ _BICUBIC = 3
 
 
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of an image before a model sees it."""
+    """Preprocessing of images for a model."""
 
     image_token_id: int
-    """The token that stands for each of its patches in a prompt."""
+    """Token that stands for a merged patch of an image in a prompt."""
     patch_size: int
     """Pixels of a side of a patch as the vision tower takes it."""
     merge_size: int
-    """So many of them side by side, and one above the other, become one token."""
+    """Side of the square of patches that becomes one token."""
     temporal_patch_size: int
-    """Pictures of a film that a patch has; an image is repeated so often."""
+    """Frames of a video per patch; an image is repeated to fill them."""
     min_pixels: int
-    """Smaller ones are enlarged,"""
+    """Smaller images are enlarged."""
     max_pixels: int
-    """and larger ones made smaller."""
+    """Larger images are reduced."""
     mean: tuple[float, ...]
-    """Taken from red, green and blue, between 0 and 1, and"""
+    """Subtracted from red, green and blue, which lie between 0 and 1."""
     std: tuple[float, ...]
-    """what they are divided by."""
+    """Divisor of red, green and blue after subtracting the mean."""
 
     @property
     def factor(self) -> int:
-        """Pixels of a side of what becomes a token."""
+        """Side, in pixels, of the square that becomes a token."""
         return self.patch_size * self.merge_size
 
     @property
@@ -59,9 +59,9 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, self.max_pixels // self.factor**2)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of tokens that an image of so many pixels becomes: whole ones, of nearly its proportions,
-        and as many as are allowed. Raises ValueError for one that is far longer than wide. Source: `smart_resize` of
-        Qwen2-VL's processor."""
+        """Rows and columns of tokens of an image with `height` x `width` pixels: nearly its proportions, and within the
+        allowed number of pixels. Raises ValueError for an image that is far longer than wide. Source: `smart_resize`
+        of the processor of Qwen2-VL."""
         if max(height, width) > MOST_UNEQUAL * min(height, width):
             raise ValueError(f"is {width} x {height} pixels; no side may be over {MOST_UNEQUAL} times the other")
         factor, area = self.factor, height * width
@@ -75,7 +75,8 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
         return rows, columns
 
     def bounded(self, max_pixels: int | None) -> "ImageSettings":
-        """The same with no larger images; None = no other bound. Raises ValueError for less than the smallest."""
+        """A copy with images of at most `max_pixels`; None = no further bound. Raises ValueError below the smallest
+        image."""
         if max_pixels is None:
             return self
         if max_pixels < max(self.min_pixels, self.factor**2):
@@ -89,7 +90,7 @@ class _Bounds(msgspec.Struct):
 
 
 class _Processor(msgspec.Struct):
-    """The fields of the file that matter; what changes them in a way that nobody here follows is refused."""
+    """Fields of the file; values that ask for unsupported preprocessing are refused."""
 
     patch_size: _Size = 14
     temporal_patch_size: _Size = 2
@@ -154,7 +155,7 @@ _CHANNELS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionConfig:
-    """Sizes count elements, or pixels where that is said."""
+    """Shape of a vision tower. Sizes count elements, or pixels where noted."""
 
     image_token_id: int
     """The token that stands for a merged patch in a prompt."""
@@ -165,15 +166,15 @@ class VisionConfig:
     patch_size: int
     """Pixels of a side of a patch."""
     temporal_patch_size: int
-    """Pictures of a film that a patch has."""
+    """Frames of a video per patch."""
     merge_size: int
-    """So many patches side by side, and one above the other, become one vector."""
+    """Side of the square of patches that becomes one vector."""
     window_size: int
-    """Pixels of a side of what a patch sees in most layers."""
+    """Side, in pixels, of the window that a patch sees in most layers."""
     whole_layers: frozenset[int]
-    """Layers in which each patch sees the whole image."""
+    """Layers with attention over the whole image."""
     out_size: int
-    """Of the vectors that come out."""
+    """Elements of an output vector."""
 
     @property
     def head_dim(self) -> int:

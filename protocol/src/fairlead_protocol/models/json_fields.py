@@ -1,4 +1,4 @@
-"""Typed reading of a checkpoint's JSON files: a wrong type is named with file, field, value and what was expected."""
+"""Typed reading of JSON files of a checkpoint: errors name file, field, value and the expected type."""
 
 import json
 import sys
@@ -9,17 +9,17 @@ from typing import Any
 from fairlead_protocol.models.load_errors import ModelLoadError, ModelLoadReason
 
 MOST = 2**40
-"""Of any integer: none of a model is larger, and what is reckoned with one of many digits ends in errors of its own."""
+"""Largest integer: no integer of a model is larger, and arithmetic with many digits fails elsewhere."""
 _MOST_LAYERS = 10_000
-"""Of which lists are made before any weight is read."""
+"""Most layers: lists of this length are made before any weight is read."""
 _MOST_SHOWN = 1000
 """Characters of a wrong value in a message."""
 
 
 class JsonFields:
-    """A JSON object and where it came from. Every reader raises ModelLoadError with reason ModelConfigInvalid.
+    """A JSON object and the path of the file. Every reader raises ModelLoadError with reason ModelConfigInvalid.
 
-    A field that is absent or null takes the default; without a default it is required.
+    Absent and null fields take the default; without a default the field is required.
     """
 
     def __init__(self, path: Path, values: dict[str, Any], prefix: str = "") -> None:
@@ -53,7 +53,7 @@ class JsonFields:
         return cls(path, {})
 
     def invalid(self, name: str, problem: str) -> ModelLoadError:
-        """The error that says what is wrong with a field; to be raised by the caller."""
+        """The error for a wrong field, to be raised by the caller."""
         value = self._values.get(name)
         given = "is missing and" if value is None else f"is {_shown(value)} but"
         return ModelLoadError(
@@ -62,7 +62,7 @@ class JsonFields:
         )
 
     def unsupported(self, name: str, remedy: str) -> ModelLoadError:
-        """The error for a field that asks for what this engine lacks; to be raised by the caller."""
+        """The error for a field with a value that this engine does not support, to be raised by the caller."""
         value = _shown(self._values.get(name))
         return ModelLoadError(
             ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
@@ -176,7 +176,7 @@ class JsonFields:
         return JsonFields(self.path, value, f"{self._prefix}{name}.") if value else None
 
     def with_section(self, name: str) -> "JsonFields":
-        """These fields, and those of a nested object in place of the ones of the same name."""
+        """These fields, overridden by the fields of a nested object."""
         section = self.section(name)
         found = {} if section is None else {key: value for key, value in section._values.items() if value is not None}
         return JsonFields(self.path, {**self._values, **found}, self._prefix)
@@ -191,7 +191,7 @@ def _is_positive(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value, or how it begins; Python refuses to write integers of many thousand digits."""
+    """The beginning of a value as text; Python refuses to write integers of many thousand digits."""
     try:
         return repr(value)[:_MOST_SHOWN]
     except ValueError:

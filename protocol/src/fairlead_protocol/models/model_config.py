@@ -39,7 +39,7 @@ def no_windows(fields: JsonFields) -> tuple[int, ...]:
 
 
 def windows_everywhere(fields: JsonFields, default: int = 0) -> tuple[int, ...]:
-    """The same window in all layers: `sliding_window`, which may be null; `default` where it is not there at all."""
+    """The same window in all layers: `sliding_window`, which may be null; `default` where the field is absent."""
     window = default if not fields.names("sliding_window") else 0
     if fields.has("sliding_window"):
         window = fields.positive_int("sliding_window")
@@ -47,7 +47,7 @@ def windows_everywhere(fields: JsonFields, default: int = 0) -> tuple[int, ...]:
 
 
 def windows_by_layer(fields: JsonFields) -> tuple[int, ...]:
-    """Qwen's: none without `use_sliding_window`; with it in the layers that `layer_types` names, or in those from
+    """Windows of Qwen: none without `use_sliding_window`; else in layers that `layer_types` names, or in layers from
     `max_window_layers` on."""
     num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("layer_types")
     is_used = fields.boolean("use_sliding_window", False) and (fields.has("sliding_window") or not kinds)
@@ -62,7 +62,7 @@ def windows_by_layer(fields: JsonFields) -> tuple[int, ...]:
 
 
 def windows_alternating(fields: JsonFields, default: int, every: int) -> tuple[int, ...]:
-    """One in `every` layers sees all, the last of so many, or those that `layer_types` names; the others
+    """The last of every `every` layers, or each layer that `layer_types` names, sees the whole context; the rest sees
     `sliding_window`."""
     num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("layer_types")
     window = fields.positive_int("sliding_window", default)
@@ -84,7 +84,7 @@ def _refused(what: str) -> ModelLoadError:
 
 
 class QueryNorm(Enum):
-    """What of queries and keys is normalised before attention."""
+    """Which vectors of queries and keys are normalised before attention."""
 
     NONE = auto()
     HEADS = auto()
@@ -95,10 +95,10 @@ class QueryNorm(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
-    """What whoever runs a decoder has to know of it. Sizes count elements; nothing here depends on how it is run."""
+    """Facts of a decoder that any runner needs. Sizes count elements; nothing here depends on the runner."""
 
     architecture: str = ""
-    """Name of the architecture, such as LlamaForCausalLM; filled in by who found the family by it."""
+    """Name of the architecture, such as LlamaForCausalLM; filled in after the family was found by name."""
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -108,7 +108,7 @@ class DecoderShape:
     head_dim: int
     """Elements per head, as queries and keys have them in the cache; not always `hidden_size / num_heads`."""
     shared_value_dim: int | None = None
-    """Values are so many of a key's last elements; None = they are stored beside keys, and as long."""
+    """Number of last elements of a key that are the value; None = values are stored beside keys, with equal length."""
     max_position_embeddings: int
     """Longest context, in tokens, that the model was made for."""
     dtype: str
@@ -116,39 +116,39 @@ class DecoderShape:
     eos_token_ids: tuple[int, ...]
     """Tokens that end an output; empty when neither checkpoint nor tokenizer names any."""
     quantization: StoredFormat | None = None
-    """How the checkpoint's weights are quantised; None = they are floats."""
+    """Quantisation of the weights in the checkpoint; None = floats."""
     task: ModelTask = GENERATES
     """What it was made for; filled in with `architecture`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(DecoderShape):
-    """The shape of a model of ours, and all that its layers compute by."""
+    """The shape of a model with a family here, and all parameters of the layers."""
 
     intermediate_size: int
     """Width of the feed-forward layer, or of each expert."""
     windows: tuple[int, ...]
-    """How many tokens, its own included, a token sees in each layer; 0 = all before it."""
+    """Tokens that a token sees in each layer, including itself; 0 = all earlier tokens."""
     rms_norm_eps: float
     rope: RopeConfig
     local_rope: RopeConfig | None = None
-    """Of layers that see a window; None = the same."""
+    """Rotary embedding of layers with a window; None = `rope`."""
     norm_offset: float = 0.0
-    """What is added to the weights of normalisations, which some checkpoints store without it."""
+    """Added to the weights of normalisations; some checkpoints store the difference."""
     embedding_scale: float = 1.0
-    """What embeddings are multiplied by, rounded to the numbers' format first."""
+    """Factor of embeddings, rounded to the number format first."""
     query_scale: float = 1.0
-    """What queries are multiplied by, beside what the size of a head says."""
+    """Factor of queries besides the scale by the size of a head."""
     soft_cap: float = 0.0
-    """Attention's scores are bent into ± this; 0 = they are not."""
+    """Bound of attention scores, by tanh; 0 = unbounded."""
     logit_soft_cap: float = 0.0
-    """Logits are bent into ± this; 0 = they are not."""
+    """Bound of logits, by tanh; 0 = unbounded."""
     tie_word_embeddings: bool
     """Whether the output projection is the embedding table."""
     vision: VisionConfig | None = None
-    """What sees images; None = nothing does."""
+    """The vision tower; None = the model sees no images."""
     outcome: Outcome = Outcome.PLAIN
-    """What its classifier tells, if it has one; filled in with `architecture`."""
+    """How a classifier turns logits into results; filled in with `architecture`."""
     qkv_bias: bool = False
     """Whether the projections of query, key and value add a bias."""
     output_bias: bool = False
@@ -162,7 +162,7 @@ class ModelConfig(DecoderShape):
     """Whether each head has a score for attending to nothing."""
 
     def for_context(self, longest: int | None) -> "ModelConfig":
-        """The same for an engine whose sequences have so many tokens at most; None = as many as it was made for."""
+        """The config for an engine with sequences of at most `longest` tokens; None = `max_position_embeddings`."""
         longest = self.max_position_embeddings if longest is None else longest
         local = None if self.local_rope is None else self.local_rope.for_context(longest)
         return replace(self, rope=self.rope.for_context(longest), local_rope=local)
@@ -174,17 +174,17 @@ class ModelConfig(DecoderShape):
 
     @property
     def inner_sizes(self) -> dict[str, int]:
-        """Widths of all feed-forward layers, by the field that says them."""
+        """Widths of all feed-forward layers, by the field of `config.json`."""
         return {"intermediate_size": self.intermediate_size}
 
     @property
     def widest(self) -> int:
-        """Elements of the widest vector that feed-forward layers make of a token, experts together."""
+        """Elements of the widest inner vector of a token in feed-forward layers, all experts of the token together."""
         return self.intermediate_size
 
     @property
     def stored(self) -> WeightLayout | None:
-        """How the checkpoint's quantised weights are laid out; None = they are floats."""
+        """Layout of the quantised weights in the checkpoint; None = floats."""
         return None if self.quantization is None else self.quantization.layout
 
     def kv_heads_of(self, ranks: int) -> int:
@@ -222,7 +222,7 @@ class ModelConfig(DecoderShape):
         return gated_feed_forward("mlp", self.num_layers, self.hidden_size, inner, bias=self.mlp_bias)
 
     def unserved_parts(self) -> list[WeightPart]:
-        """Weights that checkpoints hold beside, and that the engine does not load."""
+        """Further weights of a checkpoint, which the engine does not load."""
         return []
 
     @property

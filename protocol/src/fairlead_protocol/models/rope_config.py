@@ -1,5 +1,5 @@
-"""Rotary position embeddings as `config.json` describes them: base, and the scaling that stretches them. It is read in
-both spellings: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`.
+"""Rotary position embeddings of `config.json`: base, and the scaling to longer contexts. Reads both spellings:
+`rope_theta` with `rope_scaling`, and the newer `rope_parameters`.
 """
 
 import math
@@ -31,7 +31,7 @@ class RopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
-    """Base and stretch of the rotary frequencies; what `kind` does not need stays at its default."""
+    """Base and stretch of the rotary frequencies; fields that `kind` does not need keep the default."""
 
     theta: float
     """Base: dimension pair i turns by theta^(-2i / head_dim) radians per position."""
@@ -43,31 +43,32 @@ class RopeConfig:
     high_freq_factor: float = 4.0
     """llama3: wavelengths below the original context over this stay as they are."""
     share: float = 1.0
-    """Of a head's elements, the first ones, that are turned at all."""
+    """Share of the elements of a head that are turned, from the first on."""
     original_max_position_embeddings: int = 0
     """llama3, yarn, longrope: context length of pre-training, in tokens."""
     beta_fast: float = 32.0
     """yarn: dimensions that turn more often within it stay as they are."""
     beta_slow: float = 1.0
-    """yarn: those that turn less often are divided by `factor`."""
+    """yarn: dimensions that turn less often are divided by `factor`."""
     truncate: bool = True
     """yarn: whether the passage between begins and ends at a whole dimension."""
     scale: float = 1.0
     """yarn, longrope: of cosines and sines."""
     score_weight: float = 0.0
-    """yarn: by how much of the stretch scores of attention are scaled, in models that do it (`yarn_scale`)."""
+    """yarn: weight of the stretch in the scale of attention scores (`yarn_scale`); 0 = scores are not scaled."""
     short_factors: tuple[float, ...] = ()
-    """longrope: what each frequency is divided by for contexts within that of pre-training,"""
+    """longrope: divisor of each frequency for contexts up to the length of pre-training."""
     long_factors: tuple[float, ...] = ()
-    """and for longer ones."""
+    """longrope: divisor of each frequency for longer contexts."""
     sections: tuple[int, ...] = ()
-    """Dimension pairs that turn by a token's place in time, then those that do by its row, then by its column, of
-    models that see (multimodal rope, arXiv 2409.12191); empty = all turn by one place."""
+    """Vision models: numbers of dimension pairs that turn by time, by row and by column of a token (multimodal rope,
+    arXiv 2409.12191); empty = all pairs turn by one position."""
     is_long: bool = True
-    """longrope: which of the two it is. Keys stay in the cache while a sequence grows, so all have the same."""
+    """longrope: whether `long_factors` apply. Keys stay in the cache while a sequence grows, so all sequences use the
+    same factors."""
 
     def for_context(self, longest: int) -> "RopeConfig":
-        """Of an engine whose sequences have so many tokens at most."""
+        """The config for an engine with sequences of at most `longest` tokens."""
         return replace(self, is_long=longest > self.original_max_position_embeddings)
 
     def num_turned(self, head_dim: int) -> int:
@@ -76,7 +77,7 @@ class RopeConfig:
 
 
 def yarn_scale(factor: float, weight: float = 1.0) -> float:
-    """What cosines and sines are scaled by, as yarn has it."""
+    """Scale of cosines and sines in yarn."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
@@ -88,9 +89,9 @@ def parse_rope(
     names: Mapping[str, str] = {},
     turns_part: bool = False,
 ) -> RopeConfig:
-    """Newer checkpoints keep the base in `rope_parameters`, older ones beside `rope_scaling`. `kind_of_layer`: which of
-    several they may have is wanted. `names`: what the family calls kinds otherwise; `turns_part`: whether its heads may
-    be turned in part."""
+    """Newer checkpoints keep the base in `rope_parameters`, older checkpoints beside `rope_scaling`. `kind_of_layer`:
+    the section to read where kinds of layers have sections. `names`: other names of kinds in the family → our names.
+    `turns_part`: whether heads of the family may be turned in part."""
     scaling = fields.section("rope_parameters") or fields.section("rope_scaling") or JsonFields.empty(fields.path)
     if kind_of_layer is not None:
         scaling = scaling.section(kind_of_layer) or scaling

@@ -13,16 +13,16 @@ from fairlead_protocol.models.choices import DeviceKind, Quantization
 
 
 class WeightRole(StrEnum):
-    """What decides in which format a weight is stored and kept."""
+    """Role of a weight, which decides the formats in files and in memory."""
 
     LINEAR = "linear"
     """Quantised where anything is."""
     EXPERT = "expert"
     """The same, of an expert that tokens choose."""
     PRECISE = "precise"
-    """Kept as floats where others lose some: routers, towers, norms."""
+    """Always kept as floats: routers, towers, norms."""
     RESTORED = "restored"
-    """Stored as linear layers are, and kept as floats: what is multiplied in another way."""
+    """Stored like linear layers, and kept as floats, because the product has another form."""
     EMBEDDING = "embedding"
     HEAD = "head"
     """The output projection."""
@@ -30,7 +30,7 @@ class WeightRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WeightPart:
-    """`num` weights of one shape, [rows, columns] each; rows are outputs. What has no rows is a vector."""
+    """`num` weights of one shape, [rows, columns] each; rows are outputs. A vector has one column."""
 
     name: str
     """Of the layer, as checkpoints name it within its place."""
@@ -39,9 +39,9 @@ class WeightPart:
     columns: int
     role: WeightRole = WeightRole.LINEAR
     bias: int = 0
-    """Numbers that each has beside."""
+    """Elements of the bias of each weight."""
     projections: int = 1
-    """Products of one input that lie side by side in it: adapters have one each."""
+    """Products of one input that lie side by side in the weight; adapters have one weight for each product."""
 
     @property
     def weights(self) -> int:
@@ -96,19 +96,19 @@ class WeightLayout:
     group: int | None = None
     """Columns that share a scale; None = all."""
     block_rows: int = 1
-    """Rows that share a scale where it is stored; kept is one for each."""
+    """Rows that share a stored scale; in memory each row has a scale."""
     stored_bits: int = 8
     has_zeros: bool = False
-    """Whether a zero point is kept beside each scale,"""
+    """Whether memory holds a zero point beside each scale."""
     stores_zeros: bool = False
-    """and whether one is stored."""
+    """Whether files hold a zero point beside each scale."""
     scale_bytes: int = 2
-    """Of a scale where it is stored."""
+    """Bytes of a stored scale."""
     experts_only: bool = False
     is_stored: bool = False
-    """Whether the checkpoint has it; else weights are rounded as they are loaded."""
+    """Whether the checkpoint has this format; otherwise weights are rounded during loading."""
     has_name: bool = True
-    """Whether `engine.quantization` may name what is stored: not where layers differ, nor where it is kept as another
+    """Whether `engine.quantization` may name the stored format: not where layers differ, nor where memory holds another
     format."""
     ignored: tuple[str, ...] = ()
     """Parts of names of layers that keep their floats."""
@@ -173,7 +173,7 @@ def block_bytes(
     num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, number_bytes: int, *,
     has_scales: bool, has_values: bool,
 ) -> int:  # fmt: skip
-    """Of one block of `block_size` tokens, all layers together. `has_values`: whether values are stored beside keys;
-    those of latent attention are a part of keys. Layers that see a window have whole contexts, too."""
+    """Bytes of one block of `block_size` tokens, all layers together. `has_values`: whether values are stored beside
+    keys; in latent attention values are a part of keys. Layers with a window hold whole contexts, too."""
     per_head = head_dim * number_bytes + (BYTES_PER_SCALE if has_scales else 0)
     return (2 if has_values else 1) * num_layers * num_kv_heads * block_size * per_head

@@ -1,4 +1,4 @@
-"""One process of the tree as its owner sees it: it is asked, answers in turn, and is ended when it takes too long."""
+"""One process of the tree, seen by the owner: jobs go in, answers come in turn, and excesses end the process."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 120.0
 """By the clock on the wall; for a process that does nothing any more."""
 _READ_BYTES = 256 * 1024
 _MOST_READ_BYTES = 2**20
-"""At a time, where so much is known to come; and of a channel, where the system lets it grow."""
+"""Most bytes read at a time, where so many are announced; also the buffer of a channel, where the system allows."""
 
 
 class WorkerError(Exception):
@@ -27,7 +27,7 @@ class WorkerError(Exception):
 
 
 class WorkerExceeded(Exception):
-    """The program takes more than it may; the text says of what. Its process is gone, or will be."""
+    """The program exceeds a limit, named in the text. The process has ended or will end."""
 
 
 class WorkerTooSlow(WorkerExceeded):
@@ -35,7 +35,7 @@ class WorkerTooSlow(WorkerExceeded):
 
 
 class WorkerInterrupted(Exception):
-    """The process is gone, and it was not this job's fault."""
+    """The process has ended, through no fault of this job."""
 
 
 class _Asked(NamedTuple):
@@ -54,12 +54,12 @@ class Branch:
         self._frames = FrameReader()
         self._unsent = bytearray()
         self._num_sent = 0
-        """Bytes of those that are on their way already."""
+        """Bytes of `_unsent` that were sent already."""
         self._writes = False
-        """Whether it goes on when the channel has room."""
+        """Whether the loop waits for room in the channel."""
         self._asked: deque[_Asked] = deque()
         self._since: tuple[float, float] | None = None
-        """The process's own clock and that on the wall when the first of those was first seen at work."""
+        """CPU clock of the process and wall clock when the first job in `_asked` was first seen running."""
         self._timer: asyncio.TimerHandle | None = None
         self._pid_fd: int | None = None
         self.pid = 0
@@ -70,12 +70,12 @@ class Branch:
 
     @property
     def num_asked(self) -> int:
-        """Jobs that it has not answered yet."""
+        """Jobs without an answer."""
         return len(self._asked)
 
     def ask(self, kind: Kind, body: bytes, seconds: float) -> "asyncio.Future[bytes]":
-        """The answer to a job, or to LOAD, for which it may take so many seconds of a processor. Raises WorkerError,
-        WorkerExceeded, or WorkerInterrupted."""
+        """The answer to a job, or to LOAD, within `seconds` of a processor. Raises WorkerError, WorkerExceeded, or
+        WorkerInterrupted."""
         answer: asyncio.Future[bytes] = self._loop.create_future()
         if self.has_ended:
             answer.set_exception(WorkerInterrupted())
@@ -87,7 +87,7 @@ class Branch:
         return answer
 
     async def fork(self, limits: Limits, niceness: int = 0) -> "Branch":
-        """Another process, which has loaded what this one has. Raises WorkerInterrupted where this one is gone."""
+        """Another process with the same program loaded. Raises WorkerInterrupted where this process has ended."""
         ours, theirs = socket.socketpair()
         for channel in (ours, theirs):
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_READ_BYTES)
@@ -106,7 +106,7 @@ class Branch:
         return child
 
     def end(self, error: Exception | None = None) -> None:
-        """Kills the process. What it is at fails with `error`; what waits behind that was interrupted."""
+        """Kills the process. The job in progress fails with `error`; jobs behind fail with WorkerInterrupted."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -132,7 +132,7 @@ class Branch:
             error = None
 
     def _send(self, data: bytes, *, at_once: bool) -> None:
-        """What others are waited for before is sent with what else comes in this round of the loop."""
+        """Queues data. Behind other jobs, sends together with further data of this round of the loop."""
         if not self._unsent and not at_once:
             self._loop.call_soon(self._write)
         self._unsent += data

@@ -1,4 +1,4 @@
-"""How much one program may take: of processors, by its process's own clock, and of memory."""
+"""Limits of one program: seconds of processors, by the CPU clock of the process, and memory."""
 
 import resource
 import sys
@@ -13,35 +13,35 @@ _STEP = 16 * 2**20
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one program may take. Each limit grows with the bytes that it is given, as its work does."""
+    """Limits of one program. Each limit grows with the size of the input, as the work does."""
 
     slice_seconds: float = 0.05
-    """Of a processor, for a job that others wait behind; one that takes longer begins anew beside them."""
+    """Seconds of a processor for a job in the shared process; a longer job starts again in a process of its own."""
     slice_seconds_per_byte: float = 40e-9
     job_seconds: float = 0.5
     job_seconds_per_byte: float = 20e-6
     """Tokenising takes about one microsecond a byte."""
     slow_seconds: float = 0.1
     slow_seconds_per_byte: float = 4e-6
-    """A program whose last job beside others took more is slow: those share a part of the places."""
+    """A program whose last long job took more is slow; slow programs share a part of the places."""
     load_seconds: float = 5.0
     load_seconds_per_byte: float = 5e-6
     trial_seconds: float = 2.0
     trial_seconds_per_byte: float = 0.2e-6
-    """For loading a program that has a plain one, which is loaded instead where this is exceeded."""
+    """For loading a program with a plain alternative, which is loaded after an excess."""
     load_memory_per_byte: int = 24
-    """Public tokenizers take up to 24: a text of 33 MiB, as Gemma 3 has it, some 800 MiB while it is read."""
+    """Public tokenizers take up to 24: the 33 MiB of Gemma 3 take some 800 MiB during loading."""
     most_load_memory: int = 2**30
-    """Bytes that loading may take at most: a container has to hold one load beside all else."""
+    """Most bytes for loading: a container has to hold one load besides all other memory."""
     memory_bytes: int = 96 * 2**20
     """Beyond what the process has when it begins."""
     memory_per_byte: int = 256
     """Tokenising takes some two hundred."""
     most_bytes: int = 2**20
-    """For which there is so much memory; of what is more, a few times its size."""
+    """Input size up to which `memory_per_byte` applies; further bytes get four times their size."""
 
     def slice(self, num_bytes: int) -> float:
-        """For a job of this size that others wait behind."""
+        """Seconds for a job of this size in the shared process."""
         return self.slice_seconds + num_bytes * self.slice_seconds_per_byte
 
     def seconds(self, num_bytes: int) -> float:
@@ -49,7 +49,7 @@ class Limits(msgspec.Struct, frozen=True):
         return self.job_seconds + num_bytes * self.job_seconds_per_byte
 
     def is_slow(self, seconds: float, num_bytes: int) -> bool:
-        """Whether a job of this size took longer than those of sound programs do."""
+        """Whether a job of this size took longer than jobs of sound programs."""
         return seconds > self.slow_seconds + num_bytes * self.slow_seconds_per_byte
 
     def memory(self, num_bytes: int) -> int:
@@ -67,13 +67,13 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def cpu_seconds(pid: int) -> float:
-    """What this process has had of processors. Raises OSError where there is none. Where the system does not say, time
-    goes by instead."""
+    """Processor seconds of a process; wall-clock seconds where the system does not tell. Raises OSError without such a
+    process."""
     return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED) if sys.platform == "linux" else time.monotonic()
 
 
 class MemoryLimit:
-    """Of the process that makes it: what it may have of addresses beyond those it has by then."""
+    """Limit of address space of the current process, beyond the size at construction."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -81,7 +81,8 @@ class MemoryLimit:
         self._allowed = 0
 
     def allow(self, num_bytes: int) -> None:
-        """For a job of this size. Beyond it, Python raises MemoryError and Rust ends the process."""
+        """Sets the limit for a job of this size. Beyond the limit, Python raises MemoryError and Rust ends the
+        process."""
         wanted = self._limits.memory(num_bytes)
         wanted += -wanted % _STEP
         if wanted != self._allowed and self._base:

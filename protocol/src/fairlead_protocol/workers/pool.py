@@ -1,9 +1,9 @@
-"""All processes of one program: a stem that has loaded it, one for jobs that take a moment, and some for the others.
+"""All processes of one program: a stem that has loaded the program, a process for short jobs, and some for long jobs.
 
-Jobs that take a moment go through one process, which remembers what it did. A job that takes longer than a slice ends
-that process, which is replaced at once, and begins anew in a process of its own, so that nobody waits behind it. A
-program whose jobs take longer than those of sound programs gets fewer places for that, and a lower priority; one that
-takes more than it may again and again is given up for a while.
+Short jobs go through one process, which keeps its caches. A job that takes longer than a slice ends this process, which
+is replaced at once, and starts again in a process of its own, so that no job waits behind a long job. A program whose
+jobs take longer than jobs of sound programs gets fewer places and a lower priority; a program that exceeds its limits
+repeatedly is given up for a while.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from fairlead_protocol.workers.root import WorkerRoot
 logger = logging.getLogger(__name__)
 
 LARGE_BYTES = 256 * 1024
-"""Jobs of this size are done one by one: they take about a second."""
+"""Jobs from this size on run one by one: each takes about a second."""
 _NUM_BESIDE = 2
 """Processes for jobs that take longer than a slice and are smaller."""
 _NICENESS = 5
-"""Of those: whoever is quick goes first."""
+"""Of processes for long jobs: short jobs go first."""
 _MOST_INTERRUPTIONS = 8
 MOST_EXCESSES = 3
 _EXCESS_SECONDS = 300.0
-"""After which one of those is forgiven."""
+"""After which an excess counts no more."""
 PAUSE_SECONDS = 60.0
 """For which a program is given up; twice as long each time."""
 _MOST_PAUSE_SECONDS = 3600.0
@@ -39,11 +39,11 @@ class GivenUp(Exception):
 
 
 class WorkersClosed(GivenUp):
-    """Nor any more: its owner ends."""
+    """The owner of the program ends."""
 
 
 class Workers:
-    """Those of one program. Close them when done."""
+    """The processes of one program. Close when done."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Workers:
         gives_up: bool = True,
         patience: float | None = None,
     ) -> None:
-        """`name`: for people. `program`: what makes it of `payload`, as `module:name` (`process.Program`).
-        `plain_program`: another for the same jobs, which is loaded where that one takes more than it may. `num_bytes`:
-        of the files that it reads when it is loaded. `gives_up`: whether the program gets fewer places when its jobs
-        take long, and is given up when it exceeds its limits again and again. `patience`: for how many seconds a job
-        that takes long waits for other programs' to end, before it counts as interrupted; None = any."""
+        """`name`: for people. `program`: the `process.Program` that loads `payload`, as `module:name`.
+        `plain_program`: an alternative for the same jobs, loaded where `program` exceeds its limits. `num_bytes`: of
+        the files read while loading. `gives_up`: whether the program gets fewer places when jobs take long, and is
+        given up after repeated excesses. `patience`: seconds that a long job waits for a place before the job counts
+        as interrupted; None = no limit."""
         self.name = name
         self._root = root
         self._load = msgspec.msgpack.encode(Load(program, payload))
@@ -82,7 +82,7 @@ class Workers:
         self._beside = asyncio.Semaphore(_NUM_BESIDE)
         self._large = asyncio.Semaphore(1)
         self._excesses: list[float] = []
-        """When it took more than it may."""
+        """Times of recent excesses of a limit."""
         self._pause_seconds = PAUSE_SECONDS
         self._paused_until = 0.0
         self._problem = ""
@@ -90,11 +90,11 @@ class Workers:
 
     @property
     def problem(self) -> str | None:
-        """Why it is not run now; None while it is."""
+        """Why the program is given up at present; None = the program runs."""
         return self._problem if self._loop.time() < self._paused_until else None
 
     async def load(self) -> bytes:
-        """What the program tells of itself. Raises WorkerError, WorkerExceeded, or WorkerInterrupted."""
+        """Loads the program; returns its description. Raises WorkerError, WorkerExceeded, or WorkerInterrupted."""
         num_bytes = self._num_bytes + len(self._load)
         async with self._root.loading:
             try:
@@ -119,13 +119,13 @@ class Workers:
         return told
 
     async def loaded(self) -> None:
-        """Returns when it can be asked: it is loaded where it is not, or not any more. Raises GivenUp, and the same."""
+        """Returns when the program can be asked, loading it if necessary. Raises GivenUp, and the errors of `load`."""
         self._check()
         if self._stem is None or self._stem.has_ended:
             await asyncio.shield(self._loaded_soon())
 
     async def ask(self, job: bytes) -> bytes:
-        """The answer to a job that is hoped to take a moment, from a process of its own where it takes longer. Raises
+        """The answer to a job that is probably short; a job that turns out long gets a process of its own. Raises
         GivenUp, WorkerError, WorkerExceeded, or, where no process is up, WorkerInterrupted."""
         try:
             return await self.ask_briefly(job)
@@ -133,8 +133,8 @@ class Workers:
             return await self.ask_beside(job)
 
     async def ask_briefly(self, job: bytes, seconds: float | None = None) -> bytes:
-        """The answer to a job that others wait behind. Raises the same: WorkerExceeded where it takes more than so many
-        seconds of a processor. None = a slice."""
+        """The answer to a job in the process for short jobs. `seconds`: of a processor, None = a slice; a longer job
+        raises WorkerExceeded. Other errors are those of `ask`."""
         self._check()
         seconds = self._limits.slice(len(job)) if seconds is None else seconds
         for _ in range(_MOST_INTERRUPTIONS):
@@ -149,9 +149,8 @@ class Workers:
         raise WorkerInterrupted
 
     async def ask_beside(self, job: bytes, num_bytes: int = 0, seconds: float | None = None) -> bytes:
-        """The answer to one that takes longer, from a process of its own. `num_bytes`: what it is made of, if that is
-        more than it says itself. `seconds`: of a processor, that it may take; None = as its limits have it. Raises the
-        same."""
+        """The answer to a long job, from a process of its own. `num_bytes`: size of the input, if larger than the job.
+        `seconds`: of a processor; None = by the limits. Raises the errors of `ask`."""
         num_bytes = max(num_bytes, len(job))
         seconds = self._limits.seconds(num_bytes) if seconds is None else seconds
         async with (
@@ -174,7 +173,7 @@ class Workers:
                 branch.end()
 
     def close(self) -> None:
-        """Ends all of its processes; it is asked no more."""
+        """Ends all processes of the program; further jobs are refused."""
         self._is_closed = True
         for task in (self._starting, self._loading):
             if task is not None:
@@ -203,7 +202,7 @@ class Workers:
             self._pause_seconds = min(2 * self._pause_seconds, _MOST_PAUSE_SECONDS)
 
     def _stem_now(self) -> Branch:
-        """Where it is gone, another is loaded, for which nobody waits."""
+        """The stem. Where it has ended, starts loading another and raises WorkerInterrupted."""
         if self._stem is None or self._stem.has_ended:
             self._loaded_soon()
             raise WorkerInterrupted

@@ -28,7 +28,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def be_killed_with(parent_pid: int) -> None:
-    """Has Linux kill this process when its parent is gone; elsewhere the end of its input has to do."""
+    """Makes Linux kill this process when the parent ends; elsewhere the process ends with its input."""
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent_pid:  # it died before that call
@@ -84,7 +84,7 @@ def framed(kind: Kind, body: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Takes bytes as they come, and copies those of a large frame once."""
+    """Reassembles frames from chunks; copies the bytes of a large frame once."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -93,9 +93,9 @@ class FrameReader:
         self._pieces: list[bytes] = []
         """Of the body of a frame of that kind."""
         self.num_missing = 0
-        """Bytes of it; 0 = none has begun."""
+        """Missing bytes of the current body; 0 = no body has begun."""
         self.num_awaited = 0
-        """Bytes of it when it is whole."""
+        """Size of the current body when complete."""
 
     def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
         """The frames that are whole now."""
@@ -125,17 +125,17 @@ class FrameReader:
 
 _READ_BYTES = 64 * 1024
 _MOST_READ_BYTES = 2**20
-"""At a time, where so much is known to come."""
+"""Most bytes read at a time, where so many are announced."""
 _MOST_SAID = 1000
-"""Characters of an error that are told: it may quote all that the program is made of, and goes into logs, into every
-line of a gateway's signals and into a condition."""
+"""Most characters of an error: an error may quote the whole program, and goes into logs, signals of gateways and
+conditions."""
 _SOON_SECONDS = 0.001
-"""For which an answer may wait for the next."""
+"""Time that an answer may wait for the next, to be sent together."""
 
 Handler = Callable[[bytes, bool], bytes]
-"""Does a job. Told whether it may take long, as nobody waits behind it."""
+"""Does a job; the second argument: whether the job may take long because no other job waits behind."""
 Program = Callable[[bytes], tuple[bytes, Handler]]
-"""Made of bytes, it tells something of itself and does jobs."""
+"""Loads bytes; returns a description of itself, and a handler of jobs."""
 
 
 class Load(msgspec.Struct, array_like=True):
@@ -150,7 +150,7 @@ class Fork(msgspec.Struct, array_like=True):
     """The body of a FORK."""
 
     limits: Limits | None
-    """None = this one runs nothing that needs them."""
+    """None = the process runs no program."""
     niceness: int = 0
 
 
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def _serve(channel: socket.socket, order: Fork, handler: Handler | None) -> None:
-    """Until the channel's other end is closed. Answers go out when nothing more is to be done at once, or soon."""
+    """Serves until the other end of the channel is closed. Sends answers when no further job is at hand, or soon."""
     channel.sendall(framed(Kind.BORN, os.getpid().to_bytes(4, "little")))
     memory = None if order.limits is None else MemoryLimit(order.limits)
     frames, unsent, since = FrameReader(), bytearray(), 0.0

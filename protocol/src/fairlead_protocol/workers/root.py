@@ -1,4 +1,4 @@
-"""The first process of the tree, which runs nothing of any program: all others are forked from it, or from those."""
+"""The first process of the tree, which runs no program: all other processes descend from it by fork."""
 
 import asyncio
 import os
@@ -13,27 +13,27 @@ from fairlead_protocol.workers.limits import Limits
 
 _MOST_BESIDE = 4
 _MOST_SLOW = 2
-"""Of the places for jobs that take long, for programs that are slow. Sound ones have the others to themselves."""
+"""Places for long jobs of slow programs. Sound programs have the remaining places to themselves."""
 _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "RAYON_NUM_THREADS": "1",
     "FASTOKENS_BPE_THREADS": "1",
     "RUST_BACKTRACE": "0",
 }
-"""What libraries of programs read. Threads do not survive a fork. Rust locks itself up where there is no memory for the
-backtrace of that very error."""
+"""Settings of libraries in programs. Threads do not survive a fork, and Rust deadlocks where memory runs out during the
+backtrace of a memory error."""
 _MOST_LOADING = 1
-"""Of all programs together, at a time: each takes a processor for some seconds and several times the memory of what it
-is made of, if it is made so."""
+"""Programs loading at a time: a load may take a processor for some seconds and several times the size of the input in
+memory."""
 _COMMAND = (sys.executable, "-P", "-m", "fairlead_protocol.workers.process")
 
 
 class WorkerRoot:
-    """Starts when it is first needed. Its thread must live as long as it does, or Linux ends it. Close it when done."""
+    """Starts on first use. The thread that starts it must outlive it, or Linux ends the process. Close when done."""
 
     def __init__(self, modules: Sequence[str], most_beside: int = _MOST_BESIDE) -> None:
-        """`modules`: those that programs are in; they are imported once, for all of them. `most_beside`: jobs of all
-        programs together that take long at a time: each may take all the memory of its limits."""
+        """`modules`: modules of programs, imported once for all. `most_beside`: long jobs of all programs at a time;
+        each may take all the memory of its limits."""
         self._modules = modules
         self._process: subprocess.Popen[bytes] | None = None
         self._branch: Branch | None = None
@@ -42,12 +42,12 @@ class WorkerRoot:
         self.loading = asyncio.Semaphore(_MOST_LOADING)
 
     async def fork(self, limits: Limits) -> Branch:
-        """A process for one program. Raises WorkerInterrupted where that could not be had."""
+        """A process for one program. Raises WorkerInterrupted where none could be forked."""
         return await self.start().fork(limits)
 
     @asynccontextmanager
     async def place(self, *, is_slow: bool, patience: float | None) -> AsyncIterator[None]:
-        """For a job that takes long. Raises WorkerInterrupted where none is free within `patience` seconds; None = it
+        """A place for a long job. Raises WorkerInterrupted where no place is free within `patience` seconds; None =
         waits."""
         async with AsyncExitStack() as held:
             try:
@@ -60,7 +60,7 @@ class WorkerRoot:
             yield
 
     def start(self) -> Branch:
-        """Before a process is wanted, as it takes some tenths of a second to import what programs need."""
+        """Starts the root, best before first use: importing the modules takes some tenths of a second."""
         if self._branch is None or self._branch.has_ended:
             self.close()
             ours, theirs = socket.socketpair()
@@ -74,7 +74,7 @@ class WorkerRoot:
         return self._branch
 
     def close(self) -> None:
-        """Ends it, and all that were forked from it."""
+        """Ends the root and all descendants."""
         branch, process = self._branch, self._process
         self._branch = self._process = None
         if branch is not None:
