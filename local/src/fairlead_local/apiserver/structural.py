@@ -1,8 +1,8 @@
 """Structural OpenAPI schemas, as CustomResourceDefinitions carry them: validate, prune, default (rules: `cel`).
 
-Who calls it: `admission`, for every object. Nothing here knows an LLMDeployment. Messages are worded as Kubernetes
-words them. What an update leaves alone is not held against it, however strict the definition has become since
-(Kubernetes' ratcheting, KEP-4008, from version 1.33 on).
+Who calls it: `admission`, for every object. Nothing here knows an LLMDeployment. Messages are worded as in Kubernetes.
+Violations in unchanged parts of an update are tolerated, however strict the definition has become since (ratcheting of
+Kubernetes, KEP-4008, from version 1.33 on).
 """
 
 import json
@@ -21,7 +21,7 @@ from fairlead.api.schema import is_whole, join
 Schema = Mapping[str, Any]
 
 IMPLICIT_FIELDS = ("apiVersion", "kind", "metadata")
-"""Fields of the root object that every resource has, whether the schema says so or not."""
+"""Fields of the root object that every resource has, in the schema or not."""
 KEEP_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
@@ -30,7 +30,7 @@ LIST_KEYS = "x-kubernetes-list-map-keys"
 
 
 class ViolationKind(StrEnum):
-    """What is wrong, with the words Kubernetes uses for `details.causes[].reason`."""
+    """Kind of a violation, as in `details.causes[].reason` of Kubernetes."""
 
     REQUIRED = "FieldValueRequired"
     INVALID = "FieldValueInvalid"
@@ -50,7 +50,7 @@ BLOCKING = frozenset(
         ViolationKind.TOO_MANY,
     )
 )
-"""What makes a value unfit for rules: those count on its types, and their cost on its size."""
+"""Violations after which no rules are checked: rules rely on types, and their cost on sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +63,23 @@ class Violation:
     message: str
     """What is wrong, after `path: `."""
     rule_message: str = ""
-    """The sentence of the rule that is broken, by itself; empty where it is no rule."""
+    """The message of the broken rule alone; empty for other violations."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
 
 
 def field_schema(schema: Schema, name: str) -> Schema | None:
-    """The schema of a field of an object; None where it says nothing about the field."""
+    """The schema of a field of an object; None = the field is unknown."""
     found = (schema.get("properties") or {}).get(name, schema.get("additionalProperties"))
     return found if isinstance(found, Mapping) else None
 
 
 def validate(schema: Schema, value: Any, path: str = "", *, old: Any = None) -> list[Violation]:
-    """Everything in `value` that breaks types, limits, patterns or required fields; no rules (see `cel.check_rules`).
+    """Every violation of types, limits, patterns or required fields in `value`; no rules (see `cel.check_rules`).
 
-    `old`: the value before an update. What is wrong below a field that the update leaves alone is tolerated; so are
-    items that are there twice, where any were before.
+    `old`: the value before an update. Violations below unchanged fields are tolerated; duplicate items are tolerated
+    where `old` has any.
     """
     found = list(_violations(schema, value, old, path))
     if old is None or not any(each.kind is ViolationKind.DUPLICATE for each in found):
@@ -89,15 +89,15 @@ def validate(schema: Schema, value: Any, path: str = "", *, old: Any = None) -> 
 
 
 def prune(schema: Schema, value: Any, path: str = "", *, root: bool = False) -> tuple[Any, list[str]]:
-    """`value` without the fields that the schema does not know, and their paths. With `root`, the fields of every
-    object stay."""
+    """`value` without fields unknown to the schema, and the paths of the removed fields. With `root`, the fields of
+    every object stay."""
     unknown: list[str] = []
     return _pruned(schema, value, path, root or bool(schema.get(EMBEDDED)), unknown), unknown
 
 
 def prune_nulls(schema: Schema, value: Any) -> Any:
-    """`value` without the fields that are null and may not be, in depth: such a field counts as absent. Those that have
-    a default stay, for `apply_defaults`; so do items of lists."""
+    """`value` without null fields that are not nullable, in depth: null means absent. Fields with a default stay, for
+    `apply_defaults`; so do items of lists."""
     if isinstance(value, Mapping):
         kept = {}
         for name, item in value.items():
@@ -112,7 +112,7 @@ def prune_nulls(schema: Schema, value: Any) -> Any:
 
 
 def apply_defaults(schema: Schema, value: Any) -> Any:
-    """`value` with the schema's defaults in the place of absent fields, in depth. `value` itself is not changed."""
+    """A copy of `value` with the defaults of the schema for absent fields, in depth."""
     if isinstance(value, Mapping):
         filled = dict(value)
         for name, child in (schema.get("properties") or {}).items():
@@ -182,7 +182,7 @@ def _list_violations(schema: Schema, value: list[Any], old: Any, path: str) -> I
 
 
 def _duplicates(schema: Schema, value: list[Any], path: str) -> Iterator[Violation]:
-    """One for each value that is there more than once, at its second place."""
+    """A violation for each duplicate value, at the second place."""
     keys = value
     if schema[LIST_TYPE] == "map":
         if not all(item is None or isinstance(item, Mapping) for item in value):
@@ -270,7 +270,7 @@ _DATE_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\
 
 
 def _is_date_time(text: str) -> bool:
-    """Whether it is a moment as RFC 3339 writes it."""
+    """Whether the text is a time as in RFC 3339."""
     found = _DATE_TIME.fullmatch(text)
     if found is None:
         return False
@@ -285,8 +285,8 @@ def _is_date_time(text: str) -> bool:
 
 
 def old_items(schema: Mapping[str, Any], value: list[Any], old: Any) -> list[Any]:
-    """For each item of `value` the one that it was in `old`; None = there was none, or nobody can tell. Lists with keys
-    correlate by them, all others only as a whole."""
+    """For each item of `value`, the same item in `old`; None = no such item, or unknown. Only lists with keys correlate
+    items."""
     names = schema.get(LIST_KEYS) or []
     if schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
         return [None] * len(value)
@@ -294,7 +294,7 @@ def old_items(schema: Mapping[str, Any], value: list[Any], old: Any) -> list[Any
 
 
 def is_unchanged(schema: Mapping[str, Any], value: Any, old: Any) -> bool:
-    """Whether the value is what it was; the order of a list with keys does not count."""
+    """Whether both values are equal; the order of a list with keys does not count."""
     if isinstance(value, Mapping) and isinstance(old, Mapping):
         return value.keys() == old.keys() and all(
             is_unchanged(field_schema(schema, name) or {}, item, old[name]) for name, item in value.items()

@@ -1,6 +1,7 @@
-"""The demo's load: clients that ask again when they are answered, so that the load is as fast as the machine is at each
-moment. How many they are and how much they ask for is what the autoscaler's own rule makes of the engines' newest word:
-the rule is called here with what gateways would count, and nothing of it is repeated.
+"""The load of the demo: clients that ask again after each answer, so that the load follows the speed of the machine.
+
+The rule of the autoscaler decides how many clients ask, and for how much: this module calls the rule with the counts
+that gateways would report for the newest loads of the engines.
 """
 
 import math
@@ -24,17 +25,17 @@ from fairlead.routing.predictor import step_seconds
 from fairlead_protocol.messages import StepCost
 
 ANSWER_TOKENS = 256
-"""Of the answers that are too many for one replica; few clients ask for as long ones as one replica takes easily."""
+"""Length of answers under high load; few clients ask for shorter answers, which one replica serves easily."""
 SHORTEST_ANSWER_TOKENS = 8
 SPARE_CLIENTS = 2
-"""More than the rule asks for: a client that has just been answered does not wait."""
+"""Clients added to the number that the rule asks for: a client that was just answered is not waiting."""
 MOST_WAITING = 64
-"""More clients than slots need not be tried: the rule is as it is."""
+"""Most clients beyond the slots of a replica to try."""
 RESERVE = 1.5
-"""So much dearer may steps become, and few requests are still few."""
+"""Factor by which steps may get dearer while the low load stays low."""
 LONGEST_PAUSE_SECONDS = 5.0
 SILENCE_SHARE = 1 / 3
-"""Of the time after which the last replica would go, too: so long, at most, nobody asks."""
+"""Longest pause between requests, as a share of the idle time after which the last replica goes."""
 _MODEL = "a/model"
 
 
@@ -46,15 +47,15 @@ class Crowd:
     output_tokens: int = ANSWER_TOKENS
     """Of each answer."""
     every_seconds: float = 0.0
-    """Each asks again when it was answered, and no sooner than so long after it asked."""
+    """Least time between two requests of a client, which asks again after the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """What replicas take, as they said last, and the mean sizes of a prompt."""
+    """Newest loads of replicas, and the mean sizes of a prompt."""
 
     loads: Sequence[ReplicaSignals]
-    """Of ready replicas that have learnt what their steps cost; at least one."""
+    """Loads of ready replicas with a known step cost; at least one."""
     prompt_tokens: float
     uncached_tokens: float
 
@@ -67,12 +68,12 @@ class Speed:
         return capacity
 
     def dearer(self, by: float) -> "Speed":
-        """With steps that cost so many times as much."""
+        """A copy with steps that cost `by` times as much."""
         loads = [msgspec.structs.replace(load, step_cost=_times(load.step_cost, by)) for load in self.loads]
         return replace(self, loads=loads)
 
     def seconds(self, running: float, output_tokens: int = ANSWER_TOKENS) -> float:
-        """For how long a request holds its slot where so many run on a replica."""
+        """Seconds that a request holds a slot while `running` requests run on a replica."""
         capacity = self.capacity
         assert capacity.step_cost is not None
         demand = Demand(
@@ -100,7 +101,7 @@ def _times(cost: StepCost, by: float) -> StepCost:
 
 
 def wanted(crowd: Crowd, speed: Speed, spec: Autoscaling, *, ready: int) -> int:
-    """Replicas that the autoscaler wants by itself, where so many are ready and this crowd was there for a minute."""
+    """Replicas that the autoscaler wants after a minute of this crowd on `ready` replicas."""
     slots = ready * speed.capacity.max_num_seqs
     running = min(crowd.clients, slots)
     answered = speed.seconds(running / ready, crowd.output_tokens) * crowd.clients / running
@@ -118,7 +119,7 @@ def wanted(crowd: Crowd, speed: Speed, spec: Autoscaling, *, ready: int) -> int:
 
 
 def _counted(number: int, crowd: Crowd, speed: Speed, *, waiting: int, running: int, ready: int) -> ModelSignals:
-    """What a gateway says after so many requests. The replicas are as fast as they said, and else idle."""
+    """Signals of a gateway after `number` requests, with replicas of the known speed and otherwise idle."""
     sizes = ModelSignals().uncached_per_request
     count_tokens(sizes, round(speed.uncached_tokens))
     return ModelSignals(
@@ -144,7 +145,7 @@ def _idle(load: ReplicaSignals) -> ReplicaSignals:
 
 
 def many(speed: Speed, spec: Autoscaling) -> Crowd:
-    """So many clients that one replica is too few, and no more than that needs: two at least have each slot wanted."""
+    """The fewest clients for which one replica does not suffice, at least two per slot."""
     slots = speed.capacity.max_num_seqs
     numbers = range(slots + 1, slots + MOST_WAITING)
     enough = bisect_left(numbers, True, key=lambda clients: wanted(Crowd(clients=clients), speed, spec, ready=1) > 1)
@@ -152,8 +153,7 @@ def many(speed: Speed, spec: Autoscaling) -> Crowd:
 
 
 def few(speed: Speed, spec: Autoscaling) -> Crowd:
-    """One client that now and then asks, often enough that the last replica stays, for answers that leave one replica
-    plenty of room."""
+    """One client that asks often enough to keep the last replica, for answers that leave one replica plenty of room."""
     silence = scale_to_zero_after(spec)
     pause = LONGEST_PAUSE_SECONDS if silence is None else min(LONGEST_PAUSE_SECONDS, SILENCE_SHARE * silence)
     crowd, dear = Crowd(clients=1, every_seconds=pause), speed.dearer(RESERVE)
@@ -166,14 +166,14 @@ class AdjustableLoad:
     """A closed loop whose `crowd` may be changed while it runs."""
 
     def __init__(self, generator: LoadGenerator, conversations: Iterator[Conversation], crowd: Crowd) -> None:
-        """`crowd`: to begin with. It says how long answers are, whatever the conversations say."""
+        """`crowd`: the first crowd. Its length of answers overrides the conversations."""
         self._generator = generator
         self._conversations = conversations
         self.crowd = crowd
 
     @property
     def samples(self) -> list[LoadSample]:
-        """Of every request so far."""
+        """Samples of every request so far."""
         return self._generator.samples
 
     @property
@@ -183,7 +183,7 @@ class AdjustableLoad:
 
     @property
     def seconds(self) -> float:
-        """Since it began; to its end, once it has ended."""
+        """Seconds from the start until now, or until the end."""
         return self._generator.seconds
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
-"""The part of the demo with the load: ScalingStory's steps, in the order in which `Demo.play` takes them.
+"""The part of the demo with the load: steps of ScalingStory, in the order of `Demo.play`.
 
-1 → 2 or more → 1 → 0: each step changes the load and waits until the fleet has followed. What is seen meanwhile is
-recorded for the table and the plot.
+1 → 2 or more → 1 → 0: each step changes the load and waits until the fleet has followed. Observations are recorded for
+the table and the plot.
 """
 
 import asyncio
@@ -35,21 +35,20 @@ from fairlead_local.demo.recorder import QUIET_SECONDS, FleetRecorder, Patience,
 from fairlead_local.demo.summary import RunFigures
 
 HOLD_ROUNDS = 3
-"""Answers per client for which the high load stays as it is once the replicas that were added have worked off what
-waited."""
+"""Answers per client under constant high load, after the added replicas have worked off the queue."""
 GOVERN_SECONDS = 2.0
-"""How often it is looked whether the load is what it should be."""
+"""Interval at which the load is adjusted."""
 SHAPE = WorkloadShape(num_prefixes=4, prefix_tokens=400, output_tokens=ANSWER_TOKENS, ignore_eos=True)
 """Long shared prefixes and long answers: decode holds slots and costs little else."""
 CALIBRATION_ROUNDS = 3
-"""Requests per slot that the engine learns its step costs from before they are read."""
+"""Requests per slot from which the engine learns step costs before they are read."""
 PATH_METRICS = "/metrics"
 TTFT_ERROR = "fairlead_gateway_ttft_prediction_error_ratio"
 _METRICS_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
 
 class StepFailed(Exception):
-    """A step did not hold; the text says what was seen instead."""
+    """A step did not hold; the text tells the observation."""
 
 
 class ScalingStory:
@@ -76,17 +75,17 @@ class ScalingStory:
         self._prompt_tokens = self._uncached_tokens = 0.0
         """Of a request's prompt, as measured."""
         self._loads: list[ReplicaSignals] = []
-        """The last word of replicas that know what their steps cost."""
+        """Last loads of replicas with a known step cost."""
         self._fewest = 0
-        """Clients that were ever too many by the rule: a replica that has just started may take its steps for
-        cheaper than they are, and the rule asks for more for a moment."""
+        """Lowest number of clients that the rule called too many. A replica that just started may underestimate its
+        steps, and the rule then asks for more clients for a moment."""
         self._spare, self._round_ends = 0, 0
-        """Clients beyond the rule, and with how many answers there will be one more."""
+        """Clients beyond the rule, and the number of answers at which one more is added."""
         self._load: AdjustableLoad | None = None
         self._loading: asyncio.Task[None] | None = None
         self._load_began = 0.0
         self._steady = (0.0, 0.0)
-        """From when until when the high load was steady, in seconds since the load began."""
+        """Begin and end of the steady high load, in seconds since the load began."""
         self._ttft_errors = Buckets((), ())
 
     async def __aenter__(self) -> Self:
@@ -117,7 +116,8 @@ class ScalingStory:
         return self._count(ReplicaStage.READY)
 
     async def measure(self) -> str:
-        """A little load of the same kind, from which the engine learns; then its step costs, and what follows."""
+        """A little load of the same kind, from which the engine learns; then the step costs, and the number of clients
+        for the high load."""
         model = await self._until(
             "a first word on the replica", lambda model: any(each.load for each in model.replicas)
         )
@@ -148,7 +148,7 @@ class ScalingStory:
         return f"{model.num(ReplicaStage.READY)} replicas after {load.seconds:.0f} s; {model.sentence}"
 
     async def hold(self) -> str:
-        """The same load for a while: what more replicas make of it."""
+        """The same load for a while, on more replicas."""
         load = self._load
         assert load is not None
         clients = self._fewest
@@ -178,7 +178,7 @@ class ScalingStory:
         return model.sentence
 
     async def all_answered(self) -> str:
-        """Ends the load and looks at every request of it."""
+        """Ends the load and checks every request."""
         assert self._load is not None and self._loading is not None
         self._load.end()
         await self._loading
@@ -194,7 +194,7 @@ class ScalingStory:
         return (await self._until("no replica to be left", lambda model: _is_exactly(model, 0))).sentence
 
     def figures(self) -> RunFigures | None:
-        """What came of the load so far; None where it did not begin."""
+        """Figures of the load so far; None before the load began."""
         if self._load is None:
             return None
         began, ended = self._steady
@@ -204,13 +204,13 @@ class ScalingStory:
         return RunFigures(whole, report(steady, ended - began), self._ttft_errors, moments)
 
     async def _govern(self, load: AdjustableLoad, rule: Callable[[Crowd], Crowd]) -> None:
-        """Keeps the load what it should be at the speed that the engines have by now."""
+        """Adjusts the load to the present speed of the engines."""
         while True:
             await asyncio.sleep(GOVERN_SECONDS)
             load.crowd = rule(load.crowd)
 
     def _still_many(self, crowd: Crowd) -> Crowd:
-        """As many as the rule asks for by now, and one more for each round of answers that has changed nothing."""
+        """The crowd that the rule asks for now, plus one client for each round of answers without effect."""
         assert self._load is not None
         asked = many(self._speed(), self._spec)
         self._fewest = min(self._fewest, asked.clients)
@@ -219,7 +219,7 @@ class ScalingStory:
         return replace(asked, clients=asked.clients + self._spare)
 
     def _speed(self) -> Speed:
-        """By what the ready replicas said last; where none has a fresh word, by what they said before."""
+        """Speed by the newest loads of ready replicas, or by earlier loads where no replica reports."""
         model = self._recorder.model
         self._loads = _learnt(model) if model is not None and _learnt(model) else self._loads
         return Speed(loads=self._loads, prompt_tokens=self._prompt_tokens, uncached_tokens=self._uncached_tokens)
@@ -233,7 +233,7 @@ class ScalingStory:
             raise StepFailed(f"the gateways' metrics cannot be read: {error}") from error
 
     async def _until(self, what: str, holds: Callable[[ModelView], bool]) -> ModelView:
-        """Looks until it is so. Raises StepFailed when nothing moves any more."""
+        """Looks until `holds`. Raises StepFailed when nothing moves any more."""
         clock = asyncio.get_running_loop().time
         patience = Patience(clock())
         while True:
@@ -260,33 +260,33 @@ class ScalingStory:
 
 
 def _is_exactly(model: ModelView, number: int) -> bool:
-    """Whether so many replicas are ready, and no other pod is coming or going."""
+    """Whether exactly `number` replicas are ready, and no pod is starting or draining."""
     return model.num(ReplicaStage.READY) == number and len(model.replicas) == number
 
 
 def _is_worked_off(model: ModelView, clients: int) -> bool:
-    """Whether no more wait than so many clients have no slot for."""
+    """Whether the queue is no longer than the number of clients without a slot."""
     slots = sum(load.max_num_seqs for load in _learnt(model))
     return model.waiting is not None and model.waiting <= max(0, clients - slots)
 
 
 def _learnt(model: ModelView) -> list[ReplicaSignals]:
-    """What the ready replicas said last, of those that know what their steps cost."""
+    """Newest loads of ready replicas with a known step cost."""
     loads = (replica.load for replica in model.replicas if replica.stage is ReplicaStage.READY)
     return [load for load in loads if load is not None and load.step_cost.is_known]
 
 
 def _moving(model: ModelView | None) -> Hashable:
-    """What changes where something is on its way."""
+    """A value that changes while the fleet makes progress."""
     if model is None:
         return None
     return model.desired, model.progress, tuple((replica.name, replica.stage) for replica in model.replicas)
 
 
 async def read_ttft_errors(urls: list[str], model: str) -> Buckets:
-    """How well gateways foresaw times to first token of `namespace/name`, all together, as they measured it themselves:
-    from arrival, without the network, which is in what a client measures. `urls`: of their metrics. Raises
-    ClientError or TimeoutError."""
+    """Prediction errors of times to first token of `namespace/name` in all gateways together. Gateways measure from
+    arrival, without the network, which clients include. `urls`: of metrics of gateways. Raises ClientError or
+    TimeoutError."""
     found = Buckets((), ())
     async with aiohttp.ClientSession(timeout=_METRICS_TIMEOUT) as session:
         for url in urls:
@@ -297,7 +297,7 @@ async def read_ttft_errors(urls: list[str], model: str) -> Buckets:
 
 
 def ttft_errors(text: str, model: str) -> Buckets:
-    """Relative errors |predicted - actual| / actual, counted since the gateway's start; none where it has none."""
+    """Relative errors |predicted - actual| / actual since the start of the gateway; empty without predictions."""
     cumulative = {
         float(sample.labels["le"]): sample.value
         for family in text_string_to_metric_families(text)

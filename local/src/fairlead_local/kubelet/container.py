@@ -1,7 +1,7 @@
 """The life of one container: created, started, probed, restarted with back-off, stopped.
 
-`ContainerRunner.run` is the story. It never writes to the API: it keeps a `ContainerRecord` and tells its pod when that
-changed.
+`ContainerRunner.run` is the story. The runner never writes to the API: it keeps a `ContainerRecord` and reports changes
+to the pod.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Prepared:
 
 _POLL_SECONDS = 0.05
 _LEAST_GRACE_SECONDS = 2.0
-"""What a sidecar gets to end whose turn came late, or not at all: as much as from the kubelet."""
+"""Least grace period of a sidecar whose turn came late, or never; as in Kubernetes."""
 
 Prepare = Callable[[int], Prepared]
 """Restart count → what to run; raises ImageNotFound, CommandRefused, ConfigError, ProbeRefused."""
@@ -53,14 +53,13 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
 
 
 class ContainerRole(StrEnum):
-    """What a container is to its pod."""
+    """Role of a container in the pod."""
 
     MAIN = "main"
     INIT = "init"
-    """Has to end well once, before the pod's other containers begin."""
+    """Has to end with success before the next containers begin."""
     SIDECAR = "sidecar"
-    """An init container that is always started again: what comes after it begins once it has started, and it is asked
-    to end when its turn has come."""
+    """An init container that is always restarted: later containers begin once it has started, and end before it."""
 
     @classmethod
     def of(cls, spec: Json, *, is_init: bool) -> "ContainerRole":
@@ -89,7 +88,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerContext:
-    """What a runner is given by its pod."""
+    """Arguments of a runner, given by the pod."""
 
     pod: Json
     spec: Json
@@ -122,7 +121,7 @@ class ContainerRunner:
         self.previous_log: Path | None = None
 
     async def run(self) -> None:
-        """Starts the container again and again, as its pod's restart policy says."""
+        """Runs the container, again and again as the restart policy of the pod says."""
         failures = 0
         while not self._stopping.is_set():
             prepared = await self._prepare()
@@ -139,12 +138,12 @@ class ContainerRunner:
         self._started.set()
 
     async def started(self) -> None:
-        """Returns once it has started, as its startup probe says, or is not to any more."""
+        """Returns once the container has started, by the startup probe, or was stopped before."""
         await self._started.wait()
 
     def stop(self, grace_seconds: float) -> None:
-        """Asks the process to end, kills it after `grace_seconds` (a later call may shorten that); then `run` ends. A
-        sidecar is asked once `take_turn` was called."""
+        """Asks the process to end, kills it after `grace_seconds` (a later call may shorten them); then `run` ends. A
+        sidecar is asked after `take_turn`."""
         self._stopping.set()
         self._started.set()
         if grace_seconds <= 0:
@@ -152,11 +151,11 @@ class ContainerRunner:
         self._end_process(grace_seconds, f"Stopping container {self.record.name}")
 
     def take_turn(self) -> None:
-        """Whatever had to end before this sidecar has ended."""
+        """Tells a sidecar that all containers that had to end first have ended."""
         self._turn.set()
 
     async def _prepare(self) -> Prepared | None:
-        """What to run, once it can be worked out; None when the pod is stopped before that."""
+        """Retries until the next run is prepared; None = the pod was stopped before."""
         attempts = 0
         while not self._stopping.is_set():
             try:
@@ -206,7 +205,7 @@ class ContainerRunner:
         return loop.time() - began
 
     def _refuse_start(self, why: str) -> None:
-        """The system would not start the program: for the pod, a run that ended at once."""
+        """Records a program that the system did not start, as a run that ended at once."""
         message = f"failed to start container: {why}"
         now = timestamp()
         ended = {"exitCode": 128, "reason": "StartError", "message": message, "startedAt": now, "finishedAt": now}
@@ -215,7 +214,7 @@ class ContainerRunner:
         self._changed(ready=False, started=False)
 
     async def _probe(self, probes: dict[ProbeKind, Probe]) -> None:
-        """Readiness and liveness are asked only once the startup probe has succeeded."""
+        """Probes readiness and liveness after the startup probe has succeeded."""
         if startup := probes.get(ProbeKind.STARTUP):
             self._changed(ready=False, started=False)
             await self._until_started(startup)
@@ -242,7 +241,7 @@ class ContainerRunner:
         await watch_probe(probe, self._node.session, on_turn, unhealthy)
 
     def _restart(self, probe: Probe) -> None:
-        """A failed liveness or startup probe: the process is ended, and its end leads to a restart."""
+        """Ends the process after a failed liveness or startup probe, which leads to a restart."""
         if self._stopping.is_set() or self._process is None:
             return
         text = f"Container {self.record.name} failed {probe.kind.word.lower()} probe, will be restarted"
@@ -262,7 +261,7 @@ class ContainerRunner:
             self._ending = asyncio.create_task(self._kill_at_deadline(self._process, going))
 
     async def _may_be_asked(self) -> None:
-        """Until the process may be asked to end: the hook comes first, and of a pod that ends its turn after that."""
+        """Waits until the process may be asked to end: first for the hook, then, in a pod that ends, for the turn."""
         if self._pre_stop is not None and (problem := await self._pre_stop.ask(self._node.session)):
             text = f"PreStopHook failed: {problem}"
             self._node.recorder.warning(self._context.pod, "FailedPreStopHook", text)
@@ -270,7 +269,7 @@ class ContainerRunner:
             await self._turn.wait()
 
     async def _kill_at_deadline(self, process: ContainerProcess, going: "asyncio.Task[None] | None") -> None:
-        """`going`: ends when the process may be asked to end; the grace period goes on meanwhile."""
+        """`going`: ends when the process may be asked to end; the grace period runs meanwhile."""
         loop = asyncio.get_running_loop()
         try:
             while self._process is process:

@@ -1,10 +1,9 @@
 """Processes of this machine, told apart from later ones with the same number, and how to end them for sure.
 
-Every process of a fleet is recorded in a folder when it starts and carries the name of the folder in its environment,
-so anybody can find and end all of them, after a crash too. After a supervisor was killed, a small process that outlives
-it does: `keeper` starts it, and `_main` is its program. A pipe that nobody else holds tells it of the end. It needs the
-standard library alone, so that it costs next to nothing, and is on record itself: whoever else tidies up after the
-supervisor ends it first.
+Every process of a fleet is recorded in a folder at the start and carries the name of the folder in the environment, so
+anybody can find and end all processes, after a crash too. The keeper, a small process that outlives the supervisor,
+does so after a supervisor was killed: the end of a pipe that only the supervisor holds tells the keeper. The keeper
+needs the standard library alone, to cost next to nothing, and is recorded itself: any other cleanup ends it first.
 """
 
 import json
@@ -25,19 +24,19 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process. `started` tells it from another that got the same `pid` later."""
+    """One process. `started` tells apart processes that get the same `pid` one after the other."""
 
     pid: int
     started: str
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs; one that ended and was not yet waited for does not."""
+        """Whether the process runs; a zombie does not."""
         return start_time(self.pid) == self.started
 
 
 def start_time(pid: int) -> str | None:
-    """When the process started, in the system's own notation; None when it does not run (any more)."""
+    """Start time of the process, in the notation of the system; None = no such process runs."""
     if not Path("/proc/self/stat").exists():
         listed = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
         return listed.stdout.strip() or None
@@ -51,7 +50,7 @@ def start_time(pid: int) -> str | None:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The running process with this number, None when there is none."""
+    """The running process with this number; None = no such process."""
     started = start_time(pid)
     return ProcessId(pid, started) if started else None
 
@@ -65,11 +64,11 @@ class ProcessRecords:
 
     @property
     def marker(self) -> dict[str, str]:
-        """What a process of this fleet has in its environment."""
+        """Variables in the environment of every process of this fleet."""
         return {MARKER: str(self._folder)}
 
     def add(self, pid: int, name: str) -> None:
-        """Records a process that was just started; nothing if it ended already."""
+        """Records a process that was just started, unless the process has ended."""
         if process := identify(pid):
             record = {"pid": pid, "started": process.started, "name": name}
             (self._folder / f"{pid}.json").write_text(json.dumps(record), encoding="utf-8")
@@ -78,7 +77,7 @@ class ProcessRecords:
         (self._folder / f"{pid}.json").unlink(missing_ok=True)
 
     def running(self) -> list[ProcessId]:
-        """Recorded processes that still run, and marked ones that were never recorded."""
+        """Running processes that were recorded, or carry the marker."""
         found = {process.pid: process for process in self._recorded() if process.alive}
         for pid in _marked(self._folder):
             if pid not in found and (process := identify(pid)):
@@ -86,7 +85,7 @@ class ProcessRecords:
         return list(found.values())
 
     def stop_all(self, grace_seconds: float) -> int:
-        """Ends everything that runs: asks first, kills after `grace_seconds`. Returns how many processes there were."""
+        """Ends all running processes: asks first, kills after `grace_seconds`. Returns the number of processes."""
         processes = self.running()
         stop(processes, grace_seconds)
         stop(self.running(), 0.0)  # what they started in their last moments
@@ -104,7 +103,7 @@ class ProcessRecords:
 
 
 def stop(processes: Iterable[ProcessId], grace_seconds: float) -> None:
-    """SIGTERM, then after `grace_seconds` SIGKILL to the whole process group of each that still runs."""
+    """Sends SIGTERM, then after `grace_seconds` SIGKILL to the process groups of processes that still run."""
     left = list(processes)
     if grace_seconds > 0:
         for process in left:
@@ -122,7 +121,7 @@ def stop(processes: Iterable[ProcessId], grace_seconds: float) -> None:
 
 
 def signal_process(process: ProcessId, number: signal.Signals) -> None:
-    """Signals the very process, not another with its number."""
+    """Signals the process, never a later process with the same number."""
     if process.alive:
         try:
             os.kill(process.pid, number)
@@ -157,7 +156,7 @@ _GRACE_SECONDS = 3.0
 
 @contextmanager
 def keeper(folder: Path) -> Iterator[None]:
-    """Within the block, what is recorded in `folder` ends soon after this process, however this process ends."""
+    """Within the block, processes recorded in `folder` end soon after this process, however this process ends."""
     records = ProcessRecords(folder)
     command = [sys.executable, "-m", __name__, str(folder)]
     environment = {**os.environ, **records.marker}
