@@ -165,7 +165,7 @@ def seconds_to_deadline(deployment: Json) -> float | None:
 
 def _seconds_left(deployment: Json) -> float | None:
     progressing = find_condition(deployment.get("status") or {}, "Progressing")
-    if progressing is None or progressing.get("reason") in ("NewReplicaSetAvailable", "ProgressDeadlineExceeded"):
+    if not progressing or progressing.get("reason") in ("NewReplicaSetAvailable", "ProgressDeadlineExceeded"):
         return None
     deadline: int = deployment["spec"].get("progressDeadlineSeconds", 600)
     return deadline - seconds_since(progressing.get("lastUpdateTime"))
@@ -189,7 +189,7 @@ def _progressing(deployment: Json, new: Json | None, counts: Json, *, created: b
     if new is not None and is_complete(deployment, counts):
         message = f"{subject} has successfully progressed."
         return condition("Progressing", "True", "NewReplicaSetAvailable", message)
-    if old is None or _has_progressed(before, counts):
+    if not old or _has_progressed(before, counts):
         return condition("Progressing", "True", "ReplicaSetUpdated", f"{subject} is progressing.")
     left = _seconds_left(deployment)
     if left is not None and left <= 0:
@@ -209,7 +209,7 @@ def _has_progressed(before: Json, now: Json) -> bool:
 def _with_progress(conditions: Sequence[Json], new: Json) -> list[Json]:
     """As `with_condition`; an update time tells the deadline when something last moved."""
     old = find_condition({"conditions": conditions}, "Progressing")
-    same = old is not None and all(old.get(field) == new.get(field) for field in ("status", "reason", "message"))
+    same = bool(old) and all(old.get(field) == new.get(field) for field in ("status", "reason", "message"))
     settled = same and new.get("reason") == "NewReplicaSetAvailable"
     moved = old["lastUpdateTime"] if settled and old else timestamp()
     return with_condition(conditions, {**new, "lastUpdateTime": moved})
