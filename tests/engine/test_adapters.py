@@ -19,7 +19,7 @@ from fairlead_engine.core import adapter_places
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import AdapterError, ConfigError, EngineError
-from fairlead_engine.model.lora.adapted_linear import AdaptedLinear
+from fairlead_engine.model.lora.adapter_slots import AdaptedLinear
 from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Pooling
 from fairlead_engine_testing import make_request

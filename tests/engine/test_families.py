@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_engine.model.encoders.encoder_registry import ENCODERS
+from fairlead_engine.model.encoder import ENCODERS
 from fairlead_engine_testing import family_trials
 from fairlead_engine_testing.family_trials import COLUMNS, ROWS, try_family
 from fairlead_protocol.models.families.registry import ARCHITECTURES

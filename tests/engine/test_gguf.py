@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.llm import LLM
-from fairlead_engine.model.gguf.gguf_blocks import BLOCKS
+from fairlead_engine.model.gguf_blocks import BLOCKS
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.tokenizer_files import read_tokenizer

@@ -14,8 +14,7 @@ from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model import weights
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine.model.quantization.formats import FORMATS
-from fairlead_engine.model.quantization.stored import choose_source
+from fairlead_engine.model.quantization.stored import FORMATS, choose_source
 from fairlead_engine.model.shard import Shard
 from fairlead_engine_testing.checkpoints import FAMILIES, gpt_oss_fields, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine

@@ -13,7 +13,7 @@ from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.dequantized_linear import tell_decoding
-from fairlead_engine.model.quantization.packed_integers import pack, unpack
+from fairlead_engine.model.quantization.quantized_weight import pack, unpack
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine

@@ -16,7 +16,7 @@ from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.images.image_decoding import fit
 from fairlead_engine.llm import LLM
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.model.vision.vision_tower import patches
+from fairlead_engine.model.vision_tower import patches
 from fairlead_engine.runner import image_vectors, model_part
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams

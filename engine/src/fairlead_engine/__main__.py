@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -49,76 +49,95 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(_USAGE_ERROR)
 
 
+def _characterise(parsed: argparse.Namespace) -> int:
+    model, command = from_arguments(parsed, CharacteriseConfig)
+    from fairlead_engine.characterise.command import run  # it imports numpy
+
+    return run(model, command)
+
+
+def _front(parsed: argparse.Namespace) -> int:
+    config = front_from_arguments(parsed)
+    from fairlead_engine.front.front_process import run  # it imports the HTTP stack
+
+    return run(config)
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    engine, server = from_arguments(parsed, ServerConfig)
+    from fairlead_engine.server.serve import run  # after the settings are known to be good: it imports the HTTP stack
+
+    return run(engine, server)
+
+
+_Command = tuple[str, str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+"""What a command does in a line and in a paragraph, its arguments, and what runs it."""
+_COMMANDS: dict[str, _Command] = {
+    "serve": ("serve a model over the OpenAI API", "Serves one model over the OpenAI API.", add_arguments, _serve),
+    "characterise": (
+        "measure a model on this machine, and write what was measured for `serve --profile`",
+        "Measures what a model's steps take on this machine; writes a profile and a picture of it.",
+        lambda parser: add_arguments(parser, CharacteriseConfig),
+        _characterise,
+    ),
+    "compare": (
+        "tell what quantising a model costs in precision",
+        "Compares a model with quantised weights with the one that it was made of, on prompts of random "
+        "tokens. Both are in memory at once.",
+        quantization_commands.add_compare_arguments,
+        quantization_commands.run_compare,
+    ),
+    "quantize": (
+        "write a model with quantised weights",
+        "Rounds the weights of a model's linear layers, and writes a checkpoint in compressed-tensors' "
+        "layout. Embeddings, the output projection, normalisations and routers of experts stay as they are.",
+        quantization_commands.add_quantize_arguments,
+        quantization_commands.run_quantize,
+    ),
+    "download": (
+        "fetch a model from its source into a models folder",
+        "Fetches what serving needs of a model, goes on where an earlier run ended, checks it and puts it "
+        "into FOLDER, whole or not at all. Credentials come from the environment alone: HF_TOKEN, HTTPS_AUTHORIZATION.",
+        models_command.add_download_arguments,
+        models_command.run_download,
+    ),
+    "download-adapters": (
+        "keep the adapters that a file lists in a models folder, for as long as it runs",
+        "Fetches each adapter that FILE lists, as `download` does, tries again what fails, and holds what "
+        "is there until it is listed no more. GET /sources tells how it is with each.",
+        models_command.add_adapters_arguments,
+        models_command.run_adapters,
+    ),
+    "list-models": (
+        "tell which models were downloaded",
+        "Tells which models a models folder has, how large they are and whether an engine serves them.",
+        models_command.add_list_arguments,
+        models_command.run_list,
+    ),
+    "prune-models": (
+        "remove models that were downloaded",
+        "Removes what is left of downloads that were given up, and the models that are named. One that an "
+        "engine serves is never removed.",
+        models_command.add_prune_arguments,
+        models_command.run_prune,
+    ),
+    "front": (
+        "stand in front of a server that is not ours, such as vLLM",
+        "Stands in front of a server that is not ours, in the same pod: to gateways and operators it is an "
+        "engine. It tells them the server's blocks, load and step cost, drains it, and passes requests on.",
+        add_front_arguments,
+        _front,
+    ),
+}
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line's grammar: one flag per setting."""
     parser = _Parser(prog="fairlead-engine", description="Continuous-batching inference engine.")
     parser.add_argument("--version", action="version", version=f"fairlead-engine {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve = commands.add_parser(
-        "serve",
-        help="serve a model over the OpenAI API",
-        description="Serves one model over the OpenAI API.",
-        allow_abbrev=False,
-    )
-    add_arguments(serve)
-    characterise = commands.add_parser(
-        "characterise",
-        help="measure a model on this machine, and write what was measured for `serve --profile`",
-        description="Measures what a model's steps take on this machine; writes a profile and a picture of it.",
-        allow_abbrev=False,
-    )
-    add_arguments(characterise, CharacteriseConfig)
-    compare = commands.add_parser(
-        "compare",
-        help="tell what quantising a model costs in precision",
-        description="Compares a model with quantised weights with the one that it was made of, on prompts of random "
-        "tokens. Both are in memory at once.",
-        allow_abbrev=False,
-    )
-    quantization_commands.add_compare_arguments(compare)
-    quantize = commands.add_parser(
-        "quantize",
-        help="write a model with quantised weights",
-        description="Rounds the weights of a model's linear layers, and writes a checkpoint in compressed-tensors' "
-        "layout. Embeddings, the output projection, normalisations and routers of experts stay as they are.",
-        allow_abbrev=False,
-    )
-    quantization_commands.add_quantize_arguments(quantize)
-    download = commands.add_parser(
-        "download",
-        help="fetch a model from its source into a models folder",
-        description="Fetches what serving needs of a model, goes on where an earlier run ended, checks it and puts it "
-        "into FOLDER, whole or not at all. Credentials come from the environment alone: HF_TOKEN, HTTPS_AUTHORIZATION.",
-        allow_abbrev=False,
-    )
-    models_command.add_download_arguments(download)
-    adapters = commands.add_parser(
-        "download-adapters",
-        help="keep the adapters that a file lists in a models folder, for as long as it runs",
-        description="Fetches each adapter that FILE lists, as `download` does, tries again what fails, and holds what "
-        "is there until it is listed no more. GET /sources tells how it is with each.",
-        allow_abbrev=False,
-    )
-    models_command.add_adapters_arguments(adapters)
-    list_models = commands.add_parser(
-        "list-models", help="tell which models were downloaded", allow_abbrev=False,
-        description="Tells which models a models folder has, how large they are and whether an engine serves them.",
-    )  # fmt: skip
-    models_command.add_list_arguments(list_models)
-    prune_models = commands.add_parser(
-        "prune-models", help="remove models that were downloaded", allow_abbrev=False,
-        description="Removes what is left of downloads that were given up, and the models that are named. One that an "
-        "engine serves is never removed.",
-    )  # fmt: skip
-    models_command.add_prune_arguments(prune_models)
-    front = commands.add_parser(
-        "front",
-        help="stand in front of a server that is not ours, such as vLLM",
-        description="Stands in front of a server that is not ours, in the same pod: to gateways and operators it is an "
-        "engine. It tells them the server's blocks, load and step cost, drains it, and passes requests on.",
-        allow_abbrev=False,
-    )
-    add_front_arguments(front)
+    for name, (told, description, add, _) in _COMMANDS.items():
+        add(commands.add_parser(name, help=told, description=description, allow_abbrev=False))
     return parser
 
 
@@ -130,36 +149,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # images block it until here
     parsed = build_parser().parse_args(arguments)
-    if parsed.command == "compare":
-        return quantization_commands.run_compare(parsed)
-    if parsed.command == "quantize":
-        return quantization_commands.run_quantize(parsed)
-    if parsed.command == "download":
-        return models_command.run_download(parsed)
-    if parsed.command == "download-adapters":
-        return models_command.run_adapters(parsed)
-    if parsed.command == "list-models":
-        return models_command.run_list(parsed)
-    if parsed.command == "prune-models":
-        return models_command.run_prune(parsed)
     try:
-        if parsed.command == "characterise":
-            model, command = from_arguments(parsed, CharacteriseConfig)
-            from fairlead_engine.characterise.command import run as characterise  # it imports numpy
-
-            return characterise(model, command)
-        if parsed.command == "front":
-            config = front_from_arguments(parsed)
-            from fairlead_engine.front.front_process import run as front  # it imports the HTTP stack
-
-            return front(config)
-        engine, server = from_arguments(parsed, ServerConfig)
+        return _COMMANDS[parsed.command][3](parsed)
     except ConfigError as error:
         termination.report(error)
         return _USAGE_ERROR
-    from fairlead_engine.server.serve import run  # after the settings are known to be good: it imports the HTTP stack
-
-    return run(engine, server)
 
 
 def program() -> NoReturn:

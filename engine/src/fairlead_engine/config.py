@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.speculative.methods import METHODS, Method, methods_by_setting
+from fairlead_engine.speculative.drafting import METHODS, Method, methods_by_setting
 from fairlead_engine.speculative.tree_shape import StaticTree, TreeError, TreeShape, parse_tree
 from fairlead_protocol.logs import LogFormat
 from fairlead_protocol.models.choices import (

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead_engine.errors import AdapterError
-from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
-from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
+from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, ConsecutiveBlocks
 from fairlead_engine.speculative.drafting import verified
 from fairlead_engine.types import GENERATES, ModelTask, TokenLogprobs
 from fairlead_engine.types.adapters import AdapterFacts

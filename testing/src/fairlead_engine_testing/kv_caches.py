@@ -9,7 +9,7 @@ from torch import Tensor
 from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBatch, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.attention.stored_heads import quantize_heads
-from fairlead_engine.kernels.norm_rope import HeadTurn
+from fairlead_engine.kernels.norm_rope_store import HeadTurn
 
 
 def device_batch(

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
+from fairlead_engine.model.quantization.stored import FORMATS
 
 WEIGHTS = "model.safetensors"
 _LAYOUTS = {"int8": "int-quantized", "fp8": "float-quantized"}

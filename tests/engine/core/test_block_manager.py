@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fairlead_engine.core.block_manager import BlockManager
-from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
-from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
+from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, ConsecutiveBlocks, LRUBlocks
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.sequences import Sequence
 from fairlead_protocol.blocks import ROOT, BlockHash, extra_bytes, hash_blocks

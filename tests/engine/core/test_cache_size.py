@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.cache_size import CacheSize, choose_cache_size
+from fairlead_engine.core.startup import CacheSize, choose_cache_size
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.machine.memory import format_bytes, free_memory
 

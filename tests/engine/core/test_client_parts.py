@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead_engine.core.client_parts import ClientParts
+from fairlead_engine.core.waiting_queue import ClientParts
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.sequences import Sequence
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from fairlead_engine.core.clock import LatePlanning
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import run_core
 from fairlead_engine.core.messages import Add, Command, Reply, Stepped, Stop
-from fairlead_engine.core.step_watch import LatePlanning
 from fairlead_engine.types import FinishReason
 from fairlead_engine.types.batch import Batch
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_engine.core.clients import Clients
-from fairlead_engine.core.loop import run_core
+from fairlead_engine.core.loop import Clients, run_core
 from fairlead_engine.core.messages import Abort, Add, BlocksChanged, Command, Forget, Started, Stepped
-from fairlead_engine.core.process_client import ProcessClient
-from fairlead_engine.core.socket_client import SocketClient
+from fairlead_engine.core.process_client import ProcessClient, SocketClient
 from fairlead_engine.errors import EngineDead, EngineGone, KVCacheTooSmall
 from fairlead_engine.types import NO_LOAD, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeRunner, make_request

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fairlead_engine.core.socket_folder import SocketFolder, sweep
+from fairlead_engine.core.process_client import SocketFolder, sweep
 
 HOLDS = """
 import sys, time
-from fairlead_engine.core.socket_folder import SocketFolder
+from fairlead_engine.core.process_client import SocketFolder
 print(SocketFolder().path, flush=True)
 time.sleep(60)
 """

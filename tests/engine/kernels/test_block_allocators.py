@@ -2,8 +2,7 @@
 
 import pytest
 
-from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
-from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
+from fairlead_engine.kernels.attention.block_allocator import ConsecutiveBlocks, LRUBlocks
 
 ALLOCATORS = [LRUBlocks, ConsecutiveBlocks]
 

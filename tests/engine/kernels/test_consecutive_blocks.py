@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
+from fairlead_engine.kernels.attention.block_allocator import ConsecutiveBlocks
 
 
 def take_run(free: ConsecutiveBlocks, length: int, wanted: int | None = None, last: int | None = None) -> list[int]:

@@ -14,7 +14,7 @@ IN_TRITON = sorted(path for path in KERNELS.rglob("*.py") if "@triton.jit" in pa
 TWINS = {
     "draw_kernel": "runner/drawing.py",
     "paged_attention": "kernels/attention/block_tables.py",
-    "penalise_kernel": "runner/penalties.py",
+    "penalise_kernel": "runner/logit_changes.py",
 }
 """Where not beside it under the same name."""
 of_each = pytest.mark.parametrize("path", IN_TRITON, ids=lambda path: path.stem)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, weighted_product
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_blocks, rounded_rows
-from fairlead_engine.kernels.route_top_k import ExpertRouting, shares
+from fairlead_engine.kernels.routes import ExpertRouting, shares
 from fairlead_engine_testing.gpu_code import compiled
 
 HAS_CUDA = torch.cuda.is_available()

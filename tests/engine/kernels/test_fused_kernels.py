@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from fairlead_engine.kernels import dispatch
-from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
 from fairlead_engine.kernels.gates import gelu_mul, silu_mul
-from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
-from fairlead_engine.kernels.norm_rope_store import norm_rope_store
-from fairlead_engine.kernels.rms_norm import rms_norm
+from fairlead_engine.kernels.norm_rope_store import HeadNorm, HeadTurn, norm_rope_store
+from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_rows
 from fairlead_engine.kernels.scaled_product import scaled_product
 from fairlead_engine_testing.gpu_code import compiled

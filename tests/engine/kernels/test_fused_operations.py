@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 
-from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.gates import gelu_mul, silu_mul
-from fairlead_engine.kernels.norm_rope import HeadNorm, norm_rope
-from fairlead_engine.kernels.rms_norm import rms_norm
-from fairlead_engine.kernels.route_top_k import ExpertRouting, route_top_k
+from fairlead_engine.kernels.norm_rope_store import HeadNorm, norm_rope
+from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
+from fairlead_engine.kernels.routes import ExpertRouting, route_top_k
 
 
 def normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.runner import penalties
+from fairlead_engine.runner import logit_changes
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 from fairlead_engine_testing.gpu_code import compiled
@@ -65,10 +65,10 @@ def test_each_token_that_occurs_is_changed_once(device, sequences, vocab_size, s
         sequence = Sequence(str(slot), tokens, num_prompt, params, slot=slot, num_computed_tokens=len(tokens) - 1)
         items.append(ScheduledSequence(sequence, 1))
     found, slot_tokens = logits.to(device), slot_tokens.to(device)
-    penalties._penalise_by_kernel(found, rows, items, slot_tokens)
+    logit_changes._penalise_by_kernel(found, rows, items, slot_tokens)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
     plain = logits.to(device)
-    penalties._penalise_padded(plain, rows, items, slot_tokens)
+    logit_changes._penalise_padded(plain, rows, items, slot_tokens)
     torch.testing.assert_close(found, plain, rtol=1e-6, atol=1e-6)
 
 

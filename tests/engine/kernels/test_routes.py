@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.kernels.route_top_k import ExpertRouting, route_top_k, shares
-from fairlead_engine.kernels.routes import find_routes
+from fairlead_engine.kernels.routes import ExpertRouting, find_routes, route_top_k, shares
 from fairlead_engine_testing.gpu_code import compiled
 
 HAS_CUDA = torch.cuda.is_available()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.kernels.skinny_product import MOST_ROWS, skinny_product
-from fairlead_engine.model import skinny_trial
+from fairlead_engine.model import product_trial
 from fairlead_engine.model.linear import PlainLinear, SkinnyLinear, make_linear
 from fairlead_engine_testing.gpu_code import compiled
 
@@ -87,7 +87,7 @@ def test_a_layer_takes_the_kernel_for_few_rows_alone(device):
 def test_it_is_used_for_as_many_rows_as_it_is_clearly_faster_for(shares, most):
     """`shares`: of torch's time, for 1, 4 and 16 rows."""
     weight, times = torch.randn(16, 32), iter([time for share in shares for time in (share, 1.0)])
-    assert skinny_trial.most_rows(torch.nn.functional.linear, weight, lambda run: next(times)) == most
+    assert product_trial.most_rows(torch.nn.functional.linear, weight, lambda run: next(times)) == most
 
 
 def test_a_kernel_that_errs_or_fails_is_not_used():
@@ -102,22 +102,22 @@ def test_a_kernel_that_errs_or_fails_is_not_used():
 
     times = iter([0.1, 1.0] * 9)
     for product in (fails, wrong, spoilt):
-        assert skinny_trial.most_rows(product, torch.randn(16, 32), lambda run: next(times)) == 0
+        assert product_trial.most_rows(product, torch.randn(16, 32), lambda run: next(times)) == 0
 
     def no_memory(run):
         raise torch.OutOfMemoryError("none is left")
 
-    assert skinny_trial.most_rows(torch.nn.functional.linear, torch.randn(16, 32), no_memory) == 0
+    assert product_trial.most_rows(torch.nn.functional.linear, torch.randn(16, 32), no_memory) == 0
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
 def test_what_is_chosen_on_a_device_is_not_slower():
     weight = torch.randn(4096, 4096, device="cuda").bfloat16()
-    most = skinny_trial.most_skinny_rows(weight)
-    assert most == skinny_trial.most_skinny_rows(weight) and most in (0, 1, 4, 16)
+    most = product_trial.most_skinny_rows(weight)
+    assert most == product_trial.most_skinny_rows(weight) and most in (0, 1, 4, 16)
     assert type(make_linear(weight)) is (SkinnyLinear if most else PlainLinear)
-    assert skinny_trial.most_skinny_rows(weight.float()) == skinny_trial.most_skinny_rows(weight[:, 1:]) == 0
+    assert product_trial.most_skinny_rows(weight.float()) == product_trial.most_skinny_rows(weight[:, 1:]) == 0
 
 
 COMPILE = """

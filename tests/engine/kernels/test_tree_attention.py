@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.choice import BACKENDS
-from fairlead_engine.kernels.attention.scoring import Scoring
+from fairlead_engine.kernels.attention.scoring import Scoring, TreeRows, ancestor_bits
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
-from fairlead_engine.kernels.attention.tree_rows import TreeRows, ancestor_bits
 from fairlead_engine_testing.gpu_code import compiled
 from fairlead_engine_testing.kv_caches import as_stored, device_batch, forward, spoil
 

@@ -30,13 +30,12 @@ from fairlead_engine.model import layers, weights
 from fairlead_engine.model.linear import PlainLinear
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization import int8
-from fairlead_engine.model.quantization.formats import FORMATS
+from fairlead_engine.model.quantization.stored import FORMATS
 from fairlead_engine.runner import (
     drawing,
     dummy_steps,
+    logit_changes,
     model_part,
-    penalties,
-    repetitions,
     sampler,
     step_graphs,
 )
@@ -228,7 +227,7 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
         return TokenMasks(np.array(rows), words)
 
     monkeypatch.setattr(drawing, "has_kernels", lambda logits: True)
-    monkeypatch.setattr(penalties, "has_kernels", lambda logits: True)
+    monkeypatch.setattr(logit_changes, "has_kernels", lambda logits: True)
     first, second = batch(), None
     expected = [runner.collect(runner.launch(first))]
     for sequence, token in zip(sequences, expected[0], strict=True):
@@ -244,7 +243,7 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
         sequence.num_computed_tokens = 0
     runner.allocate_kv_cache(20, 3, 4)
 
-    for module in (sampler, repetitions):
+    for module in (sampler, logit_changes):
         monkeypatch.setattr(module, "is_on_host", lambda tensor: False)
     with host_reads(allowed=False), launches:
         first = batch()
@@ -303,7 +302,7 @@ def test_no_request_has_a_kernel_compiled(num_seqs, tree, is_captured, launches,
     assert dummy_steps._FEWEST_TOKENS <= triton_paged._SPLIT_TOKENS, "the first context that is split must be met"
     for module, name, value in (
         (dummy_steps, "_FEWEST_TOKENS", 8), (triton_paged, "_SPLIT_TOKENS", 8), (step_graphs, "_TOKEN_SIZES", (4, 6)),
-        (drawing, "has_kernels", lambda logits: True), (penalties, "has_kernels", lambda logits: True),
+        (drawing, "has_kernels", lambda logits: True), (logit_changes, "has_kernels", lambda logits: True),
         (sampler, "is_on_host", lambda tensor: False),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)

@@ -8,14 +8,20 @@ import torch
 from fairlead_engine.config import QUANTIZATIONS
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.kernels.rounded_rows import decode
-from fairlead_engine.model.quantization import fp8, int4_weight_only, int8, int8_weight_only
+from fairlead_engine.model.quantization import fp8, int4_weight_only, int8
 from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear
-from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.fp8 import DecodedFp8Linear, Fp8, ScaledFp8Linear
 from fairlead_engine.model.quantization.int4_weight_only import PackedInt4Linear, can_pack_int4, can_unpack
-from fairlead_engine.model.quantization.int8 import DecodedInt8Linear, Int8Linear, PackedInt8Linear, can_pack_int8
-from fairlead_engine.model.quantization.int8_weight_only import MixedInt8Linear, can_multiply_mixed
+from fairlead_engine.model.quantization.int8 import (
+    DecodedInt8Linear,
+    Int8Linear,
+    MixedInt8Linear,
+    PackedInt8Linear,
+    can_multiply_mixed,
+    can_pack_int8,
+)
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
+from fairlead_engine.model.quantization.stored import FORMATS
 
 EPSILON = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
 """Between one and the next number."""
@@ -204,7 +210,7 @@ def test_a_build_without_the_products_computes_all_the_same(monkeypatch) -> None
     for cached in checks:
         cached.cache_clear()
     monkeypatch.setattr(int8.PackedInt8Linear, "__init__", unavailable)
-    monkeypatch.setattr(int8_weight_only.MixedInt8Linear, "__init__", unavailable)
+    monkeypatch.setattr(int8.MixedInt8Linear, "__init__", unavailable)
     monkeypatch.setattr(int4_weight_only.PackedInt4Linear, "__init__", unavailable)
     monkeypatch.setattr(fp8.ScaledFp8Linear, "__init__", unavailable)
     try:

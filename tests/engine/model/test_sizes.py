@@ -14,8 +14,8 @@ from fairlead.fit.memory_need import (
     adapter_bytes,
     weight_bytes,
 )
-from fairlead_engine.model.encoders.encoder_registry import ENCODERS as BUILT_ENCODERS
-from fairlead_engine.model.families.registry import BUILDERS
+from fairlead_engine.model.encoder import ENCODERS as BUILT_ENCODERS
+from fairlead_engine.model.families import BUILDERS
 from fairlead_engine.model.linear import can_pack
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.runner import drawing
-from fairlead_engine.runner.randomness import draw_key, uniforms
+from fairlead_engine.runner.drawing import draw_key, uniforms
 from fairlead_engine.types import SamplingParams
 
 GRID = 10_000

@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from fairlead_engine.runner import repetitions
-from fairlead_engine.runner.exclusions import rule_out_bad_words, rule_out_far, rule_out_others, rule_out_top
-from fairlead_engine.runner.repetitions import penalise_repetitions
+from fairlead_engine.runner import logit_changes
+from fairlead_engine.runner.logit_changes import (
+    penalise_repetitions,
+    rule_out_bad_words,
+    rule_out_far,
+    rule_out_others,
+    rule_out_top,
+)
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots
 from fairlead_engine.types import SamplingParams
@@ -63,7 +68,7 @@ def dry(tokens: list[int], params: SamplingParams) -> dict[int, float]:
 def test_repetitions_are_penalised_as_the_definition_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
     if seed % 2:
-        monkeypatch.setattr(repetitions, "_MOST_COMPARED", 300)
+        monkeypatch.setattr(logit_changes, "_MOST_COMPARED", 300)
     sequences = []
     for _ in range(9):
         words = [[draw.randrange(VOCAB) for _ in range(draw.randint(1, 30))] for _ in range(3)]

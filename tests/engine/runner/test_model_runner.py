@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fairlead_engine.errors import ModelLoadError
-from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
-from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
+from fairlead_engine.kernels.attention.block_allocator import ConsecutiveBlocks, LRUBlocks
 from fairlead_engine.runner import ModelRunner
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.batch import Batch

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fairlead_engine.runner.pinning import own_cores
+from fairlead_engine.runner.placement import own_cores
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads can be bound on Linux only")
 
@@ -14,7 +14,7 @@ BIND = """
 import os, sys, torch
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.pinning import pin_threads
+from fairlead_engine.runner.placement import pin_threads
 
 pin, num_threads, cores, rank, size = eval(sys.argv[1])
 torch.set_num_threads(num_threads)
@@ -55,7 +55,7 @@ def test_each_thread_has_a_core_and_other_threads_are_left_alone():
 SECOND_MODEL = """
 import torch
 from fairlead_engine.model.shard import ALONE
-from fairlead_engine.runner.pinning import pin_threads
+from fairlead_engine.runner.placement import pin_threads
 from fairlead_engine.runner.placement import set_num_threads
 
 torch.set_num_threads(2)

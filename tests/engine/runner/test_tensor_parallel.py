@@ -21,11 +21,10 @@ from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError, StartError
 from fairlead_engine.model import weights
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine.model.quantization.formats import FORMATS
+from fairlead_engine.model.quantization.stored import FORMATS
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner import model_part
-from fairlead_engine.runner.process_group import open_store
-from fairlead_engine.runner.rank_messages import HERE, Join, Writer
+from fairlead_engine.runner.rank_messages import HERE, Join, Writer, open_store
 from fairlead_engine.runner.ranks import RankLost, Ranks
 from fairlead_engine.types import EngineRequest, Grammar, Pooling, SamplingParams
 from fairlead_engine.types.batch import Batch

@@ -1,14 +1,44 @@
-"""What the server sees of an engine: `EngineClient`, an asyncio interface to a core that runs somewhere else.
+"""An engine as the HTTP server sees it: `EngineClient`, an asyncio interface to a core that runs somewhere else.
 
-`InProcessClient` keeps the core in a thread, `ProcessClient` in a child process, `SocketClient` shares one, and
-`fairlead_engine_testing.ScriptedEngine` has none at all. Nothing here imports torch, so the HTTP process never does.
+`ChannelClient` is what all clients of a real core share: `InProcessClient` keeps the core in a thread, `ProcessClient`
+in a child process, `SocketClient` talks to one that another process has started. `fairlead_engine_testing`'s
+`ScriptedEngine` has no core at all. Nothing here imports torch, so the HTTP process never does.
 """
 
-from typing import Protocol
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from fairlead_engine.core.messages import BlocksChanged
+from fairlead_engine.core.messages import (
+    Abort,
+    Add,
+    Answer,
+    BlocksChanged,
+    Command,
+    Died,
+    Failed,
+    Hold,
+    Inject,
+    LoadAdapter,
+    Reply,
+    Started,
+    Stepped,
+    UnloadAdapter,
+)
 from fairlead_engine.core.request_stream import RequestStream
-from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, Held
+from fairlead_engine.errors import (
+    AdapterError,
+    EngineDead,
+    EngineError,
+    EngineGone,
+    InjectionError,
+    QueueFull,
+    RequestError,
+    start_error,
+)
+from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, Held
 
 
 class StepListener(Protocol):
@@ -104,3 +134,203 @@ class EngineClient(Protocol):
     async def close(self) -> None:
         """Stops the core. Requests that still run end with `EngineDead`. May be called twice."""
         ...
+
+
+class _Ask(NamedTuple):
+    """What the core was asked for and has not answered."""
+
+    answer: asyncio.Future[None]
+    refusal: type[EngineError]
+
+
+class ChannelClient(ABC):
+    """An `EngineClient` over a pair of message lines. Subclasses start a core and carry the messages.
+
+    They call `_handle` for every reply and `_die` when the core is gone, both on the event loop of `start`.
+    """
+
+    _hears_of_every_step = True
+    """Else steps that have nothing for this client pass unheard, and only its commands are owed an answer."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, RequestStream] = {}
+        self._asks: dict[int, _Ask] = {}  # by number
+        self._holds: set[str] = set()
+        self._num_asks = 0
+        self._started: asyncio.Future[EngineInfo] | None = None
+        self._info: EngineInfo | None = None
+        self._load = NO_LOAD
+        self._death: str | None = "the engine core has not been started"
+        self._listener: StepListener | None = None
+        self._num_sent = 0
+        self._num_reports = 0
+        # Monotonic seconds since when the core has owed the next reply; None = it owes nothing.
+        self._owed_since: float | None = None
+
+    async def start(self) -> EngineInfo:
+        """Starts the core; see `EngineClient.start`."""
+        self._started = asyncio.get_running_loop().create_future()
+        try:
+            await self._launch()
+            return await self._started
+        except BaseException:
+            self._started.cancel()
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stops the core; see `EngineClient.close`."""
+        self._die("the engine core was closed")
+        await self._shut_down()
+
+    def listen(self, listener: StepListener) -> None:
+        """Tells `listener` of every report; see `EngineClient.listen`."""
+        self._listener = listener
+
+    def add(self, request: EngineRequest, stream: RequestStream) -> int:
+        """Runs one request; see `EngineClient.add`."""
+        request_id = request.request_id
+        if self._death is not None:
+            raise EngineGone(self._death)
+        if request_id in self._streams:
+            raise RequestError("request_id", f"a request with the id {request_id!r} is running already")
+        self._send(Add(request))
+        self._streams[request_id] = stream
+        return self._num_sent
+
+    def abort(self, request_id: str) -> None:
+        """Ends one request; see `EngineClient.abort`."""
+        if self._streams.pop(request_id, None) is not None and self.alive:
+            self._send(Abort(request_id))
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """Loads an adapter; see `EngineClient.load_adapter`."""
+        await self._ask(lambda ask: LoadAdapter(ask, name, folder), AdapterError)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unloads one; see `EngineClient.unload_adapter`."""
+        await self._ask(lambda ask: UnloadAdapter(ask, name), AdapterError)
+
+    def hold(self, hold: str, held: Held) -> None:
+        """Keeps what requests begin with; see `EngineClient.hold`."""
+        if self._death is not None:
+            raise EngineGone(self._death)
+        self._send(Hold(hold, held))
+        self._holds.add(hold)
+
+    def release(self, hold: str) -> None:
+        """Keeps it no more; see `EngineClient.release`."""
+        if hold in self._holds:
+            self._holds.remove(hold)
+            if self.alive:
+                self._send(Abort(hold))
+
+    async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
+        """Puts tokens into an answer; see `EngineClient.inject`."""
+        await self._ask(lambda ask: Inject(ask, request_id, mark, token_ids), InjectionError)
+
+    async def _ask(self, command: Callable[[int], Command], refusal: type[EngineError]) -> None:
+        if self._death is not None:
+            raise EngineGone(self._death)
+        self._num_asks += 1
+        ask = self._num_asks
+        self._send(command(ask))
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asks[ask] = _Ask(answer, refusal)
+        try:
+            await answer
+        finally:
+            self._asks.pop(ask, None)
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise EngineDead("the engine core has not started")
+        return self._info
+
+    @property
+    def load(self) -> EngineLoad:
+        return self._load
+
+    @property
+    def num_reports(self) -> int:
+        return self._num_reports
+
+    @property
+    def alive(self) -> bool:
+        return self._death is None
+
+    @property
+    def death(self) -> str | None:
+        """Why nothing can be asked of the core; None while it lives."""
+        return self._death
+
+    @property
+    def step_age_seconds(self) -> float:
+        return 0.0 if self._owed_since is None else time.monotonic() - self._owed_since
+
+    @abstractmethod
+    async def _launch(self) -> None:
+        """Starts the core; `Started` or `Failed` comes later."""
+
+    @abstractmethod
+    async def _shut_down(self) -> None:
+        """Ends the core and releases everything; must bear being called twice, and after a failed `_launch`."""
+
+    @abstractmethod
+    def _transmit(self, command: Command) -> None:
+        """Carries one command to the core, in order, without waiting."""
+
+    def _send(self, command: Command) -> None:
+        self._transmit(command)  # first, as what cannot be sent is not owed
+        self._num_sent += 1
+        if self._owed_since is None:
+            self._owed_since = time.monotonic()
+
+    def _handle(self, reply: Reply) -> None:
+        starting = self._started if self._started is not None and not self._started.done() else None
+        match reply:
+            case Stepped(outputs, load, num_commands, changed, number):
+                self._load, self._num_reports = load, number
+                owes = num_commands < self._num_sent or (self._hears_of_every_step and load.num_sequences > 0)
+                self._owed_since = time.monotonic() if owes else None
+                for output in outputs:
+                    stream = self._streams.get(output.request_id)
+                    if stream is None:  # its consumer has just left, and the abort is on its way
+                        continue
+                    if output.finish_reason is not None:
+                        del self._streams[output.request_id]
+                    if output.finish_reason is FinishReason.REJECTED:
+                        stream.fail(QueueFull(output.message or "the engine's queue is full"))
+                    else:
+                        stream.put(output)
+                if self._listener is not None:
+                    self._listener.stepped(changed, num_commands)
+            case Answer(ask, problem):
+                if (asked := self._asks.get(ask)) is not None and not asked.answer.done():
+                    if problem is None:
+                        asked.answer.set_result(None)
+                    else:
+                        asked.answer.set_exception(asked.refusal(problem))
+            case Started(info, load) if starting is not None:
+                self._info, self._load, self._death = info, load, None
+                starting.set_result(info)
+            case Failed(reason, message) if starting is not None:
+                starting.set_exception(start_error(reason, message))
+            case Died(message):
+                self._die(message)
+
+    def _die(self, message: str) -> None:
+        """Ends every running request with `EngineDead`; only the first cause counts."""
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(EngineDead(message))
+        if self._death is not None:
+            return
+        self._death = message
+        self._owed_since = None
+        for stream in self._streams.values():
+            stream.fail(EngineDead(message))
+        self._streams.clear()
+        for asked in self._asks.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(EngineDead(message))

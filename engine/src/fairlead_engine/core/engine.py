@@ -13,22 +13,17 @@ from typing import Any
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.adapter_places import Adapters
-from fairlead_engine.core.clock import Clock
-from fairlead_engine.core.engine_parts import allocated_blocks, cache_size_of, drafting_of, info_of, limits_of
+from fairlead_engine.core.clock import Clock, LatePlanning, StepWatch
 from fairlead_engine.core.grammars import Grammars, usable_cores
-from fairlead_engine.core.holds import Holds
 from fairlead_engine.core.injections import Injection
-from fairlead_engine.core.load_gauge import LoadGauge
+from fairlead_engine.core.load_gauge import LoadGauge, output_of, outputs_of_decodes, told
 from fairlead_engine.core.profile import load_profile, prior
-from fairlead_engine.core.request_checks import RequestChecks
-from fairlead_engine.core.request_refusal import Refusal, ended
+from fairlead_engine.core.requests import Holds, Refusal, RequestChecks, ended
 from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.core.scheduler import Scheduler
+from fairlead_engine.core.startup import allocated_blocks, cache_size_of, drafting_of, info_of, limits_of, warm_up
 from fairlead_engine.core.step_cost import StepCost, StepWork
-from fairlead_engine.core.step_outputs import output_of, outputs_of_decodes, told
-from fairlead_engine.core.step_watch import LatePlanning, StepWatch
 from fairlead_engine.core.thinking import ThinkingBudgets
-from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, ConfigError
 from fairlead_engine.model.tokenizer_files import read_tokenizer_json

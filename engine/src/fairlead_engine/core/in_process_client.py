@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.channel_client import ChannelClient
+from fairlead_engine.core.client import ChannelClient
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import run_core
 from fairlead_engine.core.messages import Command, Reply, Stop

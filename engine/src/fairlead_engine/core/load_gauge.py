@@ -1,14 +1,75 @@
-"""How loaded an engine is, for who sends it requests, and how long one would wait that came now."""
+"""What the engine reports after a step: each sequence's output, its load, and how long a new request would wait."""
 
 from msgspec.structs import replace
 
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.grammars import Grammars
+from fairlead_engine.core.injections import Injection
+from fairlead_engine.core.requests import Refusal, ended, no_choice
 from fairlead_engine.core.scheduler import Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.waiting_queue import num_awaited_tokens
-from fairlead_engine.types import EngineLoad
+from fairlead_engine.types import EngineLoad, FinishReason, Injected, SequenceOutput
+from fairlead_engine.types.batch import Decodes
+from fairlead_engine.types.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_protocol import messages
+
+_NO_TOKEN = "no next token could be chosen: the model computed logits that are not finite"
+
+
+def outputs_of_decodes(
+    decodes: Decodes, sampled: list[SampledToken | None], grammars: Grammars
+) -> list[SequenceOutput]:
+    """Of each; `sampled` begins with their tokens. Nearly all say no more than the next token."""
+    return [
+        SequenceOutput(
+            request_id=sequence.request_id,
+            new_token_ids=[token.token_id],
+            num_cached_tokens=sequence.num_cached_tokens,
+        )
+        if sequence.finish_reason is None and token is not None and token.logprobs is None
+        else output_of(sequence, token, None, grammars)
+        for sequence, token in zip(decodes.sequences, sampled, strict=False)
+    ]
+
+
+def output_of(
+    sequence: Sequence, token: SampledToken | None, item: ScheduledSequence | None, grammars: Grammars
+) -> SequenceOutput:
+    """What a step did for a sequence; `item`: its share, where that was not a decode. `grammars` know why one that
+    keeps to a grammar cannot go on."""
+    if sequence.finish_reason is FinishReason.INVALID:
+        problem, grammar = grammars.problem(sequence), sequence.sampling.grammar
+        if problem is not None and grammar is not None:
+            refusal = Refusal(FinishReason.INVALID, f"{grammar.field} cannot be kept to: {problem}", grammar.field)
+        else:
+            refusal = no_choice(sequence)
+        return ended(sequence.request_id, refusal)
+    if sequence.finish_reason is FinishReason.ERROR:
+        return ended(sequence.request_id, Refusal(FinishReason.ERROR, _NO_TOKEN))
+    tokens = item.chosen if item is not None and item.drafts else [token] if token is not None else []
+    is_first = item is not None and item.end == sequence.num_prompt_tokens
+    return SequenceOutput(
+        request_id=sequence.request_id,
+        new_token_ids=[each.token_id for each in tokens],
+        finish_reason=sequence.finish_reason,
+        num_cached_tokens=sequence.num_cached_tokens,
+        logprobs=[each.logprobs for each in tokens if each.logprobs is not None] or None,
+        prompt_logprobs=item.prompt_logprobs or None if item is not None else None,
+        embedding=item.embedding if item is not None else None,
+        stop_token_id=tokens[-1].token_id if tokens and sequence.finish_reason is FinishReason.STOP else None,
+        first_scheduled_time=sequence.first_scheduled_time if is_first else None,
+    )
+
+
+def told(sequence: Sequence, injection: Injection) -> SequenceOutput:
+    """Of tokens that were put in, before all that is computed with them."""
+    injection.done(None)
+    return SequenceOutput(
+        request_id=sequence.request_id,
+        new_token_ids=[],
+        injected=Injected(injection.mark, len(injection.token_ids)),
+    )
 
 
 class LoadGauge:

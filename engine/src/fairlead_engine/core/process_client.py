@@ -1,24 +1,135 @@
-"""An engine client whose core is a child process: what the HTTP server uses. It never imports torch.
+"""Engine clients over ZeroMQ sockets: of a core in a child process, and of a core that another process has started.
 
-Client and core talk as `SocketClient` says, over sockets in a private folder: our own, and one for each peer, a process
-that shares the core.
+Messages are msgspec structs as msgpack over a ZeroMQ pair on a Unix socket, which the client binds. The sockets lie in
+a private folder: one for the process that starts the core, and one for each peer that shares it. No torch.
 """
 
 import asyncio
+import fcntl
+import logging
 import os
+import shutil
 import sys
+import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
+from pathlib import Path
 
 import msgspec
+import zmq
+import zmq.asyncio
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.messages import Forget, Ping, Stop
-from fairlead_engine.core.socket_client import SocketClient
-from fairlead_engine.core.socket_folder import SocketFolder
+from fairlead_engine.core.client import ChannelClient
+from fairlead_engine.core.messages import Command, Died, Failed, Forget, Ping, Reply, Stop
 from fairlead_engine.machine.child_process import described_end, give_orders
 from fairlead_engine.types import EngineInfo
 from fairlead_protocol.logs import LogFormat
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "fairlead-core-"
+_LONGEST_SOCKET_PATH = 100
+"""A Unix socket's path is limited to 107 bytes on Linux and 103 on macOS."""
+_YOUNG_SECONDS = 60.0
+"""One that was made so recently may not be locked yet."""
+
+
+class SocketFolder:
+    """Held by a lock, which ends with the process, however that ends."""
+
+    def __init__(self) -> None:
+        self.path = _private_folder()
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        sweep(self.path.parent)
+
+    def remove(self) -> None:
+        """Once nobody needs the sockets' names any more."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+
+def sweep(place: Path, young_seconds: float = _YOUNG_SECONDS) -> None:
+    """Removes this user's folders of processes that are gone."""
+    for path in place.glob(f"{_PREFIX}*"):
+        try:
+            facts = path.lstat()
+            if facts.st_uid != os.geteuid() or time.time() - facts.st_mtime < young_seconds:
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:  # it has gone meanwhile, or is no folder
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+            log.info("removed what a killed process has left", extra={"folder": str(path)})
+        except OSError:  # somebody has it
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def _private_folder() -> Path:
+    """With a path short enough for a socket in it."""
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    if len(os.fsencode(folder)) <= _LONGEST_SOCKET_PATH - len("/1000"):
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+
+
+class SocketClient(ChannelClient):
+    """Talks to a core that will connect to `address`. Whoever has started the core says when it is lost."""
+
+    _hears_of_every_step = False
+
+    def __init__(self, address: str = "") -> None:
+        super().__init__()
+        self._address = address
+        self._context: zmq.asyncio.Context | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._receiving: asyncio.Task[None] | None = None
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+    def lost(self, message: str) -> None:
+        """The core is gone: every running request ends with `EngineDead`."""
+        self._die(message)
+
+    async def _launch(self) -> None:
+        self._bind(self._address)
+
+    def _bind(self, address: str) -> "asyncio.Task[None]":
+        """Returns what takes in the core's replies, until its last words."""
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.bind(address)
+        self._receiving = asyncio.create_task(self._receive(self._socket))
+        return self._receiving
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        reply: Reply | None = None
+        while not isinstance(reply, Failed | Died):
+            reply = self._decoder.decode(await socket.recv())
+            self._handle(reply)
+
+    def _transmit(self, command: Command) -> None:
+        assert self._socket is not None
+        self._socket.send(self._encoder.encode(command))
+
+    async def _shut_down(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+            self._receiving = None
+        if self._socket is not None and self._context is not None:
+            self._socket.close(linger=0)
+            self._context.term()
+            self._socket = self._context = None
+
 
 _STOP_TIMEOUT = 5.0
 """Seconds that a core gets to end by itself before it is killed."""

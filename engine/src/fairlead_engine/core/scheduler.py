@@ -11,14 +11,12 @@ from dataclasses import dataclass
 
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
-from fairlead_engine.core.client_parts import ClientParts
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.injections import Injection, Injections
-from fairlead_engine.core.request_refusal import Refusal
+from fairlead_engine.core.requests import Refusal
 from fairlead_engine.core.running_slots import RunningSlots
-from fairlead_engine.core.sequence_ends import SequenceEnds
-from fairlead_engine.core.step_results import Counters, StepResults
-from fairlead_engine.core.waiting_queue import WaitingQueue, num_awaited_tokens, rank
+from fairlead_engine.core.step_results import Counters, SequenceEnds, StepResults
+from fairlead_engine.core.waiting_queue import ClientParts, WaitingQueue, num_awaited_tokens, rank
 from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import FinishReason
 from fairlead_engine.types.batch import Batch

@@ -9,8 +9,7 @@ from torch.nn import functional
 from fairlead_engine.kernels.dispatch import with_kernel
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.rounded_rows import RowFormat, rounded_blocks, rounded_rows
-from fairlead_engine.kernels.route_top_k import ExpertRouting, shares
-from fairlead_engine.kernels.routes import Routes
+from fairlead_engine.kernels.routes import ExpertRouting, Routes, shares
 
 
 class ExpertWeights(NamedTuple):

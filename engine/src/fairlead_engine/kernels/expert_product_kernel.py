@@ -32,8 +32,7 @@ from fairlead_engine.kernels.expert_product import ExpertWeights
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.rounded_rows import rounded_blocks
 from fairlead_engine.kernels.rounded_rows_kernel import nearest, scales_of_rows
-from fairlead_engine.kernels.route_top_k import ExpertRouting
-from fairlead_engine.kernels.routes import Routes
+from fairlead_engine.kernels.routes import ExpertRouting, Routes
 
 FEW_ROWS, MANY_ROWS = 16, 64
 """Pairs to a tile: tensor cores multiply 16 at least."""

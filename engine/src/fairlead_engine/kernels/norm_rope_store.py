@@ -1,9 +1,62 @@
-"""From a fused projection to what attention takes: queries, normalised where wanted and rotated, and the cache."""
+"""From a fused projection to what attention takes: heads normalised where wanted, rotated, and stored in the cache."""
 
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.attention.stored_heads import StoredHeads
-from fairlead_engine.kernels.norm_rope import HeadTurn, norm_rope
+from fairlead_engine.kernels.rms_norm import rms_norm
+
+
+class HeadNorm(NamedTuple):
+    """Weights of the normalisation of each query head and each key head, both [head_dim]."""
+
+    query: Tensor
+    key: Tensor
+    eps: float
+
+
+class HeadTurn(NamedTuple):
+    """What `norm_rope` is told beside the heads."""
+
+    num_kv_heads: int
+    num_value_heads: int
+    """As many as there are keys; or none, where values are a part of keys."""
+    cosines: Tensor
+    sines: Tensor
+    norm: HeadNorm | None
+
+
+def norm_rope(
+    heads: Tensor, num_kv_heads: int, num_value_heads: int, cosines: Tensor, sines: Tensor, norm: HeadNorm | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query [tokens, heads, head_dim], key [tokens, kv_heads, head_dim] and value [tokens, value_heads, head_dim].
+
+    `heads` [tokens, heads + kv_heads + value_heads, head_dim] holds query, key and value heads side by side. The signed
+    cosines and sines [tokens, 1, size] turn the first `size` elements of each head, mostly all and maybe none, by its
+    position: element i is paired with i + size / 2, and the sines of the first half are negative, which makes a
+    rotation three operations.
+    """
+    num_heads = heads.shape[1] - num_kv_heads - num_value_heads
+    if norm is None:
+        turned = heads[:, : num_heads + num_kv_heads]
+    else:
+        query, key, _ = torch.split(heads, [num_heads, num_kv_heads, num_value_heads], dim=1)
+        turned = torch.cat((rms_norm(query, norm.query, norm.eps), rms_norm(key, norm.key, norm.eps)), dim=1)
+    query, key = torch.split(rotate(turned, cosines, sines), [num_heads, num_kv_heads], dim=1)
+    return query, key, heads[:, num_heads + num_kv_heads :]
+
+
+def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Heads [tokens, heads, head_dim], turned as `norm_rope` says."""
+    size = cosines.shape[-1]
+    if not size:
+        return heads
+    if size < heads.shape[-1]:
+        return torch.cat((rotate(heads[..., :size], cosines, sines), heads[..., size:]), dim=-1)
+    swapped = heads.roll(size // 2, dims=-1)
+    return (heads * cosines).addcmul_(swapped, sines)
 
 
 def norm_rope_store(

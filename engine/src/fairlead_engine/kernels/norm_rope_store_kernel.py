@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairlead_engine.kernels import norm_rope_store as in_torch
 from fairlead_engine.kernels.attention.stored_heads import LARGEST, SMALLEST_SCALE, StoredHeads
-from fairlead_engine.kernels.norm_rope import HeadTurn
+from fairlead_engine.kernels.norm_rope_store import HeadTurn
 from fairlead_engine.kernels.rounded_rows_kernel import nearest
 
 _SMALLEST_SCALE: tl.constexpr = tl.constexpr(SMALLEST_SCALE)

@@ -52,7 +52,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(update: Tensor, stream: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """As `kernels.add_rms_norm.add_rms_norm`."""
+    """As `kernels.rms_norm.add_rms_norm`."""
     return _launch(stream, update.contiguous(), weight, eps)
 
 

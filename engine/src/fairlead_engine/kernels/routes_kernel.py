@@ -17,8 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairlead_engine.kernels.route_top_k import ExpertRouting
-from fairlead_engine.kernels.routes import Routes
+from fairlead_engine.kernels.routes import ExpertRouting, Routes
 
 _FEW_TOKENS, _MANY_TOKENS = 16, 64
 """Of a tile."""

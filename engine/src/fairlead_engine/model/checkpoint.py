@@ -1,6 +1,7 @@
 """A checkpoint's tensors: which file holds which, read on demand from memory-mapped safetensors files.
 
-It checks names and shapes and keeps account of what was read; what the tensors mean is `loading`'s business.
+Names and shapes are checked and what was read is kept account of; what the tensors mean is `loading`'s business. Small
+files beside a model, of heads that draft for it, are read whole.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
@@ -302,3 +304,21 @@ def _read_index(path: Path) -> dict[str, str]:
             f"{path} places tensors in files outside its folder; move all files into one folder",
         )
     return dict(weight_map)
+
+
+def read_tensors(folder: Path, files: Sequence[str], what: str) -> dict[str, Tensor]:
+    """Name → tensor, on the host, of the first of these files that is there: safetensors, or torch's own with nothing
+    but tensors in it. Raises ModelLoadError; `what` the folder should hold."""
+    file = next((folder / name for name in files if (folder / name).is_file()), None)
+    if file is None:
+        raise refused(folder, what, f"there is none of {', '.join(files)}")
+    try:
+        read = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+        return {str(name): tensor for name, tensor in read.items()}
+    except Exception as error:  # safetensors and torch raise many kinds
+        raise refused(folder, what, f"{file.name} cannot be read ({error})") from error
+
+
+def refused(folder: Path, what: str, problem: str) -> ModelLoadError:
+    """The error for a folder that does not hold what it should; to be raised by the caller."""
+    return ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"{folder} has no {what}: {problem}")

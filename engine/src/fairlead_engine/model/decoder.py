@@ -15,11 +15,10 @@ from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation, Rotations
 from fairlead_engine.model.linear import Linear
-from fairlead_engine.model.lora.adapted_linear import AdaptedRows
-from fairlead_engine.model.lora.adapter_slots import AdapterSlots
+from fairlead_engine.model.lora.adapter_slots import AdaptedRows, AdapterSlots
 from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.model.vision.vision_tower import VisionTower
+from fairlead_engine.model.vision_tower import VisionTower
 from fairlead_protocol.models.model_config import ModelConfig
 
 

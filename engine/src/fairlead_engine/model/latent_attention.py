@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.kernels.attention.scoring import PLAIN
-from fairlead_engine.kernels.norm_rope import HeadTurn
+from fairlead_engine.kernels.norm_rope_store import HeadTurn
 from fairlead_engine.model.layers import ForwardInput, RMSNorm, Rotations
 from fairlead_engine.model.linear import Linear
 

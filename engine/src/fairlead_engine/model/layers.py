@@ -11,17 +11,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, weighted_product
 from fairlead_engine.kernels.gates import SILU, Gate, silu_mul
-from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
-from fairlead_engine.kernels.rms_norm import rms_norm
-from fairlead_engine.kernels.route_top_k import ExpertRouting, route_top_k
-from fairlead_engine.kernels.routes import find_routes
+from fairlead_engine.kernels.norm_rope_store import HeadNorm, HeadTurn
+from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
+from fairlead_engine.kernels.routes import ExpertRouting, find_routes, route_top_k
 from fairlead_engine.model.linear import Linear
-from fairlead_engine.model.lora.adapted_linear import AdaptedRows
+from fairlead_engine.model.lora.adapter_slots import AdaptedRows
 from fairlead_engine.model.shard import Shard
 
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fairlead_engine.model.product_trial import is_right
+from fairlead_engine.model.product_trial import is_right, most_skinny_rows
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.model.skinny_trial import most_skinny_rows
 
 NUM_SHAPES = 128
 """Products that oneDNN and torch each keep a compiled routine for, one for every number of rows and every shape of a

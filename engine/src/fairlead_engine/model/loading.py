@@ -12,12 +12,10 @@ from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, read_foreign_config
-from fairlead_engine.model.families.registry import builder_of
-from fairlead_engine.model.gguf.gguf_checkpoint import GgufCheckpoint
-from fairlead_engine.model.gguf.gguf_config import config_fields
+from fairlead_engine.model.families import builder_of
+from fairlead_engine.model.gguf_checkpoint import GgufCheckpoint, config_fields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
-from fairlead_engine.model.quantization.formats import FORMATS
-from fairlead_engine.model.quantization.stored import choose_source
+from fairlead_engine.model.quantization.stored import FORMATS, choose_source
 from fairlead_engine.model.read_ahead import ReadAhead
 from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.task import read_task

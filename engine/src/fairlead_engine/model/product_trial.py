@@ -1,10 +1,21 @@
-"""Whether a matrix product that is not torch's public interface can be used here: it is tried, since versions prove
-nothing."""
+"""Trials of matrix products on this machine, since neither versions nor rules of ours prove anything.
+
+A product that is not torch's public interface is tried once for its result. Our own kernel for few rows is timed beside
+torch's product, once a shape: which is faster depends on the GPU, the shape and the version of cuBLAS. A kernel that
+fails, errs or is not clearly faster is not used.
+"""
 
 import logging
 from collections.abc import Callable
+from functools import partial
+from statistics import median
 
+import torch
 from torch import Tensor
+from torch.nn import functional
+
+from fairlead_engine.kernels.dispatch import triton_lacks
+from fairlead_engine.kernels.skinny_product import MOST_ROWS
 
 logger = logging.getLogger(__name__)
 
@@ -18,3 +29,80 @@ def is_right(product: Callable[[], Tensor], wanted: Tensor, *, otherwise: str) -
         logger.info("%s: %s", otherwise, error)
         return False
     return found.equal(wanted)
+
+
+_TRIED_ROWS = (1, 4, MOST_ROWS)
+_NUM_RUNS = 9
+_CLEARLY = 0.95
+"""Share of torch's time that is less beyond chance."""
+_LARGEST_ERROR = 0.02
+"""Of a mean output: half precision rounds each to a 256th, and sums may be taken in any order."""
+
+Product = Callable[[Tensor, Tensor], Tensor]
+Timer = Callable[[Callable[[], Tensor]], float]
+
+_known: dict[tuple[int | torch.dtype | torch.device, ...], int] = {}
+"""By shape, format and device of a weight."""
+
+
+def most_skinny_rows(weight: Tensor) -> int:
+    """Up to how many rows our kernel is to be used for products with weight [out_features, in_features]; 0 = none.
+
+    It is made for 16-bit formats on CUDA, whose rows of inputs it reads 16 bytes at a time.
+    """
+    is_meant = weight.is_cuda and weight.dtype.itemsize == 2 and weight.stride(1) == 1
+    if not is_meant or weight.shape[1] % 16 or weight.stride(0) % 16 or triton_lacks() is not None:
+        return 0
+    kind = (*weight.shape, weight.dtype, weight.device)
+    if kind not in _known:
+        # Triton is needed on CUDA alone.
+        from fairlead_engine.kernels.compile_cache import kept_choices
+        from fairlead_engine.kernels.skinny_product_kernel import skinny_product
+
+        outputs, inputs = weight.shape
+        kept = kept_choices().choose(
+            f"most rows of a skinny product with {outputs} x {inputs} {weight.dtype}",
+            lambda: most_rows(skinny_product, weight, seconds_on_device),
+        )
+        _known[kind] = min(kept, MOST_ROWS)
+        logger.debug("products with a weight of %d x %d: our kernel up to %d rows", *weight.shape, _known[kind])
+    return _known[kind]
+
+
+def most_rows(product: Product, weight: Tensor, seconds: Timer) -> int:
+    """The most of `_TRIED_ROWS` up to which `product` is right and clearly faster than torch's; 0 = never."""
+    most = 0
+    for rows in _TRIED_ROWS:
+        x = torch.randn(rows, weight.shape[1], device=weight.device).to(weight.dtype)
+        ours, theirs = partial(product, x, weight), partial(functional.linear, x, weight)
+        try:
+            is_better = _is_near(ours(), theirs()) and seconds(ours) < _CLEARLY * seconds(theirs)
+        except Exception as problem:  # whatever Triton's compiler or the driver makes of this GPU
+            logger.info("torch's products instead of our kernel for few rows: %s", problem)
+            is_better = False
+        if not is_better:
+            return most
+        most = rows
+    return most
+
+
+def _is_near(found: Tensor, wanted: Tensor) -> bool:
+    error = (found.float() - wanted.float()).abs().mean()
+    return bool(error <= _LARGEST_ERROR * wanted.float().abs().mean())
+
+
+def seconds_on_device(run: Callable[[], Tensor]) -> float:
+    """The median of a few runs on CUDA, each with nothing of the weight in the device's cache."""
+    device = run().device
+    num_bytes = 2 * torch.cuda.get_device_properties(device).L2_cache_size
+    scratch = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    times: list[float] = []
+    for _ in range(_NUM_RUNS):
+        scratch.zero_()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(1e-3 * start.elapsed_time(end))
+    return median(times)

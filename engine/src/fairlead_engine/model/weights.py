@@ -13,17 +13,11 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights
 from fairlead_engine.kernels.gates import SILU, Gate
-from fairlead_engine.kernels.norm_rope import HeadNorm
-from fairlead_engine.kernels.route_top_k import ExpertRouting
+from fairlead_engine.kernels.norm_rope_store import HeadNorm
+from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
-from fairlead_engine.model.expert_products import (
-    ExpertProjections,
-    decodes_within,
-    groups_experts,
-    put_together,
-)
 from fairlead_engine.model.layers import (
     Attention,
     AttentionLayer,
@@ -39,13 +33,18 @@ from fairlead_engine.model.layers import (
 )
 from fairlead_engine.model.linear import Linear, PlainLinear, SideBySideLinear, SummedLinear, make_linear
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
-from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat
 from fairlead_engine.model.quantization.source import WeightSource
-from fairlead_engine.model.quantization.weight_format import WeightFormat
 from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import ALONE, Shard, scaled
-from fairlead_engine.model.vision.vision_tower import VisionTower
-from fairlead_engine.model.weight_stack import WeightStack
+from fairlead_engine.model.vision_tower import VisionTower
+from fairlead_engine.model.weight_stack import (
+    ExpertProjections,
+    WeightStack,
+    decodes_within,
+    groups_experts,
+    put_together,
+)
 from fairlead_protocol.models.model_config import ModelConfig, QueryNorm
 from fairlead_protocol.models.rope_config import RopeConfig
 

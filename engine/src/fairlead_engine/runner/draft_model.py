@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.model.shard import ALONE
-from fairlead_engine.runner.guesser import draft_places, fitted, next_tokens
+from fairlead_engine.runner.drafter import draft_places, fitted, next_tokens
 from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import Computed, ModelPart, check_generates
 from fairlead_engine.runner.sampler import Sampler
@@ -100,7 +100,7 @@ class DraftModel:
         """Makes room in the host's memory for copies of so many blocks."""
         self._part.allocate_places(num_places)
 
-    def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
+    def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
         """Computes what it lacks of the batch, and its drafts, one after the other: int32 [drafts], item by item; they
         stand behind the known tokens of their slots. None where there are none."""
         decodes, guessed = batch.decodes, [item for item in batch.chunks if item.drafts]

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.kernels.attention.tree_rows import TreeRows
+from fairlead_engine.kernels.attention.scoring import TreeRows
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.eagle_head import EagleHead, load_eagle_head
-from fairlead_engine.runner.draft_trees import Frontier, check_width, fill_dynamic, put_drafts
-from fairlead_engine.runner.guesser import draft_places, next_tokens
+from fairlead_engine.runner.drafter import Frontier, check_width, draft_places, fill_dynamic, next_tokens, put_drafts
 from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.prepared_batch import prepare
@@ -102,14 +101,14 @@ class EagleDrafts:
     def allocate_places(self, num_places: int) -> None:
         self.host = HostCache(self._backend, self._layout, [self._cache], num_places)
 
-    def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
+    def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
         self._tables.update(plan.new_blocks)
         items = [item for item in batch.chunks if item.drafts]
         if not items:
             return None
         self._tokens.add(plan.new_tokens)
         if self._tree is not None:
-            return self._guess_trees(items, self._tree, sampler)
+            return self._draft_trees(items, self._tree, sampler)
         left, hidden = items, self._hidden[self._on_device([item.sequence.slot for item in items])]
         for place in range(max(len(item.drafts) for item in items)):
             rows = [row for row, item in enumerate(left) if len(item.drafts) > place]
@@ -122,7 +121,7 @@ class EagleDrafts:
             self._tokens.put(slots, ends, chosen.token_ids)
         return self._tokens.rows[draft_places(items, self._device)]
 
-    def _guess_trees(self, items: list[ScheduledSequence], tree: DynamicTree, sampler: Sampler) -> Tensor:
+    def _draft_trees(self, items: list[ScheduledSequence], tree: DynamicTree, sampler: Sampler) -> Tensor:
         """Guesses that are followed lie in the head's cache place by place, as a tree of their own, behind what it
         knows of the text; a tree's drafts have room for them (`fill_dynamic`)."""
         growth = _Growth(self._hidden[self._on_device([item.sequence.slot for item in items])].unsqueeze(1))

@@ -18,12 +18,11 @@ from fairlead_engine.errors import AdapterError, ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.kernels.attention.whole_prompts import group_prompts
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model.encoders.encoder_registry import load_encoder, read_encoder_config
+from fairlead_engine.model.encoder import load_encoder, read_encoder_config
 from fairlead_engine.model.shard import ALONE
-from fairlead_engine.runner.pinning import pin_threads
-from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
+from fairlead_engine.runner.cuda_device import Readback
+from fairlead_engine.runner.placement import choose_device, choose_dtype, pin_threads, set_num_threads
 from fairlead_engine.runner.pooler import Pooler, write_vectors
-from fairlead_engine.runner.readback import Readback
 from fairlead_engine.types.adapters import AdapterFacts
 from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import SampledToken, ScheduledSequence

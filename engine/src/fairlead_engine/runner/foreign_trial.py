@@ -1,7 +1,8 @@
-"""Before a foreign decoder serves anybody: its logits through our path beside those of its own eager attention.
+"""Whether a model that transformers computes can be served: its settings, and a trial before the first request.
 
-Two random prompts are computed as steps would: in chunks, beside each other, over block tables with gaps, a token at a
-time at the end. What a model might keep or look at beside keys, values and positions shows in its logits.
+The trial compares logits through our path with those of the model's own eager attention. Two random prompts are
+computed as steps would: in chunks, beside each other, over block tables with gaps, a token at a time at the end. What a
+model might keep or look at beside keys, values and positions shows in its logits.
 """
 
 import logging
@@ -13,13 +14,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.backend import AttentionBackend, CacheLayout, NewBlocks
 from fairlead_engine.model.fallback.foreign_config import first_line
 from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
+
+_WHY = "this model is computed by transformers' code, as this engine has none of its own for it"
+
+
+def check_settings(
+    *, quantization: str | None, head_quantization: str | None, max_loras: int, tensor_parallel_size: int
+) -> None:
+    """As `EngineConfig` has them. Raises ConfigError."""
+    for name, value in (("quantization", quantization), ("head_quantization", head_quantization)):
+        if value is not None:
+            raise ConfigError(name, f"is {value}, and {_WHY}: its weights stay as they are stored", "leave it out")
+    if max_loras:
+        raise ConfigError("max_loras", f"or adapters are set, and {_WHY}: it takes none", "leave them out")
+    if tensor_parallel_size > 1:
+        raise ConfigError(
+            "tensor_parallel_size", f"is {tensor_parallel_size}, and {_WHY}: it is not divided", "leave it out"
+        )
+
 
 logger = logging.getLogger(__name__)
 

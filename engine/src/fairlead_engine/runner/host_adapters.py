@@ -12,8 +12,8 @@ from fairlead_engine.errors import AdapterError
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter
 from fairlead_engine.model.lora.peft_folder import read_adapter
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.pinning import given_cores
-from fairlead_engine.runner.process_group import reach_store
+from fairlead_engine.runner.placement import given_cores
+from fairlead_engine.runner.rank_messages import reach_store
 from fairlead_engine.types.adapters import AdapterFacts
 
 

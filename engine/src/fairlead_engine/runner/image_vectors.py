@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import GivenEmbeddings
-from fairlead_engine.model.vision.vision_tower import VisionTower
+from fairlead_engine.model.vision_tower import VisionTower
 from fairlead_engine.runner.step_plan import PlannedImage
 from fairlead_protocol.models.image_settings import ImageSettings
 

@@ -15,9 +15,17 @@ from torch.nn.functional import linear, silu
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model.loose_tensors import read_tensors, refused
-from fairlead_engine.runner.draft_trees import Frontier, check_width, fill_dynamic, fill_static, put_drafts
-from fairlead_engine.runner.guesser import draft_places, fitted, next_tokens
+from fairlead_engine.model.checkpoint import read_tensors, refused
+from fairlead_engine.runner.drafter import (
+    Frontier,
+    check_width,
+    draft_places,
+    fill_dynamic,
+    fill_static,
+    fitted,
+    next_tokens,
+    put_drafts,
+)
 from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
@@ -95,13 +103,13 @@ class MedusaHeads:
     def note(self, slots: Numbers, hidden: Tensor) -> None:
         self._hidden[to_device(slots, self._device)] = hidden
 
-    def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
+    def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
         items = [item for item in batch.chunks if item.drafts]
         if not items:
             return None
         self._tokens.add(plan.new_tokens)
         if self._tree is not None:
-            return self._guess_trees(items, self._tree, sampler)
+            return self._draft_trees(items, self._tree, sampler)
         for place in range(max(len(item.drafts) for item in items)):
             following = next_tokens(items, place)
             numbers = [(share.sequence.slot, share.end) for share in following.chunks]
@@ -110,7 +118,7 @@ class MedusaHeads:
             self._tokens.put(slots, positions, sampler.sample(logits, following, self._tokens.rows).token_ids)
         return self._tokens.rows[draft_places(items, self._device)]
 
-    def _guess_trees(self, items: list[ScheduledSequence], tree: TreeShape, sampler: Sampler) -> Tensor:
+    def _draft_trees(self, items: list[ScheduledSequence], tree: TreeShape, sampler: Sampler) -> Tensor:
         """A head sees nothing of the guesses before its own: it says the same behind all of them."""
         hidden = self._hidden[to_device(np.array([item.sequence.slot for item in items]), self._device)]
 

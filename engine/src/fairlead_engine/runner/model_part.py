@@ -25,13 +25,11 @@ from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.cuda_device import choose_meter, choose_recorder
 from fairlead_engine.runner.dummy_steps import StepLimits
-from fairlead_engine.runner.foreign_settings import check_settings
-from fairlead_engine.runner.foreign_trial import try_out
+from fairlead_engine.runner.foreign_trial import check_settings, try_out
 from fairlead_engine.runner.host_adapters import AdapterAgreement, HostAdapters
 from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.image_vectors import ImageVectors
-from fairlead_engine.runner.pinning import pin_threads
-from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
+from fairlead_engine.runner.placement import choose_device, choose_dtype, pin_threads, set_num_threads
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes

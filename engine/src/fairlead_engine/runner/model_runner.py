@@ -21,6 +21,8 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner.cuda_device import Readback
+from fairlead_engine.runner.drafter import Drafter
 from fairlead_engine.runner.dummy_steps import (
     StepLimits,
     blocks_of_largest,
@@ -29,13 +31,11 @@ from fairlead_engine.runner.dummy_steps import (
     largest_drafted_step,
     largest_step,
 )
-from fairlead_engine.runner.guesser import Guesser
 from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.pooler import Pooler, write_vectors
 from fairlead_engine.runner.progress import Progress
 from fairlead_engine.runner.ranks import Ranks
-from fairlead_engine.runner.readback import Readback
 from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
 from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
 from fairlead_engine.runner.tree_step import find_standing, planned_trees
@@ -66,7 +66,7 @@ class Launched:
     order: Tensor | None
     """int64 [choices]: which of `chosen` comes at each place once trees are chains; None = they are in order."""
     followed: Tensor | None
-    """[choices, hidden], on the device: what drafts are made of (`Guesser.follow`)."""
+    """[choices, hidden], on the device: what drafts are made of (`Drafter.follow`)."""
     readback: Readback
 
 
@@ -99,17 +99,17 @@ class ModelRunner:
         self._pooler = Pooler(part.model.classifier)
         self._most_drafts = config.most_drafts if self.model_config.task.generates else 0
         self._tree = config.tree
-        self._guesser = self._load_guesser(config)
+        self._drafter = self._load_drafter(config)
         self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
 
-    def _load_guesser(self, config: EngineConfig) -> Guesser | None:
+    def _load_drafter(self, config: EngineConfig) -> Drafter | None:
         """What makes the drafts that are `UNKNOWN`; None = there are none such."""
         if (method := config.drafting_method) is None or method.drafter is None:
             return None
         if self._part.images is not None:
             problem = "is set, and what guesses with a model sees no images"
             raise ConfigError("speculative_model", problem, "use ngram, or leave it out")
-        drafter: type[Guesser] = resolve_name(f"{__package__}.{method.drafter}")
+        drafter: type[Drafter] = resolve_name(f"{__package__}.{method.drafter}")
         return drafter.load(config, self._part)
 
     @property
@@ -122,7 +122,7 @@ class ModelRunner:
 
     def kv_bytes_per_block(self) -> int:
         """Bytes that one block takes, keys and values of all layers, of each rank; those of a draft model too."""
-        of_drafts = 0 if self._guesser is None else self._guesser.bytes_per_block
+        of_drafts = 0 if self._drafter is None else self._drafter.bytes_per_block
         return self._part.layout.bytes_per_block + of_drafts
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
@@ -131,17 +131,17 @@ class ModelRunner:
         if self._ranks is not None:
             self._ranks.allocate(num_blocks, num_slots, blocks_per_slot)
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
-        if self._guesser is not None:
-            self._guesser.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
-        self._sent = SentSlots(num_slots, 0 if self._guesser is None else self._guesser.num_ahead)
+        if self._drafter is not None:
+            self._drafter.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
+        self._sent = SentSlots(num_slots, 0 if self._drafter is None else self._drafter.num_ahead)
 
     def allocate_places(self, num_places: int) -> None:
         """Makes room in the host's memory for copies of so many blocks, those of a draft model's cache too."""
         if self._ranks is not None:
             self._ranks.allocate_places(num_places)
         self._part.allocate_places(num_places)
-        if self._guesser is not None:
-            self._guesser.allocate_places(num_places)
+        if self._drafter is not None:
+            self._drafter.allocate_places(num_places)
 
     def save_blocks(self, blocks: list[int], places: list[int]) -> None:
         """Copies what blocks hold to the host's memory. Raises RankLost."""
@@ -167,7 +167,7 @@ class ModelRunner:
 
     @property
     def _host_caches(self) -> list[HostCache]:
-        of_drafts = None if self._guesser is None else self._guesser.host
+        of_drafts = None if self._drafter is None else self._drafter.host
         return [copies for copies in (self._part.host, of_drafts) if copies is not None]
 
     def memory_for_cache(
@@ -211,7 +211,7 @@ class ModelRunner:
     @property
     def _drafted(self) -> tuple[int, int, int]:
         """How many drafts a sequence may have in a step, what stands for each, and a tree's depth."""
-        draft = 0 if self._guesser is None else UNKNOWN
+        draft = 0 if self._drafter is None else UNKNOWN
         return self._most_drafts, draft, 0 if self._tree is None else self._tree.depth
 
     def _try(self, batch: Batch) -> None:
@@ -262,8 +262,8 @@ class ModelRunner:
     @torch.inference_mode()
     def _compute(self, batch: Batch, plan: StepPlan) -> Launched:
         part, readback, drafts = self._part, Readback(), None
-        if self._guesser is not None:
-            drafts = self._guesser.guess(batch, plan, self._sampler)
+        if self._drafter is not None:
+            drafts = self._drafter.draft(batch, plan, self._sampler)
             if drafts is not None and batch.masks is not None:
                 _tell(batch, drafts)
             if trees := planned_trees(batch):
@@ -276,7 +276,7 @@ class ModelRunner:
             drafts, order = standing.drafts, standing.order
             computed, token_ids = part.straighten(computed, standing), token_ids[order]
         part.settle(computed, token_ids)
-        followed = None if self._guesser is None else self._guesser.follow(plan, computed)
+        followed = None if self._drafter is None else self._drafter.follow(plan, computed)
         scores = self._scores(batch, part.scored_logits(plan, computed))
         vectors = self._pooler.pool([item for item in batch.chunks if item.pools], computed.pooled)
         return Launched(
@@ -316,11 +316,11 @@ class ModelRunner:
             if item.drafts:
                 item.chosen = verified(item.drafts, chosen)
             found.append(chosen[0] if chosen else None)
-        if self._guesser is not None and launched.followed is not None:
-            self._note_last(self._guesser, batch, launched.followed)
+        if self._drafter is not None and launched.followed is not None:
+            self._note_last(self._drafter, batch, launched.followed)
         return found
 
-    def _note_last(self, guesser: Guesser, batch: Batch, followed: Tensor) -> None:
+    def _note_last(self, drafter: Drafter, batch: Batch, followed: Tensor) -> None:
         """Tells what there is of the last token of each."""
         rows, slots, row = [*range(len(batch.decodes))], batch.decodes.slots.tolist(), len(batch.decodes)
         for item in batch.chunks:
@@ -329,7 +329,7 @@ class ModelRunner:
                 slots.append(item.sequence.slot)
             row += item.num_choices
         if rows:
-            guesser.note(np.array(slots, np.int64), followed[to_device(np.array(rows, np.int64), self.device)])
+            drafter.note(np.array(slots, np.int64), followed[to_device(np.array(rows, np.int64), self.device)])
 
     def _scores(self, batch: Batch, logits: Iterator[Tensor]) -> Iterator[tuple[ScheduledSequence, Logprobs]]:
         """Log-probabilities of prompts' tokens, from their logits as the step's plan divides them."""

@@ -17,8 +17,14 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.model.checkpoint import INDEX_FILE, Checkpoint
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine.model.quantization.compensated import best_input_scales, clipped_scales, compensate, relative_error
-from fairlead_engine.model.quantization.written import GRIDS, RoundingGrid
+from fairlead_engine.model.quantization.written import (
+    GRIDS,
+    RoundingGrid,
+    best_input_scales,
+    clipped_scales,
+    compensate,
+    relative_error,
+)
 from fairlead_engine.model.safetensors_writer import SafetensorsWriter
 from fairlead_engine.runner.calibration import LayerwiseReading, WatchedLinear
 from fairlead_engine.runner.placement import choose_device, choose_dtype

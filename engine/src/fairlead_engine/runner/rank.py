@@ -19,7 +19,6 @@ from fairlead_engine.machine.child_process import leave_signals_to_parent
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.placement import choose_device
-from fairlead_engine.runner.process_group import join_group, reach_store
 from fairlead_engine.runner.rank_messages import (
     HERE,
     READY,
@@ -35,6 +34,8 @@ from fairlead_engine.runner.rank_messages import (
     Reader,
     SaveBlocks,
     Step,
+    join_group,
+    reach_store,
 )
 from fairlead_protocol.logs import configure_logging
 

@@ -1,14 +1,49 @@
-"""What rank 0 sends to the other ranks, a message a line of MessagePack with its length before it."""
+"""How the ranks of a model meet (torch.distributed's group and store), and what rank 0 sends to the others.
 
+A message is MessagePack with its length before it.
+"""
+
+import socket
 import struct
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import torch
 
 from fairlead_engine.config import EngineConfig
+from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.step_plan import StepPlan
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore  # which torch.distributed has, though its types do not say so
+
+_HOST = "127.0.0.1"
+
+
+def open_store() -> "TCPStore":
+    """Rank 0's, on a free port. Nobody has to say who they are to change what is in it, so it must not be reached from
+    other machines; left to itself it listens on every address."""
+    listening = socket.create_server((_HOST, 0))
+    port = listening.getsockname()[1]
+    store: TCPStore = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+        _HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
+    return store
+
+
+def reach_store(port: int) -> "TCPStore":
+    """That same one, for another rank."""
+    store: TCPStore = torch.distributed.TCPStore(_HOST, port, is_master=False)  # type: ignore[attr-defined]
+    return store
+
+
+def join_group(shard: Shard, store: "TCPStore", device: torch.device) -> None:
+    """Waits until all ranks are there. With CUDA the sums go by NCCL, without by gloo."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    torch.distributed.init_process_group(backend, store=store, rank=shard.rank, world_size=shard.size)
+
 
 HERE, READY = b"here\n", b"ready\n"
 """What a rank answers once it runs, and once it has loaded its part; else the JSON of `StartError.to_dict`."""
@@ -22,7 +57,7 @@ class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
     rank: int
     size: int
     port: int
-    """Of the store in which the ranks find one another (`process_group`)."""
+    """Of the store in which the ranks find one another (`open_store`)."""
     log_level: str
     log_format: str
     """As rank 0 writes its log."""

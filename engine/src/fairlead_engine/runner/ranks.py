@@ -19,10 +19,9 @@ from fairlead_engine.machine.child_process import described_end
 from fairlead_engine.model.loading import is_foreign, read_config
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.dummy_steps import StepLimits
-from fairlead_engine.runner.foreign_settings import check_settings
+from fairlead_engine.runner.foreign_trial import check_settings
 from fairlead_engine.runner.model_part import check_divisible
 from fairlead_engine.runner.placement import choose_device
-from fairlead_engine.runner.process_group import join_group, open_store
 from fairlead_engine.runner.rank_messages import (
     HERE,
     READY,
@@ -39,6 +38,8 @@ from fairlead_engine.runner.rank_messages import (
     SaveBlocks,
     Step,
     Writer,
+    join_group,
+    open_store,
 )
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_protocol.logs import configured_logging

@@ -18,11 +18,17 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.staging import is_on_host, to_device
-from fairlead_engine.runner.drawing import draw
-from fairlead_engine.runner.exclusions import rule_out_bad_words, rule_out_far, rule_out_others, rule_out_top
-from fairlead_engine.runner.penalties import is_penalised, penalise
-from fairlead_engine.runner.randomness import draw_key, uniforms
-from fairlead_engine.runner.repetitions import avoids_repetitions, penalise_repetitions
+from fairlead_engine.runner.drawing import draw, draw_key, uniforms
+from fairlead_engine.runner.logit_changes import (
+    avoids_repetitions,
+    is_penalised,
+    penalise,
+    penalise_repetitions,
+    rule_out_bad_words,
+    rule_out_far,
+    rule_out_others,
+    rule_out_top,
+)
 from fairlead_engine.runner.tree_step import with_ways
 from fairlead_engine.types import SamplingParams, TokenLogprobs
 from fairlead_engine.types.batch import Batch, TokenMasks

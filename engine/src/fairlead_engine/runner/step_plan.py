@@ -1,5 +1,11 @@
-"""One step as numbers: all that a rank has to know of a batch, and small enough to be sent to every rank."""
+"""One step as numbers: all that a rank has to know of a batch, and small enough to be sent to every rank.
 
+Rope turns tokens of prompts with images by places in time, row and column: text goes on by one in all three. The tokens
+of an image share one place in time, and have their own rows and columns from there on; the text behind goes on behind
+the largest of them. Source: multimodal rope (arXiv 2409.12191). Nothing here knows tensors.
+"""
+
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -7,12 +13,32 @@ import numpy as np
 
 from fairlead_engine.kernels.attention.backend import NewBlocks
 from fairlead_engine.kernels.staging import int64s
-from fairlead_engine.runner.image_places import places, shift_behind
 from fairlead_engine.runner.slot_tokens import NewTokens
 from fairlead_engine.types import PromptImage
 from fairlead_engine.types.adapters import NOT_PLACED
 from fairlead_engine.types.batch import Batch, Numbers
 from fairlead_engine.types.sequences import UNKNOWN, Sequence
+
+
+def shift_behind(images: Iterable[PromptImage]) -> int:
+    """What is added to a token's position behind all images to have its place."""
+    return sum(max(image.rows, image.columns) - image.num_tokens for image in images)
+
+
+def places(images: Iterable[PromptImage], start: int, end: int) -> Numbers:
+    """int64 [3, end - start]: of the tokens from `start` to before `end` of a prompt with these images, in order."""
+    found = np.tile(np.arange(start, end), (3, 1))
+    shift = 0
+    for image in images:
+        first, last = max(image.start, start), max(image.start, min(image.end, end))
+        if first < last:
+            row, column = np.divmod(np.arange(first, last) - image.start, image.columns)
+            at = image.start + shift
+            found[:, first - start : last - start] = at + np.stack((np.zeros_like(row), row, column))
+        step = shift_behind([image])
+        found[:, max(0, image.end - start) :] += step
+        shift += step
+    return found
 
 
 class PlannedImage(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.tree_rows import TreeRows, ancestor_bits
+from fairlead_engine.kernels.attention.scoring import TreeRows, ancestor_bits
 from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.step_plan import PlannedTree, StepPlan
 from fairlead_engine.types.batch import Batch

@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead_engine.core.socket_client import SocketClient
+from fairlead_engine.core.process_client import SocketClient
 from fairlead_engine.errors import EngineDead, EngineError
 from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
 from fairlead_engine.server import peer_link

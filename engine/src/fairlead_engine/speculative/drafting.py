@@ -1,19 +1,22 @@
-"""Drafts for the sequences of a step: whether there are any, how many, which of them stand, and how many did.
+"""Drafts for the sequences of a step: `METHODS`, how many drafts each sequence gets, and which are accepted.
 
-The scheduler asks for each sequence that goes on by a token, and tells what stood. Who guesses is a `Proposer`.
+The scheduler asks for each sequence that goes on by a token, and reports what was accepted. A `Proposer` guesses.
 
 The step chooses a token behind each draft as it would without drafts: with the same logits, penalties and random
-number of that position. So what a request gets does not depend on who guessed, how many were guessed, or how often
-they were right (a coupling by common random numbers, as in Daliri et al., Coupling without Communication and
+number of that position. So an answer does not depend on the proposer, on the number of drafts, or on how often they
+were right (a coupling by common random numbers, as in Daliri et al., Coupling without Communication and
 Drafter-Invariant Speculative Decoding, 2024). For drafts that are one token and no distribution, that is also the
-rejection sampling of Leviathan et al. (2023): a draft stands with its probability, else another one is drawn.
+rejection sampling of Leviathan et al. (2023): a draft is accepted with its probability, else another token is drawn.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from fairlead_engine.speculative.ngram import NGramProposer
 from fairlead_engine.speculative.tree_shape import TreeShape
 from fairlead_engine.types.sequences import UNKNOWN, SampledToken, ScheduledSequence, Sequence
+from fairlead_protocol.models.choices import SpeculativeMethod
 
 _FADING = 0.98
 """Of what earlier steps say about how many tokens a step brings."""
@@ -175,3 +178,47 @@ class Drafting:
     def tokens_per_decode(self) -> float:
         """Tokens that a step brings each of them."""
         return self._num_tokens / self._num_decodes if self._num_decodes else 1.0
+
+
+def _left_to_the_runner(shortest: int, longest: int) -> Proposer:
+    return RunnerProposer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What config, core and runner know of one way of guessing."""
+
+    settings: tuple[str, ...]
+    """Fields of `EngineConfig` that may be set with this method, beside `num_speculative_tokens`."""
+    proposer: Callable[[int, int], Proposer] = _left_to_the_runner
+    """Makes the core's proposer from `EngineConfig.lookup_lengths`."""
+    drafter: str | None = None
+    """MODULE:CLASS, in `fairlead_engine.runner`, of the `Drafter` that reads `speculative_model`. A name, because that
+    module imports torch, which the core does not. None = the proposer knows the tokens itself."""
+    is_model: bool = False
+    """Whether `speculative_model` is a whole model (demo:// too), which must have the tokenizer of `model`."""
+    why_no_paths: str | None = None
+    """Why `speculative_tree` cannot be a list of paths; None = it can."""
+
+
+METHODS: dict[SpeculativeMethod, Method] = {
+    SpeculativeMethod.NGRAM: Method(settings=("prompt_lookup_min", "prompt_lookup_max"), proposer=NGramProposer),
+    SpeculativeMethod.DRAFT: Method(settings=("speculative_model",), drafter="draft_model:DraftModel", is_model=True),
+    SpeculativeMethod.MEDUSA: Method(
+        settings=("speculative_model", "speculative_tree"), drafter="medusa_heads:MedusaHeads"
+    ),
+    SpeculativeMethod.EAGLE3: Method(
+        settings=("speculative_model", "speculative_tree"),
+        drafter="eagle_drafts:EagleDrafts",
+        why_no_paths="an EAGLE head follows the guesses that turn out likeliest",
+    ),
+}
+
+
+def methods_by_setting() -> dict[str, list[SpeculativeMethod]]:
+    """Field of `EngineConfig` → the methods that take it."""
+    found = {"num_speculative_tokens": list(METHODS)}
+    for name, method in METHODS.items():
+        for setting in method.settings:
+            found.setdefault(setting, []).append(name)
+    return found

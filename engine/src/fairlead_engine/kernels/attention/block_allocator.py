@@ -1,11 +1,14 @@
-"""Which free block a table gets next: the protocol, and the plain way, least recently used first.
+"""Which free block a table gets next: least recently used first, or consecutive ids as far as that costs little.
 
-The block manager owns one allocator. It knows when blocks were freed and who grows where, not what they hold; an
-attention backend that gains from where blocks lie brings its own.
+The block manager owns one allocator, made by the attention backend. An allocator knows when blocks were freed and which
+sequence grows where, not what blocks hold.
 """
 
 from collections import OrderedDict
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 
 class BlockAllocator(Protocol):
@@ -79,3 +82,142 @@ class LRUBlocks:
         assert in_use.isdisjoint(evictable), "a block in use is evictable"
         assert evictable.isdisjoint(self._empty), "an evictable block is empty"
         assert len(in_use) + len(self) == self.num_blocks, "a block is leaked"
+
+
+_TAKEN = 1 << 40
+"""Added to a block's state while it cannot be chosen; more than any number of frees."""
+_RECENT_SHARE = 0.25
+"""The most recent part of the evictable blocks' time span that is not given up for consecutive ids.
+
+Simulated: 32 sequences of some 25 blocks in 1,500 blocks have tables of 1.0 runs with a share of 0, 2.4 with 0.25, 5.9
+with 0.5, and 17 when blocks are taken in plain least-recently-used order; while conversations that return later, in
+16,000 blocks, find 73, 79, 81 and 81 % of their prompts cached.
+"""
+
+
+class ConsecutiveBlocks:
+    """Least recently used first, in stretches.
+
+    On a CPU a table of consecutive ids is a view of the cache and attention reads it without a gather; so ids are
+    chosen for it:
+
+    1. A new run begins at the stretch of as many blocks as its sequence is expected to need that is cheapest to give
+       up: all of them empty or evictable and not recently used, and in sum longest unused. When there is no such
+       stretch, at the longest shorter one.
+    2. The rest of the stretch is *reserved*: its blocks stay free, and what they hold stays reusable, but new runs
+       begin elsewhere. A run goes on into its own reservation, and behind it as long as blocks are there that a new run
+       might use.
+    3. When nothing else is left, a reservation yields from its far end.
+
+    Going on costs dictionary operations. A new run costs a few passes over one array of `num_blocks` integers: 10 µs
+    for 1,500 blocks, 25 µs for 16,000, 0.3 ms for 45,000.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        # Per block: 0 = empty, n = evictable since the n-th free, _TAKEN = in use; plus _TAKEN while reserved.
+        self._state: npt.NDArray[np.int64] = np.zeros(num_blocks, np.int64)
+        self._evictable: OrderedDict[int, int] = OrderedDict()  # block → n, the least recently used first
+        self._num_empty = num_blocks
+        self._num_frees = 0
+        self._reserved_end: dict[int, int] = {}  # last block of a growing run → end of what is reserved behind it
+
+    def __len__(self) -> int:
+        return self._num_empty + len(self._evictable)
+
+    def take(self, last: int | None, wanted: int) -> int:
+        """Puts a free block to use, behind block `last` if possible; there must be one."""
+        block = -1 if last is None else last + 1
+        end = None if last is None else self._reserved_end.pop(last, None)
+        if end is not None and self._state[block] >= 2 * _TAKEN:  # reserved, but in use by somebody else
+            self._state[block:end] -= _TAKEN
+            end = None
+        if end is not None:
+            self._state[block] -= _TAKEN
+        elif last is None or block >= self.num_blocks or self._state[block] > self._newest_to_give_up():
+            block, end = self._new_run(wanted)
+            self._state[block + 1 : end] += _TAKEN
+        if end is not None and block + 1 < end:
+            self._reserved_end[block] = end
+        self.reuse(block)
+        return block
+
+    def reuse(self, block: int) -> None:
+        freed = self._evictable.pop(block, None)
+        if freed is None:
+            freed = 0
+            self._num_empty -= 1
+        self._state[block] += _TAKEN - freed
+
+    def release(self, block: int, *, evictable: bool) -> None:
+        self._state[block] -= _TAKEN
+        if not evictable:
+            self._num_empty += 1
+            return
+        self._num_frees += 1
+        self._evictable[block] = self._num_frees
+        self._state[block] += self._num_frees
+
+    def empty(self, block: int) -> None:
+        self._state[block] -= self._evictable.pop(block)
+        self._num_empty += 1
+
+    def end_run(self, last: int) -> None:
+        """Gives up what is reserved behind block `last`, as its sequence leaves."""
+        end = self._reserved_end.pop(last, None)
+        if end is not None:
+            self._state[last + 1 : end] -= _TAKEN
+
+    def check(self, in_use: set[int], evictable: set[int]) -> None:
+        expected = np.zeros(self.num_blocks, np.int64)
+        for last, end in self._reserved_end.items():
+            expected[last + 1 : end] += _TAKEN
+        assert (expected <= _TAKEN).all(), "reservations overlap"
+        for block in in_use:
+            expected[block] += _TAKEN
+        for block, freed in self._evictable.items():
+            expected[block] += freed
+        assert set(self._evictable) == evictable, "a block is evictable and should not be, or the other way round"
+        assert in_use.isdisjoint(evictable), "a block in use is evictable"
+        assert len(in_use) + len(self) == self.num_blocks, "a block is leaked"
+        assert (self._state == expected).all(), "a block's state is wrong"
+        assert list(self._evictable.values()) == sorted(self._evictable.values()), "eviction order is wrong"
+
+    def _newest_to_give_up(self) -> int:
+        """The latest free, by number, whose block may be evicted for consecutive ids."""
+        if not self._evictable:
+            return 0
+        oldest = next(iter(self._evictable.values()))
+        return oldest + int((self._num_frees - oldest) * (1.0 - _RECENT_SHARE))
+
+    def _new_run(self, wanted: int) -> tuple[int, int]:
+        """The stretch [start, end) for a new run: its first block, and those to reserve; the cheapest, else the longest
+        of those that are shorter, else the last free block reserved for another run."""
+        cost = self._costs()
+        if wanted <= self.num_blocks:
+            total = np.zeros(self.num_blocks + 1, np.int64)
+            np.cumsum(cost, out=total[1:])
+            of_stretch = total[wanted:] - total[:-wanted]
+            start = int(np.argmin(of_stretch))
+            if of_stretch[start] < _TAKEN:
+                return start, start + wanted
+        limits = np.concatenate(([-1], np.flatnonzero(cost >= _TAKEN), [self.num_blocks]))
+        longest = int(np.argmax(np.diff(limits)))
+        start, end = int(limits[longest]) + 1, int(limits[longest + 1])
+        if start < end:
+            return start, end
+        return next(  # there is a free block behind some run, as there is none elsewhere
+            (block, block + 1)
+            for last, end in self._reserved_end.items()
+            for block in reversed(range(last + 1, end))
+            if self._state[block] < 2 * _TAKEN
+        )
+
+    def _costs(self) -> npt.NDArray[np.int64]:
+        """What giving up each block costs [num_blocks]: 0 if empty, more the later it was freed, or at least _TAKEN."""
+        if not self._evictable:
+            return self._state
+        before_oldest = next(iter(self._evictable.values())) - 1
+        cost = np.maximum(self._state - before_oldest, 0)
+        cost[cost > self._newest_to_give_up() - before_oldest] = _TAKEN
+        return cost

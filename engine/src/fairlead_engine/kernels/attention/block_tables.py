@@ -17,11 +17,9 @@ from torch.nn.functional import pad
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
-from fairlead_engine.kernels.attention.scoring import Scoring, attend_scored
+from fairlead_engine.kernels.attention.scoring import Scoring, TreeRows, attend_scored, visible_tokens
 from fairlead_engine.kernels.attention.stored_heads import StoredHeads
-from fairlead_engine.kernels.attention.tree_rows import TreeRows, visible_tokens
-from fairlead_engine.kernels.norm_rope import HeadTurn
-from fairlead_engine.kernels.norm_rope_store import norm_rope_store
+from fairlead_engine.kernels.norm_rope_store import HeadTurn, norm_rope_store
 from fairlead_engine.kernels.staging import int64s, to_device
 
 MAX_GATHERED = 2**16

@@ -16,11 +16,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
-from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
-from fairlead_engine.kernels.attention.scoring import Scoring, attend_scored
+from fairlead_engine.kernels.attention.block_allocator import ConsecutiveBlocks
+from fairlead_engine.kernels.attention.scoring import Scoring, TreeRows, attend_scored, visible_tokens
 from fairlead_engine.kernels.attention.stored_heads import StoredHeads
-from fairlead_engine.kernels.attention.tree_rows import TreeRows, visible_tokens
-from fairlead_engine.kernels.norm_rope import HeadTurn, norm_rope
+from fairlead_engine.kernels.norm_rope_store import HeadTurn, norm_rope
 
 
 class QuerySpan(NamedTuple):

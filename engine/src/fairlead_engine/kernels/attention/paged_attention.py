@@ -6,7 +6,7 @@ group. A tile walks over its visible context with the running softmax of FlashAt
 are too few tiles to fill the device, several programs share a tile's context and a second kernel puts their parts
 together (split KV, as in FlashDecoding). Values that are a part of keys are read once, with them. No mask is read for
 each pair of query and token: what a query may see follows from its position, and in a tree of guesses from a number of
-64 bits (`tree_rows.py`).
+64 bits (`scoring.py`).
 
 Bytes: keys and values that a tile may see, once: 2 x key heads x head_dim x context in what the cache holds, with 4
 bytes of scale for each head where that is 8 bits; half where values are a part of keys. Queries are read and outputs
@@ -23,9 +23,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
+from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring, TreeRows
 from fairlead_engine.kernels.attention.stored_heads import SMALLEST_SCALE, StoredHeads
-from fairlead_engine.kernels.attention.tree_rows import TreeRows
 
 _UNALIGNED = ["slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"]
 """Arguments whose addresses differ from step to step: nothing is compiled anew for those that are multiples of 16."""

@@ -15,7 +15,7 @@ from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
 from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks, copy_whole_blocks, move_slots
 from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
 from fairlead_engine.kernels.attention.scoring import Scoring
-from fairlead_engine.kernels.norm_rope import HeadTurn
+from fairlead_engine.kernels.norm_rope_store import HeadTurn
 from fairlead_engine.kernels.norm_rope_store_kernel import norm_rope_store
 from fairlead_engine.kernels.staging import to_device
 

@@ -1,1 +1,37 @@
-"""One file for each family of models: what differs from the shared layers, and how its `config.json` is read."""
+"""How each family of models is built from a checkpoint's tensors, by the names that `ARCHITECTURES` has.
+
+One file for each kind of families: what differs from the shared layers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.families import deepseek, dense, experts, qwen2_5_vl
+from fairlead_engine.model.weights import Weights
+from fairlead_protocol.models.families.registry import generating
+
+BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
+    "DeepseekV2ForCausalLM": deepseek.build,
+    "DeepseekV3ForCausalLM": deepseek.build,
+    "Gemma2ForCausalLM": dense.build_gemma,
+    "Gemma3ForCausalLM": dense.build_gemma,
+    "GptOssForCausalLM": experts.build_gpt_oss,
+    "LlamaForCausalLM": dense.build,
+    "MistralForCausalLM": dense.build,
+    "MixtralForCausalLM": experts.build_mixtral,
+    "Olmo2ForCausalLM": dense.build_olmo,
+    "Olmo3ForCausalLM": dense.build_olmo,
+    "Phi3ForCausalLM": dense.build_phi3,
+    "Qwen2ForCausalLM": dense.build,
+    "Qwen2_5_VLForConditionalGeneration": qwen2_5_vl.build,
+    "Qwen2MoeForCausalLM": experts.build_qwen,
+    "Qwen3ForCausalLM": dense.build,
+    "Qwen3MoeForCausalLM": experts.build_qwen,
+}
+"""Each raises ModelLoadError, naming the tensor that does not fit."""
+
+
+def builder_of(architecture: str) -> Callable[[Weights, Any], Decoder]:
+    """Of what `find_architecture` has found."""
+    return BUILDERS[generating(architecture)]

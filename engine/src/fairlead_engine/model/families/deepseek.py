@@ -4,7 +4,7 @@ out."""
 
 import torch
 
-from fairlead_engine.kernels.route_top_k import ExpertRouting
+from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.checkpoint import WHOLE
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.latent_attention import LatentAttention, LowRankQuery

@@ -2,7 +2,7 @@
 
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.layers import GatedFeedForward
-from fairlead_engine.model.vision.vision_tower import PatchMerger, VisionLayer, VisionTower
+from fairlead_engine.model.vision_tower import PatchMerger, VisionLayer, VisionTower
 from fairlead_engine.model.weights import Weights
 from fairlead_protocol.models.image_settings import VisionConfig
 from fairlead_protocol.models.model_config import ModelConfig

@@ -1,6 +1,6 @@
 """The folder of an adapter as PEFT writes it: `adapter_config.json` and `adapter_model.safetensors`.
 
-Low-rank adapters are read here, soft prompts in `soft_prompt.py`. Everything that would compute something else than
+Low-rank adapters are read here, soft prompts in `peft_files.py`. Everything that would compute something else than
 PEFT does is refused, by file and field.
 """
 
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter, Module
-from fairlead_engine.model.lora.peft_files import FLOATS, PeftFiles
-from fairlead_engine.model.lora.soft_prompt import SOFT_PROMPTS, read_soft_prompt
+from fairlead_engine.model.lora.peft_files import FLOATS, SOFT_PROMPTS, PeftFiles, read_soft_prompt
 from fairlead_engine.types.adapters import CONFIG_FILE
 
 _PREFIX = "base_model.model."

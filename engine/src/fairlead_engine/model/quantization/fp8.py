@@ -10,8 +10,7 @@ from torch import Tensor
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, rounded_rows
 from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear, tell_decoding
-from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
-from fairlead_engine.model.quantization.weight_format import QuantizedLinear
+from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
 _ALIGNMENT = 16
 """What the sizes of a product's operands must be multiples of on a GPU."""

@@ -14,8 +14,7 @@ from torch.nn import functional
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.dequantized_linear import PART_ELEMENTS, DequantizedLinear, tell_decoding
-from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
-from fairlead_engine.model.quantization.weight_format import QuantizedLinear
+from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
 _LARGEST = 7.5
 """Integers go from -8 to 7, and the scale as if to 7.5: compressed-tensors' rule, which cuts a little off one side for

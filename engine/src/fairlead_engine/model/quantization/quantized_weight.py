@@ -1,10 +1,19 @@
-"""Weights as integers or 8-bit floats with scales: what every format computes with and what checkpoints store."""
+"""Weights as integers or 8-bit floats with scales: how they are held, packed, rounded and multiplied with.
+
+A `WeightFormat` computes with a `QuantizedWeight`; checkpoints store one, with integers of a few bits several to an
+int32.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from fairlead_engine.kernels.rounded_rows import RowFormat
+from fairlead_engine.model.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +118,61 @@ def quantize_weight(
         quotients = quotients.round_()
     values = quotients.clamp_(low, high).view(rows, columns).to(dtype)
     return QuantizedWeight(values, scales, size)
+
+
+WORD_BITS = 32
+
+
+def num_words(size: int, num_bits: int) -> int:
+    """Words that so many integers take."""
+    return -(-size * num_bits // WORD_BITS)
+
+
+def unpack(words: Tensor, num_bits: int, order: Sequence[int] | None = None) -> Tensor:
+    """int8 [rows, 32 / num_bits x words] of int32 [rows, words], half of their range taken off.
+
+    The first is in the lowest bits; or the i-th of a word is where `order` says, in integers from the lowest.
+    """
+    places = range(WORD_BITS // num_bits) if order is None else order
+    shifts = torch.tensor([num_bits * place for place in places], dtype=torch.int32, device=words.device)
+    values = (words.unsqueeze(-1) >> shifts).bitwise_and_(2**num_bits - 1).sub_(2 ** (num_bits - 1))
+    return values.to(torch.int8).flatten(1)
+
+
+def pack(values: Tensor, num_bits: int) -> Tensor:
+    """int32 [rows, words] of signed integers [rows, size], half of their range added: the first in the lowest bits."""
+    per_word = WORD_BITS // num_bits
+    unsigned = pad(values.to(torch.int64) + 2 ** (num_bits - 1), (0, -values.shape[1] % per_word))
+    shifts = torch.arange(0, WORD_BITS, num_bits, device=values.device)
+    joined = (unsigned.view(len(values), -1, per_word) << shifts).sum(-1)
+    return torch.where(joined >= 2**31, joined - 2**32, joined).to(torch.int32)
+
+
+class QuantizedLinear(Linear, Protocol):
+    """A linear layer that knows what its weight takes."""
+
+    weight_bytes: int
+    """Memory of values and scales, without the bias."""
+
+
+class WeightFormat(Protocol):
+    """How linear layers' weights are rounded, and multiplied with. Two of a kind are equal and hash alike."""
+
+    @property
+    def name(self) -> str:
+        """As the setting `quantization` spells it."""
+        ...
+
+    @property
+    def row_format(self) -> RowFormat | None:
+        """What rows are rounded to before a product: whole, or as many columns together as have one scale of a weight
+        of floats; None = they stay as they are."""
+        ...
+
+    def quantize(self, weight: Tensor) -> QuantizedWeight:
+        """Rounds a weight [out_features, in_features] of any floating dtype."""
+        ...
+
+    def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
+        """The fastest layer for this weight on its device; it takes and gives rows in `dtype`."""
+        ...

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
-from fairlead_engine.model.quantization.weight_format import WeightFormat
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat
 
 
 class WeightSource(Protocol):

@@ -1,18 +1,36 @@
-"""Checkpoints that are quantised already: what reads each format, and what a setting may say to it."""
+"""Checkpoints that are quantised already: what reads each layout (`READERS`), and what a setting may say to it.
+
+- GPTQ (arXiv 2210.17323), as AutoGPTQ and GPTQModel store it: integers of 4 or 8 bits, packed along the inputs
+  (`qweight`), with a scale and a zero point for each output and group of inputs (`scales`, `qzeros`). With `desc_act`
+  columns were rounded in the order of what their inputs matter, and `g_idx` says the group of each.
+- AWQ (arXiv 2306.00978), as AutoAWQ stores it in its gemm version: the same, 4-bit integers packed along the outputs.
+- compressed-tensors, as LLM Compressor and others store models for vLLM: groups of layers, each quantised in its way.
+  Read are integers of 8 bits and 8-bit floats with a scale for each output, for all of a weight or for blocks
+  (`weight`, `weight_scale`), and integers of 4 and 8 bits packed to an int32 (`weight_packed`), which may have zero
+  points and columns in any order (`weight_g_idx`). Sparsity and transforms are refused.
+- `quant_method: fp8`: 8-bit floats with a float scale. DeepSeek-V3 and Qwen3-FP8 (arXiv 2412.19437) have one,
+  `weight_scale_inv`, for each block of 128 x 128 or for all of a weight; AutoFP8's and vLLM's checkpoints, and
+  `fbgemm_fp8`, have `weight_scale` for all of a weight or for each output.
+- OpenAI's `quant_method: mxfp4`, as gpt-oss is stored: 4-bit floats (e2m1), and a power of two for each 32 of them (OCP
+  Microscaling Formats). Their halves are whole numbers, so 8-bit integers with scales hold them exactly.
+"""
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from fairlead_engine.errors import ConfigError
-from fairlead_engine.model.gguf.gguf_checkpoint import GgufWeights
-from fairlead_engine.model.quantization.awq import Awq
-from fairlead_engine.model.quantization.compressed_tensors import CompressedTensors
-from fairlead_engine.model.quantization.finegrained_fp8 import FinegrainedFp8
-from fairlead_engine.model.quantization.formats import FORMATS
-from fairlead_engine.model.quantization.gptq import Gptq
-from fairlead_engine.model.quantization.mxfp4 import Mxfp4
-from fairlead_engine.model.quantization.source import Rounded, WeightSource
+import torch
+from torch import Tensor
+
+from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
+from fairlead_engine.model.checkpoint import Checkpoint
+from fairlead_engine.model.gguf_checkpoint import GgufWeights
+from fairlead_engine.model.quantization.fp8 import Fp8
+from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
+from fairlead_engine.model.quantization.int8 import Int8, Int8WeightOnly
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat, num_words, unpack
+from fairlead_engine.model.quantization.source import Rounded, WeightSource, check_numbers, read_scales, read_values
 from fairlead_protocol.models.quantized_checkpoints import (
     AwqFormat,
     CompressedFormat,
@@ -22,6 +40,220 @@ from fairlead_protocol.models.quantized_checkpoints import (
     Mxfp4Format,
     StoredFormat,
 )
+
+FORMATS: dict[str, WeightFormat] = {
+    weight_format.name: weight_format for weight_format in (Int8(), Int8WeightOnly(), Int4WeightOnly(), Fp8())
+}
+
+
+_BY_BITS: dict[int, WeightFormat] = {4: Int4WeightOnly(), 8: Int8WeightOnly()}
+"""By bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """The layers are those that have a `qweight`, whatever the configuration says of others."""
+
+    stored: GptqFormat
+
+    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
+        return _BY_BITS[self.stored.num_bits] if checkpoint.has(f"{name}.qweight") else None
+
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
+        bits, size = self.stored.num_bits, min(self.stored.group_size or in_features, in_features)
+        num_groups = -(-in_features // size)
+        first, end, _ = rows.indices(out_features)
+        packed = checkpoint.stored(
+            f"{name}.qweight", (num_words(in_features, bits), out_features), dtypes=(torch.int32,), columns=rows
+        )
+        values = unpack(packed.t().contiguous(), bits)[:, :in_features].contiguous()
+        scales = read_scales_by_column(checkpoint, name, num_groups, out_features, rows)
+        words = slice(first * bits // 32, num_words(end, bits))
+        packed_zeros = checkpoint.stored(
+            f"{name}.qzeros", (num_groups, num_words(out_features, bits)), dtypes=(torch.int32,), columns=words
+        )
+        skipped = first - words.start * 32 // bits
+        zeros = unpack(packed_zeros, bits)[:, skipped : skipped + end - first].t().to(torch.int32)
+        if self.stored.zeros_lack:  # within the bits they have, 0 being stored as the last of them
+            half = 2 ** (bits - 1)
+            zeros = (zeros + half + self.stored.zeros_lack).bitwise_and_(2**bits - 1) - half
+        checkpoint.skip_zeros(f"{name}.bias")  # which some store for every layer
+        groups = read_groups(checkpoint, f"{name}.g_idx", in_features, size)
+        return QuantizedWeight(values, scales, size, offsets_of(zeros, scales), groups)
+
+
+def offsets_of(zeros: Tensor, scales: Tensor) -> Tensor | None:
+    """What zero points [out_features, groups], of values from minus half their range, come to; None where all are 0."""
+    return (zeros * scales).neg_() if bool(zeros.any()) else None
+
+
+def read_scales_by_column(checkpoint: Checkpoint, name: str, num_groups: int, out_features: int, rows: slice) -> Tensor:
+    """float32 [rows, groups] of `scales`, which are stored by groups and outputs."""
+    scales = checkpoint.stored(f"{name}.scales", (num_groups, out_features), columns=rows).to(torch.float32)
+    check_numbers(f"{name}.scales", scales.isfinite())
+    return scales.t().contiguous()
+
+
+def read_groups(checkpoint: Checkpoint, name: str, in_features: int, size: int) -> Tensor | None:
+    """int64 [in_features]: the group of each input; None where they follow one another, or that is not stored."""
+    if not checkpoint.has(name):
+        return None
+    if size == in_features:
+        checkpoint.skip(name)
+        return None
+    groups = checkpoint.stored(name, (in_features,), dtypes=(torch.int32, torch.int64)).to(torch.int64)
+    in_order = torch.arange(in_features, device=groups.device) // size
+    if torch.equal(groups, in_order):
+        return None
+    if int(groups.min()) < 0 or int(groups.max()) > int(in_order[-1]):
+        raise ModelLoadError(
+            ModelLoadReason.CHECKPOINT_INVALID,
+            f"tensor {name} names groups of inputs from {int(groups.min())} to {int(groups.max())}, and by the group "
+            f"size of {size} there are {int(in_order[-1]) + 1}, counted from 0. Fetch the checkpoint again.",
+        )
+    return groups
+
+
+_AWQ_BITS = 4
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Where each of eight outputs is in a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awq:
+    """The layers are those that have a `qweight`; `modules_to_not_convert` says the same in names."""
+
+    stored: AwqFormat
+
+    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
+        return Int4WeightOnly() if checkpoint.has(f"{name}.qweight") else None
+
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
+        size = min(self.stored.group_size or in_features, in_features)
+        num_groups, width = -(-in_features // size), num_words(out_features, _AWQ_BITS)
+        first, end, _ = rows.indices(out_features)
+        words = slice(first // 8, num_words(end, _AWQ_BITS))
+        kept = slice(first - words.start * 8, end - words.start * 8)
+
+        def unpacked(kind: str, num_rows: int) -> torch.Tensor:
+            shape = (num_rows, width)
+            stored = checkpoint.stored(f"{name}.{kind}", shape, dtypes=(torch.int32,), columns=words)
+            return unpack(stored, _AWQ_BITS, _AWQ_ORDER)[:, kept].t().contiguous()
+
+        scales = read_scales_by_column(checkpoint, name, num_groups, out_features, rows)
+        offsets = None
+        if self.stored.has_zeros:
+            offsets = offsets_of(unpacked("qzeros", num_groups), scales)
+        else:
+            checkpoint.skip(f"{name}.qzeros")
+        return QuantizedWeight(unpacked("qweight", in_features), scales, size, offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedTensors:
+    """Reads each layer as its group says."""
+
+    stored: CompressedFormat
+
+    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
+        group = self.stored.group_of(name)
+        return None if group is None else FORMATS[group.name]
+
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
+        group = self.stored.group_of(name)
+        assert group is not None
+        block = (group.block[0] or out_features, group.block[1] or in_features)
+        scales = read_scales(checkpoint, f"{name}.weight_scale", out_features, in_features, block, rows)
+        for measured in ("input_scale", "input_zero_point"):  # once for all; ours are each token's own
+            checkpoint.skip(f"{name}.{measured}")
+        shape = (out_features, in_features)
+        if group.packed_bits is None:
+            dtype = torch.float8_e4m3fn if group.name == Fp8.name else torch.int8
+            return QuantizedWeight(read_values(checkpoint, f"{name}.weight", shape, dtype, rows), scales, block[1])
+        checkpoint.skip(f"{name}.weight_shape")
+        words = (out_features, num_words(in_features, group.packed_bits))
+        packed = checkpoint.stored(f"{name}.weight_packed", words, dtypes=(torch.int32,), rows=rows)
+        values = unpack(packed, group.packed_bits)[:, :in_features]
+        offsets = None
+        if group.has_zeros:
+            first, end, _ = rows.indices(out_features)
+            per_word = 32 // group.packed_bits
+            packed = checkpoint.stored(
+                f"{name}.weight_zero_point",
+                (num_words(out_features, group.packed_bits), scales.shape[1]),
+                dtypes=(torch.int32,),
+                rows=slice(first // per_word, -(-end // per_word)),
+            )
+            zeros = unpack(packed.t().contiguous(), group.packed_bits).t()
+            skipped = first % per_word
+            offsets = offsets_of(zeros[skipped : skipped + end - first], scales)
+        size = min(block[1], in_features)
+        groups = read_groups(checkpoint, f"{name}.weight_g_idx", in_features, size) if group.has_order else None
+        return QuantizedWeight(values, scales, size, offsets, groups)
+
+
+_FP8_SCALES = ("weight_scale_inv", "weight_scale")
+_FP8_ACTIVATIONS = ("activation_scale", "input_scale", "input_scale_ub")
+"""Scales of activations that were measured once for all, or a bound of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinegrainedFp8:
+    """The layers are those that have scales; `modules_to_not_convert` says the same in patterns."""
+
+    stored: Fp8Format
+
+    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
+        return Fp8() if any(checkpoint.has(f"{name}.{kind}") for kind in _FP8_SCALES) else None
+
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
+        block = self.stored.block or (out_features, in_features)
+        kind = next(kind for kind in _FP8_SCALES if checkpoint.has(f"{name}.{kind}"))
+        if kind == "weight_scale" and checkpoint.raw(f"{name}.{kind}").numel() > 1:
+            block = (1, in_features)
+        for measured in _FP8_ACTIVATIONS:
+            checkpoint.skip(f"{name}.{measured}")
+        return QuantizedWeight(
+            read_values(checkpoint, f"{name}.weight", (out_features, in_features), torch.float8_e4m3fn, rows),
+            read_scales(checkpoint, f"{name}.{kind}", out_features, in_features, block, rows),
+            block[1],
+        )
+
+
+_MXFP4_GROUP = 32
+_MXFP4_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
+"""Twice what the lower three of four bits say; the highest is the sign."""
+_MXFP4_BIAS = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """The layers are those that have `blocks`, of two numbers to a byte, and `scales`."""
+
+    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
+        return Int8WeightOnly() if checkpoint.has(f"{name}.blocks") else None
+
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
+        shape = (out_features, in_features // _MXFP4_GROUP)
+        blocks = checkpoint.stored(f"{name}.blocks", (*shape, _MXFP4_GROUP // 2), dtypes=(torch.uint8,), rows=rows)
+        exponents = checkpoint.stored(f"{name}.scales", shape, dtypes=(torch.uint8,), rows=rows)
+        each = torch.tensor(
+            [*_MXFP4_DOUBLED, *(-number for number in _MXFP4_DOUBLED)], dtype=torch.int8, device=blocks.device
+        )
+        values = each[torch.stack((blocks & 15, blocks >> 4), dim=-1).int()].flatten(1)
+        halves = torch.full(exponents.shape, 0.5, device=blocks.device)
+        return QuantizedWeight(values, torch.ldexp(halves, exponents.int() - _MXFP4_BIAS), _MXFP4_GROUP)
+
 
 logger = logging.getLogger(__name__)
 

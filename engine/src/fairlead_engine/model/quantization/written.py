@@ -1,5 +1,10 @@
-"""Weights as compressed-tensors stores them: what `fairlead-engine quantize` writes, and others read."""
+"""Weights as `fairlead-engine quantize` rounds them and compressed-tensors stores them.
 
+GPTQ's compensation of errors and AWQ's scales need a layer's *input moments*, the sum of x^T x over the inputs x that
+it sees, and err less for such inputs.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS
-from fairlead_engine.model.quantization.packed_integers import pack
-from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, pack
 
 _STRATEGY = "strategy"
 
@@ -82,3 +86,107 @@ GRIDS = {
     "fp8": RoundingGrid(torch.float8_e4m3fn, _E4M3, -_E4M3, _E4M3, 8, "float-quantized", rounds_activations=True),
 }
 """By format."""
+
+
+_BLOCK = 128
+"""Columns whose errors are spread over the others at once."""
+_LEAST_DAMPING = 0.01
+"""Of the mean moment, added to each: what makes the inverse stable. A text with few inputs says little of how columns
+go together, so that it is as much as there are columns for each input, where that is more."""
+_STEPS = 20
+"""Powers of the inputs' magnitudes that are tried."""
+_LEAST_SHARE, _SHARES = 0.5, 11
+"""Of the largest element, down to which scales are tried, and how many."""
+
+
+def relative_error(weight: Tensor, rounded: Tensor, moments: Tensor) -> float:
+    """Mean square of the error of a layer's outputs over that of the outputs, for inputs of these moments."""
+    weight, error = weight.float(), rounded.float() - weight.float()
+    size = float(((weight @ moments) * weight).sum())
+    return float(((error @ moments) * error).sum()) / size if size > 0 else 0.0
+
+
+def compensate(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tensor, num_inputs: int) -> QuantizedWeight:
+    """GPTQ (arXiv 2210.17323): columns are rounded one after the other, those with the largest moments first, and the
+    error of each is made good, as far as it goes, by those that are still to come.
+
+    `num_inputs`: that the moments are the sum of. Scales are those of the columns as they were, so that columns stay
+    where they are.
+    """
+    rows, columns = weight.shape
+    size = grid.group_size or columns
+    order = moments.diagonal().argsort(descending=True, stable=True)
+    inverse = _inverse_root(moments[order][:, order], max(_LEAST_DAMPING, columns / max(1, num_inputs)))
+    left = weight.float()[:, order]
+    spread = scales.repeat_interleave(size, dim=1)[:, order]
+    rounded = torch.empty_like(left)
+    for first in range(0, columns, _BLOCK):
+        end = min(first + _BLOCK, columns)
+        errors = left.new_empty(rows, end - first)
+        for column in range(first, end):
+            rounded[:, column] = grid.round(left[:, column] / spread[:, column])
+            error = (left[:, column] - rounded[:, column] * spread[:, column]) / inverse[column, column]
+            left[:, column:end] -= error.unsqueeze(1) * inverse[column, column:end]
+            errors[:, column - first] = error
+        left[:, end:] -= errors @ inverse[first:end, end:]
+    values = torch.empty_like(rounded)
+    values[:, order] = rounded
+    return QuantizedWeight(values.to(grid.dtype), scales, size)
+
+
+def _inverse_root(moments: Tensor, share: float) -> Tensor:
+    """The upper triangular factor of the inverse, `share` of the mean being added to each moment; inputs that never
+    were anything else than 0 have no say."""
+    moments = moments.clone()
+    diagonal = moments.diagonal()
+    diagonal[diagonal == 0] = 1.0
+    damping = share * diagonal.mean()
+    for _ in range(8):
+        diagonal += damping
+        root, failed = torch.linalg.cholesky_ex(moments)
+        if not failed:
+            upper: Tensor
+            upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(root), upper=True)
+            if not failed:
+                return upper
+        damping *= 10
+    return torch.eye(len(moments), device=moments.device)  # moments that are no numbers: rounded to nearest
+
+
+def best_input_scales(
+    weights: Sequence[Tensor], moments: Tensor, magnitudes: Tensor, grid: RoundingGrid, dtype: torch.dtype
+) -> Tensor:
+    """AWQ (arXiv 2306.00978): what to multiply the columns of these weights by, float32 [in_features], before they are
+    rounded, when their inputs are divided by the same: a power of the inputs' mean magnitudes [in_features], which is
+    the one that errs least. All 1 where nothing is better.
+    """
+    best, least = torch.ones_like(magnitudes), float("inf")
+    for step in range(_STEPS):
+        scales = magnitudes.clamp_min(1e-4) ** (step / _STEPS)
+        scales = scales / (scales.max() * scales.min()).sqrt()
+        error = 0.0
+        for weight in weights:
+            scaled = weight.float() * scales
+            rounded = grid.nearest(scaled, grid.scales(scaled, dtype)).dequantized() / scales
+            difference = rounded - weight.float()
+            error += float(((difference @ moments) * difference).sum())
+        if error < least:
+            best, least = scales, error
+    return best
+
+
+def clipped_scales(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tensor) -> Tensor:
+    """Scales [rows, groups] that cut off the largest elements where the finer steps for the others are worth it, given
+    what the inputs of each group are: as AWQ has it."""
+    size = grid.group_size or weight.shape[1]
+    num_groups = weight.shape[1] // size
+    groups = torch.arange(num_groups, device=weight.device)
+    own = moments.view(num_groups, size, num_groups, size)[groups, :, groups]
+    best, least = scales, torch.full_like(scales, float("inf"))
+    for share in torch.linspace(1.0, _LEAST_SHARE, _SHARES).tolist():
+        tried = scales * share
+        difference = (grid.nearest(weight, tried).dequantized() - weight.float()).view(len(weight), num_groups, size)
+        by_group = difference.transpose(0, 1)
+        error = ((by_group @ own) * by_group).sum(-1).t()
+        best, least = torch.where(error < least, tried, best), torch.minimum(error, least)
+    return best

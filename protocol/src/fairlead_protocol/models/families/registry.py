@@ -1,6 +1,6 @@
 """Families of models by the architecture that `config.json` names: those that generate, and their classifiers.
 
-Whoever computes a family registers how (`fairlead_engine.model.families.registry`), under the same names.
+Whoever computes a family registers how (`fairlead_engine.model.families`), under the same names.
 """
 
 from collections.abc import Callable

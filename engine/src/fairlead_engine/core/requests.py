@@ -1,15 +1,54 @@
-"""What can be told of a request before it waits: that the model cannot do it, or that no token is left to choose.
+"""A request before it waits: why it cannot be taken, and prompts that several requests begin with.
 
-The engine asks in the order that suits it; who serves the model says most of this earlier, in words of its API.
+The engine asks the checks in an order of its own; the server says most of this earlier, in the words of its API.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
 
-from fairlead_engine.core.request_refusal import Refusal, no_choice
+import msgspec
+
 from fairlead_engine.core.runner import RunnerModel
-from fairlead_engine.types import FinishReason, Pooling, Reading, SamplingParams, fit_prompt
+from fairlead_engine.types import (
+    EngineRequest,
+    FinishReason,
+    Held,
+    Pooling,
+    Reading,
+    SamplingParams,
+    SequenceOutput,
+    fit_prompt,
+)
 from fairlead_engine.types.sequences import Sequence
+from fairlead_protocol.blocks import BlockHash
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a sequence was not taken, as its finish reason and a sentence for the client."""
+
+    reason: FinishReason
+    message: str
+    field: str | None = None
+    """The request's, whose fault it is."""
+
+
+def ended(request_id: str, why: Refusal) -> SequenceOutput:
+    """The last output of a request that did not end well."""
+    return SequenceOutput(
+        request_id=request_id, new_token_ids=[], finish_reason=why.reason, message=why.message, field=why.field
+    )
+
+
+def no_choice(sequence: Sequence) -> Refusal:
+    """It asks for an answer that cannot go on."""
+    names = sequence.sampling.ruling_out
+    message = (
+        f"{' and '.join(names)} leave no token to choose behind {sequence.num_output_tokens} tokens of the answer; "
+        "rule out less, or let the answer end"
+    )
+    return Refusal(FinishReason.INVALID, message, names[0] if names else None)
 
 
 class RequestChecks:
@@ -59,3 +98,42 @@ class RequestChecks:
             ruled_out |= self._end_token_ids_of(sampling)
         is_left = any(token_id not in ruled_out for token_id in sampling.allowed_token_ids or range(vocab_size))
         return None if is_left else no_choice(sequence)
+
+
+class Holds:
+    """Of one engine, by the id that its client gave each."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._held: dict[str, Held] = {}
+        self._hashes: dict[tuple[str, bytes], list[BlockHash]] = {}
+        """Of whole blocks, by hold and what else decides them."""
+
+    def add(self, hold: str, held: Held) -> None:
+        """It is kept until it is released."""
+        self._held[hold] = held
+
+    def release(self, hold: str) -> None:
+        """Nothing happens where nothing is held."""
+        if self._held.pop(hold, None) is not None:
+            for key in [key for key in self._hashes if key[0] == hold]:
+                del self._hashes[key]
+
+    def whole(self, request: EngineRequest) -> EngineRequest | None:
+        """The request with what is held before it; None where nothing is."""
+        held = self._held.get(request.hold or "")
+        if held is None:
+            return None
+        prompt = held.prompt_token_ids + request.prompt_token_ids
+        return msgspec.structs.replace(request, prompt_token_ids=prompt, images=held.images)
+
+    def begin(self, hold: str, sequence: Sequence) -> None:
+        """Spares a new sequence the names that are known."""
+        sequence.block_hashes = self._hashes.get((hold, sequence.extra), [])[:]
+
+    def note(self, hold: str, sequence: Sequence) -> None:
+        """Keeps the names that it has made of what is held."""
+        key = hold, sequence.extra
+        if key not in self._hashes and (held := self._held.get(hold)) is not None:
+            num_blocks = (sequence.num_virtual_tokens + len(held.prompt_token_ids)) // self._block_size
+            self._hashes[key] = sequence.block_hashes[:num_blocks]

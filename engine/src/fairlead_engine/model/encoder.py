@@ -1,20 +1,134 @@
-"""What a family of encoders brings, and how any of them is read: what differs are names, and where positions begin."""
+"""Encoders: models in which each token of a prompt sees all others. Whole prompts in, hidden states of all tokens out.
+
+A runner calls an `Encoder` once per step, with all prompts' tokens one after the other; nothing is kept. `ENCODERS` has
+the families by the architecture that `config.json` names: they differ in names, and in where positions begin. Source:
+BERT (Devlin et al., 2018).
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.kernels.attention.whole_prompts import PromptGroup, attend_whole
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.classifier import Classifier, read_outcome
-from fairlead_engine.model.encoders.encoder import Encoder, EncoderConfig, EncoderLayer, LayerNorm, PlacedEmbedding
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.task import longest_prompt, read_task
+from fairlead_engine.types import ModelTask
+from fairlead_protocol.models.families.registry import find_encoder
 from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.load_errors import refuse
+from fairlead_protocol.models.model_task import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderConfig:
+    """The shape of an encoder; `ModelConfig` is a decoder's."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_types: int
+    """Kinds of tokens it tells apart: those of a first text, and of a second; 0 = it has no such table."""
+    num_positions: int
+    """Rows of the table of positions,"""
+    first_position: int
+    """of which the first token has this one."""
+    padding: int | None = None
+    """A token that has no position of its own, but the one before the first; None = all have."""
+    activation: str
+    norm_eps: float
+    longest_prompt: int
+    """Most tokens of a prompt."""
+    outcome: Outcome = Outcome.PLAIN
+    """Of its classifier."""
+    dtype: str
+    """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
+    task: ModelTask
+    eos_token_ids: tuple[int, ...] = field(default=(), init=False)
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest context: a prompt, and a place for what is read off it."""
+        return self.longest_prompt + 1
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Normalises each row, mean and spread."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedEmbedding:
+    """Vectors of tokens, with those of their places and kinds added."""
+
+    words: Tensor
+    positions: Tensor
+    types: Tensor | None
+    norm: LayerNorm
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, types: Tensor) -> Tensor:
+        """int64 [tokens] each → [tokens, hidden]."""
+        found = functional.embedding(token_ids, self.words) + functional.embedding(positions, self.positions)
+        if self.types is not None:
+            found = found + functional.embedding(types, self.types)
+        return self.norm(found)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLayer:
+    """Attention, then feed-forward, each normalised together with what it was added to."""
+
+    qkv: Linear
+    output: Linear
+    attention_norm: LayerNorm
+    up: Linear
+    activation: Callable[[Tensor], Tensor]
+    down: Linear
+    norm: LayerNorm
+    num_heads: int
+
+    def __call__(self, x: Tensor, groups: list[PromptGroup]) -> Tensor:
+        """x [tokens, hidden] → the same shape."""
+        query, key, value = self.qkv(x).view(len(x), 3, self.num_heads, -1).unbind(1)
+        x = self.attention_norm(x + self.output(attend_whole(query, key, value, groups)))
+        return self.norm(x + self.down(self.activation(self.up(x))))
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """A loaded model: immutable."""
+
+    config: EncoderConfig
+    embedding: PlacedEmbedding
+    layers: tuple[EncoderLayer, ...]
+    classifier: Classifier | None
+    num_parameters: int
+    weight_bytes: int
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, types: Tensor, groups: list[PromptGroup]) -> Tensor:
+        """int64 [tokens] each, `groups` of the prompts they belong to → [tokens, hidden]."""
+        x = self.embedding(token_ids, positions, types)
+        for layer in self.layers:
+            x = layer(x, groups)
+        return x
+
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -201,3 +315,51 @@ class _Builder:
     def _count(self, tensor: Tensor) -> None:
         self._num_parameters += tensor.numel()
         self._weight_bytes += tensor.nbytes
+
+
+BERT = EncoderFamily("bert", "bert", HeadNames("bert.pooler.dense", "classifier"))
+"""arXiv 1810.04805."""
+ROBERTA = EncoderFamily(
+    "roberta", "roberta", HeadNames("classifier.dense", "classifier.out_proj"), positions_after_padding=True
+)
+"""arXiv 1907.11692; XLM-RoBERTa (arXiv 1911.02116) is the same with another vocabulary."""
+DISTILBERT = EncoderFamily(
+    "distilbert",
+    "distilbert",
+    HeadNames("pre_classifier", "classifier", functional.relu),
+    FieldNames("dim", "hidden_dim", "n_layers", "n_heads", "activation"),
+    TensorNames(
+        "transformer.layer", "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin",
+        "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm",
+    ),
+)  # fmt: skip
+"""arXiv 1910.01108."""
+
+ENCODERS: dict[str, EncoderFamily] = {
+    "BertModel": BERT,
+    "BertForSequenceClassification": BERT,
+    "DistilBertModel": DISTILBERT,
+    "DistilBertForSequenceClassification": DISTILBERT,
+    "RobertaModel": ROBERTA,
+    "RobertaForSequenceClassification": ROBERTA,
+    "XLMRobertaModel": ROBERTA,
+    "XLMRobertaForSequenceClassification": ROBERTA,
+}
+"""As `architectures` in `config.json` spells them."""
+
+
+def read_encoder_config(folder: Path) -> EncoderConfig:
+    """Raises ModelLoadError: ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture."""
+    fields = JsonFields.read(folder / "config.json")
+    architecture = find_encoder(fields)
+    if architecture is None:
+        raise ModelLoadError(
+            ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"config.json names none of {', '.join(ENCODERS)}"
+        )
+    return ENCODERS[architecture].parse(fields, architecture)
+
+
+def load_encoder(folder: Path, config: EncoderConfig, dtype: torch.dtype, device: torch.device) -> Encoder:
+    """Reads the weights. Raises ModelLoadError, naming the file or tensor that does not fit."""
+    with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
+        return ENCODERS[config.architecture].build(checkpoint, config)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.kernels.attention.whole_prompts import PromptGroup, attend_whole, group_prompts
-from fairlead_engine.kernels.norm_rope import rotate
+from fairlead_engine.kernels.norm_rope_store import rotate
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import GatedFeedForward, RMSNorm, Rotation
 from fairlead_engine.model.linear import Linear

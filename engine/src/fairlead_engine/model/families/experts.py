@@ -1,0 +1,63 @@
+"""Families with several experts in place of one feed-forward layer, of which each token takes a few.
+
+Mixtral (arXiv 2401.04088). Qwen1.5-MoE, Qwen2-MoE (arXiv 2407.10671) and Qwen3-MoE (arXiv 2505.09388): Qwen2 and Qwen3
+with many narrow experts, and in the older ones an expert that all tokens take. gpt-oss (arXiv 2508.10925): experts with
+clamped gates, stored in one tensor; every other layer sees a window, and heads have sinks.
+"""
+
+from fairlead_engine.kernels.gates import Gate
+from fairlead_engine.kernels.routes import ExpertRouting
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.layers import Experts, FeedForward, SharedExpert
+from fairlead_engine.model.shard import scaled
+from fairlead_engine.model.weight_stack import ExpertProjections
+from fairlead_engine.model.weights import Weights, layer_index
+from fairlead_protocol.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
+
+
+def build_mixtral(weights: Weights, config: ExpertsConfig) -> Decoder:
+    def experts(prefix: str) -> Experts:
+        chosen = config.num_experts, ExpertRouting(config.num_experts_per_token)
+        return weights.experts(f"{prefix}.block_sparse_moe", *chosen, gate="w1", up="w3", down="w2")
+
+    return weights.decoder(attention=weights.attention, feed_forward=experts)
+
+
+def build_qwen(weights: Weights, config: QwenExpertsConfig) -> Decoder:
+    routing = ExpertRouting(config.num_experts_per_token, config.is_normalised)
+
+    def feed_forward(prefix: str) -> FeedForward:
+        mlp = f"{prefix}.mlp"
+        if layer_index(prefix) in config.dense_layers:
+            return weights.feed_forward(mlp)
+        chosen = weights.experts(mlp, config.num_experts, routing, inner=config.expert_size)
+        if not config.shared_expert_size:
+            return chosen
+        shared = weights.feed_forward(f"{mlp}.shared_expert", inner=config.shared_expert_size)
+        gate = weights.linear({f"{mlp}.shared_expert_gate": 1}, config.hidden_size, is_sensitive=True)
+        return SharedExpert(chosen, shared, gate)
+
+    return weights.decoder(attention=weights.attention, feed_forward=feed_forward)
+
+
+def build_gpt_oss(weights: Weights, config: GptOssConfig) -> Decoder:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    part = weights.shard.part(inner)
+    gate = Gate(config.gate_alpha, config.gate_limit)
+
+    def experts(prefix: str) -> Experts:
+        each = [f"{prefix}.mlp.experts.{index}" for index in range(config.num_experts)]
+        for name in ("gate_up_proj", "down_proj"):
+            layers = [f"{one}.{name}" for one in each]
+            weights.unstack(f"{prefix}.mlp.experts.{name}", layers, is_transposed=True)
+        router = weights.linear({f"{prefix}.mlp.router": config.num_experts}, hidden, bias=True, is_sensitive=True)
+        routing = ExpertRouting(config.num_experts_per_token)
+        projections = [ExpertProjections({f"{one}.gate_up_proj": 2 * inner}, f"{one}.down_proj") for one in each]
+        return weights.expert_layer(  # rows of gate and up lie by turns
+            router, routing, projections, inner, row_parts=[scaled(part, 2)], bias=True, gate=gate
+        )
+
+    return weights.decoder(
+        attention=weights.attention,
+        feed_forward=experts,
+    )

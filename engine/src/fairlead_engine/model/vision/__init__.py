@@ -1,1 +1,0 @@
-"""The tower that makes vectors of images, in the shape of the hidden states that tokens have."""
