@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.core.block_manager import BlockManager
-from fairlead_engine.core.scheduler import Limits, Scheduler
+from fairlead_engine.core.scheduler import Scheduler, SchedulerLimits
 from fairlead_engine.types import FinishReason, SamplingParams
 from fairlead_engine.types.sequences import SampledToken, Sequence
 
@@ -17,7 +17,7 @@ def make_scheduler(
     num_blocks: int = 64, *, max_num_seqs: int = 8, budget: int = 64, queue: int = 1000, caching: bool = True
 ) -> Scheduler:
     blocks = BlockManager(num_blocks, BLOCK_SIZE, enable_prefix_caching=caching)
-    limits = Limits(
+    limits = SchedulerLimits(
         max_model_len=64, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_num_queued_tokens=queue
     )
     return Scheduler(blocks, limits, eos_token_ids=(), now=lambda: 7.0)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import batch_weight, fit, prior, step_seconds
-from fairlead_engine.core.scheduler import Limits
-from fairlead_engine.core.step_cost import StepCost, StepWork
+from fairlead_engine.core.scheduler import SchedulerLimits
+from fairlead_engine.core.step_cost import StepCostModel, StepWork
 from fairlead_engine.errors import ConfigError
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config
@@ -81,10 +81,10 @@ def test_too_few_steps_are_refused() -> None:
 def test_a_step_cost_that_begins_with_a_profile_predicts_what_the_profile_does(
     cost: messages.StepCost, seqs: int, more: int, longest: int
 ) -> None:
-    limits = Limits(
+    limits = SchedulerLimits(
         max_model_len=longest, max_num_seqs=seqs, max_num_batched_tokens=seqs + more, max_num_queued_tokens=1
     )
-    begun = StepCost()
+    begun = StepCostModel()
     begun.set_prior(prior(cost, limits), 0.25)
     assert begun.coefficients["residual"] == 0.25
     for work in (StepWork(1, 0, 0, 0, seqs, seqs * longest), StepWork(1, 1, seqs + more, (seqs + more) ** 2 / 2, 0, 0)):

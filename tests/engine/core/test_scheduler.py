@@ -6,7 +6,7 @@ import pytest
 
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.running_slots import DecodingSlots
-from fairlead_engine.core.scheduler import Limits, Scheduler
+from fairlead_engine.core.scheduler import Scheduler, SchedulerLimits
 from fairlead_engine.types import FinishReason, SamplingParams
 from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import SampledToken, Sequence
@@ -25,7 +25,7 @@ def make_scheduler(
     queue: int = 1000,
     **more: Any,
 ) -> Scheduler:
-    limits = Limits(
+    limits = SchedulerLimits(
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from fairlead_engine.core.step_cost import StepCost, StepWork, solve_nonnegative
+from fairlead_engine.core.step_cost import StepCostModel, StepWork, solve_nonnegative
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
@@ -30,7 +30,7 @@ def random_batch(rng: random.Random, *, prefill: bool = True) -> Batch:
     return Batch(decodes + chunks)
 
 
-def learn(cost: StepCost, num_steps: int, *, noise: float = 0.0, prefill: bool = True, seed: int = 0) -> None:
+def learn(cost: StepCostModel, num_steps: int, *, noise: float = 0.0, prefill: bool = True, seed: int = 0) -> None:
     rng = random.Random(seed)
     for _ in range(num_steps):
         batch = random_batch(rng, prefill=prefill)
@@ -45,7 +45,7 @@ def test_work_counts_tokens_contexts_and_sequences() -> None:
 
 
 def test_exact_data_give_the_exact_coefficients() -> None:
-    cost = StepCost()
+    cost = StepCostModel()
     learn(cost, 320)
     found = cost.coefficients
     for name, true in TRUE._asdict().items():
@@ -54,7 +54,7 @@ def test_exact_data_give_the_exact_coefficients() -> None:
 
 
 def test_noisy_data_give_good_predictions() -> None:
-    cost = StepCost()
+    cost = StepCostModel()
     learn(cost, 640, noise=0.1)
     rng = random.Random(1)
     for _ in range(50):
@@ -64,7 +64,7 @@ def test_noisy_data_give_good_predictions() -> None:
 
 
 def test_coefficients_follow_a_machine_that_becomes_slower() -> None:
-    cost = StepCost(half_life=64)
+    cost = StepCostModel(half_life=64)
     learn(cost, 320)
     rng = random.Random(2)
     for _ in range(640):
@@ -74,7 +74,7 @@ def test_coefficients_follow_a_machine_that_becomes_slower() -> None:
 
 
 def test_no_coefficient_is_ever_negative() -> None:
-    cost = StepCost(solve_every=1)
+    cost = StepCostModel(solve_every=1)
     rng = random.Random(3)
     for _ in range(200):
         cost.observe(random_batch(rng), rng.uniform(1e-4, 1e-1))
@@ -82,7 +82,7 @@ def test_no_coefficient_is_ever_negative() -> None:
 
 
 def test_the_prior_answers_before_any_step_was_seen() -> None:
-    cost = StepCost()
+    cost = StepCostModel()
     assert cost.coefficients == {}
     assert cost.predict(StepWork(1, 0, 0, 0, 1, 10)) == 0.0
     batches = [Batch([item(0, 256)]), Batch([item(0, 16)]), Batch([item(256, 1)]), Batch([item(256, 1), item(16, 1)])]
@@ -92,7 +92,7 @@ def test_the_prior_answers_before_any_step_was_seen() -> None:
 
 
 def test_the_prior_keeps_a_cost_for_work_the_load_lacks() -> None:
-    cost = StepCost()
+    cost = StepCostModel()
     prefill = Batch([item(0, 256)])
     cost.set_prior([(StepWork.of(prefill), seconds(prefill)), (StepWork.of(Batch([item(0, 16)])), 0.007)])
     learn(cost, 2000, prefill=False)
@@ -100,7 +100,7 @@ def test_the_prior_keeps_a_cost_for_work_the_load_lacks() -> None:
 
 
 def test_one_step_that_something_else_delayed_hardly_matters() -> None:
-    cost = StepCost()
+    cost = StepCostModel()
     learn(cost, 320)
     cost.observe(Batch([item(100, 1)]), 30.0)
     learn(cost, 16, seed=5)
@@ -108,7 +108,7 @@ def test_one_step_that_something_else_delayed_hardly_matters() -> None:
 
 
 def test_decodes_do_not_wear_away_what_prompts_have_taught() -> None:
-    cost = StepCost()
+    cost = StepCostModel()
     learn(cost, 320)
     learn(cost, 5000, prefill=False)
     prefill = Batch([item(500, 300)])
@@ -116,14 +116,14 @@ def test_decodes_do_not_wear_away_what_prompts_have_taught() -> None:
 
 
 def test_short_prompts_cost_what_their_step_costs_besides_tokens() -> None:
-    cost = StepCost()
+    cost = StepCostModel()
     learn(cost, 320)
     short = Batch([item(0, 2), item(100, 1)])
     assert cost.predict(StepWork.of(short)) == pytest.approx(seconds(short), rel=0.02)
 
 
 def test_a_busy_neighbour_slows_the_prediction_of_prompts_that_were_not_seen_since() -> None:
-    cost = StepCost()
+    cost = StepCostModel()
     learn(cost, 320)
     rng = random.Random(4)
     for _ in range(100):
@@ -134,7 +134,7 @@ def test_a_busy_neighbour_slows_the_prediction_of_prompts_that_were_not_seen_sin
 
 
 def test_empty_and_timeless_steps_teach_nothing() -> None:
-    cost = StepCost(solve_every=1)
+    cost = StepCostModel(solve_every=1)
     cost.observe(Batch([]), 1.0)
     cost.observe(Batch([item(0, 8)]), 0.0)
     cost.set_prior([])
@@ -169,7 +169,7 @@ def test_a_token_of_a_sequence_with_drafts_is_a_decode() -> None:
 
 
 def test_what_is_told_is_per_sequence_with_its_drafts() -> None:
-    cost = StepCost()
+    cost = StepCostModel()
     assert not cost.told(2.0, 1.5).is_known
     learn(cost, 320)
     told, found = cost.told(2.0, 1.5), cost.coefficients

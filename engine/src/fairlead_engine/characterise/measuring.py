@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import Steps
-from fairlead_engine.core.step_cost import StepCost, StepWork
+from fairlead_engine.core.step_cost import StepCostModel, StepWork
 from fairlead_engine.types import EngineInfo, EngineRequest, SamplingParams
 from fairlead_engine.types.batch import Batch
 from fairlead_protocol.profiles import Measured
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
         return self.batch * (self.prompt_tokens + self.output_tokens)
 
 
-class StepRecorder(StepCost):
+class StepRecorder(StepCostModel):
     """A step cost that also records every observed step."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Which adapters there are, and where: on the device, in the host's memory, or in their folders.
+"""Adapters and where they are: on the device, in the host's memory, or in their folders.
 
-The engine loads and unloads them, the scheduler asks whether a sequence may begin with its own. Both places are kept in
-the order of last use. Knows names and numbers; tensors are the runner's.
+The engine loads and unloads adapters, the scheduler asks whether a sequence may begin with its adapter. Device and host
+memory are kept in the order of last use. Names and numbers only; tensors are the runner's.
 """
 
 import logging
@@ -11,10 +11,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.device_places import DevicePlaces
+from fairlead_engine.core.runner import Runner
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.types.adapters import CONFIG_FILE, NOT_PLACED, WEIGHTS_FILE, Adapter, AdapterFacts
 from fairlead_engine.types.sequences import Sequence
@@ -22,37 +23,27 @@ from fairlead_engine.types.sequences import Sequence
 logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 0.005
-"""For which a step waits that has nothing to do before an adapter is read: commands may come meanwhile."""
+"""An idle step waits this long for an adapter to be read; commands may come meanwhile."""
 _MOST_NAME = 256
 _RETRY_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""After which an adapter that could be read before is read again where that has failed: a volume that is mounted anew,
-or a file that is being replaced, is there again in a moment."""
-
-
-class AdapterRunner(Protocol):
-    """Of a runner, what moves adapters (`core.runner.Runner`)."""
-
-    @property
-    def num_adapter_slots(self) -> int: ...
-    def read_adapter(self, key: int, folder: Path) -> Future[AdapterFacts]: ...
-    def place_adapter(self, key: int, slot: int) -> None: ...
-    def forget_adapter(self, key: int) -> None: ...
+"""Delays before an adapter is read again after a failure: a remounted volume, or a file being replaced, is back soon.
+"""
 
 
 @dataclass(slots=True)
-class _Reading:
+class _AdapterReading:
     """An adapter on its way into the host's memory."""
 
     adapter: Adapter
     facts: Future[AdapterFacts]
     began: float
     done: list[Callable[[AdapterError | None], None]]
-    """Told of the first reading, after which requests may ask for it; empty for any other."""
+    """Called after the first reading, when requests may ask for the adapter; empty for later readings."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
-    """Of an adapter that sequences wait for, and that could not be read again."""
+    """An adapter that sequences wait for, after a failed reading."""
 
     num_failures: int
     due: float
@@ -60,18 +51,20 @@ class _Retry:
 
 
 class Adapters:
-    """All of them.
+    """All adapters of an engine.
 
-    A sequence begins where its adapter is placed, or can be: in an empty slot, or in that of the adapter that nobody
-    runs with for longest. Where all are in use it *claims* one, by rank: for each claim the adapter that has been in
-    use for longest takes no more sequences from behind the claim, so that its slot comes free, while others go on as
-    they were. So who claims is passed by those behind, and waits for no more than the ends of those that run.
+    A sequence begins where its adapter is placed, or can be: in an empty slot, or in the slot of the adapter that has
+    been unused for longest. Where all slots are in use the sequence *claims* a slot, by rank: for each claim the
+    adapter in use for longest takes no more sequences from behind the claim, so that its slot comes free, while running
+    sequences go on. Sequences behind a claim may pass it, and a claim waits no longer than running sequences take to
+    end.
     """
 
     def __init__(
-        self, runner: AdapterRunner, *, most_in_host: int, clock: Clock, most_virtual_tokens: int | None = None
+        self, runner: Runner[Any], *, most_in_host: int, clock: Clock, most_virtual_tokens: int | None = None
     ) -> None:
-        """`most_virtual_tokens`: of one soft prompt, so that there is room for a prompt and an answer; None = any."""
+        """`most_virtual_tokens`: limit of one soft prompt, which leaves room for a prompt and an answer; None = no
+        limit."""
         self._runner = runner
         self._most_in_host = most_in_host
         self._most_virtual_tokens = most_virtual_tokens
@@ -80,9 +73,9 @@ class Adapters:
         self._by_name: dict[str, Adapter] = {}
         self._in_host: dict[int, Adapter] = {}
         """By key, the last used last."""
-        self._reading: dict[int, _Reading] = {}
+        self._reading: dict[int, _AdapterReading] = {}
         self._retries: dict[int, _Retry] = {}
-        """By key; of adapters that somebody waits for."""
+        """By key."""
         self._keys = count(1)
         self._wanted: set[int] = set()
         self._seconds: dict[str, float] | None = None
@@ -90,19 +83,19 @@ class Adapters:
         self._holds: dict[str, Adapter] = {}
         self._read_pace = self._place_pace = 0.0
         self.broken: dict[int, str] = {}
-        """By key, those that can be read no more, and why; their sequences cannot go on."""
+        """Reasons by key, for adapters that can no longer be read; their sequences cannot go on."""
         self.num_placed = 0
-        """Times an adapter was brought to the device,"""
+        """Copies of an adapter to the device since the start."""
         self.num_read = 0
-        """and into the host's memory;"""
+        """Readings of an adapter into the host's memory since the start."""
         self.read_seconds = 0.0
-        """and how long that took."""
+        """Duration of all readings."""
 
     # -- they come and go ------------------------------------------------------------------------------------------
 
     def load(self, name: str, folder: Path, done: Callable[[AdapterError | None], None]) -> None:
-        """Begins to read an adapter; `done` is told by `settle` when requests may ask for it, or why not. So is whoever
-        asks for the same meanwhile: who asked first may have given up waiting. Raises AdapterError."""
+        """Begins to read an adapter; `settle` calls `done` when requests may ask for the adapter, or with the error. A
+        second request for the same folder waits for the same reading. Raises AdapterError."""
         if not self._places.slots:
             raise AdapterError("this engine has no room for adapters; start it with --max-loras")
         if not name or len(name) > _MOST_NAME or not name.isprintable():
@@ -120,7 +113,7 @@ class Adapters:
         self._read(Adapter(next(self._keys), name, folder), [done])
 
     def unload(self, name: str) -> Adapter:
-        """Nobody may ask for it any more; who has, is served. Raises AdapterError."""
+        """Refuses new requests for an adapter; accepted requests are served. Raises AdapterError."""
         adapter = self._by_name.pop(name, None)
         if adapter is None:
             there = f"there are {', '.join(map(repr, sorted(self._by_name)))}" if self._by_name else "there is none"
@@ -131,28 +124,28 @@ class Adapters:
         return adapter
 
     def find(self, name: str) -> Adapter | None:
-        """That requests may ask for."""
+        """The adapter that requests may ask for by this name."""
         return self._by_name.get(name)
 
     def hold(self, hold: str, name: str) -> None:
-        """Who has this hold will ask for what has the name now, also when nobody else may; nothing is held where
-        nothing has it."""
+        """Keeps the adapter that has the name now for requests with this hold, even after an unload; an unknown name is
+        ignored."""
         if (adapter := self._by_name.get(name)) is not None and hold not in self._holds:
             self._holds[hold] = adapter
             adapter.num_holds += 1
 
     def held(self, hold: str) -> Adapter | None:
-        """What is held so."""
+        """The adapter of a hold."""
         return self._holds.get(hold)
 
     def release(self, hold: str) -> None:
-        """It is held no more; nothing happens where nothing is."""
+        """Ends a hold; an unknown hold is ignored."""
         if (adapter := self._holds.pop(hold, None)) is not None:
             adapter.num_holds -= 1
             self._drop_left(adapter)
 
     def settle(self) -> None:
-        """Notes what was read meanwhile."""
+        """Takes in the readings that are done."""
         for key, reading in [(key, each) for key, each in self._reading.items() if each.facts.done()]:
             del self._reading[key]
             self._read_is_over(reading)
@@ -163,11 +156,11 @@ class Adapters:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether one is being read, or will be again."""
+        """Whether an adapter is being read or will be read again."""
         return bool(self._reading or self._retries)
 
     def wait(self, seconds: float = _PATIENCE_SECONDS) -> None:
-        """Until one was read, or for a little."""
+        """Waits until a reading is done, or for `seconds`."""
         if self._reading:
             wait([each.facts for each in self._reading.values()], seconds, FIRST_COMPLETED)
         elif self._retries:
@@ -176,12 +169,12 @@ class Adapters:
     # -- sequences -------------------------------------------------------------------------------------------------
 
     def added(self, sequence: Sequence) -> None:
-        """It waits."""
+        """A sequence was queued."""
         if sequence.adapter is not None:
             sequence.adapter.num_sequences += 1
 
     def ended(self, sequence: Sequence) -> None:
-        """It neither waits nor runs."""
+        """A sequence left the engine."""
         if sequence.adapter is not None:
             sequence.adapter.num_sequences -= 1
             if not sequence.adapter.num_sequences:
@@ -189,14 +182,14 @@ class Adapters:
             self._drop_left(sequence.adapter)
 
     def look(self) -> None:
-        """From here on, those that wait are asked for by rank."""
+        """Begins a round of `may_begin`, asked by rank."""
         if self._reading:
             self.settle()
         self._places.num_claims = 0
         self._wanted.clear()
 
     def may_begin(self, adapter: Adapter) -> bool:
-        """Whether a waiting sequence may begin with it now. Where not, what it takes is under way."""
+        """Whether a waiting sequence may begin with this adapter now; if not, what it lacks is under way."""
         self._wanted.add(adapter.key)
         if adapter.slot != NOT_PLACED:
             return not adapter.num_running or not self._places.gives_way(adapter)
@@ -215,7 +208,7 @@ class Adapters:
         return False
 
     def begin(self, adapter: Adapter) -> None:
-        """A sequence begins to run with it."""
+        """A sequence begins to run with this adapter."""
         if adapter.slot == NOT_PLACED:
             self._seconds = None
         self._places.begin(adapter)
@@ -223,13 +216,13 @@ class Adapters:
             self._in_host[adapter.key] = self._in_host.pop(adapter.key)
 
     def end(self, adapter: Adapter) -> None:
-        """One that ran with it does not any more."""
+        """A sequence stopped running with this adapter."""
         self._places.end(adapter)
         if not adapter.num_running:
             self._seconds = None
 
     def place(self) -> None:
-        """Brings to the device what the next step needs there."""
+        """Copies to the device the adapters that the next step needs."""
         for adapter in self._places.to_place:
             began = self._clock.monotonic()
             self._runner.place_adapter(adapter.key, adapter.slot)
@@ -242,14 +235,14 @@ class Adapters:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """By name, how long a request would wait for it to be loaded now (`LoadFigures.adapters`)."""
+        """By name, the time until a new request could begin with the adapter (`LoadFigures.adapters`)."""
         if self._seconds is None:
             self._seconds = {name: self._wait_for(adapter) for name, adapter in self._by_name.items()}
         return self._seconds
 
     @property
     def virtual_tokens(self) -> dict[str, int]:
-        """By name, of the soft prompts among them."""
+        """By name, the virtual tokens of soft prompts."""
         if self._virtual_tokens is None:
             found = self._by_name.items()
             self._virtual_tokens = {name: each.num_virtual_tokens for name, each in found if each.num_virtual_tokens}
@@ -257,7 +250,7 @@ class Adapters:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What of `EngineLoad` tells of adapters."""
+        """The adapters' fields of `EngineLoad`."""
         return {
             "adapters": self.seconds,
             "virtual_tokens": self.virtual_tokens,
@@ -268,7 +261,7 @@ class Adapters:
         }
 
     def check(self, running: list[Sequence], sequences: Any) -> None:
-        """Raises AssertionError when one is counted or placed wrongly."""
+        """Raises AssertionError for wrong counts or places."""
         for slot, adapter in enumerate(self._places.slots):
             assert adapter is None or adapter.slot == slot, "an adapter is in another's slot"
         of_sequences = (each.adapter for each in sequences)
@@ -299,9 +292,9 @@ class Adapters:
 
     def _read(self, adapter: Adapter, done: Iterable[Callable[[AdapterError | None], None]] = ()) -> None:
         facts = self._runner.read_adapter(adapter.key, adapter.folder)
-        self._reading[adapter.key] = _Reading(adapter, facts, self._clock.monotonic(), list(done))
+        self._reading[adapter.key] = _AdapterReading(adapter, facts, self._clock.monotonic(), list(done))
 
-    def _read_is_over(self, reading: _Reading) -> None:
+    def _read_is_over(self, reading: _AdapterReading) -> None:
         adapter = reading.adapter
         self._seconds = self._virtual_tokens = None
         error = self._error_of(reading)
@@ -336,9 +329,9 @@ class Adapters:
         for done in reading.done:
             done(error)
 
-    def _error_of(self, reading: _Reading) -> AdapterError | None:
-        """What went wrong in reading; nothing that is in a folder may end the engine. One that is read again has to be
-        what it was: its sequences and cached blocks are the first one's."""
+    def _error_of(self, reading: _AdapterReading) -> AdapterError | None:
+        """The error of a reading, as nothing in a folder may end the engine. An adapter that is read again must have
+        the digest of the first reading: its sequences and cached blocks depend on it."""
         error = reading.facts.exception()
         if error is None:
             facts, most = reading.facts.result(), self._most_virtual_tokens
@@ -353,7 +346,7 @@ class Adapters:
         return AdapterError(f"it cannot be read ({type(error).__name__}: {error})")
 
     def _put_off(self, adapter: Adapter, error: AdapterError) -> None:
-        """Reads it again later, for who waits for it; gives it up where that has failed too often."""
+        """Schedules another reading for waiting sequences, or gives the adapter up after too many failures."""
         if not adapter.num_sequences:
             logger.warning("the adapter %s could not be read: %s", adapter.name, error.message)
             self._drop_left(adapter)
@@ -375,8 +368,8 @@ class Adapters:
         self._drop_left(adapter)
 
     def _pinned(self) -> set[int]:
-        """Those that stay in the host's memory, since they are held: folders may go once they are unloaded. One place
-        is left for all others."""
+        """Keys of held adapters, which stay in the host's memory because their folders may be gone. One place is left
+        for all others."""
         return {each.key for each in list(dict.fromkeys(self._holds.values()))[: self._most_in_host - 1]}
 
     def _forget(self, adapter: Adapter) -> None:
@@ -386,7 +379,7 @@ class Adapters:
         self._seconds = None
 
     def _drop_left(self, adapter: Adapter) -> None:
-        """Of one that was unloaded nothing is kept once nobody needs it."""
+        """Drops an unloaded adapter once nothing needs it."""
         if not adapter.is_leaving or adapter.num_sequences or adapter.num_holds or adapter.key in self._reading:
             return
         if adapter.slot != NOT_PLACED:
@@ -397,8 +390,8 @@ class Adapters:
 
 
 def folder_below(root: str | None, folder: str) -> Path:
-    """The folder that a client means. Raises AdapterError for one outside of `root`, or with a file that is outside of
-    it, wherever links lead."""
+    """The folder below `root` that a client named. Raises AdapterError for a folder or file outside of `root`, links
+    resolved."""
     if root is None:
         raise AdapterError("adapters cannot be loaded while this engine runs; start it with --adapter-folder")
     try:

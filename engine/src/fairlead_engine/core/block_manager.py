@@ -20,11 +20,9 @@ class BlockListener(Protocol):
 
     def stored(self, parent: BlockHash, hashes: list[BlockHash]) -> None:
         """These hashes, each the parent of the next, can be reused from now on; none of them could before."""
-        ...
 
     def removed(self, block_hash: BlockHash) -> None:
         """The last block with this hash was given to somebody else."""
-        ...
 
 
 class BlockManager:

@@ -1,8 +1,8 @@
-"""An engine as the HTTP server sees it: `EngineClient`, an asyncio interface to a core that runs somewhere else.
+"""An engine as the HTTP server sees it: `EngineClient`, an asyncio interface to a core in another thread or process.
 
-`ChannelClient` is what all clients of a real core share: `InProcessClient` keeps the core in a thread, `ProcessClient`
-in a child process, `SocketClient` talks to one that another process has started. `fairlead_engine_testing`'s
-`ScriptedEngine` has no core at all. Nothing here imports torch, so the HTTP process never does.
+`ChannelClient` is the part that all clients of a real core share: `InProcessClient` runs the core in a thread,
+`ProcessClient` in a child process, `SocketClient` connects to another process's core. `fairlead_engine_testing`'s
+`ScriptedEngine` has no core at all. Nothing here imports torch.
 """
 
 import asyncio
@@ -42,115 +42,93 @@ from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest
 
 
 class StepListener(Protocol):
-    """Hears of every report of a core, on the client's event loop, after the client's `load` is that report's."""
+    """Hears every report of a core, on the client's event loop, after the client's `load` was updated."""
 
     def stepped(self, changed: BlocksChanged | None, num_commands: int) -> None:
-        """A step or a round of commands is over: what it did to the reusable blocks, if it did anything, and how many
-        commands its load includes. Must return at once and not raise."""
-        ...
+        """A step or a round of commands is over: its changes to the reusable blocks, if any, and the number of commands
+        that the load includes. Must return at once and not raise."""
 
 
 class EngineClient(Protocol):
     """One engine core, as asyncio code uses it. `start` comes first, `close` last; both belong to one event loop."""
 
     async def start(self) -> EngineInfo:
-        """Loads the model and returns once a real forward pass has run.
-
-        Raises `ModelLoadError`, `KVCacheTooSmall` or another `StartError` with the core's own reason and message.
-        """
-        ...
+        """Loads the model and returns once a real forward pass has run. Raises `ModelLoadError`, `KVCacheTooSmall` or
+        another `StartError` with the core's own reason and message."""
 
     def listen(self, listener: StepListener) -> None:
-        """From now on `listener` hears of every report; call it before `start`. There is at most one."""
-        ...
+        """Sets the listener of all reports, at most one; call it before `start`."""
 
     def add(self, request: EngineRequest, stream: RequestStream) -> int:
         """Runs one request; the last output in `stream`, and only that one, has a finish reason. Returns the command's
         number, as `StepListener.stepped` counts them.
 
-        The outputs of a step are put into all streams in one go, before the loop turns to anything else. A stream fails
-        with `QueueFull` before anything was computed, with `EngineDead` when the core died or is closed. Raises
-        `EngineGone` when it had done so before, `RequestError` for an id that is running already.
+        A step's outputs are put into all streams at once. A stream fails with `QueueFull` before anything was computed,
+        with `EngineDead` when the core died or is closed. Raises `EngineGone` if it already had, `RequestError` for an
+        id that is running.
         """
-        ...
 
     def abort(self, request_id: str) -> None:
-        """Nobody wants the request's outputs any more: its blocks are free within one step, and its stream gets nothing
-        more. Nothing happens when it has ended already."""
-        ...
+        """Ends a request: its blocks are free within one step, and its stream gets nothing more. An ended request is
+        ignored."""
 
     async def load_adapter(self, name: str, folder: str) -> None:
-        """Has the core load an adapter beside its steps; returns when requests may ask for it, and this client's `load`
-        says so. Raises `AdapterError`, `EngineDead` or `EngineGone`."""
-        ...
+        """Loads an adapter beside the steps; returns when requests may ask for it and `load` says so. Raises
+        `AdapterError`, `EngineDead` or `EngineGone`."""
 
     async def unload_adapter(self, name: str) -> None:
-        """Has the core take no more requests for it; those that are there go on. Raises the same."""
-        ...
+        """Refuses new requests for an adapter; accepted ones go on. Raises the same."""
 
     def hold(self, hold: str, held: Held) -> None:
-        """Has the core keep this, with the adapter that has its name now, for requests that will name the hold
-        (`EngineRequest.hold`); `hold` is no request's id. Raises `EngineGone`."""
-        ...
+        """Keeps a prompt, with the adapter that has its name now, for requests with this hold (`EngineRequest.hold`);
+        `hold` is no request's id. Raises `EngineGone`."""
 
     def release(self, hold: str) -> None:
-        """No more such requests come. Nothing happens where nothing is held."""
-        ...
+        """Ends a hold; an unknown one is ignored."""
 
     async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
-        """Has the core put tokens into the answer of a request that allows it, at the next safe place. Returns when
-        they are there; `SequenceOutput.injected` says so between the tokens before and behind them, by `mark`. Raises
-        `InjectionError`, `EngineDead` or `EngineGone`."""
-        ...
+        """Puts tokens into the answer of a request that allows it, at the next safe place, and returns when they are
+        there; `SequenceOutput.injected` marks the place among the tokens. Raises `InjectionError`, `EngineDead` or
+        `EngineGone`."""
 
     @property
     def info(self) -> EngineInfo:
         """What `start` returned; `EngineDead` before that."""
-        ...
 
     @property
     def load(self) -> EngineLoad:
         """The newest load the core reported."""
-        ...
 
     @property
     def num_reports(self) -> int:
         """The number of the newest report; clients of one core count the same ones."""
-        ...
 
     @property
     def alive(self) -> bool:
         """Whether the core has started and neither died nor been closed."""
-        ...
 
     @property
     def step_age_seconds(self) -> float:
-        """How long the core has owed an answer: the age of the running step, 0 when it has nothing to do.
-
-        A step that hangs shows here, since the core can no longer say so itself.
-        """
-        ...
+        """Age of the core's oldest unanswered command or running step; 0 = idle. A step that hangs shows here, since
+        the core can no longer report it."""
 
     async def close(self) -> None:
         """Stops the core. Requests that still run end with `EngineDead`. May be called twice."""
-        ...
 
 
 class _Ask(NamedTuple):
-    """What the core was asked for and has not answered."""
+    """A command that awaits its `Answer`."""
 
     answer: asyncio.Future[None]
     refusal: type[EngineError]
 
 
-class ChannelClient(ABC):
-    """An `EngineClient` over a pair of message lines. Subclasses start a core and carry the messages.
-
-    They call `_handle` for every reply and `_die` when the core is gone, both on the event loop of `start`.
-    """
+class ChannelClient(EngineClient, ABC):
+    """An `EngineClient` over a pair of message lines. Subclasses start a core and carry the messages; they call
+    `_handle` for every reply and `_die` when the core is gone, both on the event loop of `start`."""
 
     _hears_of_every_step = True
-    """Else steps that have nothing for this client pass unheard, and only its commands are owed an answer."""
+    """False = steps without anything for this client are not reported, and only its commands are owed an answer."""
 
     def __init__(self) -> None:
         self._streams: dict[str, RequestStream] = {}
@@ -168,7 +146,6 @@ class ChannelClient(ABC):
         self._owed_since: float | None = None
 
     async def start(self) -> EngineInfo:
-        """Starts the core; see `EngineClient.start`."""
         self._started = asyncio.get_running_loop().create_future()
         try:
             await self._launch()
@@ -179,16 +156,13 @@ class ChannelClient(ABC):
             raise
 
     async def close(self) -> None:
-        """Stops the core; see `EngineClient.close`."""
         self._die("the engine core was closed")
         await self._shut_down()
 
     def listen(self, listener: StepListener) -> None:
-        """Tells `listener` of every report; see `EngineClient.listen`."""
         self._listener = listener
 
     def add(self, request: EngineRequest, stream: RequestStream) -> int:
-        """Runs one request; see `EngineClient.add`."""
         request_id = request.request_id
         if self._death is not None:
             raise EngineGone(self._death)
@@ -199,34 +173,28 @@ class ChannelClient(ABC):
         return self._num_sent
 
     def abort(self, request_id: str) -> None:
-        """Ends one request; see `EngineClient.abort`."""
         if self._streams.pop(request_id, None) is not None and self.alive:
             self._send(Abort(request_id))
 
     async def load_adapter(self, name: str, folder: str) -> None:
-        """Loads an adapter; see `EngineClient.load_adapter`."""
         await self._ask(lambda ask: LoadAdapter(ask, name, folder), AdapterError)
 
     async def unload_adapter(self, name: str) -> None:
-        """Unloads one; see `EngineClient.unload_adapter`."""
         await self._ask(lambda ask: UnloadAdapter(ask, name), AdapterError)
 
     def hold(self, hold: str, held: Held) -> None:
-        """Keeps what requests begin with; see `EngineClient.hold`."""
         if self._death is not None:
             raise EngineGone(self._death)
         self._send(Hold(hold, held))
         self._holds.add(hold)
 
     def release(self, hold: str) -> None:
-        """Keeps it no more; see `EngineClient.release`."""
         if hold in self._holds:
             self._holds.remove(hold)
             if self.alive:
                 self._send(Abort(hold))
 
     async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
-        """Puts tokens into an answer; see `EngineClient.inject`."""
         await self._ask(lambda ask: Inject(ask, request_id, mark, token_ids), InjectionError)
 
     async def _ask(self, command: Callable[[int], Command], refusal: type[EngineError]) -> None:
@@ -262,7 +230,7 @@ class ChannelClient(ABC):
 
     @property
     def death(self) -> str | None:
-        """Why nothing can be asked of the core; None while it lives."""
+        """Why the core takes no commands; None while it lives."""
         return self._death
 
     @property
@@ -275,7 +243,7 @@ class ChannelClient(ABC):
 
     @abstractmethod
     async def _shut_down(self) -> None:
-        """Ends the core and releases everything; must bear being called twice, and after a failed `_launch`."""
+        """Ends the core and releases everything; may be called twice, and after a failed `_launch`."""
 
     @abstractmethod
     def _transmit(self, command: Command) -> None:

@@ -33,10 +33,10 @@ class Clock:
 
 
 class StepWatch:
-    """A launch is the launched step's time, and everything else that of the step whose end it brings.
+    """Seconds of each step: its launch, and everything else until its end that is not another step's launch.
 
-    So it is right on a GPU, where a launch takes next to nothing and the end is waited for, as on a CPU, where the
-    launch is all of the work.
+    Right on a GPU, where a launch takes little and the end is waited for, and on a CPU, where the launch is all of the
+    work.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class StepWatch:
         self._seconds_launching = 0.0  # since the clock was started
 
     def start(self) -> None:
-        """A step begins, and none is under way."""
+        """A step begins while none is under way."""
         self._launches.clear()
         self._restart()
 
@@ -58,7 +58,7 @@ class StepWatch:
         self._seconds_launching += self._launches[-1]
 
     def end(self) -> float:
-        """The oldest step is over: seconds that it took."""
+        """Ends the oldest step; its seconds."""
         seconds = self._launches.popleft() + self._clock.elapsed() - self._seconds_launching
         self._restart()
         return seconds
@@ -69,17 +69,17 @@ class StepWatch:
 
 
 _MARGIN_SECONDS = 0.0005
-"""Of the lead, beside what planning takes."""
+"""Added to the time that planning takes."""
 _MOST_LEAD_SECONDS = 0.1
-"""A host that is always late does not count further."""
+"""Bound of the lead of a host that is always late."""
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.0001, 0.005
-"""Of what planning waits at a time: the device may end sooner than it was expected to."""
+"""Bounds of one wait for planning: the device may end sooner than predicted."""
 _FADING = 0.99
-"""Of the lead, from step to step."""
+"""Factor of the lead from step to step."""
 
 
 class LatePlanning:
-    """Learns how long before a step's end the next one has to be planned: what planning took lately, and twice as long
+    """Learns how long before a step's end the next one must be planned: the recent duration of planning, doubled
     whenever the step was over before its successor was launched."""
 
     def __init__(self, clock: Clock) -> None:
@@ -89,17 +89,17 @@ class LatePlanning:
 
     @property
     def spare_seconds(self) -> float:
-        """How long planning can wait now, after which it is to be asked again; of use while a step is under way."""
+        """Seconds that planning can wait before asking again; valid while a step is under way."""
         spare = self._end - self._lead - self._clock.monotonic()
         return min(spare, _LONGEST_SECONDS) if spare > _SHORTEST_SECONDS else 0.0
 
     def planned(self, began: float, *, is_late: bool) -> None:
-        """A step was launched that has been planned since `began` (`Clock.monotonic`). `is_late`: the device had ended
-        the one before."""
+        """A step planned since `began` (`Clock.monotonic`) was launched. `is_late`: the device had ended the step
+        before."""
         least = self._clock.monotonic() - began + _MARGIN_SECONDS
         lead = 2 * self._lead if is_late else _FADING * self._lead
         self._lead = min(_MOST_LEAD_SECONDS, max(least, lead))
 
     def begins(self, seconds: float) -> None:
-        """The device begins with a step now that takes at least so long."""
+        """The device begins a step that takes at least `seconds`."""
         self._end = self._clock.monotonic() + seconds

@@ -1,7 +1,7 @@
-"""Blocks of prompts that are not cached yet but will be: which sequence is going to compute each.
+"""Prompt blocks that are not cached yet but will be, and which sequence is going to compute each.
 
-The scheduler keeps one `ComingBlocks` and asks it whether a waiting prompt had better wait for a prefix under way. It
-knows sequences and hashes, and asks whether one is cached; not blocks, tokens or budgets.
+The scheduler asks its `ComingBlocks` whether a waiting prompt had better wait for a prefix under way. Sequences and
+hashes only; blocks, tokens and budgets are unknown here.
 """
 
 from collections.abc import Callable, Collection
@@ -11,13 +11,12 @@ from fairlead_protocol.blocks import BlockHash
 
 
 class ComingBlocks:
-    """For each hash that is to come the one sequence that will compute it: its *maker*, waiting or running.
+    """By hash, the one waiting or running sequence that will compute the block: its *maker*.
 
-    A sequence makes the whole blocks it knows the tokens of and that neither the cache nor an earlier maker spares it.
-    What is cached is never to come: a hash has no maker from the moment anybody has computed it, be it its maker, a
-    sequence that has generated the same tokens, or one that runs beside it. So no maker is ever ahead of its hashes.
-    Each block of a sequence is entered and removed once; what is asked at every step is one look-up for each waiting
-    sequence.
+    A sequence makes its whole blocks with known tokens, except those that the cache or an earlier maker has. A hash
+    loses its maker when any sequence has computed the block: the maker, a sequence that generated the same tokens, or
+    one that runs beside it. So no maker is ever ahead of its hashes. Each block of a sequence is entered and removed
+    once, and a step costs one look-up for each waiting sequence.
     """
 
     def __init__(self, block_size: int, is_cached: Callable[[BlockHash], bool]) -> None:
@@ -29,52 +28,52 @@ class ComingBlocks:
         return len(self._makers)
 
     def num_coming(self, sequence: Sequence, num_cached: int) -> int:
-        """How many blocks that the sequence may share will follow its `num_cached` ones, by whatever maker."""
+        """Blocks behind the sequence's `num_cached` ones that it may share and that a maker will compute."""
         return self._num_made(sequence, num_cached, must_run=False)
 
     def expect(self, sequence: Sequence) -> None:
-        """The sequence waits, and will make all that nothing is expected to spare it."""
+        """The sequence waits, and makes the blocks that it is not expected to find cached."""
         for block_hash in sequence.block_hashes[sequence.num_expected_cached_tokens // self._block_size :]:
             if not self._is_cached(block_hash):
                 self._makers.setdefault(block_hash, sequence)
 
     def begin(self, sequence: Sequence, num_cached: int) -> None:
-        """The sequence begins to run: it makes everything behind its cached blocks that is not cached either."""
+        """The sequence begins to run, and makes all uncached blocks behind its cached ones."""
         for block_hash in sequence.block_hashes[num_cached:]:
             if not self._is_cached(block_hash):
                 self._makers[block_hash] = sequence
 
     def made(self, sequence: Sequence, start: int, end: int) -> None:
-        """Its tokens from `start` to `end` have been computed: whoever else was to make these blocks need not."""
+        """The sequence's tokens from `start` to `end` were computed, so these blocks need no maker."""
         for block_hash in sequence.block_hashes[start // self._block_size : end // self._block_size]:
             self._makers.pop(block_hash, None)
 
     def gone(self, sequence: Sequence) -> None:
-        """The sequence makes nothing any more: it has ended, or was preempted."""
+        """The sequence has ended or was preempted, and makes nothing."""
         for block_hash in sequence.block_hashes[sequence.num_computed_tokens // self._block_size :]:
             if self._makers.get(block_hash) is sequence:
                 del self._makers[block_hash]
 
     def reset(self) -> None:
-        """Nobody waits or runs, so nothing is to come."""
+        """Forgets all makers; only while nothing waits or runs."""
         self._makers.clear()
 
     def under_way(self, sequence: Sequence, num_cached: int) -> int:
-        """How many of the blocks that follow its `num_cached` ones others that run are computing now or soon.
+        """Blocks behind the sequence's `num_cached` ones that running sequences compute now or soon.
 
-        Only others of its priority or before it: the rest may get little of each step. When there are any, the last of
-        their blocks becomes what the sequence awaits.
+        Counts only makers of the same or an earlier priority: the rest may get little of each step. The last such block
+        becomes `Sequence.awaited`.
         """
         num_blocks = self._num_made(sequence, num_cached, must_run=True)
         sequence.awaited = sequence.block_hashes[num_cached + num_blocks - 1] if num_blocks else None
         return num_blocks
 
     def still_awaited(self, sequence: Sequence) -> bool:
-        """Whether what the sequence awaits is still under way."""
+        """Whether the block that the sequence awaits is still under way."""
         return sequence.awaited is not None and _is_worth_waiting(sequence, self._makers.get(sequence.awaited))
 
     def check(self, sequences: Collection[Sequence]) -> None:
-        """Raises AssertionError when a block is cached already, or its maker is gone or past it."""
+        """Raises AssertionError when a block with a maker is cached, or its maker is gone or past it."""
         for block_hash, maker in self._makers.items():
             assert not self._is_cached(block_hash), "a block is to come that is cached"
             assert maker in sequences, "the maker of a block is gone"
@@ -91,5 +90,5 @@ class ComingBlocks:
 
 
 def _is_worth_waiting(sequence: Sequence, maker: Sequence | None) -> bool:
-    """Whether a maker runs, and will soon be done as far as `sequence` can tell."""
+    """Whether the maker runs, and is not of a later priority than `sequence`."""
     return maker is not None and bool(maker.block_table) and maker.priority <= sequence.priority

@@ -1,4 +1,4 @@
-"""Which adapter has which slot of the device, and which of them gives way."""
+"""Which adapter has which slot of the device, and which adapter gives its slot up."""
 
 from itertools import count
 
@@ -6,19 +6,19 @@ from fairlead_engine.types.adapters import NOT_PLACED, Adapter
 
 
 class DevicePlaces:
-    """Slots in the order of last use. A sequence whose adapter finds none *claims* one: for each claim the adapter that
-    has been in use for longest gives way, which is for the caller to keep to."""
+    """Slots in the order of last use. A sequence whose adapter finds no slot *claims* one: for each claim the adapter
+    in use for longest gives way, i.e. the caller lets no more sequences begin with it."""
 
     def __init__(self, num_slots: int) -> None:
         self.slots: list[Adapter | None] = [None] * num_slots
         self.num_claims = 0
-        """Since `Adapters.look`."""
+        """Claims since `Adapters.look`."""
         self.to_place: list[Adapter] = []
-        """Those that have a slot, and are still to be brought there."""
+        """Adapters with a slot that are not yet copied to the device."""
         self._ticks = count(1)
 
     def begin(self, adapter: Adapter) -> None:
-        """A sequence begins to run with it."""
+        """A sequence begins to run with this adapter."""
         if adapter.slot == NOT_PLACED:
             self.put(adapter)
         if not adapter.num_running:
@@ -26,13 +26,13 @@ class DevicePlaces:
         adapter.num_running += 1
 
     def end(self, adapter: Adapter) -> None:
-        """A sequence that ran with it does not any more."""
+        """A sequence stopped running with this adapter."""
         adapter.num_running -= 1
         if not adapter.num_running:
             adapter.begun_at = next(self._ticks)
 
     def put(self, adapter: Adapter) -> None:
-        """Gives it a slot, of which one must be free."""
+        """Gives the adapter a slot, of which one must be free."""
         slot = self.free_slot()
         assert slot is not None and adapter.is_in_host
         if (before := self.slots[slot]) is not None:
@@ -41,21 +41,21 @@ class DevicePlaces:
         self.to_place.append(adapter)
 
     def leave(self, adapter: Adapter) -> None:
-        """It gives up its slot."""
+        """Takes the slot away."""
         self.slots[adapter.slot] = None
         adapter.slot = NOT_PLACED
         if adapter in self.to_place:
             self.to_place.remove(adapter)
 
     def free_slot(self) -> int | None:
-        """An empty one, or that of the adapter that nobody runs with for longest."""
+        """An empty slot, or the slot of the adapter unused for longest."""
         unused = [adapter for adapter in self.slots if adapter is not None and not adapter.num_running]
         if None in self.slots:
             return self.slots.index(None)
         return min(unused, key=lambda each: each.begun_at).slot if unused else None
 
     def gives_way(self, adapter: Adapter) -> bool:
-        """Whether it is among those in use for longest, one for each claim."""
+        """Whether the adapter is among those in use for longest, one for each claim."""
         if not self.num_claims:
             return False
         in_use = (each for each in self.slots if each is not None and each.num_running)

@@ -18,11 +18,11 @@ from fairlead_engine.core.grammars import Grammars, usable_cores
 from fairlead_engine.core.injections import Injection
 from fairlead_engine.core.load_gauge import LoadGauge, output_of, outputs_of_decodes, told
 from fairlead_engine.core.profile import load_profile, prior
-from fairlead_engine.core.requests import Holds, Refusal, RequestChecks, ended
+from fairlead_engine.core.requests import Holds, RequestChecks, RequestRefusal, ended
 from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.core.scheduler import Scheduler
 from fairlead_engine.core.startup import allocated_blocks, cache_size_of, drafting_of, info_of, limits_of, warm_up
-from fairlead_engine.core.step_cost import StepCost, StepWork
+from fairlead_engine.core.step_cost import StepCostModel, StepWork
 from fairlead_engine.core.thinking import ThinkingBudgets
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, ConfigError
@@ -61,7 +61,7 @@ class _Step:
     """Its end was waited for while the next step was launched, of which not every token was allowed."""
 
 
-_NO_ROOM_FOR_GRAMMAR = Refusal(
+_NO_ROOM_FOR_GRAMMAR = RequestRefusal(
     FinishReason.REJECTED, "the queue is full: other requests' grammars take the memory for them"
 )
 
@@ -114,7 +114,7 @@ class Engine:
         allocated = self.clock.now()
         self.runner.compile_steps(limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len)
         compiled = self.clock.now()
-        self.step_cost = StepCost()
+        self.step_cost = StepCostModel()
         adapters = self.adapters if self._has_adapters else None
         self._gauge = LoadGauge(self.scheduler, self.step_cost, self.grammars, adapters)
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, size.num_blocks, self.clock))
@@ -171,7 +171,7 @@ class Engine:
         hold = request.hold
         if hold is not None:
             if (whole := self.holds.whole(request)) is None:
-                return ended(request.request_id, Refusal(FinishReason.ERROR, "what it begins with is not held"))
+                return ended(request.request_id, RequestRefusal(FinishReason.ERROR, "what it begins with is not held"))
             request = whole
         adapter = self._adapter(request)
         num_virtual_tokens = 0 if adapter is None else adapter.num_virtual_tokens
@@ -319,7 +319,7 @@ class Engine:
             if problem is not None:
                 self.abort(sequence.request_id)
                 message = f"its adapter cannot be read any more: {problem}"
-                found.append(ended(sequence.request_id, Refusal(FinishReason.ERROR, message)))
+                found.append(ended(sequence.request_id, RequestRefusal(FinishReason.ERROR, message)))
         return found
 
     def _adapter(self, request: EngineRequest) -> Adapter | None:
@@ -333,12 +333,12 @@ class Engine:
     def _saw_images(self, batch: Batch) -> bool:
         return self._sees_images and any(item.images for item in batch.chunks)
 
-    def _unknown_adapter(self, request: EngineRequest, adapter: Adapter | None) -> Refusal | None:
+    def _unknown_adapter(self, request: EngineRequest, adapter: Adapter | None) -> RequestRefusal | None:
         """It may have been unloaded while the request was on its way."""
         if request.adapter is None or adapter is not None:
             return None
         error = UnknownAdapter(request.adapter, self.adapters.seconds)
-        return Refusal(FinishReason.INVALID, error.message, "model")
+        return RequestRefusal(FinishReason.INVALID, error.message, "model")
 
     def _masks(self, batch: Batch) -> Callable[[], TokenMasks] | None:
         """The tokens that are allowed in a batch that is about to be launched, where not all are. They depend on what

@@ -1,7 +1,7 @@
-"""The grammars that answers keep to: compiled beside the steps, and asked in each which tokens may come next.
+"""Grammars that constrain answers: compiled beside the steps, and asked in each step for the allowed tokens.
 
-A grammar is text as llguidance takes it, which is loaded when the first one comes. Its matchers never raise: one that
-meets a limit says so from then on, and its sequence gets no token any more.
+A grammar is text for llguidance, which is imported when the first grammar comes. Matchers never raise: a matcher that
+meets a limit reports an error from then on, and its sequence gets no further token.
 """
 
 import os
@@ -25,33 +25,32 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
 _MOST_COMPILED = 128
-"""Grammars that are kept for the next request,"""
+"""Compiled grammars kept for later requests."""
 _MOST_COMPILED_CHARACTERS = 2 * 2**20
-"""and how long their texts may be together: compiled, one takes about 60 bytes for each character."""
+"""Total text of those; a compiled grammar takes about 60 bytes for each character."""
 _MOST_COMPILED_BYTES = 256 * 2**20
-"""and how much memory they may take, as far as can be seen: a short pattern with repetitions in repetitions takes
-hundreds of megabytes."""
+"""Total memory of those, by the process's growth: a short pattern of nested repetitions takes hundreds of megabytes."""
 _MOST_USED_CHARACTERS = 4 * 2**20
-"""Of those that waiting and running sequences keep to."""
+"""Total text of grammars that waiting and running sequences use."""
 _LONG_CHARACTERS = 256 * 1024
-"""A grammar that is longer is sure to take long."""
+"""Longer grammars go to the slow compiler."""
 _PATIENCE_SECONDS = 0.005
-"""For which a step waits that has nothing to do before a grammar is compiled: commands may come meanwhile."""
+"""An idle step waits this long for a grammar; commands may come meanwhile."""
 _MOST_THREADS = 8
 _BITS = 32
 
 
 class Behind(NamedTuple):
-    """A grammar behind some tokens."""
+    """A grammar's state behind some tokens."""
 
     matcher: "LLMatcher | None"
-    """None = it does not allow these tokens, so that nothing behind them matters,"""
+    """None = the grammar does not allow these tokens, or its end was among them."""
     is_over: bool = False
-    """or its end was among them, and what follows is free."""
+    """Whether the grammar's end was among the tokens, so that further tokens are free."""
 
 
 def behind_drafts(matcher: "LLMatcher", item: ScheduledSequence, eos_token_ids: Collection[int]) -> list[Behind]:
-    """Behind the last known token, where it is `matcher`, and behind each draft, whose tokens are known."""
+    """States behind the last known token (`matcher`) and behind each draft, whose tokens are known."""
     found = [Behind(matcher)]
     parents = item.parents or range(len(item.drafts))
     for parent, token_id in zip(parents, item.drafts, strict=True):
@@ -73,44 +72,44 @@ def _behind(before: Behind, token_id: int, eos_token_ids: Collection[int]) -> Be
 
 
 class _UnusableError(Exception):
-    """A grammar cannot be kept to; the text says why."""
+    """A grammar cannot be used; the text says why."""
 
 
 @dataclass(slots=True)
-class _Answer:
-    """What a sequence's tokens keep to, from its coming to its end."""
+class _GrammarState:
+    """A sequence's grammar and its state."""
 
     text: str
-    """The grammar's."""
+    """The grammar's text."""
     compiled: "Future[LLMatcher]"
-    """The grammar before its first token, shared with others."""
+    """The grammar before its first token, shared with other sequences."""
     matcher: "LLMatcher | None" = None
-    """Behind the tokens so far, once that is there."""
+    """State behind the tokens so far; None until the grammar is compiled."""
     problem: str | None = None
     """Why there is no next token."""
 
 
 class _Place(NamedTuple):
-    """Where a token is chosen for a sequence, or several behind its drafts."""
+    """Where a token is chosen for a sequence, or several tokens behind its drafts."""
 
     row: int
-    """Among those that are chosen, the first of them."""
-    answer: _Answer
+    """First row of the sequence among the chosen tokens."""
+    answer: _GrammarState
     item: ScheduledSequence | None = None
-    """That with drafts, which are known once masks are asked for."""
+    """The share with drafts, which are known once masks are asked for."""
 
 
 class _Row(NamedTuple):
-    """A token that is chosen."""
+    """One chosen token."""
 
     row: int
-    answer: _Answer
+    answer: _GrammarState
     matcher: "LLMatcher | None"
-    """What it keeps to; None = no token is allowed."""
+    """The state that constrains the token; None = no token is allowed."""
 
 
 class Grammars:
-    """What waiting and running sequences keep to. Called by the engine, from its thread."""
+    """The grammars of waiting and running sequences. Called by the engine, from its thread."""
 
     def __init__(
         self,
@@ -121,17 +120,17 @@ class Grammars:
         cores: Collection[int] = (),
         clock: Clock | None = None,
     ) -> None:
-        """`read_tokenizer` reads tokenizer.json's text when the first grammar comes. `cores`: logical CPUs for threads
-        of its own, whichever the engine's is bound to; empty = any."""
+        """`read_tokenizer` reads tokenizer.json's text when the first grammar comes. `cores`: logical CPUs for the
+        threads here, regardless of the engine's binding; empty = any."""
         self._read_tokenizer = read_tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock or Clock()
         self._num_words = -(-vocab_size // _BITS)
-        self._answers: dict[Sequence, _Answer] = {}
+        self._answers: dict[Sequence, _GrammarState] = {}
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._sizes: dict[str, int] = {}
-        """By text, bytes by which the process grew as it was compiled."""
+        """By text, bytes by which the process grew during compilation."""
 
         def begin() -> None:
             if cores:
@@ -146,22 +145,22 @@ class Grammars:
         self._tokenizer: LLTokenizer | None = None
         self._executor: LLExecutor | None = None
         self.num_masks = 0
-        """Tokens that were chosen under a grammar,"""
+        """Tokens chosen under a grammar since the start."""
         self.mask_seconds = 0.0
-        """and how long it took to find which ones those might be."""
+        """Time spent on finding the allowed tokens."""
 
     def __bool__(self) -> bool:
-        """Whether anybody keeps to one."""
+        """Whether any sequence has a grammar."""
         return bool(self._answers)
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What of `EngineLoad` tells of masks."""
+        """The masks' fields of `EngineLoad`."""
         return {"num_masks": self.num_masks, "mask_seconds": self.mask_seconds}
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether memory is there for what it keeps to. A grammar that others have takes none, and one alone always
-        finds room."""
+        """Whether there is memory for the sequence's grammar. A grammar already in use takes none, and a single one
+        always has room."""
         grammar = sequence.sampling.grammar
         if grammar is None:
             return True
@@ -169,7 +168,7 @@ class Grammars:
         return grammar.text in used or not used or sum(map(len, used)) + len(grammar.text) <= _MOST_USED_CHARACTERS
 
     def add(self, sequence: Sequence) -> None:
-        """Begins to compile what a sequence that is to wait keeps to, if it keeps to anything."""
+        """Begins to compile the sequence's grammar, if it has one."""
         grammar = sequence.sampling.grammar
         if grammar is None:
             return
@@ -177,10 +176,10 @@ class Grammars:
         compiled = self._compiled.pop(grammar.text, None) or lane.submit(self._compile, grammar.text)
         self._compiled[grammar.text] = compiled
         self._drop_oldest()
-        self._answers[sequence] = _Answer(grammar.text, compiled)
+        self._answers[sequence] = _GrammarState(grammar.text, compiled)
 
     def _drop_oldest(self) -> None:
-        """Keeps no more than may be kept; who has one keeps it."""
+        """Keeps the cache within its bounds; sequences keep their own grammars."""
         for text in [*self._sizes]:
             if text not in self._compiled:  # dropped before it was compiled
                 self._sizes.pop(text, None)
@@ -196,30 +195,30 @@ class Grammars:
             num_bytes -= self._sizes.pop(text, 0)
 
     def is_ready(self, sequence: Sequence) -> bool:
-        """Whether it can begin to run."""
+        """Whether the sequence's grammar is compiled."""
         answer = self._answers.get(sequence)
         return answer is None or answer.compiled.done()
 
     def wait(self) -> None:
-        """Until another sequence is ready, or a little."""
+        """Waits until another grammar is compiled, or for a moment."""
         compiling = [answer.compiled for answer in self._answers.values() if not answer.compiled.done()]
         if compiling:
             wait(compiling, _PATIENCE_SECONDS, FIRST_COMPLETED)
 
     def constrain(self, batch: Batch) -> bool:
-        """Whether not every token is allowed wherever `batch` chooses one."""
+        """Whether `batch` chooses a token for a sequence with a grammar."""
         return bool(self._answers) and any(sequence in self._answers for _, sequence in batch.sampling)
 
     def begin(self, batch: Batch) -> Callable[[], TokenMasks]:
-        """Begins to find the tokens that are allowed there, in a thread; what is returned waits for them. All tokens
-        before those were accepted, but drafts: where there are some, they are looked at when it is called."""
+        """Begins to find the allowed tokens in a thread; the result waits for them. All earlier tokens were accepted,
+        except drafts, which are read when the result is called."""
         places = self._places(batch)
         if not any(place.item is not None for place in places):
             return self._filler.submit(self._fill, places).result
         return lambda: self._filler.submit(self._fill, places).result()
 
     def _places(self, batch: Batch) -> "list[_Place]":
-        """Wherever a token is chosen that is not free; a share with drafts counts once."""
+        """Places where a constrained token is chosen; a share with drafts counts once."""
         decodes = enumerate(batch.decodes.sequences)
         found = [_Place(row, answer) for row, sequence in decodes if (answer := self._answers.get(sequence))]
         row = len(batch.decodes)
@@ -230,7 +229,7 @@ class Grammars:
         return found
 
     def accept(self, batch: Batch, sampled: list[SampledToken | None]) -> None:
-        """Goes on behind the tokens that were chosen."""
+        """Advances the grammars by the chosen tokens."""
         if not self._answers:
             return
         for sequence, token in zip(batch.decodes.sequences, sampled, strict=False):
@@ -249,12 +248,12 @@ class Grammars:
             answer.matcher.consume_token(token.token_id)
 
     def problem(self, sequence: Sequence) -> str | None:
-        """Why its grammar leaves it without a next token, where it does."""
+        """Why the sequence's grammar leaves no next token; None = it does not."""
         answer = self._answers.get(sequence)
         return None if answer is None else answer.problem
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
-        """They have ended; others are ignored."""
+        """Drops ended sequences; unknown ones are ignored."""
         for sequence in sequences:
             self._answers.pop(sequence, None)
 
@@ -298,7 +297,7 @@ class Grammars:
         return TokenMasks(np.array([each.row for each in rows], np.int64), words)
 
     def _rows(self, place: "_Place") -> "Iterator[_Row]":
-        """What is asked about a place, where a token is not free."""
+        """The constrained tokens of a place."""
         answer = place.answer
         _settle(answer)
         matcher = None if answer.problem is not None else answer.matcher
@@ -313,12 +312,12 @@ class Grammars:
 
 
 def usable_cores() -> Collection[int]:
-    """Logical CPUs that the calling thread may use; empty where nobody says."""
+    """Logical CPUs that the calling thread may use; empty where the platform does not say."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
 
 
-def _settle(answer: _Answer) -> None:
-    """Its own matcher, or why it has none."""
+def _settle(answer: _GrammarState) -> None:
+    """Copies the compiled grammar for the sequence, or notes why it has none."""
     if answer.matcher is not None or answer.problem is not None:
         return
     try:

@@ -17,12 +17,10 @@ class BlockMover(Protocol):
 
     def save_blocks(self, blocks: list[int], places: list[int]) -> None:
         """Copies what blocks hold to as many places, before any step that is launched later overwrites a block."""
-        ...
 
     def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
         """Begins to copy what places hold to as many blocks. The result tells whether all is there; a step that reads
         the blocks may be launched from then on."""
-        ...
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""Tokens that are to be put into answers while these are generated: who waits for which, and where is a safe place.
+"""Tokens to be put into answers while these are generated: who waits for which tokens, and where is a safe place.
 
-The scheduler has them put in before each step. Knows ids, not what they stand for. Functions that run while their
-caller's answer goes on: AsyncLM (arXiv 2412.07017).
+The scheduler inserts them before each step. Token ids only. Source: functions that run while their caller's answer goes
+on, AsyncLM (arXiv 2412.07017).
 """
 
 from collections.abc import Callable, Iterable
@@ -13,16 +13,16 @@ from fairlead_engine.types.sequences import NO_SLOT, Sequence
 
 @dataclass(slots=True, eq=False)
 class Injection:
-    """What is to be put into one answer."""
+    """Tokens for one answer."""
 
     mark: str
     token_ids: list[int]
     done: Callable[[str | None], None]
-    """Hears when the tokens are there, or why they never will be."""
+    """Called when the tokens are there, or with the reason why they never will be."""
 
 
 class Injections:
-    """Those that wait for a safe place, in the order in which they came."""
+    """Injections that wait for a safe place, in order of arrival."""
 
     def __init__(self, max_len: int) -> None:
         """`max_len`: tokens of the context."""
@@ -33,15 +33,15 @@ class Injections:
         return bool(self._waiting)
 
     def add(self, sequence: Sequence, injection: Injection) -> None:
-        """It waits, or is refused where there is no room for it: there will not be more."""
+        """Queues an injection, or refuses one that does not fit the context: there will not be more room."""
         if (problem := self._no_room_for(sequence, injection)) is not None:
             injection.done(problem)
         else:
             self._waiting.setdefault(sequence, []).append(injection)
 
     def put_in(self, slots: RunningSlots) -> list[tuple[Sequence, Injection]]:
-        """Those that have found their places. An answer that has a place coming, as far as is known, is left out of the
-        next step for that."""
+        """Inserts injections at safe places and returns them. An answer with a safe place coming is left out of the
+        next step."""
         found: list[tuple[Sequence, Injection]] = []
         for sequence in list(self._waiting):
             if sequence.slot == NO_SLOT or sequence in slots.prefilling:
@@ -57,7 +57,7 @@ class Injections:
         return found
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
-        """They have ended."""
+        """Refuses the injections of ended sequences."""
         for sequence in sequences:
             for injection in self._waiting.pop(sequence, []):
                 injection.done("the answer ended before there was a place for it; send it with a new request")
@@ -76,7 +76,7 @@ class Injections:
         return True
 
     def _no_room_for(self, sequence: Sequence, injection: Injection) -> str | None:
-        """What is wrong where its tokens do not fit the context, and one more behind them."""
+        """Why the tokens do not fit the context with one more behind them."""
         number, most = len(injection.token_ids), max(0, self._max_len - sequence.num_tokens - 1)
         if number <= most:
             return None
@@ -84,8 +84,8 @@ class Injections:
 
 
 def is_whole(sequence: Sequence) -> bool:
-    """Whether its last token stands outside of all blocks that must stay whole. What others have written, in the prompt
-    or in a result, opens none."""
+    """Whether the last token is outside of all blocks that must stay whole. Tokens of others, in the prompt or in a
+    result, open no block."""
     assert sequence.injectable is not None
     begins = {begin for begin, _ in sequence.injectable.blocks}
     ends = {end for _, end in sequence.injectable.blocks}

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.grammars import Grammars
 from fairlead_engine.core.injections import Injection
-from fairlead_engine.core.requests import Refusal, ended, no_choice
+from fairlead_engine.core.requests import RequestRefusal, ended, no_choice
 from fairlead_engine.core.scheduler import Scheduler
-from fairlead_engine.core.step_cost import StepCost, StepWork
+from fairlead_engine.core.step_cost import StepCostModel, StepWork
 from fairlead_engine.core.waiting_queue import num_awaited_tokens
 from fairlead_engine.types import EngineLoad, FinishReason, Injected, SequenceOutput
 from fairlead_engine.types.batch import Decodes
@@ -20,7 +20,7 @@ _NO_TOKEN = "no next token could be chosen: the model computed logits that are n
 def outputs_of_decodes(
     decodes: Decodes, sampled: list[SampledToken | None], grammars: Grammars
 ) -> list[SequenceOutput]:
-    """Of each; `sampled` begins with their tokens. Nearly all say no more than the next token."""
+    """One output per decode; `sampled` begins with their tokens. Most have nothing but the next token."""
     return [
         SequenceOutput(
             request_id=sequence.request_id,
@@ -36,17 +36,19 @@ def outputs_of_decodes(
 def output_of(
     sequence: Sequence, token: SampledToken | None, item: ScheduledSequence | None, grammars: Grammars
 ) -> SequenceOutput:
-    """What a step did for a sequence; `item`: its share, where that was not a decode. `grammars` know why one that
-    keeps to a grammar cannot go on."""
+    """A sequence's output of a step; `item`: its share, None for a decode. `grammars` know why a sequence cannot go
+    on."""
     if sequence.finish_reason is FinishReason.INVALID:
         problem, grammar = grammars.problem(sequence), sequence.sampling.grammar
         if problem is not None and grammar is not None:
-            refusal = Refusal(FinishReason.INVALID, f"{grammar.field} cannot be kept to: {problem}", grammar.field)
+            refusal = RequestRefusal(
+                FinishReason.INVALID, f"{grammar.field} cannot be kept to: {problem}", grammar.field
+            )
         else:
             refusal = no_choice(sequence)
         return ended(sequence.request_id, refusal)
     if sequence.finish_reason is FinishReason.ERROR:
-        return ended(sequence.request_id, Refusal(FinishReason.ERROR, _NO_TOKEN))
+        return ended(sequence.request_id, RequestRefusal(FinishReason.ERROR, _NO_TOKEN))
     tokens = item.chosen if item is not None and item.drafts else [token] if token is not None else []
     is_first = item is not None and item.end == sequence.num_prompt_tokens
     return SequenceOutput(
@@ -63,7 +65,7 @@ def output_of(
 
 
 def told(sequence: Sequence, injection: Injection) -> SequenceOutput:
-    """Of tokens that were put in, before all that is computed with them."""
+    """Reports an injection, before all tokens computed with it."""
     injection.done(None)
     return SequenceOutput(
         request_id=sequence.request_id,
@@ -73,20 +75,19 @@ def told(sequence: Sequence, injection: Injection) -> SequenceOutput:
 
 
 class LoadGauge:
-    """Reads off the engine's parts what each of them counts; asked after every step, so it looks at no sequence that
-    goes on."""
+    """Reads the counts of the engine's parts after every step, without a look at running sequences."""
 
     def __init__(
-        self, scheduler: Scheduler, step_cost: StepCost, grammars: Grammars, adapters: Adapters | None
+        self, scheduler: Scheduler, step_cost: StepCostModel, grammars: Grammars, adapters: Adapters | None
     ) -> None:
-        """`adapters`: None where there is no room for any."""
+        """`adapters`: None without room for any."""
         self._scheduler = scheduler
         self._step_cost = step_cost
         self._grammars = grammars
         self._adapters = adapters
 
     def load(self, num_failed_checks: int) -> EngineLoad:
-        """How loaded the engine is now, and its counters since start."""
+        """The engine's load now, and its counters since start."""
         scheduler, counters, drafting = self._scheduler, self._scheduler.counters, self._scheduler.drafting
         num_held_back, host = scheduler.num_held_back, scheduler.blocks.host
         if drafting is None:
@@ -125,9 +126,9 @@ class LoadGauge:
 
     @property
     def predicted_wait(self) -> float:
-        """Seconds until a request that came now would begin: prompts before it are prefilled, and it has a slot.
+        """Seconds until a request that arrives now would begin: prompts before it are prefilled, and a slot is free.
 
-        Slots come free as the sequences that hold them end, which is after as many tokens as recent ones had.
+        Slots come free as their sequences end, after as many tokens as recent sequences had.
         """
         scheduler, limits, sequences = self._scheduler, self._scheduler.limits, self._scheduler.sequences()
         if not scheduler.waiting:

@@ -41,16 +41,14 @@ class Channel(Protocol):
     def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
         """Commands that came since the last call, each with its client and in its order; those of a client that sends
         very many are left for the next call. Waits up to `timeout` seconds for one, None = for ever."""
-        ...
 
     def send(self, client: int, reply: Reply) -> None:
         """Sends without waiting for the client."""
-        ...
 
 
 class Clients:
-    """The first client hears of every report, the others of those that have something for them: each message wakes a
-    process, and only the first tells others of the load."""
+    """Clients of one core: whose request is whose, and who is told. Client 0 hears every report, the others only
+    reports with something for them: each message wakes a process, and only client 0 publishes the load."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -66,11 +64,11 @@ class Clients:
         return self._channel.num_clients > 1
 
     def is_gone(self, client: int) -> bool:
-        """Whether it is forgotten."""
+        """Whether the client was forgotten."""
         return client in self._gone
 
     def tell_all(self, reply: Reply) -> None:
-        """Tells everybody."""
+        """Sends a reply to every client."""
         for client in self._present():
             self._channel.send(client, reply)
 
@@ -80,7 +78,7 @@ class Clients:
             self._clients[request_id] = client
 
     def aborted(self, request_id: str) -> None:
-        """Its client wants no more of it."""
+        """The client wants no more of the request."""
         self._clients.pop(request_id, None)
 
     def forget(self, client: int) -> list[str]:
@@ -92,12 +90,11 @@ class Clients:
         return request_ids
 
     def obeyed(self, client: int) -> None:
-        """One more of its commands."""
+        """Counts one command of the client."""
         self._num_commands[client] += 1
 
     def answer(self, client: int, ask: int, problem: str | None) -> None:
-        """Of an adapter that was to come or go, or of an injection: told behind the next report, which everybody
-        hears."""
+        """Answers a command about an adapter or an injection, behind the next report, which goes to every client."""
         self._answers.append((client, Answer(ask, problem)))
 
     @property
@@ -105,7 +102,7 @@ class Clients:
         return bool(self._answers)
 
     def report(self, outputs: list[SequenceOutput], load: EngineLoad, changed: BlocksChanged | None = None) -> None:
-        """Tells who is to know of a step, or of a round of commands."""
+        """Reports a step, or a round of commands, to the clients concerned."""
         self._num_reports += 1
         shares = self._shares(outputs)
         for client in self._present():
@@ -121,7 +118,7 @@ class Clients:
         self._answers.clear()
 
     def _shares(self, outputs: list[SequenceOutput]) -> list[list[SequenceOutput]]:
-        """Each client's outputs. What nobody wants any more goes to the first, which ignores it."""
+        """Each client's outputs. Outputs of unknown requests go to client 0, which ignores them."""
         shares: list[list[SequenceOutput]] = [[] for _ in self._num_commands]
         if not self._clients:
             shares[0] = outputs
@@ -142,16 +139,16 @@ class Clients:
 logger = logging.getLogger(__name__)
 
 _READING_SECONDS = 0.005
-"""So often it is looked whether an adapter was read, while nothing else is to do."""
+"""Interval at which an idle core looks whether an adapter was read."""
 _QUIET_SECONDS = 1.0
-"""Idle for this long, the engine checks its invariants: milliseconds that no request should wait for."""
+"""Idle time after which the engine checks its invariants, which takes milliseconds."""
 
 
 class BlockChanges:
-    """A `BlockListener` that keeps what a step did to the reusable blocks until `take`.
+    """A `BlockListener` that collects a step's changes to the reusable blocks until `take`.
 
-    Blocks are evicted while a step is planned and published when it has been computed, so within one step whatever is
-    removed goes before anything is stored: two lists tell it all.
+    Blocks are evicted while a step is planned and published when it has been computed, so removals precede additions
+    within a step, and two lists suffice.
     """
 
     def __init__(self) -> None:
@@ -166,7 +163,7 @@ class BlockChanges:
         self._removed.append(block_hash)
 
     def take(self) -> BlocksChanged | None:
-        """What happened since the last call; None when nothing did."""
+        """Changes since the last call; None when there are none."""
         if not self._stored and not self._removed:
             return None
         changed = BlocksChanged(self._stored, self._removed)
@@ -175,9 +172,9 @@ class BlockChanges:
 
 
 def run_core(make_engine: Callable[[], Engine], channel: Channel) -> bool:
-    """Makes the engine and serves the channel until `Stop`; True when it ended because it was asked to.
+    """Makes the engine and serves the channel until `Stop`; True when `Stop` ended it.
 
-    Every failure is told to all clients first, so that no request ends in silence.
+    Every failure is sent to all clients first, so that no request ends in silence.
     """
     clients = Clients(channel)
     try:

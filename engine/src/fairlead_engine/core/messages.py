@@ -1,9 +1,8 @@
-"""What clients and a core say to each other, whether they share a process or not.
+"""Messages between clients and a core, whether they share a process or not.
 
 A client sends commands; the core answers with `Started` or `Failed`, and from then on with one `Stepped` for each step
-and for each round of commands that needs no step. Where several clients share a core, the first of them, which has
-started it, hears all of that; the others what is theirs. Not to be confused with the HTTP protocol between gateway and
-engine.
+and for each round of commands that needs no step. Where several clients share a core, client 0, which started it, hears
+everything; other clients hear what concerns them. The HTTP protocol between gateway and engine is another.
 """
 
 import msgspec
@@ -19,41 +18,41 @@ class Add(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Nobody reads this request's outputs any more."""
+    """Outputs of this request are no longer read."""
 
     request_id: str
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Another client of the core is gone: end what it has asked for, and tell it nothing more. The first client's."""
+    """From client 0: another client is gone; end its requests and send it nothing more."""
 
     client: int
-    """Its place among the clients; the first has 0."""
+    """Number of the client."""
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Nothing but an answer is asked for. The first client's."""
+    """From client 0: asks for a report only."""
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Have an adapter that requests may ask for; answered with `Answer`."""
+    """Load an adapter for requests; answered with `Answer`."""
 
     ask: int
-    """The client's number for it."""
+    """The client's number for this command."""
     name: str
     folder: str
     """Relative to `EngineConfig.adapter_folder`, or below it."""
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Have it no more; answered in the same way."""
+    """Unload an adapter; answered with `Answer`."""
 
     ask: int
     name: str
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Keep this for requests that will come (`EngineRequest.hold`), until the hold is aborted."""
+    """Keep a prompt for later requests (`EngineRequest.hold`), until the hold is aborted."""
 
     hold: str
     held: Held
@@ -65,12 +64,12 @@ class Inject(msgspec.Struct, frozen=True, tag=True, array_like=True):
     ask: int
     request_id: str
     mark: str
-    """By which the output that tells of it names it."""
+    """Name in the output that reports the injection."""
     token_ids: list[int]
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """End the core now, whatever runs. The first client's."""
+    """From client 0: end the core now, whatever runs."""
 
 
 Command = Add | Abort | Forget | Ping | LoadAdapter | UnloadAdapter | Hold | Inject | Stop
@@ -91,7 +90,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class BlocksChanged(msgspec.Struct, frozen=True, array_like=True):
-    """How the set of reusable blocks changed in one step: first `removed` goes, then `stored` comes."""
+    """Changes to the set of reusable blocks in one step: first `removed` goes, then `stored` comes."""
 
     stored: list[tuple[BlockHash, list[BlockHash]]]
     """Chains, each with its parent: the block before the first one, or ROOT."""
@@ -104,23 +103,23 @@ class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
     outputs: list[SequenceOutput]
     load: EngineLoad
     num_commands: int
-    """The client's commands obeyed since the start; the core owes an answer while this is less than was sent."""
+    """The client's commands obeyed since the start; the core owes an answer while more were sent."""
     changed: BlocksChanged | None = None
-    """None when no reusable block came or went, and for all clients but the first."""
+    """None when no reusable block came or went, and for all clients but client 0."""
     number: int = 0
-    """Of this report, from 1; all who hear of it hear the same number."""
+    """Number of this report, from 1; the same for all clients."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """An adapter has come or gone, which all clients have been told, or tokens are where they were to be; or why not.
-    Only who has asked hears of it."""
+    """Result of a command about an adapter, after all clients have heard of the change, or of an injection. Only the
+    client that asked hears it."""
 
     ask: int
     problem: str | None
 
 
 class Died(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A step failed, so that what the cache holds is unknown; the core ends."""
+    """A step failed, so that the cache's contents are unknown; the core ends."""
 
     message: str
 

@@ -1,8 +1,7 @@
-"""The core as a process of its own: `python -m fairlead_engine.core`, started by `ProcessClient` and by nobody else.
+"""The core as a process of its own: `python -m fairlead_engine.core`, started by `ProcessClient` only.
 
-Its parent writes one line to standard input, `CoreLaunch`, and then keeps the pipe open for as long as it lives: the
-end of that pipe is the end of this process. Everything else goes over ZeroMQ sockets: one that the parent has bound,
-and one for each other process that serves its model over HTTP.
+The parent writes one line to standard input, `CoreLaunch`, and keeps the pipe open while it lives: the end of the pipe
+ends this process. All else goes over ZeroMQ sockets: one bound by the parent, and one for each other HTTP process.
 """
 
 import gc
@@ -22,14 +21,14 @@ from fairlead_engine.machine.child_process import die_with, leave_signals_to_par
 from fairlead_protocol.logs import LogFormat, configure_logging
 
 _BYTES_AT_ONCE = 256 * 1024
-"""Of one client's commands, what is taken between two steps: reading that and queueing it takes some 10 ms."""
+"""Bytes of one client's commands that are taken between two steps: reading and queueing them takes some 10 ms."""
 _COMMANDS_AT_ONCE = 256
 _LINGER_MS = 2000
-"""How long the last reply may take to leave when the process ends."""
+"""Time for the last reply to leave when the process ends."""
 
 
 class CoreLaunch(msgspec.Struct, frozen=True):
-    """What a core needs to know to start."""
+    """Start options of a core."""
 
     addresses: list[str]
     """ZeroMQ addresses of the clients' sockets, the parent's first."""
@@ -43,8 +42,8 @@ class CoreLaunch(msgspec.Struct, frozen=True):
 
 
 def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[str] = ()) -> int:
-    """Runs a core until its parent stops it or dies; returns the exit status. `modules` are imported first: what takes
-    long to import counts as that."""
+    """Runs a core until its parent stops it or dies; returns the exit status. `modules` are imported first, so that
+    their import time counts as such."""
     leave_signals_to_parent()
     launch = msgspec.json.decode(read_orders(), type=CoreLaunch)
     configure_logging(launch.log_level, launch.log_format)
@@ -57,8 +56,8 @@ def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[
 
 
 def _started(make_engine: Callable[[EngineConfig], Engine], launch: CoreLaunch, modules: Sequence[str]) -> Engine:
-    """Keeps the garbage collector off what lives as long as the process: a full collection would stall a step, and many
-    of them an import."""
+    """Makes the engine, and keeps the garbage collector off objects that live as long as the process: a full collection
+    would stall a step."""
     for module in modules:
         import_module(module)
     gc.freeze()
@@ -106,7 +105,7 @@ class _SocketChannel:
         self._context.term()
 
     def _connected(self, address: str) -> "zmq.Socket[bytes]":
-        """Connected rather than bound: so what is sent to a client that has died waits, and does not block."""
+        """Connected rather than bound, so that messages to a dead client wait and do not block."""
         socket = self._context.socket(zmq.PAIR)
         socket.setsockopt(zmq.SNDHWM, 0)  # clients merge what their consumers leave, so they always read
         socket.setsockopt(zmq.RCVHWM, 0)

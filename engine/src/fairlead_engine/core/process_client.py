@@ -32,11 +32,12 @@ _PREFIX = "fairlead-core-"
 _LONGEST_SOCKET_PATH = 100
 """A Unix socket's path is limited to 107 bytes on Linux and 103 on macOS."""
 _YOUNG_SECONDS = 60.0
-"""One that was made so recently may not be locked yet."""
+"""A younger folder may not be locked yet."""
 
 
 class SocketFolder:
-    """Held by a lock, which ends with the process, however that ends."""
+    """A folder for sockets that only this user may enter, held by a lock that ends with the process. A killed process
+    leaves its folder, and the next start removes it."""
 
     def __init__(self) -> None:
         self.path = _private_folder()
@@ -45,7 +46,7 @@ class SocketFolder:
         sweep(self.path.parent)
 
     def remove(self) -> None:
-        """Once nobody needs the sockets' names any more."""
+        """Removes the folder once all sockets are connected."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)
 
@@ -71,7 +72,7 @@ def sweep(place: Path, young_seconds: float = _YOUNG_SECONDS) -> None:
 
 
 def _private_folder() -> Path:
-    """With a path short enough for a socket in it."""
+    """A folder with a path short enough for a socket in it."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     if len(os.fsencode(folder)) <= _LONGEST_SOCKET_PATH - len("/1000"):
         return folder
@@ -80,7 +81,7 @@ def _private_folder() -> Path:
 
 
 class SocketClient(ChannelClient):
-    """Talks to a core that will connect to `address`. Whoever has started the core says when it is lost."""
+    """A client of a core that will connect to `address`. The process that started the core calls `lost`."""
 
     _hears_of_every_step = False
 
@@ -101,7 +102,7 @@ class SocketClient(ChannelClient):
         self._bind(self._address)
 
     def _bind(self, address: str) -> "asyncio.Task[None]":
-        """Returns what takes in the core's replies, until its last words."""
+        """Binds the socket; returns the task that receives replies."""
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.setsockopt(zmq.SNDHWM, 0)
@@ -138,7 +139,7 @@ _FAREWELL_TIMEOUT = 2.0
 
 
 class ProcessClient(SocketClient):
-    """Runs `python -m module`, a program that calls `serve_core`, and talks to it."""
+    """A client that runs `python -m module`, a program that calls `serve_core`."""
 
     _hears_of_every_step = True
 
@@ -151,11 +152,11 @@ class ProcessClient(SocketClient):
         log_format: str = LogFormat.TEXT,
         num_peers: int = 0,
     ) -> None:
-        """The core logs to stderr as the server does: by `log_level` and `log_format`. `num_peers`: other processes
-        that will talk to it, each with a `SocketClient`."""
+        """`log_level`, `log_format`: of the core's log on stderr. `num_peers`: further processes, each with a
+        `SocketClient`."""
         super().__init__()
         self.peer_addresses: list[str] = []
-        """For the peers' clients, once `start` has begun."""
+        """Addresses for the peers' clients, once `start` has begun."""
         self._num_peers = num_peers
         self._config = config
         self._log = {"log_level": log_level, "log_format": log_format}
@@ -170,24 +171,22 @@ class ProcessClient(SocketClient):
         return None if self._process is None else self._process.pid
 
     async def start(self) -> EngineInfo:
-        """Starts the core; see `EngineClient.start`."""
         info = await super().start()
         if not self._num_peers:
             self.all_connected()
         return info
 
     def all_connected(self) -> None:
-        """The peers have heard of the core, too: nobody needs the sockets' names any more, and a server that is killed
-        could not remove them."""
+        """All peers have connected: removes the sockets' names, which a killed server could not."""
         self._remove_folder()
 
     def forget(self, peer: int) -> None:
-        """A peer has died: what it has asked for ends. `peer`: its place in `peer_addresses`."""
+        """A peer has died: ends its requests. `peer`: index in `peer_addresses`."""
         if self.alive:
             self._send(Forget(peer + 1))
 
     def ping(self) -> None:
-        """Asks the core for an answer, unless it owes one: `step_age_seconds` then tells whether it comes."""
+        """Asks the core for a reply unless it owes one; `step_age_seconds` then shows whether the reply comes."""
         if self.alive and self._owed_since is None:
             self._send(Ping())
 
@@ -209,7 +208,8 @@ class ProcessClient(SocketClient):
         self._watching = asyncio.create_task(self._watch(self._process, receiving))
 
     async def _watch(self, process: Process, receiving: "asyncio.Task[None]") -> None:
-        """Notices the core's end. One that ended by itself has mostly said why, so its last words go first."""
+        """Waits for the core's end. A core that ended by itself has mostly said why, so its last reply is handled
+        first."""
         status = await process.wait()
         if status >= 0:
             await asyncio.wait([receiving], timeout=_FAREWELL_TIMEOUT)

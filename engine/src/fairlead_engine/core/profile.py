@@ -11,24 +11,24 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.core.runner import Runner
-from fairlead_engine.core.scheduler import Limits
-from fairlead_engine.core.step_cost import StepCost, StepWork
+from fairlead_engine.core.scheduler import SchedulerLimits
+from fairlead_engine.core.step_cost import StepCostModel, StepWork
 from fairlead_engine.errors import ConfigError
 from fairlead_protocol import messages
 from fairlead_protocol.profiles import BatchWeight, EngineProfile, FitError, ProfileUnreadable, read_profile
 
 _HELD_OUT = 5
-"""Every so many steps, one is left out of the fit and tells its error."""
+"""One in so many steps is left out of the fit and measures its error."""
 _SHORT_TOKENS = 16
 _LEAST_SECONDS = 1e-12
-"""Nothing on a computer takes less, and a step's work over it must not overflow."""
+"""Shorter steps are left out, as a step's work over its seconds must not overflow."""
 
 Steps = list[tuple[StepWork, float]]
-"""Work and seconds."""
+"""Work and seconds of each step."""
 
 
 def load_profile(path: str, runner: Runner[Any], block_size: int) -> EngineProfile:
-    """The profile in a file, of this very model and device. Raises ConfigError, naming the field that differs."""
+    """The profile in a file, for this model and device. Raises ConfigError, naming the field that differs."""
     try:
         profile = read_profile(Path(path))
     except ProfileUnreadable as error:
@@ -45,7 +45,7 @@ def load_profile(path: str, runner: Runner[Any], block_size: int) -> EngineProfi
 
 
 def identity(runner: Runner[Any], block_size: int) -> dict[str, Any]:
-    """What a profile is about, by its field: where one differs, so may every cost."""
+    """The fields of a profile that must agree, as costs depend on them."""
     device = str(runner.device).partition(":")[0]
     return {
         "architecture": runner.model_config.architecture,
@@ -73,11 +73,10 @@ def _device_name(device: str) -> str:
         return platform.processor() or platform.machine()
 
 
-def prior(cost: messages.StepCost, limits: Limits) -> Steps:
-    """Steps that cost what `cost` says: fitted to them, a step cost has these very coefficients.
+def prior(cost: messages.StepCost, limits: SchedulerLimits) -> Steps:
+    """Steps that cost what `cost` says: a step cost fitted to them has these coefficients.
 
-    They are such as this engine runs, from the smallest to the largest, so that each coefficient weighs in them as it
-    does in earnest.
+    The steps range from the smallest to the largest of this engine, so that coefficients have realistic weights.
     """
     seqs, budget, longest = limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len
     short = min(_SHORT_TOKENS, budget)
@@ -94,19 +93,17 @@ def prior(cost: messages.StepCost, limits: Limits) -> Steps:
 
 
 def step_seconds(cost: messages.StepCost, work: StepWork) -> float:
-    """What steps with this work take together."""
+    """Seconds of steps with this work."""
     return float(sum(getattr(cost, name) * amount for name, amount in work._asdict().items()))
 
 
 def fit(steps: Steps) -> tuple[messages.StepCost, FitError]:
-    """The step cost of measured steps, and how far it is off for a fifth of them, which it has not seen.
-
-    Raises ValueError where there are too few to tell.
-    """
+    """The step cost of measured steps, and its error on a fifth of them that is left out of the fit. Raises ValueError
+    for too few steps."""
     held_out = steps[_HELD_OUT - 1 :: _HELD_OUT]
     if not held_out:
         raise ValueError(f"{len(steps)} steps are too few to fit a step cost to")
-    fitted = StepCost(prior_weight=1.0)
+    fitted = StepCostModel(prior_weight=1.0)
     fitted.set_prior([step for index, step in enumerate(steps, start=1) if index % _HELD_OUT])
     errors = sorted(abs(fitted.predict(work) / seconds - 1.0) for work, seconds in held_out)
     median = errors[len(errors) // 2]
@@ -119,8 +116,8 @@ def batch_weight(
 ) -> BatchWeight:
     """The greatest weight that fits the cache and whose decode step keeps `tpot_target` seconds.
 
-    A batch of weight w is taken for its worst step, in which all of its tokens are there: w tokens in the cache of
-    w / request_weight sequences. One request may always run: a target that even it misses bounds nothing further.
+    A batch of weight w is judged by its worst step, with all tokens there: w tokens in the cache of w / request_weight
+    sequences. One request may always run: a target that even it misses bounds nothing further.
     """
     by_tpot = None
     if tpot_target is not None:

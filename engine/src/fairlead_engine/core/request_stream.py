@@ -7,16 +7,16 @@ from fairlead_engine.types import SequenceOutput, TokenLogprobs
 
 
 class RequestStream:
-    """Holds little: what a slow consumer has not taken yet is merged, so memory stays bounded by tokens. What was put
-    into an answer stands between what came before and after it.
+    """Outputs for one consumer. Outputs that a slow consumer has not taken are merged, so memory stays bounded by
+    tokens; an injection stays between the tokens before and after it.
 
     Belongs to one event loop.
     """
 
     def __init__(self, on_ready: Callable[[], object]) -> None:
-        """`on_ready`: called when there is something to take and was nothing before; must return at once."""
+        """`on_ready`: called when the stream becomes ready; must return at once."""
         self.is_ready = False
-        """Whether there is something to take, be it an error."""
+        """Whether there is an output or an error to take."""
         self._on_ready = on_ready
         self._pending: deque[SequenceOutput] = deque()
         self._error: Exception | None = None
@@ -34,7 +34,7 @@ class RequestStream:
         self._tell()
 
     def take(self) -> SequenceOutput:
-        """The next output, of a stream that is ready; raises what `fail` was given once there is none left."""
+        """The next output of a ready stream; raises the error of `fail` once no output is left."""
         output = self._pending.popleft() if self._pending else None
         self.is_ready = bool(self._pending) or self._error is not None
         if output is not None:

@@ -25,71 +25,71 @@ from fairlead_protocol.blocks import BlockHash
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RequestRefusal:
     """Why a sequence was not taken, as its finish reason and a sentence for the client."""
 
     reason: FinishReason
     message: str
     field: str | None = None
-    """The request's, whose fault it is."""
+    """The request's field at fault."""
 
 
-def ended(request_id: str, why: Refusal) -> SequenceOutput:
-    """The last output of a request that did not end well."""
+def ended(request_id: str, why: RequestRefusal) -> SequenceOutput:
+    """The last output of a refused or failed request."""
     return SequenceOutput(
         request_id=request_id, new_token_ids=[], finish_reason=why.reason, message=why.message, field=why.field
     )
 
 
-def no_choice(sequence: Sequence) -> Refusal:
-    """It asks for an answer that cannot go on."""
+def no_choice(sequence: Sequence) -> RequestRefusal:
+    """The request itself leaves no token to choose."""
     names = sequence.sampling.ruling_out
     message = (
         f"{' and '.join(names)} leave no token to choose behind {sequence.num_output_tokens} tokens of the answer; "
         "rule out less, or let the answer end"
     )
-    return Refusal(FinishReason.INVALID, message, names[0] if names else None)
+    return RequestRefusal(FinishReason.INVALID, message, names[0] if names else None)
 
 
 class RequestChecks:
-    """Each says why a sequence cannot be taken, or None."""
+    """Checks of a sequence; each returns a refusal or None."""
 
     def __init__(self, model: RunnerModel, end_token_ids_of: Callable[[SamplingParams], frozenset[int]]) -> None:
         self._model = model
         self._end_token_ids_of = end_token_ids_of
 
-    def cannot_do(self, sequence: Sequence) -> Refusal | None:
-        """What the model was not made for; who serves it says so earlier, and how to ask instead."""
+    def cannot_do(self, sequence: Sequence) -> RequestRefusal | None:
+        """What the model was not made for; the server says so earlier, with advice."""
         task = self._model.task
         if sequence.pooling is None and not task.generates:
-            return Refusal(FinishReason.ERROR, "this model generates no text")
+            return RequestRefusal(FinishReason.ERROR, "this model generates no text")
         if sequence.pooling is Pooling.CLS and not task.sees_all:
-            return Refusal(FinishReason.ERROR, "this model's first token sees none of the others")
+            return RequestRefusal(FinishReason.ERROR, "this model's first token sees none of the others")
         if sequence.reading is Reading.LABELS and not task.labels:
-            return Refusal(FinishReason.ERROR, "this model has no classifier")
+            return RequestRefusal(FinishReason.ERROR, "this model has no classifier")
         if sequence.pooling is not None and sequence.num_virtual_tokens:
-            return Refusal(FinishReason.ERROR, "no vectors are made with soft prompts; leave the adapter out")
+            return RequestRefusal(FinishReason.ERROR, "no vectors are made with soft prompts; leave the adapter out")
         if sequence.images and sequence.num_virtual_tokens:
-            return Refusal(FinishReason.ERROR, "no images are seen behind soft prompts; leave the adapter out")
+            return RequestRefusal(FinishReason.ERROR, "no images are seen behind soft prompts; leave the adapter out")
         if sequence.images and not fit_prompt(sequence.images, task.images, sequence.num_prompt_tokens):
-            return Refusal(FinishReason.ERROR, "the prompt's images are not as this model takes them")
+            return RequestRefusal(FinishReason.ERROR, "the prompt's images are not as this model takes them")
         return None
 
-    def unknown_token(self, sequence: Sequence) -> Refusal | None:
-        """An id outside the vocabulary would otherwise end the whole engine inside the model."""
+    def unknown_token(self, sequence: Sequence) -> RequestRefusal | None:
+        """An id outside the vocabulary would end the whole engine inside the model."""
         wrong = self.outside_vocabulary([*sequence.token_ids, *chain(*sequence.sampling.named_token_ids.values())])
-        return None if wrong is None else Refusal(FinishReason.ERROR, wrong)
+        return None if wrong is None else RequestRefusal(FinishReason.ERROR, wrong)
 
     def outside_vocabulary(self, token_ids: list[int]) -> str | None:
-        """What is wrong with them, if any of them is no token."""
+        """The first of these ids that is no token, as a sentence; None = all are."""
         vocab_size = self._model.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
             return f"token id {wrong} is not in the vocabulary of {vocab_size} tokens"
         return None
 
-    def nothing_left(self, sequence: Sequence) -> Refusal | None:
-        """Where it is plain from the beginning that no token can be chosen. What a grammar leaves shows as it goes."""
+    def nothing_left(self, sequence: Sequence) -> RequestRefusal | None:
+        """The request rules out every token from the beginning. A grammar's effect shows as the answer goes on."""
         sampling, vocab_size = sequence.sampling, self._model.vocab_size
         if sampling.max_tokens == 0:
             return None
@@ -101,26 +101,29 @@ class RequestChecks:
 
 
 class Holds:
-    """Of one engine, by the id that its client gave each."""
+    """Prompts, images and adapters that several requests begin with, by the client's hold id, and their block hashes.
+
+    A beam search asks for the next token of every beam in every round: each request brings only its own tokens.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._held: dict[str, Held] = {}
         self._hashes: dict[tuple[str, bytes], list[BlockHash]] = {}
-        """Of whole blocks, by hold and what else decides them."""
+        """Hashes of whole blocks, by hold and `Sequence.extra`."""
 
     def add(self, hold: str, held: Held) -> None:
-        """It is kept until it is released."""
+        """Keeps a prompt until `release`."""
         self._held[hold] = held
 
     def release(self, hold: str) -> None:
-        """Nothing happens where nothing is held."""
+        """Drops a hold; an unknown one is ignored."""
         if self._held.pop(hold, None) is not None:
             for key in [key for key in self._hashes if key[0] == hold]:
                 del self._hashes[key]
 
     def whole(self, request: EngineRequest) -> EngineRequest | None:
-        """The request with what is held before it; None where nothing is."""
+        """The request with the held prompt before its own; None = the hold is unknown."""
         held = self._held.get(request.hold or "")
         if held is None:
             return None
@@ -128,11 +131,11 @@ class Holds:
         return msgspec.structs.replace(request, prompt_token_ids=prompt, images=held.images)
 
     def begin(self, hold: str, sequence: Sequence) -> None:
-        """Spares a new sequence the names that are known."""
+        """Gives a new sequence the block hashes that are known."""
         sequence.block_hashes = self._hashes.get((hold, sequence.extra), [])[:]
 
     def note(self, hold: str, sequence: Sequence) -> None:
-        """Keeps the names that it has made of what is held."""
+        """Keeps the block hashes that the sequence computed of the held prompt."""
         key = hold, sequence.extra
         if key not in self._hashes and (held := self._held.get(hold)) is not None:
             num_blocks = (sequence.num_virtual_tokens + len(held.prompt_token_ids)) // self._block_size

@@ -1,4 +1,4 @@
-"""What the engine needs of the thing that computes: `ModelRunner` in earnest, `FakeRunner` in tests."""
+"""What the engine needs of a runner: `ModelRunner` in the product, `FakeRunner` in tests."""
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -15,7 +15,7 @@ from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import SampledToken
 
 Launched = TypeVar("Launched")
-"""A batch under way: a runner's own business, handed from its `launch` to its `collect`."""
+"""A batch under way, handed from a runner's `launch` to its `collect`."""
 
 
 class RunnerModel(Protocol):
@@ -41,27 +41,22 @@ class Runner(Protocol[Launched]):
     @property
     def device(self) -> Any:
         """Prints as cpu, cuda or cuda:INDEX."""
-        ...
 
     @property
     def dtype(self) -> Any:
         """Prints as the number format's name, with or without `torch.` before it."""
-        ...
 
     @property
     def quantization(self) -> str | None:
         """Format of the weights of linear layers; None = they are floats."""
-        ...
 
     @property
     def attention_backend(self) -> str:
         """Name of what computes attention."""
-        ...
 
     @property
     def kv_cache_dtype(self) -> str:
         """Format of keys and values in the cache, as `EngineConfig` spells it."""
-        ...
 
     @property
     def num_parameters(self) -> int: ...
@@ -70,84 +65,65 @@ class Runner(Protocol[Launched]):
 
     def kv_bytes_per_block(self) -> int:
         """Bytes of cache that one block takes; 0 = the model keeps nothing."""
-        ...
 
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int | None:
-        """Bytes that a cache may take of the share `utilization` of the device's memory, beside all else that steps
-        need, which are no larger; None where it has no memory of its own. Called before `allocate_kv_cache`, or never.
-        """
-        ...
+        """Bytes that a cache may take of the share `utilization` of the device's memory, beside what steps of at most
+        this size need; None = the device has no memory of its own. Called before `allocate_kv_cache`, or never."""
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
-        """Makes room for blocks 0 to `num_blocks - 1`, and for as many sequences at once, each of at most so many of
-        them; called once, before the first `launch`."""
-        ...
+        """Makes room for blocks 0 to `num_blocks - 1`, and for `num_slots` block tables of at most `blocks_per_slot`;
+        called once, before the first `launch`."""
 
     def allocate_places(self, num_places: int) -> None:
-        """Makes room for copies of so many blocks in the host's memory; called once, after `allocate_kv_cache`, or
-        never."""
-        ...
+        """Makes room for copies of blocks in the host's memory; called at most once, after `allocate_kv_cache`."""
 
     def save_blocks(self, blocks: list[int], places: list[int]) -> None:
         """`BlockMover.save_blocks`."""
-        ...
 
     def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
         """`BlockMover.load_blocks`."""
-        ...
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
-        """Has made whatever is made at first use, for all steps that there may be; between `allocate_kv_cache` and the
-        first `launch`. Raises ConfigError where it cannot."""
-        ...
+        """Compiles whatever is compiled at first use, for all possible steps; between `allocate_kv_cache` and the first
+        `launch`. Raises ConfigError."""
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
-        """Which free block a table gets next, as suits what computes; all blocks are empty."""
-        ...
+        """Chooses free blocks as suits the attention backend; all blocks are empty."""
 
     @property
     def num_adapter_slots(self) -> int:
-        """Adapters that can be placed on the device at once."""
-        ...
+        """Adapters that can be on the device at once."""
 
     def read_adapter(self, key: int, folder: Path) -> Future[AdapterFacts]:
         """Begins to read an adapter into the host's memory, beside the steps. The result may be an AdapterError."""
-        ...
 
     def place_adapter(self, key: int, slot: int) -> None:
-        """Places one that was read, for what is launched from here on."""
-        ...
+        """Places a read adapter for later launches."""
 
     def forget_adapter(self, key: int) -> None:
-        """Takes it out of the host's memory; one that is placed stays where it is."""
-        ...
+        """Drops an adapter from the host's memory; a placed one stays in its slot."""
 
     def launch(self, batch: Batch) -> Launched:
-        """Begins to compute a batch, which is not empty, and returns at once; what it computes may still be on its way.
+        """Begins to compute a batch, which is not empty, and returns at once.
 
         Another batch may be under way, whose tokens this one begins with where a sequence does not have them yet.
         """
-        ...
 
     def is_over(self, launched: Launched) -> bool:
         """Whether `collect` would wait for nothing."""
-        ...
 
     def collect(self, launched: Launched) -> list[SampledToken | None]:
-        """Waits for it, in the order of the launches. One entry per item: a token where the item `samples`, None where
-        it does not.
+        """Waits for a batch, in the order of launches. One entry per item: a token where the item `samples`, else None.
 
-        `NO_TOKEN` or `RULED_OUT` where there is none to choose. Fills `prompt_logprobs` of items that have something
-        in `scores`, and `embedding` of those that embed; of those with drafts `chosen` (`drafting.verified`),
-        whose first token is told. The sequences may have moved on.
+        `NO_TOKEN` or `RULED_OUT` where there is no token to choose. Fills `prompt_logprobs` of items with `scores`,
+        `embedding` of items that embed, and `chosen` of items with drafts (`drafting.verified`), whose first token is
+        returned. The sequences may have moved on.
         """
-        ...
 
     def forget(self, request_ids: Collection[str]) -> None:
-        """Drops what is kept about requests that will not run again; unknown ids are ignored."""
-        ...
+        """Drops what is kept of ended requests; unknown ids are ignored."""
 
 
 def load_runner(config: EngineConfig) -> Runner[Any]:

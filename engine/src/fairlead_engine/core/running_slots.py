@@ -1,6 +1,6 @@
-"""The sequences that run: each has a slot, and either a prompt to compute or one token in every step.
+"""The running sequences: each has a slot, and either a prompt to compute or one token in every step.
 
-The scheduler says who begins, grows and leaves; it owns what happens to a sequence, and this what is only counted.
+The scheduler decides who begins, grows and leaves, and changes sequences; slots and tokens are counted here.
 """
 
 from bisect import insort_right
@@ -13,24 +13,24 @@ from fairlead_engine.types.sequences import NO_SLOT, ScheduledSequence, Sequence
 
 
 class DecodingSlots:
-    """The sequences that are past their prompts, as arrays by slot: each goes on by one token in every step until it
-    ends, and a step in which nothing changes looks at no sequence."""
+    """Sequences past their prompts, as arrays by slot: each goes on by one token in every step until it ends, and a
+    step in which nothing changes looks at no sequence."""
 
     def __init__(self, num_slots: int, block_size: int) -> None:
         self._block_size = block_size
         self._sequences = np.full(num_slots, None, object)
         self._is_decoding = np.zeros(num_slots, bool)
         self._ends = np.zeros(num_slots, np.int64)
-        """Tokens that are computed, or will be by the step under way; that step chooses the next."""
+        """Tokens computed, including the step under way, which chooses the next token."""
         self._most = np.zeros(num_slots, np.int64)
         """Tokens with which the sequence ends."""
         self._room = np.zeros(num_slots, np.int64)
         """Tokens that its block table covers."""
         self._going_on: Numbers | None = None
-        """What `going_on` has found, while that is true."""
+        """Cached result of `going_on`; None = stale."""
 
     def begin(self, sequence: Sequence, end: int) -> None:
-        """A step has been planned that computes its tokens up to `end` and chooses the next."""
+        """A step was planned that computes the sequence's tokens up to `end` and chooses the next."""
         slot = sequence.slot
         self._sequences[slot] = sequence
         self._is_decoding[slot] = True
@@ -39,64 +39,64 @@ class DecodingSlots:
         self.grew(sequence)
 
     def grew(self, sequence: Sequence) -> None:
-        """Its block table has become longer."""
+        """The sequence's block table has become longer."""
         self._room[sequence.slot] = len(sequence.block_table) * self._block_size
 
     def is_settled(self, sequence: Sequence) -> bool:
-        """Whether it decodes, and no step under way computes a token of it."""
+        """Whether the sequence decodes and no step under way computes a token of it."""
         slot = sequence.slot
         return bool(self._is_decoding[slot]) and int(self._ends[slot]) == sequence.num_computed_tokens
 
     def pause(self, sequence: Sequence) -> None:
-        """Until it is resumed or leaves, no further token of it is planned; nothing happens where it does not
-        decode."""
+        """Plans no further token of the sequence until `resume` or `leave`; ignored where it does not decode."""
         self._most[sequence.slot] = 0
         self._going_on = None
 
     def resume(self, sequence: Sequence) -> None:
-        """It goes on."""
+        """Ends a pause."""
         self._most[sequence.slot] = sequence.max_num_tokens
         self._going_on = None
 
     def leave(self, slot: int) -> None:
-        """Whoever has the slot gives it up; nothing happens where its sequence is not past its prompt."""
+        """Frees the slot; a slot whose sequence is still prefilling is ignored."""
         self._is_decoding[slot] = False
         self._sequences[slot] = None
         self._going_on = None
 
     @property
     def going_on(self) -> Numbers:
-        """Slots of those that have another token to compute: they do not surely end with the step under way."""
+        """Slots with another token to compute, i.e. that do not surely end with the step under way."""
         if self._going_on is None:
             self._going_on = np.flatnonzero(self._is_decoding & (self._ends + 1 < self._most))
         return self._going_on
 
     def without_room(self) -> list[Sequence]:
-        """Those that need another block for their next token."""
+        """Sequences that need another block for their next token."""
         slots = self.going_on
         found: list[Sequence] = self._sequences[slots[self._ends[slots] >= self._room[slots]]].tolist()
         return found
 
     def take(self, grown: list[Sequence]) -> Decodes:
-        """Plans one token of each; all of them have room for it. `grown`: whose block tables have become longer."""
+        """Plans one token of each sequence that goes on; all have room for it. `grown`: sequences with longer block
+        tables."""
         slots = self.going_on
         ends = self._ends[slots] + 1
         self._ends[slots], self._going_on = ends, None
         return Decodes(self._sequences[slots].tolist(), slots, ends, self._most[slots], grown)
 
     def gained(self, slot: int, num_tokens: int) -> None:
-        """Of its drafts so many stood, so that it is further than it was planned to be."""
+        """So many drafts were accepted beyond the planned token."""
         self._ends[slot] += num_tokens
         self._going_on = None
 
     def num_reserved_blocks(self) -> int:
-        """Blocks that they are sure to want: for the token that is chosen next, and one more each."""
+        """Blocks that decoding sequences will surely want: for the token chosen next, and one more each."""
         slots = np.flatnonzero(self._is_decoding)
         wanted = -(-(self._ends[slots] + 1) // self._block_size) + 1 - self._room[slots] // self._block_size
         return int(np.maximum(wanted, 0).sum())  # drafts leave tables longer than is needed
 
     def check(self, running: list[Sequence], prefilling: list[Sequence]) -> None:
-        """Raises AssertionError unless everybody who runs is in one place."""
+        """Raises AssertionError unless each running sequence is in exactly one place."""
         decoding = [sequence for sequence in self._sequences.tolist() if sequence is not None]
         assert len(decoding) == int(self._is_decoding.sum()), "a slot without a sequence decodes"
         assert {id(each) for each in decoding} | {id(each) for each in prefilling} == {id(each) for each in running}
@@ -107,7 +107,7 @@ class DecodingSlots:
 
 
 class RunningSlots:
-    """Who has which slot, and how far everyone is. Knows no budgets; blocks it only counts."""
+    """Slots of all running sequences and their progress. Blocks are only counted; budgets are unknown here."""
 
     def __init__(self, num_slots: int, block_size: int) -> None:
         self._num_slots = num_slots
@@ -115,40 +115,40 @@ class RunningSlots:
         self.sequences: list[Sequence] = []
         """By rank, so the last one is the one to preempt."""
         self.prefilling: list[Sequence] = []
-        """Those whose prompt is not planned to its end, by rank; `decoding` has the others."""
+        """By rank, sequences whose prompt is not planned to its end; `decoding` has the others."""
         self.decoding = DecodingSlots(num_slots, block_size)
         self.num_kv_tokens = 0
         """Tokens that are in the cache."""
         self._completed: list[Sequence] = []
-        """Those whose prompt the last step planned to its end: until it has a result they have tokens to compute."""
+        """Sequences whose prompt the last step planned to its end; their tokens count until that step has a result."""
         self._free_slots = list(reversed(range(num_slots)))
 
     def begin(self, sequence: Sequence) -> None:
-        """It gets a slot."""
+        """Gives the sequence a slot."""
         sequence.slot = self._free_slots.pop()
         insort_right(self.sequences, sequence, key=rank)
         insort_right(self.prefilling, sequence, key=rank)
 
     def complete(self, shares: list[ScheduledSequence]) -> None:
-        """A step was planned in which these reach the ends of their prompts."""
+        """A step was planned in which these shares reach the ends of their prompts."""
         self._completed = [item.sequence for item in shares]
         for item in shares:
             self.prefilling.remove(item.sequence)
             self.decoding.begin(item.sequence, item.end)
 
     def computed(self, sequence: Sequence, end: int) -> None:
-        """Its tokens up to `end` are in the cache."""
+        """The sequence's tokens up to `end` are in the cache."""
         self.num_kv_tokens += end - sequence.num_computed_tokens
         sequence.num_computed_tokens = end
 
     def prefill_again(self, sequence: Sequence) -> None:
-        """It gets more tokens to compute, as one whose prompt is not computed to its end."""
+        """The sequence gets more tokens to compute, as if its prompt were not computed to its end."""
         if sequence not in self.prefilling:
             self.decoding.leave(sequence.slot)
             insort_right(self.prefilling, sequence, key=rank)
 
     def leave(self, sequence: Sequence) -> None:
-        """It gives up its slot; `sequences` is for the caller to change, who may do so for many at once."""
+        """Frees the slot; the caller removes the sequence from `sequences`, many at once."""
         self.num_kv_tokens -= sequence.num_computed_tokens
         if sequence in self.prefilling:
             self.prefilling.remove(sequence)
@@ -164,9 +164,9 @@ class RunningSlots:
 
     @property
     def num_reserved_blocks(self) -> int:
-        """Blocks that they are sure to want: the rest of their prompts, and one more each.
+        """Blocks that running sequences will surely want: the rest of their prompts, and one more each.
 
-        Who is admitted leaves these free, or it would soon preempt somebody or be preempted.
+        An admission leaves these free, or it would soon preempt a sequence or be preempted.
         """
         num_wanted = self.decoding.num_reserved_blocks()
         for sequence in self.prefilling:
@@ -184,6 +184,6 @@ class RunningSlots:
 
 
 def _num_prompt_tokens(sequences: list[Sequence]) -> int:
-    """Tokens to compute of those that have more to do than a decode."""
+    """Tokens to compute of sequences that have more than a decode to do."""
     unfinished = [len(sequence.token_ids) - sequence.num_computed_tokens for sequence in sequences]
     return sum([num_tokens for num_tokens in unfinished if num_tokens > 1])

@@ -13,7 +13,7 @@ from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.injections import Injection, Injections
-from fairlead_engine.core.requests import Refusal
+from fairlead_engine.core.requests import RequestRefusal
 from fairlead_engine.core.running_slots import RunningSlots
 from fairlead_engine.core.step_results import Counters, SequenceEnds, StepResults
 from fairlead_engine.core.waiting_queue import ClientParts, WaitingQueue, num_awaited_tokens, rank
@@ -24,7 +24,7 @@ from fairlead_engine.types.sequences import NO_SLOT, SampledToken, ScheduledSequ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SchedulerLimits:
     """What the scheduler keeps to; all counts are tokens but `max_num_seqs`."""
 
     max_model_len: int
@@ -69,7 +69,7 @@ class Scheduler:
     def __init__(
         self,
         blocks: BlockManager,
-        limits: Limits,
+        limits: SchedulerLimits,
         *,
         eos_token_ids: Collection[int],
         now: Callable[[], float],
@@ -116,7 +116,7 @@ class Scheduler:
 
     # -- requests come and go --------------------------------------------------------------------------------------
 
-    def add(self, sequence: Sequence) -> Refusal | None:
+    def add(self, sequence: Sequence) -> RequestRefusal | None:
         """Queues a sequence, or says why not."""
         refusal = self._cannot_run(sequence)
         if refusal is None:
@@ -195,14 +195,16 @@ class Scheduler:
         """Tokens still to be computed that are not decodes: all that wait, and what is left of running prompts."""
         return self.queue.num_tokens + self.slots.num_prompt_tokens
 
-    def _cannot_run(self, sequence: Sequence) -> Refusal | None:
+    def _cannot_run(self, sequence: Sequence) -> RequestRefusal | None:
         if not sequence.num_tokens:
-            return Refusal(FinishReason.ERROR, "the prompt is empty; it needs at least one token")
+            return RequestRefusal(FinishReason.ERROR, "the prompt is empty; it needs at least one token")
         if sequence.request_id in self._sequences:
-            return Refusal(FinishReason.ERROR, f"a request with the id {sequence.request_id!r} is running already")
+            return RequestRefusal(
+                FinishReason.ERROR, f"a request with the id {sequence.request_id!r} is running already"
+            )
         if sequence.num_tokens >= self.max_len:
             virtual = f", {sequence.num_virtual_tokens} of them its adapter's" if sequence.num_virtual_tokens else ""
-            return Refusal(
+            return RequestRefusal(
                 FinishReason.ERROR,
                 f"the prompt has {sequence.num_tokens} tokens{virtual}; "
                 f"at most {self.max_len - 1} leave room for an output within the context of {self.max_len}",

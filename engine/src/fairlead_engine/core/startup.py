@@ -1,7 +1,7 @@
 """What an engine is made of at its start: context length and KV blocks, limits, drafts, and the first steps.
 
-A context that nobody asked for is lowered to what the memory holds; anything else that does not fit ends the start by
-the name of the setting that would make it fit.
+A default context is lowered to what the memory holds; anything else that does not fit ends the start, with the name of
+the setting to change.
 """
 
 import logging
@@ -14,7 +14,7 @@ from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.host_blocks import HostTier
 from fairlead_engine.core.runner import Runner, RunnerModel
-from fairlead_engine.core.scheduler import Limits
+from fairlead_engine.core.scheduler import SchedulerLimits
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.machine.memory import format_bytes, free_memory
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """What was chosen."""
+    """The chosen sizes."""
 
     max_model_len: int
     """Longest prompt plus output, in tokens."""
@@ -40,11 +40,11 @@ class CacheSize:
 def choose_cache_size(
     config: EngineConfig, *, device_memory: int | None, bytes_per_block: int, max_position_embeddings: int
 ) -> CacheSize:
-    """The context in tokens, and the KV blocks that fit the configured memory, or what the device has left: bytes, or
-    None where it has no memory of its own.
+    """Context and KV blocks for the configured memory, or for `device_memory` bytes; None = the device has no memory of
+    its own.
 
-    Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError when the
-    model was not made for what is asked, and KVCacheTooSmall when one sequence of that length does not fit.
+    Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError for a
+    context that the model was not made for, and KVCacheTooSmall when one sequence does not fit.
     """
     max_model_len = _wanted_length(config, max_position_embeddings)
     if config.kv_cache_memory is not None:
@@ -76,10 +76,10 @@ def choose_cache_size(
 
 
 def size_without_cache(config: EngineConfig, max_position_embeddings: int) -> CacheSize:
-    """The same for a model that sees prompts whole and keeps nothing of them: a prompt has to fit a step.
+    """Sizes for a model that sees prompts whole and caches nothing: a prompt has to fit a step.
 
-    Blocks are counted as if it had a cache, so that all else is as of other models: as many as all slots may want. What
-    is longest is a prompt and a place for what is read off it. Raises ConfigError.
+    Blocks are counted as if there were a cache, as many as all slots may want. The longest context is a prompt and one
+    position for its result. Raises ConfigError.
     """
     assert config.max_num_seqs and config.max_num_batched_tokens
     max_model_len = _wanted_length(config, max_position_embeddings)
@@ -145,10 +145,10 @@ def cache_size_of(config: EngineConfig, runner: Runner[Any]) -> CacheSize:
     )
 
 
-def limits_of(config: EngineConfig, task: ModelTask, size: CacheSize, profile: EngineProfile | None) -> Limits:
-    """What the scheduler keeps to; `config` is for the device."""
+def limits_of(config: EngineConfig, task: ModelTask, size: CacheSize, profile: EngineProfile | None) -> SchedulerLimits:
+    """Limits of the scheduler; `config` is for the device."""
     assert config.max_num_seqs and config.max_num_batched_tokens and config.max_num_queued_tokens
-    return Limits(
+    return SchedulerLimits(
         max_model_len=size.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -159,8 +159,7 @@ def limits_of(config: EngineConfig, task: ModelTask, size: CacheSize, profile: E
 
 
 def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize) -> BlockManager:
-    """The blocks of the cache, for which the runner has made room on the device and in the host's memory. Raises
-    ConfigError and KVCacheTooSmall."""
+    """The cache's blocks, with room on the device and in the host's memory. Raises ConfigError and KVCacheTooSmall."""
     bytes_per_block, host = runner.kv_bytes_per_block(), None
     num_places = _num_places(config, bytes_per_block)
     memory, setting = size.num_blocks * bytes_per_block, "kv-cache-memory"
@@ -182,7 +181,7 @@ def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize)
 
 
 def _num_places(config: EngineConfig, bytes_per_block: int) -> int:
-    """Blocks that the host's memory is to keep. Raises ConfigError."""
+    """Blocks for the host's memory. Raises ConfigError."""
     if config.host_kv_cache_memory is None:
         return 0
     if not bytes_per_block:
@@ -194,7 +193,7 @@ def _num_places(config: EngineConfig, bytes_per_block: int) -> int:
 
 
 def drafting_of(config: EngineConfig) -> Drafting | None:
-    """Who guesses what comes next, where anybody does."""
+    """The core's drafting; None without a method."""
     if (method := config.drafting_method) is None:
         return None
     return Drafting(method.proposer(*config.lookup_lengths), config.most_places, config.tree)
@@ -202,12 +201,12 @@ def drafting_of(config: EngineConfig) -> Drafting | None:
 
 def info_of(
     runner: Runner[Any],
-    limits: Limits,
+    limits: SchedulerLimits,
     blocks: BlockManager,
     adapters: tuple[str, ...],
     start_seconds: dict[str, float],
 ) -> EngineInfo:
-    """What the engine tells of itself once it has started."""
+    """What the engine reports about itself once it has started."""
     return EngineInfo(
         architecture=runner.model_config.architecture,
         dtype=str(runner.dtype).removeprefix("torch."),
@@ -234,7 +233,7 @@ def info_of(
 
 
 def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:
-    """What the device has left for a cache. Raises KVCacheTooSmall where not even one step fits."""
+    """Bytes that the device has left for a cache. Raises KVCacheTooSmall where not even one step fits."""
     num_seqs, num_tokens = config.max_num_seqs or 0, config.max_num_batched_tokens or 0
     max_model_len = config.max_model_len or runner.model_config.max_position_embeddings
     try:
@@ -246,15 +245,15 @@ def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:
 
 _NUM_SHORT = 3
 _SHORT_TOKENS = 16
-"""Tokens of the short ones, and of the second chunk of the long one."""
+"""Tokens of the short sequences, and of the second chunk of the long one."""
 
 
 def warm_up(
-    runner: Runner[Any], limits: Limits, block_size: int, num_blocks: int, clock: Clock
+    runner: Runner[Any], limits: SchedulerLimits, block_size: int, num_blocks: int, clock: Clock
 ) -> list[tuple[StepWork, float]]:
-    """Prefills and decodes sequences that no client sees; returns the work and the seconds of each measured step.
+    """Prefills and decodes sequences of no client; returns the work and the seconds of each measured step.
 
-    Writes to blocks from 0 on, which nobody owns yet. Raises whatever the runner raises.
+    Writes to blocks from 0 on, which are still unused. Raises whatever the runner raises.
     """
     sequences = list(_sequences(limits, block_size, num_blocks, runner.model_config))
     long, short = sequences[:1], sequences[1:]
@@ -277,8 +276,8 @@ def warm_up(
     return measured
 
 
-def _sequences(limits: Limits, block_size: int, num_blocks: int, model: RunnerModel) -> Iterator[Sequence]:
-    """One as long as a step may compute, and a few short ones, as far as the cache has room for them."""
+def _sequences(limits: SchedulerLimits, block_size: int, num_blocks: int, model: RunnerModel) -> Iterator[Sequence]:
+    """One sequence as long as a step may compute, and a few short ones, as far as the cache has room."""
     longest = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
     lengths = [longest] + [min(_SHORT_TOKENS, longest)] * min(_NUM_SHORT, limits.max_num_seqs - 1)
     end, generates = 0, model.task.generates

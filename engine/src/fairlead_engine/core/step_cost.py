@@ -55,7 +55,7 @@ class StepWork(NamedTuple):
         return cls(1, int(prefill_token > 0), prefill_token, prefill_context, decode_seq, kv_token)
 
 
-class StepCost:
+class StepCostModel:
     """Exponentially weighted, non-negative least squares on six coefficients.
 
     - Each step counts relative to how long it took, so a coefficient explains short decode steps as well as long

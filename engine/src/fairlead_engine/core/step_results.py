@@ -14,7 +14,7 @@ from fairlead_engine.types.sequences import NO_SLOT, NO_TOKEN, SampledToken, Sch
 
 
 class SequenceEnds:
-    """Settled when a sequence comes, as what every step can compare with."""
+    """What ends a sequence that nobody aborts, computed when it is queued."""
 
     def __init__(self, eos_token_ids: Collection[int], max_len: int) -> None:
         """`max_len`: tokens that fit the context, and the cache."""
@@ -22,21 +22,21 @@ class SequenceEnds:
         self._max_len = max_len
 
     def token_ids_of(self, sampling: SamplingParams) -> frozenset[int]:
-        """What ends an answer, once it is long enough; one set for all that name no tokens of their own."""
+        """Tokens that end an answer once it is long enough; one shared set for requests without their own."""
         own = frozenset(sampling.stop_token_ids)
         if sampling.ignore_eos:
             return own
         return own | self._eos_token_ids if own else self._eos_token_ids
 
     def max_num_tokens_of(self, sequence: Sequence) -> int:
-        """How many it may have in the end."""
+        """Prompt and output tokens at which the sequence ends."""
         most = sequence.sampling.max_tokens
         return self._max_len if most is None else min(self._max_len, sequence.num_prompt_tokens + most)
 
 
 def reason_to_end(sequence: Sequence) -> FinishReason | None:
-    """Whether it ends with its last token, and why. An end that comes early is one that its grammar leaves no choice
-    but."""
+    """Why the sequence ends with its last token; None = it goes on. An end before `min_tokens` is one that a grammar
+    forced."""
     sampling = sequence.sampling
     is_long_enough = sequence.num_output_tokens >= sampling.min_tokens or sampling.grammar is not None
     if is_long_enough and sequence.token_ids[-1] in sequence.end_token_ids:
@@ -47,8 +47,8 @@ def reason_to_end(sequence: Sequence) -> FinishReason | None:
 def failed_sequences(
     batch: Batch, sampled: list[SampledToken | None], token_ids: list[int]
 ) -> dict[Sequence, FinishReason]:
-    """Those of which something that was computed is no number, and those that leave nothing to choose.
-    `token_ids`: of decodes, where one look finds that all are tokens."""
+    """Sequences with a computed number that is not finite, or with no token left to choose. `token_ids`: of decodes,
+    where one `min` finds that all are tokens."""
     found = {item.sequence: FinishReason.ERROR for item in batch.chunks if item.reads_prompt and item.is_spoilt}
     of_chunks = sampled[len(token_ids) :]
     if min(token_ids, default=0) < 0 or any(token is not None and not token.is_there for token in of_chunks):
@@ -62,7 +62,7 @@ def failed_sequences(
 
 @dataclass(slots=True)
 class Counters:
-    """What the scheduler has done since it started; the fields are `EngineLoad`'s, which documents them."""
+    """Counts since the start; `EngineLoad` documents them."""
 
     num_preemptions: int = 0
     prefix_query_tokens: int = 0
@@ -72,7 +72,7 @@ class Counters:
 
 
 class StepResults:
-    """Appends tokens, publishes full blocks, and says who ends. Plans nothing and frees nothing."""
+    """Appends tokens, publishes full blocks, and finds ended sequences. Plans and frees nothing."""
 
     def __init__(self, blocks: BlockManager, coming: ComingBlocks, slots: RunningSlots, counters: Counters) -> None:
         self._blocks = blocks
@@ -83,9 +83,10 @@ class StepResults:
     def write(self, batch: Batch, sampled: list[SampledToken | None], preempted: list[Sequence]) -> list[Sequence]:
         """Returns the sequences that end with this step.
 
-        One without a token, or with scores that are no numbers, ends with ERROR, and nobody reuses its blocks: what
-        spoilt its logits may be in them. One that ruled every token out itself ends with INVALID, and its blocks are as
-        good as any. Of those `preempted` since the step was planned only the token counts: their blocks are another's.
+        A sequence without a token, or with scores that are not finite, ends with ERROR, and its blocks are not reused:
+        they may hold what spoilt its logits. A sequence that ruled out every token itself ends with INVALID and keeps
+        its blocks usable. For sequences `preempted` since the step was planned only the token counts: their blocks
+        belong to others.
         """
         decodes, num_decodes = batch.decodes, len(batch.decodes)
         token_ids = [token.token_id for token in sampled[:num_decodes] if token is not None]
@@ -104,7 +105,7 @@ class StepResults:
         return finished
 
     def _write_decodes(self, decodes: Decodes, token_ids: list[int], preempted: list[Sequence]) -> list[Sequence]:
-        """Appends a token to each and returns those that end with it."""
+        """Appends a token to each sequence and returns those that end with it."""
         sequences, ends, block_size = decodes.sequences, decodes.ends.tolist(), self._blocks.block_size
         ending: list[Sequence] = []
         for sequence, end, token_id in zip(sequences, ends, token_ids, strict=True):  # once: each is far away in memory
@@ -127,7 +128,7 @@ class StepResults:
         return [sequence for sequence in dict.fromkeys(ending) if sequence.finish_reason is not None]
 
     def _write_chunk(self, item: ScheduledSequence, token: SampledToken | None) -> bool:
-        """Whether its sequence has ended."""
+        """Whether the sequence has ended."""
         if item.drafts:
             return self._write_drafted(item)
         assert item.samples == (token is not None), "the runner must sample exactly where a sequence's end is reached"
@@ -146,8 +147,8 @@ class StepResults:
         return sequence.finish_reason is not None
 
     def _write_drafted(self, item: ScheduledSequence) -> bool:
-        """Appends what was chosen up to where the sequence ends, if it does; what was computed of drafts that do not
-        stand is written over by its next step. Whether it has ended."""
+        """Appends the accepted drafts and the token behind them, up to the sequence's end. KV of rejected drafts is
+        overwritten by the next step. Returns whether the sequence has ended."""
         sequence, chosen = item.sequence, item.chosen
         for count, token in enumerate(chosen, start=1):
             self._append(sequence, token.token_id)
@@ -159,12 +160,12 @@ class StepResults:
         return sequence.finish_reason is not None
 
     def _computed(self, sequence: Sequence, start: int, end: int) -> None:
-        """Its tokens from `start` to `end` are in the cache from here on."""
+        """The sequence's tokens from `start` to `end` are in the cache from here on."""
         self._slots.computed(sequence, end)
         self._publish(sequence, start, end)
 
     def _publish(self, sequence: Sequence, start: int, end: int) -> None:
-        """Its tokens from `start` to `end` have been computed."""
+        """The sequence's tokens from `start` to `end` have been computed."""
         self._blocks.publish(sequence, start)
         self._coming.made(sequence, start, end)
 

@@ -1,6 +1,6 @@
-"""Thinking budgets: how long sequences may reason before the end of it is forced, a token at a time.
+"""Thinking budgets: how long a sequence may reason before the end of its reasoning is forced, token by token.
 
-Called by the engine, from its thread, with every token that was chosen. It knows ids, not how models write.
+Called by the engine, from its thread, with every chosen token. Token ids only; how models write is unknown here.
 """
 
 from collections.abc import Iterable
@@ -13,42 +13,42 @@ from fairlead_engine.types.batch import Batch, TokenMasks
 from fairlead_engine.types.sequences import SampledToken, Sequence
 
 _MOST_BEFORE = 8
-"""Tokens of an answer behind which its reasoning does not begin any more: white space."""
+"""Answer tokens (white space) after which reasoning no longer begins."""
 _UNDER_WAY = 2
-"""Tokens that may come before the next look at a sequence."""
+"""Tokens that may be chosen before the next look at a sequence."""
 _BITS = 32
 
 
 @dataclass(slots=True)
 class _Thought:
-    """Where a sequence is in its reasoning."""
+    """A sequence's progress in its reasoning."""
 
     budget: ThinkingBudget
     has_begun: bool
     num_seen: int = 0
-    """Tokens of the answer before its reasoning, then of that."""
+    """Tokens of the answer before the reasoning begins, then tokens of the reasoning."""
     num_matched: int = 0
-    """How many of the last tokens are the beginning of the marker that comes next."""
+    """Last tokens that match the beginning of `marker`."""
 
     @property
     def marker(self) -> tuple[int, ...]:
-        """That: of the reasoning's beginning, or its end."""
+        """The marker that comes next: the reasoning's beginning or its end."""
         return self.budget.end if self.has_begun else self.budget.begin
 
     @property
     def forced(self) -> int | None:
-        """The token that must come next, if one must."""
+        """The token that must come next; None = any may."""
         is_over = self.has_begun and self.num_seen >= self.budget.num_tokens
         return self.budget.end[self.num_matched] if is_over else None
 
     @property
     def may_be_forced(self) -> bool:
-        """Whether one of the next tokens may have to be."""
+        """Whether one of the next tokens may have to be forced."""
         num_seen = self.num_seen if self.has_begun else 0
         return num_seen + _UNDER_WAY >= self.budget.num_tokens
 
     def accept(self, token_id: int) -> bool:
-        """Goes on behind a token; whether there is anything left to see to."""
+        """Advances by a token; False = the reasoning is over, or did not begin."""
         self.num_seen += 1
         marker = self.marker
         if token_id != marker[self.num_matched]:
@@ -63,30 +63,30 @@ class _Thought:
 
 
 class ThinkingBudgets:
-    """Of waiting and running sequences."""
+    """Budgets of waiting and running sequences."""
 
     def __init__(self, vocab_size: int) -> None:
         self._num_words = -(-vocab_size // _BITS)
         self._thoughts: dict[Sequence, _Thought] = {}
 
     def __bool__(self) -> bool:
-        """Whether anybody has one."""
+        """Whether any sequence has a budget."""
         return bool(self._thoughts)
 
     def add(self, sequence: Sequence) -> None:
-        """It waits, and may have a budget."""
+        """A sequence was queued; it may have a budget."""
         if (budget := sequence.sampling.thinking) is not None:
             self._thoughts[sequence] = _Thought(budget, budget.has_begun)
 
     def constrain(self, batch: Batch) -> bool:
-        """Whether a token may have to be forced wherever `batch` chooses one."""
+        """Whether a token of `batch` may have to be forced."""
         return bool(self._thoughts) and any(
             thought.may_be_forced for _, sequence in batch.sampling if (thought := self._thoughts.get(sequence))
         )
 
     def forced(self, batch: Batch, masks: TokenMasks) -> TokenMasks:
-        """The tokens that are allowed there, in place of `masks`. All tokens before those were accepted. A grammar goes
-        first: where it rules a forced token out, that is not forced."""
+        """`masks` with forced tokens, once all earlier tokens are accepted. A grammar goes first: a token that it rules
+        out is not forced."""
         if not self._thoughts:
             return masks
         words = dict(zip(masks.rows.tolist(), masks.words, strict=True))
@@ -105,7 +105,7 @@ class ThinkingBudgets:
         return TokenMasks(np.array(rows, np.int64), np.stack([words[row] for row in rows]))
 
     def accept(self, batch: Batch, sampled: list[SampledToken | None]) -> None:
-        """Goes on behind the tokens that were chosen."""
+        """Advances the budgets by the chosen tokens."""
         if not self._thoughts:
             return
         sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
@@ -115,6 +115,6 @@ class ThinkingBudgets:
                 del self._thoughts[sequence]
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
-        """They have ended; others are ignored."""
+        """Drops ended sequences; unknown ones are ignored."""
         for sequence in sequences:
             self._thoughts.pop(sequence, None)

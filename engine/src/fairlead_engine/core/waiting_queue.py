@@ -4,34 +4,34 @@ from bisect import bisect_left, insort_left, insort_right
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from fairlead_engine.core.requests import Refusal
+from fairlead_engine.core.requests import RequestRefusal
 from fairlead_engine.types import FinishReason
 from fairlead_engine.types.sequences import Sequence
 
 _PART_SECONDS = 0.25
-"""Each part of a request counts as having come this much later than the one before, as if its client had sent them one
-after the other: whoever comes meanwhile goes ahead of the later ones, and nobody goes ahead of them for ever."""
+"""Each part of a request ranks as if it had arrived this much later than the part before: newer requests go ahead of
+its later parts, but not for ever."""
 
 
 def rank(sequence: Sequence) -> tuple[int, float]:
-    """Who comes first: lower priority value, then earlier arrival."""
+    """Sort key: lower priority value first, then earlier arrival."""
     return sequence.priority, sequence.arrival_time + _PART_SECONDS * sequence.num_parts_before
 
 
 def num_awaited_tokens(sequence: Sequence) -> int:
-    """Tokens of a waiting sequence that the cache is not expected to spare it."""
+    """Tokens of a waiting sequence that the cache is not expected to have."""
     return sequence.num_tokens - sequence.num_expected_cached_tokens
 
 
 class WaitingQueue:
-    """A request is taken or refused by its first part: looking at all that wait for each of two thousand would take
-    seconds. What is held back of other requests is not in its way."""
+    """The waiting sequences. A request is accepted or refused by its first part: counting the queue for each of two
+    thousand parts would take seconds. Parts that are held back do not count."""
 
     def __init__(
         self, max_num_tokens: int, max_num_parts: int, predict_wait: Callable[[], float], now: Callable[[], float]
     ) -> None:
-        """`max_num_tokens` may wait to be computed, and of one request `max_num_parts` run at once; `predict_wait`:
-        seconds that a request would wait."""
+        """`max_num_tokens` may wait to be computed, and `max_num_parts` of one request run at once; `predict_wait`:
+        seconds that a new request would wait."""
         self._max_num_tokens = max_num_tokens
         self._max_num_parts = max_num_parts
         self._predict_wait = predict_wait
@@ -39,8 +39,8 @@ class WaitingQueue:
         self.sequences: list[Sequence] = []
         """By rank."""
 
-    def refusal(self, sequence: Sequence) -> Refusal | None:
-        """Why it cannot wait as well."""
+    def refusal(self, sequence: Sequence) -> RequestRefusal | None:
+        """Why the queue has no room for the sequence."""
         if not self.sequences or sequence.num_parts_before:
             return None
         longest = sequence.max_queue_seconds
@@ -54,18 +54,18 @@ class WaitingQueue:
             seconds = self._predict_wait()
             problem = f"a request would wait about {seconds:.1f} s, and at most {longest:g} s are allowed"
             is_full = seconds > longest
-        return Refusal(FinishReason.REJECTED, f"the queue is full: {problem}") if is_full else None
+        return RequestRefusal(FinishReason.REJECTED, f"the queue is full: {problem}") if is_full else None
 
     def add(self, sequence: Sequence) -> None:
-        """Behind all of its rank."""
+        """Behind all sequences of its rank."""
         insort_right(self.sequences, sequence, key=rank)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Before all of its rank: it was preempted."""
+        """Before all sequences of its rank, after a preemption."""
         insort_left(self.sequences, sequence, key=rank)
 
     def remove(self, sequence: Sequence) -> None:
-        """Without a look at all of the others, as thousands may leave one by one."""
+        """Found by bisection, as thousands may leave one by one."""
         place = bisect_left(self.sequences, rank(sequence), key=rank)
         while self.sequences[place] is not sequence:
             place += 1
@@ -73,18 +73,18 @@ class WaitingQueue:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all, without those the cache is expected to spare them."""
+        """Tokens of all waiting sequences, less what the cache is expected to have."""
         return sum(map(num_awaited_tokens, self.sequences))
 
     @property
     def first_in_line(self) -> list[Sequence]:
-        """Those that go before a request that came now, which goes ahead of later parts of others."""
+        """Sequences ahead of a request that arrives now, which goes ahead of later parts of earlier requests."""
         now = self._now()
         return [sequence for sequence in self.sequences if rank(sequence)[1] <= now]
 
 
 class ClientParts:
-    """A sequence that stands alone is part of nothing, and costs nothing here."""
+    """Counts the parts of client requests with several prompts or answers; a single sequence costs nothing here."""
 
     def __init__(self, most_running: int) -> None:
         """`most_running`: parts of one request that may run at once."""
@@ -93,40 +93,40 @@ class ClientParts:
         self._running: Counter[str] = Counter()
 
     def number_of(self, sequence: Sequence) -> int:
-        """How many parts of the same request are there."""
+        """Parts of the same request that wait or run."""
         return 0 if sequence.part_of is None else self._numbers[sequence.part_of]
 
     def come(self, sequence: Sequence) -> None:
-        """It waits from here on."""
+        """A sequence was queued."""
         if sequence.part_of is not None:
             self._numbers[sequence.part_of] += 1
 
     def ended(self, sequence: Sequence) -> None:
-        """It is no longer there."""
+        """A sequence left the engine."""
         if sequence.part_of is not None:
             _less(self._numbers, sequence.part_of)
 
     def begin(self, sequence: Sequence) -> None:
-        """It runs from here on."""
+        """A sequence begins to run."""
         if sequence.part_of is not None:
             self._running[sequence.part_of] += 1
 
     def leave(self, sequence: Sequence) -> None:
-        """It does not run any more."""
+        """A sequence stopped running."""
         if sequence.part_of is not None:
             _less(self._running, sequence.part_of)
 
     def may_run(self, sequence: Sequence, num_more: int) -> bool:
-        """Whether its request may have another part running, beside those that do and `num_more`."""
+        """Whether the request may have another part running, beside its running parts and `num_more`."""
         return sequence.part_of is None or self._running[sequence.part_of] + num_more < self._most_running
 
     @property
     def num_held_back(self) -> int:
-        """How many wait because their request may not have more running: they stand in nobody else's way."""
+        """Waiting parts of requests at their limit; they are in no other request's way."""
         return sum([max(0, number - self._most_running) for number in self._numbers.values()])
 
     def check(self, sequences: Collection[Sequence], running: Collection[Sequence]) -> None:
-        """Raises AssertionError unless these are all that are there, and all that run."""
+        """Raises AssertionError unless `sequences` and `running` are the ones counted."""
         assert self._numbers == _numbers(sequences), "parts of requests are counted wrongly"
         assert self._running == _numbers(running), "running parts of requests are counted wrongly"
 

@@ -11,7 +11,7 @@ waiting requests comes from its metrics. The step cost shows in two intervals, j
 from dataclasses import dataclass, field
 from math import ceil
 
-from fairlead_engine.core.step_cost import StepCost, StepWork
+from fairlead_engine.core.step_cost import StepCostModel, StepWork
 
 TOKENS_PER_SAMPLE = 16
 """Tokens of a stream per sample: single tokens come in bursts."""
@@ -61,7 +61,7 @@ class PassingRequests:
 
     token_budget: int
     """Tokens of one step."""
-    cost: StepCost = field(default_factory=StepCost)
+    cost: StepCostModel = field(default_factory=StepCostModel)
     num_waiting_told: int = 0
     """Waiting sequences in the server's latest metrics."""
     _requests: dict[PassingRequest, None] = field(default_factory=dict)

@@ -96,7 +96,6 @@ class FeedForward(Protocol):
     @property
     def waits_for_device(self) -> bool:
         """Whether the host looks at what was computed before it goes on, so that it cannot be captured."""
-        ...
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
@@ -215,25 +214,20 @@ class AttentionLayer(Protocol):
     @property
     def heads_shape(self) -> tuple[int, int]:
         """What `heads` makes of a token: so many heads of so many elements."""
-        ...
 
     @property
     def attended_size(self) -> int:
         """Elements of what `attend` makes of a token."""
-        ...
 
     @property
     def output(self) -> Callable[[Tensor], Tensor]:
         """From those to what the layer adds: [rows, attended_size] → [rows, hidden]."""
-        ...
 
     def heads(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] → what the backend stores and attends with [tokens, *heads_shape]."""
-        ...
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
         """From those to what was found [tokens, attended_size]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,16 @@ has, and each layer reads what those before it make of the text once they are ro
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, NewBlocks
+from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.block_tables import BlockTables
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.runner.prepared_batch import prepare
-from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
-from fairlead_engine.runner.step_plan import StepPlan
+from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.runner.step_plan import plan_prompt
 
 _BLOCK_SIZE = 16
 
@@ -88,17 +87,7 @@ class LayerwiseReading:
         )
         backend = BlockTables()
         (self._cache,) = backend.allocate(layout, num_blocks)
-        plan = StepPlan(
-            slots=np.array([0]),
-            num_queries=np.array([num_tokens]),
-            context_lens=np.array([num_tokens]),
-            samples=np.array([0]),
-            score_rows=[],
-            score_sizes=[],
-            pool_rows=[],
-            new_tokens=NewTokens([(0, 0, num_tokens)], texts[0].numpy(), num_tokens),
-            new_blocks=[NewBlocks(0, 0, list(range(num_blocks)))],
-        )
+        plan = plan_prompt(texts[0].numpy(), num_blocks)
         tokens = SlotTokens(1, num_blocks * _BLOCK_SIZE, weight.device)
         tables = backend.tables(layout, 1, num_blocks)
         self._step = prepare(plan, backend, tables, tokens, weight.device).forward

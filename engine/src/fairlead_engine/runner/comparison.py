@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.kernels.attention.backend import NewBlocks
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.model_part import ModelPart, check_generates
-from fairlead_engine.runner.slot_tokens import NewTokens
-from fairlead_engine.runner.step_plan import StepPlan
+from fairlead_engine.runner.step_plan import plan_prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +50,9 @@ class LogitModel:
     @torch.inference_mode()
     def logits(self, token_ids: list[int]) -> Tensor:
         """float32 [tokens, vocab]: row i says what comes after token i."""
-        num_tokens = len(token_ids)
-        num_blocks = -(-num_tokens // self._part.layout.block_size)
+        num_blocks = -(-len(token_ids) // self._part.layout.block_size)
         self._part.allocate(num_blocks, num_slots=1, blocks_per_slot=num_blocks)
-        plan = StepPlan(
-            slots=np.array([0]),
-            num_queries=np.array([num_tokens]),
-            context_lens=np.array([num_tokens]),
-            samples=np.array([0]),
-            score_rows=list(range(num_tokens)),
-            score_sizes=[num_tokens],
-            pool_rows=[],
-            new_tokens=NewTokens([(0, 0, num_tokens)], np.array(token_ids), num_tokens),
-            new_blocks=[NewBlocks(0, 0, list(range(num_blocks)))],
-        )
+        plan = plan_prompt(np.array(token_ids), num_blocks, is_scored=True)
         computed = self._part.compute(plan)
         return next(self._part.scored_logits(plan, computed))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fairlead_engine.kernels.attention.backend import AttentionBackend, CapturableBackend
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder
-from fairlead_engine.runner.step_graphs import Recorder, Replay
+from fairlead_engine.runner.step_graphs import GraphRecorder, Replay
 
 
 class Readback:
@@ -109,7 +109,7 @@ def choose_meter(device: torch.device) -> CUDAMemory | None:
 
 def choose_recorder(
     device: torch.device, model: Decoder | ForeignDecoder, backend: AttentionBackend[Any, Any], *, enforce_eager: bool
-) -> Recorder | None:
+) -> GraphRecorder | None:
     """What captures this model's steps; None = they are launched operation by operation."""
     if device.type != "cuda" or enforce_eager:
         return None

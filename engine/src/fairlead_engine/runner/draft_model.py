@@ -19,17 +19,17 @@ from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import Computed, ModelPart, check_generates
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
-from fairlead_engine.runner.step_plan import StepPlan, plan_of
+from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.types.batch import Batch, Numbers
 from fairlead_engine.types.sequences import ScheduledSequence
 
 _MOST_MADE_UP = 512
-"""Tokens that it makes up for at a time: of hundreds of sequences, for which a step had no room for guesses in a while,
-they are many times what a step has, and what memory was measured for."""
+"""Tokens of missing KV that are computed at a time. Hundreds of sequences after a pause miss many times what a step
+has, and what memory was measured for."""
 
 
 class _WithinVocabulary(SlotTokens):
-    """Another model's tokens, read by one whose matrix may have fewer rows behind the tokenizer's last token."""
+    """Another model's tokens, for a model whose embedding may have fewer rows behind the tokenizer's last token."""
 
     def __init__(self, tokens: SlotTokens, vocab_size: int) -> None:
         self._tokens = tokens
@@ -50,11 +50,10 @@ class _WithinVocabulary(SlotTokens):
 
 
 class DraftModel:
-    """Guesses for one model; of one rank, and launched operation by operation.
+    """Drafts for one model; of one rank, and launched operation by operation.
 
-    Keys and values of what a sequence computed without drafts are made up for when it next has some: who has none costs
-    it nothing, and one that is tried again lacks those of a few steps. It may lack those of an answer's last tokens
-    when others share their block, and then guesses worse for them.
+    KV of steps without drafts is computed when the sequence next has drafts, so that sequences without drafts cost
+    nothing. KV of an answer's last tokens may be missing in shared blocks, which makes drafts a little worse.
     """
 
     num_ahead = 0
@@ -65,7 +64,7 @@ class DraftModel:
         return cls(config, part.config.vocab_size)
 
     def __init__(self, config: EngineConfig, vocab_size: int) -> None:
-        """`config`, `vocab_size`: of the model that it guesses for. Raises ModelLoadError and ConfigError."""
+        """`config`, `vocab_size`: of the large model. Raises ModelLoadError and ConfigError."""
         assert config.speculative_model is not None
         own = replace(
             config, model=config.speculative_model, quantization=None, enforce_eager=True,
@@ -78,18 +77,18 @@ class DraftModel:
 
     @property
     def bytes_per_block(self) -> int:
-        """Of its own cache."""
+        """Bytes of its own cache per block."""
         return self._part.layout.bytes_per_block
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
-        """Makes room for as many blocks and slots as the other model has, whose `tokens` it reads and adds to."""
+        """Makes room for as many blocks and slots as the large model has, whose `tokens` it reads and adds to."""
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
         self._part.clear()
         self._part.tokens = _WithinVocabulary(tokens, self._part.config.vocab_size)
         self._ends = np.zeros(num_slots, np.int64)
-        """By slot, the tokens whose keys and values are there,"""
+        """By slot, the tokens whose keys and values are in the cache."""
         self._block_tables: list[list[int] | None] = [None] * num_slots
-        """and the table that they are in: a sequence has another each time it begins to run."""
+        """By slot, the block table of those: a sequence has a new list each time it begins to run."""
 
     @property
     def host(self) -> HostCache | None:
@@ -101,8 +100,8 @@ class DraftModel:
         self._part.allocate_places(num_places)
 
     def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
-        """Computes what it lacks of the batch, and its drafts, one after the other: int32 [drafts], item by item; they
-        stand behind the known tokens of their slots. None where there are none."""
+        """Computes missing KV of the batch, then its drafts one after the other: int32 [drafts], item by item; they
+        stand behind the known tokens of their slots. None without drafts."""
         decodes, guessed = batch.decodes, [item for item in batch.chunks if item.drafts]
         # What it holds behind the last known token of these were guesses that did not stand.
         self._ends[decodes.slots] = np.minimum(self._ends[decodes.slots], decodes.ends - 1)
@@ -117,42 +116,41 @@ class DraftModel:
         own = np.where(num_drafts > 0, known - 1, known - num_queries)
         starts = self._made_up(slots, np.where(goes_on, np.minimum(self._ends[slots], own), own), own)
         self._ends[slots] = known + np.maximum(num_drafts - 1, 0)
-        self._compute(plan_of(slots, known - starts, known, (num_drafts > 0).astype(np.int64)), guessed, 0, sampler)
+        self._compute(StepPlan(slots, known - starts, known, (num_drafts > 0).astype(np.int64)), guessed, 0, sampler)
         for place in range(1, int(num_drafts.max(initial=0))):
             left = [item for item in guessed if len(item.drafts) > place]
             slots = np.array([item.sequence.slot for item in left], np.int64)
             ones, ends = np.ones(len(left), np.int64), np.array([item.known_end + place for item in left], np.int64)
-            self._compute(plan_of(slots, ones, ends, ones), left, place, sampler)
+            self._compute(StepPlan(slots, ones, ends, ones), left, place, sampler)
         return self._part.tokens.rows[draft_places(guessed, self._part.device)] if guessed else None
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
-        """It has hidden states of its own."""
+        """Nothing: it has hidden states of its own."""
         return None
 
     def note(self, slots: Numbers, hidden: Tensor) -> None:
-        """Never asked."""
+        """Never called."""
 
     def _goes_on(self, item: ScheduledSequence) -> bool:
-        """Whether it holds what stands before this share up to where it was last, and nothing behind that: a sequence
-        that has decoded since may go on by drafts, or by tokens that were put into its answer. Notes whose slot it
-        is."""
+        """Whether the cache holds exactly what precedes this share: a sequence that has decoded since may go on by
+        drafts, or by injected tokens. Notes the slot's block table."""
         slot, table = item.sequence.slot, item.block_table
         is_same = self._block_tables[slot] is table
         self._block_tables[slot] = table
         return is_same
 
     def _made_up(self, slots: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
-        """Computes what is lacking between the two of each, in steps of a bounded size, but for what can be a part of
-        the next one; where that begins."""
+        """Computes missing KV between `starts` and `ends` in steps of a bounded size, except what fits the next step;
+        returns where that begins."""
         while (lacking := ends - starts).sum() > _MOST_MADE_UP:
             taken = np.clip(_MOST_MADE_UP - (lacking.cumsum() - lacking), 0, lacking)
             some = taken > 0
-            self._part.compute(plan_of(slots[some], taken[some], (starts + taken)[some], np.zeros_like(taken[some])))
+            self._part.compute(StepPlan(slots[some], taken[some], (starts + taken)[some], np.zeros_like(taken[some])))
             starts = starts + taken
         return starts
 
     def _compute(self, plan: StepPlan, guessed: list[ScheduledSequence], place: int, sampler: Sampler) -> None:
-        """A step of its own, with the next draft of each."""
+        """Computes a step, and the next draft of each item."""
         computed = self._part.compute(plan)
         if not guessed:
             return

@@ -27,55 +27,47 @@ from fairlead_engine.types.sequences import ScheduledSequence
 
 
 class Drafter(Protocol):
-    """Belongs to one model runner. Guesses stand in the slots' tokens before the step with them is computed.
+    """Belongs to one model runner. Drafts are in the slots' tokens before the step with them is computed.
 
     Each class is named by the `drafter` of an entry in `speculative.drafting.METHODS`.
     """
 
     @classmethod
     def load(cls, config: EngineConfig, part: ModelPart) -> Self:
-        """From `config.speculative_model`, to guess for the model of `part`. Raises ModelLoadError and ConfigError."""
-        ...
+        """From `config.speculative_model`, to draft for the model of `part`. Raises ModelLoadError and ConfigError."""
 
     @property
     def num_ahead(self) -> int:
-        """Tokens behind those that a step computes which must be sent to the device with it."""
-        ...
+        """Tokens behind a step's own that must be sent to the device with it."""
 
     @property
     def bytes_per_block(self) -> int:
-        """Of its own cache."""
-        ...
+        """Bytes of its own cache per block."""
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
         """Makes room for as many blocks and slots as the model has, whose `tokens` it reads and adds to."""
-        ...
 
     host: HostCache | None
     """Copies of its own cache's blocks in the host's memory; None = it has no cache, or there are none."""
 
     def allocate_places(self, num_places: int) -> None:
         """Makes room in the host's memory for copies of so many of its blocks."""
-        ...
 
     def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
-        """The batch's drafts, int32 [drafts], item by item; None where there are none. Of items whose drafts are a tree
-        `parents` and `depth` are written."""
-        ...
+        """The batch's drafts, int32 [drafts], item by item; None without drafts. Writes `parents` and `depth` of items
+        whose drafts are a tree."""
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
-        """A step was computed, and what it chose stands in the slots' tokens: what is to be known of each token that
-        was chosen [tokens that are chosen, hidden]; None = nothing is."""
-        ...
+        """A step was computed, and its choices are in the slots' tokens: hidden states to keep for each choice [tokens
+        that are chosen, hidden]; None = nothing."""
 
     def note(self, slots: Numbers, hidden: Tensor) -> None:
-        """A step has ended; of each of these the last token that stands has this of what `follow` returned, [slots,
-        hidden]."""
-        ...
+        """A step has ended; `hidden` [slots, hidden] are the rows of `follow` for the last accepted token of each
+        slot."""
 
 
 def fitted(logits: Tensor, vocab_size: int) -> Tensor:
-    """Logits [rows, any] for as many tokens as the model has that is guessed for."""
+    """Logits [rows, any], cut or padded to the large model's vocabulary."""
     num_missing = vocab_size - logits.shape[1]
     if num_missing <= 0:
         return logits[:, :vocab_size]
@@ -83,7 +75,7 @@ def fitted(logits: Tensor, vocab_size: int) -> Tensor:
 
 
 def next_tokens(items: list[ScheduledSequence], place: int) -> Batch:
-    """Who has another draft than the first `place`, each up to where that one comes."""
+    """Items with a draft at `place`, each ending before it."""
     left = [item for item in items if len(item.drafts) > place]
     return Batch([ScheduledSequence(item.sequence, 1, item.known_end + place) for item in left])
 
@@ -95,17 +87,17 @@ def draft_places(items: list[ScheduledSequence], device: torch.device) -> tuple[
 
 
 class Frontier(NamedTuple):
-    """The nodes of one place that are followed further, of some items."""
+    """The nodes of one position that are followed further."""
 
     place: int
-    """Of the guesses that come next: 0 = those behind the last known token."""
+    """Position of the next drafts: 0 = behind the last known token."""
     items: list[ScheduledSequence]
     rows: Tensor
-    """int64 [items]: which of all items they are."""
+    """int64 [items]: indices among all items."""
     token_ids: Tensor
-    """int64 [items, width]: the guesses that are followed; at place 0 there are none."""
+    """int64 [items, width]: the followed drafts; empty at place 0."""
     came_from: Tensor
-    """int64 [items, width]: which of the frontier before each comes from."""
+    """int64 [items, width]: each draft's index in the frontier before."""
 
 
 LogitsOf = Callable[[Frontier], Tensor]
@@ -113,8 +105,8 @@ LogitsOf = Callable[[Frontier], Tensor]
 
 
 def fill_static(items: list[ScheduledSequence], tree: StaticTree, likeliest: list[Tensor]) -> Tensor:
-    """`likeliest`: int64 [items, width] for each place, the likeliest first, whatever comes before. Writes each item's
-    tree into it, and returns the guesses, int32 [drafts], item by item."""
+    """`likeliest`: int64 [items, width] for each position, likeliest first. Writes each item's tree, and returns the
+    drafts, int32 [drafts], item by item."""
     numbers: list[tuple[int, int, int]] = []
     for index, item in enumerate(items):
         paths = tree.first(item.depth, len(item.drafts))
@@ -127,8 +119,8 @@ def fill_static(items: list[ScheduledSequence], tree: StaticTree, likeliest: lis
 
 
 def fill_dynamic(items: list[ScheduledSequence], tree: DynamicTree, logits_of: LogitsOf) -> Tensor:
-    """The same for trees of the likeliest guesses, each item's as far as `depth` of it says and its drafts have room
-    for those that are followed (`width` at each place but the last)."""
+    """The same for trees of the likeliest drafts, to each item's `depth` and as far as its drafts have room for those
+    that are followed (`width` at each position but the last)."""
     width = tree.width
     places = [min(item.depth, 1 + len(item.drafts) // width) for item in items]
     found = _Candidates(len(items), width, max(places))
@@ -145,27 +137,27 @@ def fill_dynamic(items: list[ScheduledSequence], tree: DynamicTree, logits_of: L
 
 
 def put_drafts(items: list[ScheduledSequence], drafts: Tensor, tokens: SlotTokens) -> None:
-    """Writes them behind the known tokens of their slots."""
+    """Writes drafts behind the known tokens of their slots."""
     slots, positions = draft_places(items, drafts.device)
     tokens.put(slots, positions, drafts.long())
 
 
 def check_width(tree: TreeShape | None, num_words: int) -> None:
-    """Raises ConfigError for a tree with more guesses behind one token than there are words."""
+    """Raises ConfigError for a tree with more drafts behind one token than the vocabulary has."""
     if tree is not None and tree.width > num_words:
         problem = f"guesses {tree.width} tokens for one place, among {num_words} words"
         raise ConfigError("speculative_tree", problem, "make it narrower")
 
 
 class _Candidates:
-    """All guesses of some items: `width` for the first place, and `width` behind each that is followed."""
+    """All drafts of some items: `width` for the first position, and `width` behind each that is followed."""
 
     def __init__(self, num_items: int, width: int, num_places: int) -> None:
         self._width, self._shape = width, (num_items, width + width**2 * (num_places - 1))
         self._is_begun = False
 
     def follow(self, items: list[ScheduledSequence], rows: list[int], place: int, logits_of: LogitsOf) -> None:
-        """Adds the guesses for a place."""
+        """Adds the drafts for a position."""
         width = self._width
         if not self._is_begun:
             nothing = torch.empty(len(items), 0, dtype=torch.int64)
@@ -194,8 +186,9 @@ class _Candidates:
         self._frontier[on_device] = first + best
 
     def likeliest(self, numbers: list[int]) -> tuple[Tensor, list[int]]:
-        """Of each item so many: their tokens, int32 [drafts], and what each hangs on: 0, or a guess of the same item,
-        from 1 on. A guess is no likelier than what it hangs on, which comes before it: so that is among them, too."""
+        """The likeliest drafts of each item, as many as `numbers`: their tokens, int32 [drafts], and parents: 0, or a
+        draft of the same item, from 1 on. A draft is no likelier than its parent, which comes before it, so parents are
+        included."""
         device = self._scores.device
         best = self._scores.sort(descending=True, stable=True).indices
         wanted = torch.arange(self._shape[1], device=device) < to_device(np.array(numbers), device).unsqueeze(1)

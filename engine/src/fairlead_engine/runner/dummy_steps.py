@@ -47,7 +47,7 @@ def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, 
     logits, and a choice, behind each token; for `depth` places, of a tree. Comes behind `largest_step`."""
     shares = enumerate(_shares(limits, 1 + most_drafts))
     sampling = msgspec.structs.replace(_EVERYTHING, prompt_logprobs=None)
-    return Batch([_drafted(slot, share, sampling, draft, block_size, depth, share) for slot, share in shares])
+    return Batch([_item(slot, share, share, sampling, block_size, draft=draft, depth=depth) for slot, share in shares])
 
 
 def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Iterator[Batch]:
@@ -78,7 +78,7 @@ def every_drafted_step(
     of `every_kind_of_step`. Comes behind that."""
     for context_len in _contexts(limits.max_model_len):
         num_tokens = min(1 + most_drafts, limits.max_num_batched_tokens, context_len)
-        yield Batch([_drafted(0, num_tokens, _SAMPLINGS[0], draft, block_size, depth, context_len)])
+        yield Batch([_item(0, num_tokens, context_len, _SAMPLINGS[0], block_size, draft=draft, depth=depth)])
 
 
 def _contexts(max_model_len: int) -> list[int]:
@@ -95,35 +95,28 @@ def _shares(limits: StepLimits, most: int | None = None) -> list[int]:
     return [total * (index + 1) // num - total * index // num for index in range(num)]
 
 
-def _drafted(
-    slot: int, num_tokens: int, sampling: SamplingParams, draft: int, block_size: int, depth: int, context_len: int
-) -> ScheduledSequence:
-    """A token and drafts behind it, the last of a context."""
-    num_known = context_len - num_tokens + 1
-    sequence = Sequence(
-        request_id=f"dummy-{slot}",
-        token_ids=[0] * num_known,
-        num_prompt_tokens=num_known,
-        sampling=sampling,
-        num_computed_tokens=num_known - 1,
-        slot=slot,
-        block_table=[0] * -(-context_len // block_size),
-    )
-    return ScheduledSequence(sequence, num_tokens, drafts=[draft] * (num_tokens - 1), depth=depth)
-
-
 def _item(
-    slot: int, num_tokens: int, context_len: int, sampling: SamplingParams, block_size: int, task: ModelTask
+    slot: int,
+    num_tokens: int,
+    context_len: int,
+    sampling: SamplingParams,
+    block_size: int,
+    task: ModelTask = GENERATES,
+    *,
+    draft: int | None = None,
+    depth: int = 0,
 ) -> ScheduledSequence:
-    """The last tokens of a context, of which the next is chosen or a vector made."""
+    """The last tokens of a context, of which the next is chosen or a vector made; all but the first of them are the
+    token `draft`, where that is given."""
+    num_drafts = 0 if draft is None else num_tokens - 1
     sequence = Sequence(
         request_id=f"dummy-{slot}",
-        token_ids=[0] * context_len,
-        num_prompt_tokens=context_len,
+        token_ids=[0] * (context_len - num_drafts),
+        num_prompt_tokens=context_len - num_drafts,
         sampling=sampling if task.generates else _NOTHING,
         pooling=None if task.generates else task.pooling,
         num_computed_tokens=context_len - num_tokens,
         slot=slot,
         block_table=[0] * -(-context_len // block_size),
     )
-    return ScheduledSequence(sequence, num_tokens)
+    return ScheduledSequence(sequence, num_tokens, drafts=[draft or 0] * num_drafts, depth=depth)

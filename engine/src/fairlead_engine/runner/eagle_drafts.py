@@ -25,7 +25,7 @@ from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
-from fairlead_engine.runner.step_plan import StepPlan, plan_of
+from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.runner.tree_step import TreeStep
 from fairlead_engine.speculative.tree_shape import DynamicTree, StaticTree
 from fairlead_engine.types.batch import Batch, Numbers
@@ -162,14 +162,14 @@ class EagleDrafts:
         limits = to_device(knowns - 1, self._device).repeat_interleave(width)
         ends, widths = knowns - 1 + num_before + width, np.full(num_items, width)
         trees = TreeStep(turned_by, TreeRows(limits, bits.flatten()))
-        found = self._compute(plan_of(slots, widths, ends, widths), hidden.flatten(0, 1), trees)
+        found = self._compute(StepPlan(slots, widths, ends, widths), hidden.flatten(0, 1), trees)
         growth.add(front.rows, found.view(num_items, width, -1), bits)
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
         """Computes the same tokens, behind each of which stands what was chosen; where that is no draft's successor,
         what is computed from there on is written over."""
         assert computed.tapped is not None, "the model hands out what its layers hold"
-        own = plan_of(plan.slots, plan.num_queries, plan.context_lens, plan.samples)
+        own = StepPlan(plan.slots, plan.num_queries, plan.context_lens, plan.samples)
         return self._compute(own, self._head.reduce(computed.tapped))
 
     def note(self, slots: Numbers, hidden: Tensor) -> None:
@@ -180,7 +180,7 @@ class EagleDrafts:
         slots = np.array([item.sequence.slot for item in items], np.int64)
         ends = np.array([item.known_end + place - 1 for item in items], np.int64)
         ones = np.ones(len(items), np.int64)
-        return self._compute(plan_of(slots, ones, ends, ones), hidden)
+        return self._compute(StepPlan(slots, ones, ends, ones), hidden)
 
     def _compute(self, plan: StepPlan, hidden: Tensor, trees: TreeStep | None = None) -> Tensor:
         """hidden [tokens, hidden] → [tokens that are chosen, hidden]."""

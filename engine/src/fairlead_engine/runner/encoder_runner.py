@@ -1,7 +1,7 @@
 """The runner of encoders: a step's prompts, each whole, become vectors; there is no cache and nothing is sampled.
 
 It stands where `ModelRunner` does, for models in which each token sees all others. The core plans its steps so that
-every prompt is in one of them (`Limits.whole_prompts`).
+every prompt is in one of them (`SchedulerLimits.whole_prompts`).
 """
 
 from collections.abc import Callable, Collection

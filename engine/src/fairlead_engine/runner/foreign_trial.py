@@ -138,7 +138,6 @@ def _plans(prompts: list[Tensor], per_slot: int) -> Iterator[StepPlan]:
             samples=np.zeros(len(parts), np.int64),
             score_rows=list(range(int((stops - starts).sum()))),
             score_sizes=(stops - starts).tolist(),
-            pool_rows=[],
             new_tokens=NewTokens(
                 new,
                 torch.cat([prompts[slot][start:stop] for slot, start, stop in parts]).numpy(),

@@ -80,10 +80,10 @@ class HostAdapters:
         self.agreement: AdapterAgreement | None = None
         """Of the ranks, where there are others."""
 
-    def read(self, key: int, folder: Path) -> Future[AdapterFacts]:
+    def read(self, key: int, folder: str) -> Future[AdapterFacts]:
         """Begins to read it; the result may be an AdapterError, of this rank or, on rank 0, of another."""
         facts: Future[AdapterFacts] = Future()
-        self._read[key] = self._reader.submit(_read, key, folder, self._slots, facts, self.agreement)
+        self._read[key] = self._reader.submit(_read, key, Path(folder), self._slots, facts, self.agreement)
         return facts
 
     def place(self, key: int, slot: int) -> None:

@@ -183,15 +183,17 @@ class ModelPart:
         assert self._adapters is not None, "this model was loaded without slots for adapters"
         return self._adapters
 
-    def memory_for_cache(self, utilization: float, limits: StepLimits) -> int:
+    def memory_for_cache(
+        self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+    ) -> int:
         """Bytes that the rank with the least has left of the share `utilization` of its device, after all that was
         computed since `allocate`, and before what such steps need beside a cache is there: rows of tokens and blocks
         for each slot, and graphs."""
         assert self.meter is not None
         memory = self.meter.read()
-        block_size = self.layout.block_size
-        to_come = limits.max_num_seqs * (4 * limits.max_model_len + 8 * -(-limits.max_model_len // block_size))
+        to_come = max_num_seqs * (4 * max_model_len + 8 * -(-max_model_len // self.layout.block_size))
         if self._recorder is not None:
+            limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
             to_come += foreseen_bytes(self.config.num_layers, limits, memory.work_space, self._adapters is not None)
         return self.shard.least(memory.left(utilization, to_come), self.device)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,6 +36,7 @@ from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.pooler import Pooler, write_vectors
 from fairlead_engine.runner.progress import Progress
+from fairlead_engine.runner.rank_messages import Call, PartMethod, Step
 from fairlead_engine.runner.ranks import Ranks
 from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
 from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
@@ -128,32 +130,28 @@ class ModelRunner:
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for blocks 0 to `num_blocks - 1` and for the tables of sequences in slots 0 to `num_slots - 1`, of
         at most `blocks_per_slot` blocks each; forgets what an earlier cache held."""
-        if self._ranks is not None:
-            self._ranks.allocate(num_blocks, num_slots, blocks_per_slot)
-        self._part.allocate(num_blocks, num_slots, blocks_per_slot)
+        self._everywhere("allocate", num_blocks, num_slots, blocks_per_slot)
         if self._drafter is not None:
             self._drafter.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
         self._sent = SentSlots(num_slots, 0 if self._drafter is None else self._drafter.num_ahead)
 
     def allocate_places(self, num_places: int) -> None:
         """Makes room in the host's memory for copies of so many blocks, those of a draft model's cache too."""
-        if self._ranks is not None:
-            self._ranks.allocate_places(num_places)
-        self._part.allocate_places(num_places)
+        self._everywhere("allocate_places", num_places)
         if self._drafter is not None:
             self._drafter.allocate_places(num_places)
 
     def save_blocks(self, blocks: list[int], places: list[int]) -> None:
         """Copies what blocks hold to the host's memory. Raises RankLost."""
         if self._ranks is not None:
-            self._ranks.save_blocks(blocks, places)
+            self._ranks.call("host.save", blocks, places)
         for copies in self._host_caches:
             copies.save(blocks, places)
 
     def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
         """Copies it back, large amounts on a CPU beside the steps. Raises RankLost."""
         if self._ranks is not None:
-            self._ranks.load_blocks(places, blocks)
+            self._ranks.call("host.load", places, blocks)
 
         def load() -> None:
             for copies in self._host_caches:
@@ -186,9 +184,10 @@ class ModelRunner:
         if self._most_drafts:
             self._try(largest_drafted_step(limits, block_size, *self._drafted))
         del seen
-        if self._ranks is not None:
-            self._ranks.measure(utilization, limits)
-        return self._part.memory_for_cache(utilization, limits)
+        found: int = self._everywhere(
+            "memory_for_cache", utilization, max_num_seqs, max_num_batched_tokens, max_model_len
+        )
+        return found
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
         """Has kernels compiled and graphs captured for all steps that there may be, so that no request waits for that;
@@ -196,8 +195,9 @@ class ModelRunner:
 
         Raises ConfigError where a step cannot be captured, and RankLost where that is so of another rank.
         """
-        with nullcontext() if self._ranks is None else self._ranks.capture(max_num_batched_tokens):
-            self._part.capture(max_num_batched_tokens)
+        capture = Call("capture", (max_num_batched_tokens,))
+        with nullcontext() if self._ranks is None else self._ranks.together("the capture of steps", capture):
+            capture.on(self._part)
         if self.device.type == "cuda" or self.attention_backend == "triton":  # or nothing is compiled
             limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
             steps = list(every_kind_of_step(limits, self._part.layout.block_size, self.model_config.task))
@@ -219,6 +219,12 @@ class ModelRunner:
         self.collect(self.launch(batch))
         self.forget([item.sequence.request_id for item in batch.items])
 
+    def _everywhere(self, method: PartMethod, *arguments: Any) -> Any:
+        """Calls a method of every rank's part; what that of rank 0 returns. Raises RankLost."""
+        if self._ranks is not None:
+            self._ranks.call(method, *arguments)
+        return Call(method, arguments).on(self._part)
+
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         """Places tables as suits the attention backend."""
         return self._part.backend.allocator(num_blocks)
@@ -231,21 +237,16 @@ class ModelRunner:
 
     def read_adapter(self, key: int, folder: Path) -> Future[AdapterFacts]:
         """Begins to read an adapter into the host's memory, in a thread and on all ranks."""
-        if self._ranks is not None:
-            self._ranks.read_adapter(key, folder)
-        return self._part.host_adapters.read(key, folder)
+        facts: Future[AdapterFacts] = self._everywhere("host_adapters.read", key, str(folder))
+        return facts
 
     def place_adapter(self, key: int, slot: int) -> None:
         """Places one that was read, for the steps that are launched from here on."""
-        if self._ranks is not None:
-            self._ranks.place_adapter(key, slot)
-        self._part.host_adapters.place(key, slot)
+        self._everywhere("host_adapters.place", key, slot)
 
     def forget_adapter(self, key: int) -> None:
         """Takes it out of the host's memory."""
-        if self._ranks is not None:
-            self._ranks.forget_adapter(key)
-        self._part.host_adapters.forget(key)
+        self._everywhere("host_adapters.forget", key)
 
     def launch(self, batch: Batch) -> Launched:
         """Begins a batch's forward pass, and the choice of a token for each item that reaches its sequence's last one.
@@ -256,7 +257,7 @@ class ModelRunner:
         plan = plan_step(batch, self._sent, self._most_scored)
         if self._ranks is None:
             return self._compute(batch, plan)
-        with self._ranks.step(plan):
+        with self._ranks.together("a step", Step(plan)):
             return self._compute(batch, plan)
 
     @torch.inference_mode()

@@ -53,15 +53,7 @@ def prepare(
     else:
         row_slots = slots.repeat(num_queries)
         positions = np.arange(num_rows) + (ends - row_ends).repeat(num_queries)
-    reads, sample_slots, sample_ends = row_ends - 1, slots, ends
-    if plan.samples.max() > 1:  # there are drafts
-        of, back = _choices(plan.samples)
-        reads, sample_slots, sample_ends = reads[of] - back, slots[of], ends[of] - back
-    elif not plan.samples.all():  # else every item chooses a token
-        chooses = plan.samples.astype(bool)
-        reads, sample_slots, sample_ends = reads[chooses], slots[chooses], ends[chooses]
-    if plan.score_rows or plan.pool_rows:
-        reads = np.concatenate((reads, np.array(plan.score_rows + plan.pool_rows, np.int64)))
+    reads, sample_slots, sample_ends = _read_rows(plan, row_ends)
     columns = [row_slots, positions, reads, sample_slots, sample_ends]
     if is_adapted := adapter_slots is not None and len(plan.adapters) > 0:
         of_rows = plan.adapters.repeat(num_queries)
@@ -90,11 +82,19 @@ def prepare(
     return PreparedBatch(forward, slots_on_device, ends_on_device)
 
 
-def _choices(num_choices: Numbers) -> tuple[Numbers, Numbers]:
-    """For each token that is chosen its item, and how many rows before the item's last one it is chosen; in order."""
-    of = np.arange(len(num_choices)).repeat(num_choices)
-    last = num_choices.cumsum()[of] - 1
-    return of, last - np.arange(len(of))
+def _read_rows(plan: StepPlan, row_ends: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Rows whose hidden states are wanted; of those that choose a token the slots, and the positions of the tokens."""
+    reads, slots, ends = row_ends - 1, plan.slots, plan.context_lens
+    if plan.samples.max() > 1:  # there are drafts
+        item = np.arange(len(slots)).repeat(plan.samples)
+        back = plan.samples.cumsum()[item] - 1 - np.arange(len(item))  # rows before the item's last
+        reads, slots, ends = reads[item] - back, slots[item], ends[item] - back
+    elif not plan.samples.all():  # else every item chooses a token
+        chooses = plan.samples.astype(bool)
+        reads, slots, ends = reads[chooses], slots[chooses], ends[chooses]
+    if plan.score_rows or plan.pool_rows:
+        reads = np.concatenate((reads, np.array(plan.score_rows + plan.pool_rows, np.int64)))
+    return reads, slots, ends
 
 
 def _adapted(adapters: Numbers) -> tuple[Numbers, Numbers]:

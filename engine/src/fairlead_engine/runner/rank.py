@@ -9,7 +9,6 @@ import os
 import select
 import sys
 import threading
-from pathlib import Path
 
 import msgspec
 import torch
@@ -19,24 +18,7 @@ from fairlead_engine.machine.child_process import leave_signals_to_parent
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.placement import choose_device
-from fairlead_engine.runner.rank_messages import (
-    HERE,
-    READY,
-    Allocate,
-    AllocatePlaces,
-    Capture,
-    ForgetAdapter,
-    Join,
-    LoadBlocks,
-    Measure,
-    PlaceAdapter,
-    ReadAdapter,
-    Reader,
-    SaveBlocks,
-    Step,
-    join_group,
-    reach_store,
-)
+from fairlead_engine.runner.rank_messages import HERE, READY, Call, Join, Reader, Step, join_group, reach_store
 from fairlead_protocol.logs import configure_logging
 
 
@@ -51,25 +33,26 @@ def main() -> int:
         return 2
     threading.Thread(target=_end_with_input, name="lifeline", daemon=True).start()
     configure_logging(join.log_level, join.log_format)
-    output.write(HERE)
-    output.flush()
+
+    def say(words: bytes) -> None:
+        output.write(words)
+        output.flush()
+
+    say(HERE)
     shard = Shard(join.rank, join.size)
     join_group(shard, reach_store(join.port), choose_device(join.settings.device, shard))
     try:
         part = ModelPart(join.settings, shard)
     except StartError as error:
-        output.write(msgspec.json.encode(error.to_dict()) + b"\n")
-        output.flush()
+        say(msgspec.json.encode(error.to_dict()) + b"\n")
         return 1
     part.agree_on_adapters(join.port)
-    output.write(READY)
-    output.flush()
+    say(READY)
     try:
         serve(part, reader)
     except Exception as error:  # which rank 0 hears, and else would know from the log alone
         told = error if isinstance(error, StartError) else StartError(f"{type(error).__name__}: {error}")
-        output.write(msgspec.json.encode(told.to_dict()) + b"\n")
-        output.flush()
+        say(msgspec.json.encode(told.to_dict()) + b"\n")
         raise
     return 0
 
@@ -87,24 +70,8 @@ def serve(part: ModelPart, reader: Reader) -> None:
     """Does what comes, until nothing more can come."""
     while (message := reader.receive()) is not None:
         match message:
-            case Allocate(num_blocks, num_slots, blocks_per_slot):
-                part.allocate(num_blocks, num_slots, blocks_per_slot)
-            case AllocatePlaces(num_places):
-                part.allocate_places(num_places)
-            case SaveBlocks(blocks, places) if part.host is not None:
-                part.host.save(blocks, places)
-            case LoadBlocks(places, blocks) if part.host is not None:
-                part.host.load(places, blocks)
-            case Measure(utilization, limits):
-                part.memory_for_cache(utilization, limits)
-            case Capture(max_num_batched_tokens):
-                part.capture(max_num_batched_tokens)
-            case ReadAdapter(key, folder):
-                part.host_adapters.read(key, Path(folder))
-            case PlaceAdapter(key, slot):
-                part.host_adapters.place(key, slot)
-            case ForgetAdapter(key):
-                part.host_adapters.forget(key)
+            case Call():
+                message.on(part)
             case Step(plan):
                 computed = part.compute(plan)
                 part.settle(computed, torch.empty(int(plan.samples.sum()), dtype=torch.int64, device=part.device))

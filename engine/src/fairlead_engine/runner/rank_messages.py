@@ -5,7 +5,8 @@ A message is MessagePack with its length before it.
 
 import socket
 import struct
-from typing import IO, TYPE_CHECKING
+from operator import attrgetter
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -13,7 +14,6 @@ import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.step_plan import StepPlan
 
 if TYPE_CHECKING:
@@ -63,45 +63,22 @@ class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """As rank 0 writes its log."""
 
 
-class Allocate(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Make room for the cache."""
-
-    num_blocks: int
-    num_slots: int
-    blocks_per_slot: int
-
-
-class AllocatePlaces(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Make room for copies of blocks in the host's memory."""
-
-    num_places: int
+PartMethod = Literal[
+    "allocate", "allocate_places", "host.save", "host.load", "memory_for_cache", "capture",
+    "host_adapters.read", "host_adapters.place", "host_adapters.forget",
+]  # fmt: skip
+"""What every rank calls of its `ModelPart`, as rank 0 does of its own."""
 
 
-class SaveBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Copy blocks to places in the host's memory."""
+class Call(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Call a method of your part of the model."""
 
-    blocks: list[int]
-    places: list[int]
+    method: PartMethod
+    arguments: tuple[Any, ...]
 
-
-class LoadBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Copy places in the host's memory to blocks."""
-
-    places: list[int]
-    blocks: list[int]
-
-
-class Measure(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Say how much memory is left for a cache."""
-
-    utilization: float
-    limits: StepLimits
-
-
-class Capture(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Capture the steps that are repeated."""
-
-    max_num_batched_tokens: int
+    def on(self, part: object) -> Any:
+        """Calls it, of this part."""
+        return attrgetter(self.method)(part)(*self.arguments)
 
 
 class Step(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -110,39 +87,7 @@ class Step(msgspec.Struct, frozen=True, tag=True, array_like=True):
     plan: StepPlan
 
 
-class ReadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Begin to read an adapter."""
-
-    key: int
-    folder: str
-
-
-class PlaceAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Place one that was read."""
-
-    key: int
-    slot: int
-
-
-class ForgetAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Take it out of the host's memory."""
-
-    key: int
-
-
-Message = (
-    Join
-    | Allocate
-    | AllocatePlaces
-    | SaveBlocks
-    | LoadBlocks
-    | Measure
-    | Capture
-    | ReadAdapter
-    | PlaceAdapter
-    | ForgetAdapter
-    | Step
-)
+Message = Join | Call | Step
 
 
 class Writer:

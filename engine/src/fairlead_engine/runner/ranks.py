@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -18,30 +19,20 @@ from fairlead_engine.errors import StartError, start_error
 from fairlead_engine.machine.child_process import described_end
 from fairlead_engine.model.loading import is_foreign, read_config
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.foreign_trial import check_settings
 from fairlead_engine.runner.model_part import check_divisible
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.rank_messages import (
     HERE,
     READY,
-    Allocate,
-    AllocatePlaces,
-    Capture,
-    ForgetAdapter,
+    Call,
     Join,
-    LoadBlocks,
-    Measure,
     Message,
-    PlaceAdapter,
-    ReadAdapter,
-    SaveBlocks,
-    Step,
+    PartMethod,
     Writer,
     join_group,
     open_store,
 )
-from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_protocol.logs import configured_logging
 
 logger = logging.getLogger(__name__)
@@ -100,53 +91,26 @@ class Ranks:
         for rank, process in enumerate(self._processes, start=1):
             threading.Thread(target=self._watch, args=(rank, process), name=f"rank-{rank}", daemon=True).start()
 
-    def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
-        """Has them make room for the cache, as rank 0 does."""
-        self._send(Allocate(num_blocks, num_slots, blocks_per_slot))
-
-    def allocate_places(self, num_places: int) -> None:
-        """Has them make room in the host's memory for copies of so many blocks."""
-        self._send(AllocatePlaces(num_places))
-
-    def save_blocks(self, blocks: list[int], places: list[int]) -> None:
-        """Has them copy blocks to places in the host's memory."""
-        self._send(SaveBlocks(blocks, places))
-
-    def load_blocks(self, places: list[int], blocks: list[int]) -> None:
-        """Has them copy these back, before the next step."""
-        self._send(LoadBlocks(places, blocks))
-
-    def measure(self, utilization: float, limits: StepLimits) -> None:
-        """Has them say how much memory they have left for a cache, as rank 0 does: they meet in the least."""
-        self._send(Measure(utilization, limits))
+    def call(self, method: PartMethod, *arguments: Any) -> None:
+        """Has every rank call a method of its part. Raises RankLost."""
+        self._send(Call(method, arguments))
 
     @contextmanager
-    def capture(self, max_num_batched_tokens: int) -> Iterator[None]:
-        """Has them capture their graphs, as rank 0 does within: each runs what it captures, and they meet in its sums.
-        Raises RankLost where one cannot."""
-        self._send(Capture(max_num_batched_tokens))
-        with self._together("the capture of steps"):
+    def together(self, what: str, message: Message) -> Iterator[None]:
+        """Has them do what rank 0 does within; all meet in its sums. Raises RankLost where one cannot.
+
+        A step that rank 0 gives up is the last: the others are somewhere in it, and would take the next step's sums for
+        those that they wait for. `what`: the same in words, for the error.
+        """
+        self._send(message)
+        try:
             yield
-
-    def read_adapter(self, key: int, folder: Path) -> None:
-        """Has them begin to read an adapter, as rank 0 does."""
-        self._send(ReadAdapter(key, str(folder)))
-
-    def place_adapter(self, key: int, slot: int) -> None:
-        """Has them place it."""
-        self._send(PlaceAdapter(key, slot))
-
-    def forget_adapter(self, key: int) -> None:
-        """Has them drop it."""
-        self._send(ForgetAdapter(key))
-
-    @contextmanager
-    def step(self, plan: StepPlan) -> Iterator[None]:
-        """Has them compute a step, which rank 0 computes within. One that it gives up is the last: the others are
-        somewhere in it, and would take the next one's sums for those that they wait for."""
-        self._send(Step(plan))
-        with self._together("a step"):
-            yield
+        except BaseException as error:
+            reason = self._explain(error) if isinstance(error, RuntimeError | StartError) else error
+            self.lost = self.lost or f"{what} was given up while other ranks were at it ({error!r})"
+            if reason is error:
+                raise
+            raise reason from error
 
     def close(self) -> None:
         """Ends them."""
@@ -171,17 +135,6 @@ class Ranks:
                 else:
                     said = StartError(described_end(process.wait())).to_dict()
                 raise start_error(said["reason"], f"rank {rank} could not start: {said['message']}")
-
-    @contextmanager
-    def _together(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            reason = self._explain(error) if isinstance(error, RuntimeError | StartError) else error
-            self.lost = self.lost or f"{what} was given up while other ranks were at it ({error!r})"
-            if reason is error:
-                raise
-            raise reason from error
 
     def _send(self, message: Message) -> None:
         if self.lost is not None:

@@ -35,7 +35,7 @@ from fairlead_engine.types.batch import Batch, TokenMasks
 from fairlead_engine.types.sequences import NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence
 
 _XTC = 0x5854_4300_0000_0000
-"""Makes of who draws tokens who draws whether the likeliest are left out."""
+"""Added to a sequence's key for the draw of whether XTC applies."""
 _NONE = {each.token_id: each for each in (NO_TOKEN, RULED_OUT)}
 Change = Callable[[Tensor, Many[int], Many[ScheduledSequence], Tensor], None]
 """Changes some rows of float32 logits [rows, vocab] in place, each for its item; gets the tokens of all slots, too."""
@@ -45,7 +45,7 @@ _CHANGES: tuple[tuple[Callable[[SamplingParams], object], Change], ...] = (
     (is_penalised, penalise),
     (avoids_repetitions, penalise_repetitions),
 )
-"""Who wants which, in the order in which they are made; after them, and after ends are suppressed, `_LAST_CHANGES`."""
+"""Condition and change, in order; `_LAST_CHANGES` come after ends are suppressed."""
 _LAST_CHANGES: tuple[tuple[Callable[[SamplingParams], object], Change], ...] = (
     (lambda params: params.top_n_sigma > 0.0, rule_out_far),
 )
@@ -54,7 +54,7 @@ _ALL_CHANGES = _CHANGES + _LAST_CHANGES
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities of one token per row, and each row's likeliest ones."""
+    """Log-probabilities of one token per row, and each row's likeliest tokens."""
 
     token_ids: Tensor
     """int64 [rows]."""
@@ -63,12 +63,12 @@ class Logprobs:
     ranks: Tensor
     """int64 [rows]: how many tokens were likelier."""
     likeliest: Tensor
-    """int64 [rows, top], best first,"""
+    """int64 [rows, top], best first."""
     values: Tensor
-    """and theirs, float32 [rows, top]."""
+    """float32 [rows, top]: log-probabilities of `likeliest`."""
 
     def to(self, place: Callable[[Tensor], Tensor]) -> "Logprobs":
-        """All of it, moved."""
+        """All tensors, moved."""
         moved = (self.token_ids, self.chosen, self.ranks, self.likeliest, self.values)
         return Logprobs(*(place(tensor) for tensor in moved))
 
@@ -83,15 +83,15 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a sampler has chosen for each row, before anybody has read it."""
+    """A sampler's choice for each row, still on the device."""
 
     token_ids: Tensor
-    """int64 [rows]; where there is no token, that of `NO_TOKEN` or `RULED_OUT`."""
+    """int64 [rows]; the id of `NO_TOKEN` or `RULED_OUT` where there is no token."""
     logprobs: dict[int, Logprobs]
-    """By row, of those that want them."""
+    """By row, where asked for."""
 
     def to(self, place: Callable[[Tensor], Tensor]) -> "Chosen":
-        """All of it, moved."""
+        """All tensors, moved."""
         logprobs = {row: each.to(place) for row, each in self.logprobs.items()}
         return Chosen(place(self.token_ids), logprobs)
 
@@ -105,9 +105,9 @@ class Chosen:
 
 
 class Sampler:
-    """Samples for many sequences at once; what it chooses for one does not depend on the others.
+    """Samples for many sequences at once; each choice is independent of the others.
 
-    It remembers who draws which numbers, until they are forgotten, and whose logits stay as they are, by slot.
+    Keeps each request's random key until it is forgotten, and which slots have unchanged logits.
     """
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], seed: int = 0) -> None:
@@ -116,16 +116,16 @@ class Sampler:
         self._seed = seed
         self._keys: dict[str, int] = {}
         self._unchanged: set[int] = set()
-        """Slots whose sequences want no bias, no change and no minimum length;"""
+        """Slots without bias, changes and minimum length."""
         self._plain: set[int] = set()
-        """those of them that are greedy, want nothing but the token, and may get any."""
+        """Slots of `_unchanged` that are greedy, and want nothing but an unconstrained token."""
 
     def sample(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Chosen:
-        """One token per row of logits [rows, vocab], which are those of the batch's `choices`; each predicts the token
-        at its item's end.
+        """One token per row of logits [rows, vocab], in the order of the batch's `choices`; each predicts the token at
+        its item's end.
 
-        `slot_tokens` int32 [slots, columns] holds the sequences' tokens up to there. A row that is not finite where it
-        is largest gets no token, and `RULED_OUT` where that is the request's doing; no other row notices.
+        `slot_tokens` int32 [slots, columns] holds the sequences' tokens up to there. A row whose largest logit is not
+        finite gets no token, and `RULED_OUT` where the request is the cause; other rows are not affected.
         """
         self._note(batch)
         masks = batch.masks() if batch.masks is not None else None
@@ -145,20 +145,19 @@ class Sampler:
         return Chosen(token_ids, logprobs)
 
     def changed(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Tensor:
-        """Logits as `sample` gets them as they are before a token is chosen from them; what a grammar rules out is
-        still there."""
+        """Logits as `sample` changes them before a token is chosen, without grammars."""
         self._note(batch)
         if self._unchanged.issuperset(item.sequence.slot for item in batch.chunks):
             return logits
         return self._adjust(logits.float(), batch.choices, slot_tokens)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """Drops what is kept of these requests."""
+        """Drops the keys of these requests."""
         for request_id in request_ids:
             self._keys.pop(request_id, None)
 
     def _note(self, batch: Batch) -> None:
-        """What those want who compute a prompt, which everyone does before it decodes in the same slot."""
+        """Notes the slots of a prompt's wishes; every sequence has a prompt before it decodes in the same slot."""
         for item in batch.chunks:
             slot, params = item.sequence.slot, item.sequence.sampling
             self._unchanged.discard(slot)
@@ -169,7 +168,7 @@ class Sampler:
                     self._plain.add(slot)
 
     def _adjust(self, logits: Tensor, items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:
-        """Bias, what sequences want changed, and suppressed ends, on a copy as soon as any sequence needs them."""
+        """Applies bias, changes and suppressed ends, on a copy as soon as any sequence needs them."""
         biases: list[tuple[int, int, float]] = []
         suppressed: list[tuple[int, int, float]] = []
         wanted: dict[Change, list[int]] = {}
@@ -203,7 +202,7 @@ class Sampler:
         return adjusted
 
     def _choose(self, logits: Tensor, items: Many[ScheduledSequence]) -> Tensor:
-        """The likeliest token of greedy sequences, a drawn one of all others, -1 where there is none."""
+        """The likeliest token of greedy sequences, a drawn token of all others, -1 without one."""
         likeliest = _likeliest(logits)
         # Rows without a choice are left out where it costs nothing to know them.
         is_there = (likeliest >= 0).tolist() if is_on_host(logits) else [True] * len(items)
@@ -230,7 +229,7 @@ class Sampler:
         return key
 
     def _suppressed(self, item: ScheduledSequence) -> list[int]:
-        """The tokens that would end a sequence that is still too short to end."""
+        """Tokens that would end a sequence that is still too short."""
         params = item.sequence.sampling
         if item.num_output_tokens >= params.min_tokens:
             return []
@@ -241,7 +240,7 @@ class Sampler:
 
 
 def rank_tokens(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
-    """Of one token per row of logits [rows, vocab]; token_ids is int64 [rows]."""
+    """Log-probabilities of one token (int64 [rows]) per row of logits [rows, vocab]."""
     logprobs = logits.log_softmax(dim=-1)
     chosen = logprobs.gather(1, token_ids.unsqueeze(1))
     values, likeliest = logprobs.topk(min(num_top, logprobs.shape[1]), dim=-1)
@@ -249,7 +248,7 @@ def rank_tokens(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
 
 
 def _add(logits: Tensor, changes: list[tuple[int, int, float]]) -> Tensor:
-    """Adds to single logits in place: (row, token id, what)."""
+    """Adds to single logits in place: (row, token id, value)."""
     if changes:
         rows, token_ids, values = zip(*changes, strict=True)
         places = to_device(np.array([rows, token_ids]), logits.device)
@@ -259,7 +258,7 @@ def _add(logits: Tensor, changes: list[tuple[int, int, float]]) -> Tensor:
 
 
 def _suppress(logits: Tensor, ends: list[tuple[int, int, float]], bound: list[int]) -> Tensor:
-    """Rules out ends in place, but in those of the rows `bound`, who keep to grammars, that have nothing else left."""
+    """Rules out ends in place, except in rows of `bound` (with a grammar) that have nothing else left."""
     if not bound:
         return _add(logits, ends)
     rows = to_device(np.array(bound), logits.device)
@@ -270,7 +269,7 @@ def _suppress(logits: Tensor, ends: list[tuple[int, int, float]], bound: list[in
 
 
 def _masked(logits: Tensor, masks: TokenMasks) -> Tensor:
-    """A copy in which tokens that are not allowed cannot be chosen."""
+    """A copy in which forbidden tokens cannot be chosen."""
     rows = to_device(masks.rows, logits.device)
     bits = to_device(masks.words.view(np.uint8), logits.device).unsqueeze(-1) & _bit_values(logits.device)
     is_ruled_out = (bits == 0).flatten(1)[:, : logits.shape[1]]
@@ -279,12 +278,12 @@ def _masked(logits: Tensor, masks: TokenMasks) -> Tensor:
 
 @cache
 def _bit_values(device: torch.device) -> Tensor:
-    """uint8 [8]: of a byte's bits."""
+    """uint8 [8]: the values of a byte's bits."""
     return 2 ** torch.arange(8, dtype=torch.uint8, device=device)
 
 
 def _with_blame(token_ids: Tensor, logits: Tensor) -> Tensor:
-    """int64 [rows]: the same, with `RULED_OUT` in place of no token where the model's own logits would have had one."""
+    """int64 [rows], with `RULED_OUT` where the model's own logits would have had a token."""
     if is_on_host(token_ids) and bool((token_ids >= 0).all()):
         return token_ids
     is_ruled_out = (token_ids < 0) & logits.amax(-1).isfinite()
@@ -292,8 +291,8 @@ def _with_blame(token_ids: Tensor, logits: Tensor) -> Tensor:
 
 
 def _likeliest(logits: Tensor) -> Tensor:
-    """int64 [rows]: each row's likeliest token, the first of equals; -1 where its logit is not finite, which it is for
-    NaN too. On a CPU numpy's argmax is vectorised (6 to 30 times faster)."""
+    """int64 [rows]: each row's likeliest token, the first of equals; -1 where its logit is not finite (NaN too). On a
+    CPU numpy's argmax is vectorised (6 to 30 times faster)."""
     if is_on_host(logits):
         likeliest = torch.from_numpy(logits.float().numpy().argmax(-1))
     else:

@@ -42,17 +42,15 @@ Replay = Callable[[], None]
 Captured = TypeVar("Captured")
 
 
-class Recorder(Protocol):
+class GraphRecorder(Protocol):
     """What captures work on a device."""
 
     def record(self, run: Callable[[], None]) -> Replay:
         """Runs it, so that everything it needs is compiled; captures it; returns what repeats it. Raises RuntimeError
         for what cannot be captured."""
-        ...
 
     def num_bytes(self) -> int:
         """Memory of the device that all captured together take."""
-        ...
 
 
 def decode_sizes(most: int) -> list[int]:
@@ -96,7 +94,7 @@ class StepGraphs:
     @torch.inference_mode()
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: GraphRecorder,
         model: Decoder,
         backend: CapturableBackend[DeviceTables, Any],
         caches: list[LayerCache],

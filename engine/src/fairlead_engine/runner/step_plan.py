@@ -73,14 +73,15 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """Where each ends in its sequence."""
     samples: Numbers
     """Behind how many of its last tokens one is chosen: 1 at its end and 1 before each draft, or 0."""
-    score_rows: list[int]
+    score_rows: list[int] = []
     """Rows whose logits score prompts, item by item."""
-    score_sizes: list[int]
+    score_sizes: list[int] = []
     """How many of them are computed at a time."""
-    pool_rows: list[int]
+    pool_rows: list[int] = []
     """Rows that go into vectors, item by item."""
-    new_tokens: NewTokens
-    new_blocks: list[NewBlocks]
+    new_tokens: NewTokens = msgspec.field(default_factory=lambda: NewTokens([], np.empty(0, np.int64), 0))
+    """Token ids that the device does not have yet."""
+    new_blocks: list[NewBlocks] = []
     adapters: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     """The slot of each item's adapter, `NOT_PLACED` for none; empty where no item has one."""
     soft_rows: "list[SoftRows]" = msgspec.field(default_factory=list)
@@ -187,9 +188,20 @@ class SentSlots:
         return found
 
 
-def plan_of(slots: Numbers, num_queries: Numbers, context_lens: Numbers, samples: Numbers) -> StepPlan:
-    """Of a step that needs nothing that is not there, and tells nothing of prompts."""
-    return StepPlan(slots, num_queries, context_lens, samples, [], [], [], NewTokens([], _NONE, 0), [])
+def plan_prompt(token_ids: Numbers, num_blocks: int, *, is_scored: bool = False) -> StepPlan:
+    """Of one prompt int64 [tokens] in slot 0, whole, in the first `num_blocks` blocks; `is_scored`: its logits are
+    wanted."""
+    size = len(token_ids)
+    return StepPlan(
+        slots=np.array([0]),
+        num_queries=np.array([size]),
+        context_lens=np.array([size]),
+        samples=np.array([0]),
+        score_rows=list(range(size)) if is_scored else [],
+        score_sizes=[size] if is_scored else [],
+        new_tokens=NewTokens([(0, 0, size)], token_ids, size),
+        new_blocks=[NewBlocks(0, 0, list(range(num_blocks)))],
+    )
 
 
 def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
@@ -244,9 +256,6 @@ def _plan_decodes(batch: Batch, sent: SentSlots) -> StepPlan:
         num_queries=ones,
         context_lens=ends,
         samples=ones,
-        score_rows=[],
-        score_sizes=[],
-        pool_rows=[],
         new_tokens=NewTokens([], _NONE, int(ends.max()) + 1),
         new_blocks=sent.new_blocks(batch),
         adapters=sent.adapters(batch, slots),

@@ -1,9 +1,8 @@
-"""Trees of guesses in a step: which rows they are, what these see, and which of them stand once tokens are chosen.
+"""Draft trees in a step: their rows, what these see, and which drafts are accepted once tokens are chosen.
 
-A tree's rows are those of its sequence in the step: the last known token, its root, and a guess in each row behind it.
-They lie in the cache in that order, and once a way through the tree stands, what was computed along it is brought to
-where it would lie if nothing else had been guessed: from there on a tree is a chain of drafts, of which all stand that
-are real. That takes no look from the host, so the next operations can be launched behind it.
+A tree's rows are the last known token (the root) and one row for each draft. They lie in the cache in that order. Once
+a path is accepted, its keys and values are moved to where a chain would have them: from there on a tree is a chain of
+drafts, all accepted up to its end. The host looks at nothing meanwhile, so later operations can be launched.
 """
 
 from collections.abc import Sequence as Many
@@ -20,34 +19,34 @@ from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import ScheduledSequence
 
 _NO_TOKEN = -9
-"""In place of a draft where no guess stands; it is nothing that is ever chosen, nor what stands for no choice."""
+"""In place of a draft that was not accepted; equals no token and no absent choice."""
 
 
 class TreeStep(NamedTuple):
     """What is special about the rows of a step with trees."""
 
     places: Tensor
-    """int64 [tokens]: where each would be in its sequence if it stood, which it is turned by."""
+    """int64 [tokens]: position of each row in its sequence if it were accepted, for rope."""
     seen: TreeRows
 
 
 class Standing(NamedTuple):
-    """What stands of the trees of a step, on the device."""
+    """The accepted drafts of a step's trees, on the device."""
 
     order: Tensor
-    """int64 [tokens that are chosen]: for each the one that comes there once trees are chains,"""
+    """int64 [tokens that are chosen]: index of the choice at each place once trees are chains."""
     row_order: Tensor
-    """and the same of all rows, int64 [tokens]."""
+    """int64 [tokens]: the same for all rows."""
     sources: Tensor
-    """int64 [moves]: rows whose keys and values have to go"""
+    """int64 [moves]: rows whose keys and values move."""
     targets: Tensor
-    """where those of these rows are."""
+    """int64 [moves]: rows whose places they move to."""
     drafts: Tensor
-    """int32 [drafts]: the guesses that stand, item by item, each followed by what equals nothing."""
+    """int32 [drafts]: accepted drafts, item by item, padded with `_NO_TOKEN`."""
 
 
 def planned_trees(batch: Batch) -> list[PlannedTree]:
-    """Of items whose guesses were made."""
+    """Trees of the items whose drafts were made."""
     found, row = [], len(batch.decodes)
     for item in batch.chunks:
         if item.parents:
@@ -57,7 +56,7 @@ def planned_trees(batch: Batch) -> list[PlannedTree]:
 
 
 def depths_of(parents: list[int]) -> list[int]:
-    """Of all nodes, the root first."""
+    """Depth of every node, the root first."""
     found = [0]
     for parent in parents:
         found.append(found[parent] + 1)
@@ -65,7 +64,7 @@ def depths_of(parents: list[int]) -> list[int]:
 
 
 def tree_step(plan: StepPlan, device: torch.device) -> TreeStep:
-    """Of a plan with trees, on the device in one copy."""
+    """The trees of a plan, on the device in one copy."""
     row_ends = plan.num_queries.cumsum()
     num_rows = int(row_ends[-1])
     # An even number of columns, so that each line begins where kernels compiled for aligned addresses may read.
@@ -83,10 +82,10 @@ def tree_step(plan: StepPlan, device: torch.device) -> TreeStep:
 
 
 def find_standing(plan: StepPlan, drafts: Tensor, chosen: Tensor) -> Standing:
-    """`drafts` int32 [drafts], all of which are in trees, `chosen` int64 [tokens that are chosen].
+    """`drafts` int32 [drafts], all in trees; `chosen` int64 [tokens that are chosen].
 
-    A guess stands where it is what was chosen at its parent, and that stands. Siblings differ, so those that stand are
-    one way from the root.
+    A draft is accepted if it was chosen at its parent and the parent is accepted. Siblings differ, so accepted drafts
+    are one path from the root.
     """
     trees, device = plan.trees, chosen.device
     first_choice = _first_choices(plan)
@@ -135,26 +134,27 @@ def find_standing(plan: StepPlan, drafts: Tensor, chosen: Tensor) -> Standing:
 
 
 def _first_choices(plan: StepPlan) -> dict[int, int]:
-    """By the first row of an item its first choice."""
+    """First choice by the item's first row."""
     first_rows = plan.num_queries.cumsum() - plan.num_queries
     first_choices = plan.samples.cumsum() - plan.samples
     return dict(zip(first_rows.tolist(), first_choices.tolist(), strict=True))
 
 
 def _reordered(size: int, places: Tensor, values: Tensor, is_node: Tensor) -> Tensor:
-    """The numbers up to `size`, but for `places` of nodes, which get these `values`."""
+    """0 to `size` - 1, with `values` at the `places` of nodes."""
     found = torch.arange(size + 1, device=places.device)
     return found.scatter(0, torch.where(is_node == 1, places, size).flatten(), values.flatten())[:size]
 
 
 def with_ways(items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:
-    """The tokens before each guess of a tree, for those whose logits are changed for what they hold.
+    """The tokens before each draft of a tree, for items whose logits depend on them.
 
-    On the device a slot's row has the guesses in the order of the step. What stands before one of them is its way,
-    which has a row of its own for as long as a step's tokens are chosen.
+    On the device a slot's row has drafts in the order of the step. The tokens before a draft are its path, which gets a
+    row of its own while a step's tokens are chosen.
 
-    Returns `slot_tokens` int32 [slots, columns], and behind them a row for each item whose way needs one, where its
-    `token_row` then points; as many columns as the items have tokens, where that is a copy."""
+    Returns `slot_tokens` int32 [slots, columns] with a row for each item whose path needs one, to which its `token_row`
+    then points; a copy has only as many columns as the items have tokens.
+    """
     bent = [item for item in items if item.way and item.way[-1] != len(item.way)]
     if not bent:
         return slot_tokens

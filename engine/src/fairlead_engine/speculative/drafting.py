@@ -19,20 +19,19 @@ from fairlead_engine.types.sequences import UNKNOWN, SampledToken, ScheduledSequ
 from fairlead_protocol.models.choices import SpeculativeMethod
 
 _FADING = 0.98
-"""Of what earlier steps say about how many tokens a step brings."""
+"""Fading of earlier steps in the tokens that a step brings."""
 
 
 _FIRST_PAUSE = 2
 _LONGEST_PAUSE = 64
-"""Steps without drafts, once not even one stood."""
+"""Steps without drafts after a draft of which nothing was accepted."""
 
 
 class DraftLength:
-    """How many drafts of one sequence are worth making, learnt from how many stood.
+    """How many drafts are worth making for one sequence, learnt from how many were accepted.
 
-    It grows while all drafts stand, shrinks to what stands, and falls to nothing where none does.
-
-    Then it rests, twice as long each time it was tried in vain: what is computed for nothing becomes a row in 64 steps.
+    The length grows while all drafts are accepted, shrinks to the accepted number, and becomes 0 where none is. Then it
+    rests, twice as long after each vain try, so that wasted work falls to one row in 64 steps.
     """
 
     __slots__ = ("_length", "_most", "_pause", "_rest")
@@ -43,14 +42,14 @@ class DraftLength:
         self._pause = _FIRST_PAUSE
 
     def next(self) -> int:
-        """Drafts for the next step, at most; asked once a step."""
+        """Most drafts for the next step; asked once a step."""
         if self._rest:
             self._rest -= 1
             return 0
         return self._length
 
     def observe(self, num_drafts: int, num_accepted: int) -> None:
-        """What became of a step's drafts, of which there was at least one."""
+        """Takes in the result of a step with at least one draft."""
         if num_accepted:
             self._pause = _FIRST_PAUSE
             wanted = max(self._length, 2 * num_drafts) if num_accepted == num_drafts else num_accepted + 1
@@ -62,21 +61,21 @@ class DraftLength:
 
 
 class Drafts(NamedTuple):
-    """What a sequence goes on by."""
+    """A sequence's drafts for one step."""
 
     token_ids: list[int]
-    """None where there are none, or `UNKNOWN`."""
+    """Empty without drafts; `UNKNOWN` where the runner makes them."""
     depth: int = 0
-    """Places that they are guesses for, of a tree; 0 = each is for a place."""
+    """Positions that a tree of drafts covers; 0 = a chain, one draft for each position."""
 
 
 _NO_DRAFTS = Drafts([])
 
 
 def verified(drafts: list[int], chosen: list[SampledToken]) -> list[SampledToken]:
-    """The drafts that stand and the token behind them, at least one, of what was chosen behind the last known token
-    and behind each draft (one more than drafts). Where no token could be chosen, what stands before it is all; that is
-    what stands in its place alone where nothing does."""
+    """The accepted drafts and the token behind them, at least one token, of the tokens chosen behind the last known
+    token and behind each draft (one more than drafts). Ends before a place without a token, unless that is the
+    first."""
     found = [chosen[0]]
     for draft, behind in zip(drafts, chosen[1:], strict=True):
         if found[-1].token_id != draft or not behind.is_there:
@@ -86,49 +85,46 @@ def verified(drafts: list[int], chosen: list[SampledToken]) -> list[SampledToken
 
 
 class Proposer(Protocol):
-    """Guesses what comes next."""
+    """Proposes the tokens that may come next."""
 
     def propose(self, sequence: Sequence, most: int) -> list[int]:
-        """Up to `most` tokens, at least 1, that may follow the sequence's known ones; none where it has no idea."""
-        ...
+        """Up to `most` (at least 1) tokens that may follow the sequence's known ones; empty without an idea."""
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
-        """They have ended; others are ignored."""
-        ...
+        """Drops ended sequences; unknown ones are ignored."""
 
 
 class RunnerProposer:
-    """Leaves the guessing to the runner, which has a model for it."""
+    """Leaves drafting to the runner, which has a model for it."""
 
     def propose(self, sequence: Sequence, most: int) -> list[int]:
-        """As many as may be, all `UNKNOWN`; none where it would read a soft prompt that it does not have."""
+        """`most` times `UNKNOWN`; nothing for a soft prompt, which the draft model does not have."""
         return [] if sequence.num_virtual_tokens else [UNKNOWN] * most
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
-        """Nothing is kept."""
+        """Keeps nothing."""
 
 
 class Drafting:
-    """One engine's drafts. A sequence that may reason for so long and no longer has none: what is forced on it follows
-    its tokens one by one."""
+    """One engine's drafts. Sequences with a thinking budget have none, as forced tokens must follow one by one."""
 
     def __init__(self, proposer: Proposer, most: int, tree: TreeShape | None = None) -> None:
-        """`most`: places of one sequence that are guessed in one step; how many guesses that are says `tree`, or there
-        is one for each."""
+        """`most`: positions of one sequence drafted in one step; `tree` says how many drafts that is, None = one
+        each."""
         self.proposer = proposer
         self._tree = tree
         self._most = most
         self._lengths: dict[Sequence, DraftLength] = {}
         self.num_drafts = 0
-        """Times that a sequence had drafts,"""
+        """Times that a sequence had drafts."""
         self.num_draft_tokens = 0
-        """how many those were together,"""
+        """Draft tokens of all those."""
         self.num_accepted_per_position = [0] * most
-        """and how many stood, for the first place of each, for the second …"""
+        """Accepted drafts by position in the draft."""
         self._num_decodes = self._num_rows = self._num_tokens = 0.0
 
     def propose(self, sequence: Sequence, most: int) -> Drafts:
-        """Drafts for the next step, at most so many."""
+        """Drafts for the next step, at most `most`."""
         if sequence.sampling.thinking is not None:
             return _NO_DRAFTS
         length = self._lengths.get(sequence)
@@ -141,7 +137,7 @@ class Drafting:
         return Drafts(self.proposer.propose(sequence, wanted), 0 if self._tree is None else depth)
 
     def observe(self, num_decodes: int, drafted: list[ScheduledSequence]) -> None:
-        """A step was committed, in which so many went on by a token, and these by what was chosen for them."""
+        """A step was committed with `num_decodes` plain decodes and these drafted shares."""
         self._num_decodes = _FADING * self._num_decodes + num_decodes + len(drafted)
         self._num_rows = _FADING * self._num_rows + num_decodes + sum(item.num_tokens for item in drafted)
         self._num_tokens = _FADING * self._num_tokens + num_decodes + sum(len(item.chosen) for item in drafted)
@@ -155,14 +151,14 @@ class Drafting:
                 length.observe(item.depth or len(item.drafts), num_accepted)
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
-        """They have ended."""
+        """Drops ended sequences."""
         for sequence in sequences:
             self._lengths.pop(sequence, None)
         self.proposer.forget(sequences)
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What of `EngineLoad` tells of drafts."""
+        """The drafts' fields of `EngineLoad`."""
         return {
             "num_drafts": self.num_drafts,
             "num_draft_tokens": self.num_draft_tokens,
@@ -171,12 +167,12 @@ class Drafting:
 
     @property
     def rows_per_decode(self) -> float:
-        """Tokens that a step computes of each sequence past its prompt, lately."""
+        """Recent mean of rows computed per sequence past its prompt."""
         return self._num_rows / self._num_decodes if self._num_decodes else 1.0
 
     @property
     def tokens_per_decode(self) -> float:
-        """Tokens that a step brings each of them."""
+        """Recent mean of tokens that a step brings to such a sequence."""
         return self._num_tokens / self._num_decodes if self._num_decodes else 1.0
 
 
@@ -186,17 +182,17 @@ def _left_to_the_runner(shortest: int, longest: int) -> Proposer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What config, core and runner know of one way of guessing."""
+    """A method of drafting, for config, core and runner."""
 
     settings: tuple[str, ...]
-    """Fields of `EngineConfig` that may be set with this method, beside `num_speculative_tokens`."""
+    """Fields of `EngineConfig` allowed with this method, beside `num_speculative_tokens`."""
     proposer: Callable[[int, int], Proposer] = _left_to_the_runner
     """Makes the core's proposer from `EngineConfig.lookup_lengths`."""
     drafter: str | None = None
-    """MODULE:CLASS, in `fairlead_engine.runner`, of the `Drafter` that reads `speculative_model`. A name, because that
+    """MODULE:CLASS in `fairlead_engine.runner` of the `Drafter` that reads `speculative_model`; a string, because that
     module imports torch, which the core does not. None = the proposer knows the tokens itself."""
     is_model: bool = False
-    """Whether `speculative_model` is a whole model (demo:// too), which must have the tokenizer of `model`."""
+    """Whether `speculative_model` is a whole model (demo:// too), with the tokenizer of `model`."""
     why_no_paths: str | None = None
     """Why `speculative_tree` cannot be a list of paths; None = it can."""
 

@@ -1,9 +1,9 @@
-"""How a tree of guesses may look: several tokens for each place, of which a step verifies all and one way stands.
+"""Shapes of draft trees: several tokens for each position, of which a step verifies all and accepts one path.
 
-A *static* tree says which guesses there are: paths such as `[[0], [0, 0], [1]]`, as Medusa's `medusa_choices` has them
-(Cai et al., 2024): the likeliest token, the likeliest behind that, and the second likeliest. A *dynamic* one says how
-many, `WIDTHxNODES`: at each place the likeliest so many guesses are followed by their likeliest so many, and of all
-those that are likeliest as a whole are verified (Li et al., EAGLE-2, 2024).
+A *static* tree lists its drafts as paths such as `[[0], [0, 0], [1]]`, as Medusa's `medusa_choices` has them (Cai et
+al., 2024): the likeliest token, the likeliest behind that, and the second likeliest. A *dynamic* tree is `WIDTHxNODES`:
+at each position the WIDTH likeliest drafts are followed by their WIDTH likeliest, and the NODES likeliest of all are
+verified (Li et al., EAGLE-2, 2024).
 """
 
 import json
@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 MOST_GUESSES = 63
-"""Of one tree: with its root, which is the last known token, as many as attention has bits for."""
+"""Drafts of one tree: with the root, the last known token, as many as attention has bits for."""
 MOST_WIDTH = 16
 _DYNAMIC = re.compile(r"([0-9]{1,3})x([0-9]{1,3})")
 _HINT = "a list of paths such as [[0],[0,0],[1]], or WIDTHxNODES such as 4x24"
@@ -25,41 +25,41 @@ class TreeError(ValueError):
 
 @dataclass(frozen=True)
 class StaticTree:
-    """Paths, each the choice at every place on the way to a guess; parents come before their children."""
+    """Paths, each the choice at every position up to a draft; parents come before their children."""
 
     paths: tuple[tuple[int, ...], ...]
 
     @cached_property
     def depth(self) -> int:
-        """Places that are guessed, of the longest path."""
+        """Length of the longest path."""
         return max(map(len, self.paths))
 
     @cached_property
     def width(self) -> int:
-        """Guesses for one place behind one token, of which the tree names some."""
+        """Drafts behind one token that paths choose from."""
         return 1 + max(path[-1] for path in self.paths)
 
     def num_nodes(self, depth: int) -> int:
-        """Guesses up to that place."""
+        """Drafts up to that position."""
         return sum(len(path) <= depth for path in self.paths)
 
     def first(self, depth: int, most: int) -> tuple[tuple[int, ...], ...]:
-        """The first so many paths, none of which is longer than that."""
+        """The first `most` paths no longer than `depth`."""
         return tuple(path for path in self.paths if len(path) <= depth)[:most]
 
 
 @dataclass(frozen=True)
 class DynamicTree:
-    """As many guesses as turn out likeliest."""
+    """The likeliest drafts, as many as `most_nodes`."""
 
     width: int
-    """Guesses behind one token, and guesses of one place that are followed further."""
+    """Drafts behind one token, and drafts of one position that are followed further."""
     most_nodes: int
     depth: int
-    """Places that are guessed."""
+    """Positions that are drafted."""
 
     def num_nodes(self, depth: int) -> int:
-        """Guesses of a tree that goes so far: its share, at least a level, and no more than there are."""
+        """Drafts of a tree of that depth: its share of `most_nodes`, at least one level, and no more than exist."""
         share = max(self.width, -(-self.most_nodes * depth // self.depth))
         return min(self.most_nodes, share, self.width + self.width**2 * (depth - 1))
 
@@ -68,8 +68,8 @@ TreeShape = StaticTree | DynamicTree
 
 
 def parse_tree(text: str, depth: int | None, default_depth: int) -> TreeShape:
-    """The tree of a setting, with guesses for `depth` places at most; None = as far as paths go, or `default_depth`
-    places. Raises TreeError."""
+    """The tree of a setting, with at most `depth` positions; None = as far as paths go, or `default_depth`. Raises
+    TreeError."""
     if (found := _DYNAMIC.fullmatch(text)) is not None:
         return _dynamic(int(found[1]), int(found[2]), depth or default_depth)
     try:
@@ -95,7 +95,7 @@ def _dynamic(width: int, most_nodes: int, depth: int) -> DynamicTree:
 
 
 def _paths(read: Any) -> tuple[tuple[int, ...], ...]:
-    """Those of a list, each behind its parent: sorted stably where they are not."""
+    """The paths of a list, each behind its parent: sorted stably where they are not."""
     if not isinstance(read, list) or not read or not all(_is_path(path) for path in read):
         raise TreeError(f"is neither {_HINT}")
     paths = [tuple(path) for path in read]

@@ -1,8 +1,8 @@
-"""What goes into an engine and what comes out: requests with their parameters, outputs, loads.
+"""An engine's inputs and outputs: requests with their parameters, outputs, loads.
 
-Everyone imports this package and it imports nearly nobody: no tensors, no HTTP, no I/O. `sampling_params.py` has what a
-request may ask of its answer, declared as `parameters.py` says; `sequences.py`, `batch.py` and `adapters.py` have what
-the core and the runner share.
+Imported everywhere, and imports nearly nothing: no tensors, no HTTP, no I/O. `sampling_params.py` has what a request
+may ask of its answer, declared as `parameters.py` says; `sequences.py`, `batch.py` and `adapters.py` are shared by core
+and runner.
 """
 
 from collections.abc import Sequence
@@ -68,43 +68,43 @@ class FinishReason(StrEnum):
     REJECTED = "rejected"
     """The queue was full: nothing was computed, and another replica may be asked."""
     ERROR = "error"
-    """The engine could not go on with it; the output carries a message."""
+    """The engine could not go on with the request; the output carries a message."""
     TOOL_CALLS = "tool_calls"
-    """As `STOP`, of an answer that calls tools: the core does not know them."""
+    """As `STOP`, set by the server for an answer that calls tools."""
     INVALID = "invalid"
-    """It asks for what cannot be done, which turned out late; the output carries a message."""
+    """The request asks for the impossible, which showed late; the output carries a message."""
 
 
 class Injectable(msgspec.Struct, frozen=True, array_like=True):
-    """Of an answer that tokens may be put into while it is generated: where they may not."""
+    """Where tokens may not be put into an answer that allows injections."""
 
     blocks: list[tuple[int, int]]
-    """Pairs of tokens that stand before and behind what must stay whole."""
+    """Pairs of tokens that open and close a block that must stay whole."""
     begins_inside: bool = False
-    """Whether a turn of the model begins in such a block, which the prompt's last tokens open."""
+    """Whether a turn of the model begins inside such a block, opened by the prompt's last tokens."""
 
 
 class Injected(msgspec.Struct, frozen=True, array_like=True):
     """Tokens that were put into an answer."""
 
     mark: str
-    """Its name, as whoever sent it has it."""
+    """The sender's name for the injection."""
     num_tokens: int
 
 
 class PromptImage(msgspec.Struct, frozen=True):
-    """An image whose place in a prompt its tokens hold, a token for each patch of it."""
+    """An image in a prompt, which has one token for each patch of the image."""
 
     start: int
     """Position of its first token in the prompt."""
     rows: int
-    """Its height and"""
+    """Height in patches."""
     columns: int
-    """its width, in patches."""
+    """Width in patches."""
     digest: bytes
-    """Of size and pixels: what tells it from all others in the names of blocks."""
+    """Of size and pixels; identifies the image in block hashes."""
     pixels: bytes
-    """Of the image as large as its patches: rows of red, green and blue, a byte each."""
+    """The image at the size of its patches: rows of red, green and blue, a byte each."""
 
     @property
     def num_tokens(self) -> int:
@@ -117,13 +117,13 @@ class PromptImage(msgspec.Struct, frozen=True):
 
     @property
     def span(self) -> ImageSpan:
-        """As block hashes take it."""
+        """The image's tokens, for block hashes."""
         return ImageSpan(self.start, self.end, self.digest)
 
 
 def fit_prompt(images: Sequence[PromptImage], settings: ImageSettings | None, num_tokens: int) -> bool:
-    """Whether a prompt of so many tokens may have these images, of a model with these settings: in order, none over
-    another, and each with the pixels that its patches have."""
+    """Whether a model with these settings takes these images in a prompt of `num_tokens`: in order, without overlap,
+    and each with the pixels of its patches."""
     if settings is None:
         return False
     ends = [0, *(image.end for image in images)]
@@ -147,29 +147,29 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     """Requests share cached prefixes only with requests of the same salt."""
     adapter: str | None = None
-    """One of `EngineLoad.adapters`; None = the model as it is. Prefixes are shared only under the same one."""
+    """One of `EngineLoad.adapters`; None = the plain model. Prefixes are shared only under the same adapter."""
     hold: str | None = None
-    """Its prompt stands behind what is held by this id (`EngineClient.hold`), whose images and adapter it has, whatever
-    has the adapter's name now."""
+    """The prompt stands behind the held prompt of this id (`EngineClient.hold`), and uses its images and the adapter it
+    had."""
     priority: int = 0
     pooling: Pooling | None = None
-    """What vector is made of the prompt's hidden states; None = text is generated."""
+    """How a vector is made of the prompt's hidden states; None = text is generated."""
     reading: Reading = Reading.UNIT
-    """With `pooling`: what is made of the vector."""
+    """With `pooling`: what is computed from the vector."""
     second_start: int | None = None
-    """Where the second of two texts begins, of a model that tells them apart; None = the prompt is one."""
+    """Start of the second of two texts, for models that distinguish them; None = one text."""
     images: tuple[PromptImage, ...] = ()
-    """What its image tokens stand for, in order, of a model that sees."""
+    """Images of the prompt's image tokens, in order."""
     part_of: str | None = None
-    """The API request that it is one of several prompts or answers of; None = it stands alone."""
+    """The API request of several prompts or answers that this is a part of; None = it is alone."""
     max_queue_seconds: float | None = None
-    """Refuse it when it would wait longer than this by prediction; None = when too many prompt tokens wait."""
+    """Refuse the request when its predicted wait is longer; None = when too many prompt tokens wait."""
     injectable: Injectable | None = None
     """Where tokens may be put into its answer; None = nowhere."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What several requests begin with (`EngineRequest.hold`)."""
+    """The common beginning of several requests (`EngineRequest.hold`)."""
 
     prompt_token_ids: list[int]
     images: tuple[PromptImage, ...] = ()
@@ -194,54 +194,52 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     new_token_ids: list[int]
     finish_reason: FinishReason | None = None
     num_cached_tokens: int = 0
-    """Prompt tokens that came from the prefix cache when it was first scheduled."""
+    """Prompt tokens from the prefix cache at the first admission."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry per new token, when asked for."""
     prompt_logprobs: list[TokenLogprobs] | None = None
-    """The next tokens of the prompt, from the second one on, when asked for; all come before the first new token or
-    with it."""
+    """The prompt's next tokens, from its second token on, when asked for; all come with the first new token or
+    before."""
     embedding: bytes | None = None
-    """The prompt's vector, or what is made of it, as little-endian float32, with its end, when asked for."""
+    """The prompt's vector, or the result of `reading`, as little-endian float32, with the last output."""
     stop_token_id: int | None = None
-    """The token that ended it, when one did; it is the last of `new_token_ids`."""
+    """The token that ended the sequence, if one did; the last of `new_token_ids`."""
     first_scheduled_time: float | None = None
-    """Wall-clock seconds when the first step with this sequence began; on its first output only."""
+    """Wall-clock seconds at which the sequence's first step began; on its first output only."""
     message: str | None = None
     """For `FinishReason.ERROR`, `INVALID` and `REJECTED`: what happened, fit to show the client."""
     field: str | None = None
-    """For `INVALID`: the request's field whose fault that is."""
+    """For `INVALID`: the request's field at fault."""
     injected: Injected | None = None
-    """What was put in behind all tokens that were told; such an output tells nothing else."""
+    """An injection behind all tokens sent so far; such an output has nothing else."""
 
 
 class EngineLoad(LoadFigures, kw_only=True, frozen=True, omit_defaults=True):
-    """How loaded the core is now, and its counters since start; sent with every step's outputs, without what is not
-    used."""
+    """The core's load now, and its counters since start; sent with every step's outputs, without unused fields."""
 
     held_back: int = 0
-    """Requests that wait beside `waiting` for others of the same client request, which hold all the slots that one may:
-    they stand in nobody's way."""
+    """Requests that wait, beside `waiting`, because their client request holds all the slots that it may."""
     num_steps: int = 0
     num_preemptions: int = 0
     num_masks: int = 0
-    """Tokens that were chosen under a grammar,"""
+    """Tokens chosen under a grammar."""
     mask_seconds: float = 0.0
-    """and how long it took to find which ones those might be."""
+    """Time spent on finding the tokens that grammars allow."""
     num_drafts: int = 0
-    """Times that a sequence had drafts in a step,"""
+    """Times that a sequence had drafts in a step."""
     num_draft_tokens: int = 0
-    """how many tokens those were,"""
+    """Draft tokens of all those."""
     num_accepted_per_position: tuple[int, ...] = ()
-    """and how many stood, of the first ones, of the second ones …; empty where there never are any."""
+    """Accepted drafts by position in the draft; empty without drafts."""
     virtual_tokens: dict[str, int] = msgspec.field(default_factory=dict)
-    """Of those of `adapters` that are soft prompts: by name, how much of the context each takes."""
+    """By name, context tokens that each soft prompt among `adapters` takes."""
     num_adapters_on_device: int = 0
     num_adapters_placed: int = 0
-    """Times an adapter was brought to the device,"""
+    """Copies of an adapter to the device."""
     num_adapters_read: int = 0
-    """and one was read from its folder,"""
+    """Readings of an adapter's folder."""
     adapter_read_seconds: float = 0.0
-    """and how long that took, until it could be placed."""
+    """Time of those readings, until the adapter could be placed."""
     num_blocks_saved: int = 0
     """KV blocks that were copied to the host's memory when the device had no room for them."""
     num_blocks_loaded: int = 0
@@ -260,7 +258,7 @@ class EngineLoad(LoadFigures, kw_only=True, frozen=True, omit_defaults=True):
 
     @property
     def num_sequences(self) -> int:
-        """All that are there."""
+        """Requests that wait or run."""
         return self.running + self.waiting + self.held_back
 
 
@@ -268,7 +266,7 @@ NO_LOAD = EngineLoad(
     waiting=0, running=0, queued_prefill_tokens=0, kv_blocks_free=0, kv_blocks_total=0, kv_tokens=0, token_budget=0,
     max_num_seqs=0,
 )  # fmt: skip
-"""Of a core that has not started."""
+"""Load of a core that has not started."""
 
 
 class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
@@ -278,7 +276,7 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     dtype: str
     device: str
     attention_backend: str
-    """Name of what computes attention (`EngineConfig.attention_backend`, `auto` resolved)."""
+    """`EngineConfig.attention_backend`, with `auto` resolved."""
     kv_cache_dtype: str
     """`EngineConfig.kv_cache_dtype`."""
     vocab_size: int
@@ -295,11 +293,10 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     weight_bytes: int
     kv_cache_bytes: int
     adapters: tuple[str, ...] = ()
-    """Names of the adapters that it began with; `EngineLoad.adapters` has those that requests may ask for now."""
+    """Adapters loaded at the start; `EngineLoad.adapters` has the current ones."""
     task: ModelTask = GENERATES
     """What requests may ask of the model, and how."""
     shares_prefixes: bool = True
-    """Whether what was computed for one prompt spares another that begins alike."""
+    """Whether a prompt reuses what was computed for another prompt with the same beginning."""
     start_seconds: dict[str, float]
-    """How long each phase of the start took: import (from the process's beginning on), load, cache,
-    compile, warm_up."""
+    """Seconds by phase of the start: import (from the process's beginning on), load, cache, compile, warm_up."""

@@ -1,6 +1,6 @@
-"""An adapter as scheduling knows it: a name, a folder, and where it is. No tensors, no I/O.
+"""An adapter as scheduling sees it: a name, a folder, and where it is. No tensors, no I/O.
 
-`core.adapter_places` makes and moves them; sequences have one; the runner reads in which slot of the device it is.
+`core.adapter_places` makes and moves adapters; sequences refer to one; the runner reads its device slot.
 """
 
 from dataclasses import dataclass
@@ -8,49 +8,49 @@ from pathlib import Path
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-"""What is read of a folder."""
+"""Files read from a folder."""
 NOT_PLACED = -1
-"""In place of a slot."""
+"""The slot of an adapter that is not on the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterFacts:
-    """What reading a folder has told of an adapter."""
+    """What reading a folder has found out."""
 
     num_bytes: int
-    """That it takes in the memory of the host."""
+    """Bytes in the host's memory."""
     num_virtual_tokens: int = 0
-    """Of a soft prompt; others have none."""
+    """Virtual tokens of a soft prompt; 0 for other adapters."""
     digest: bytes = b""
-    """Of its numbers: keys and values that it has computed fit no other's."""
+    """Hash of the weights: cached keys and values depend on them."""
 
 
 @dataclass(slots=True, eq=False)
 class Adapter:
-    """What one loading of a folder has brought. A name that is loaded again is another adapter."""
+    """The result of loading a folder once. A name that is loaded again is another adapter."""
 
     key: int
-    """By which the runner knows it."""
+    """The runner's name for it."""
     name: str
     folder: Path
     num_bytes: int = 0
-    """In the memory of the host."""
+    """Bytes in the host's memory."""
     num_virtual_tokens: int = 0
-    """Of a soft prompt: they stand before the prompts of all that ask for it."""
+    """Virtual tokens of a soft prompt, before the prompts of its requests."""
     digest: bytes = b""
-    """Of its numbers, when it was loaded."""
+    """`AdapterFacts.digest` of the first reading."""
     slot: int = NOT_PLACED
-    """Of the device, where it is placed."""
+    """Slot of the device, or `NOT_PLACED`."""
     is_in_host: bool = False
-    """Whether the memory of the host has it."""
+    """Whether the host's memory has it."""
     is_leaving: bool = False
-    """Nobody may ask for it any more; who has asked is served."""
+    """Unloaded: takes no new requests, but serves accepted ones."""
     num_sequences: int = 0
-    """That wait or run with it."""
+    """Sequences that wait or run with it."""
     num_holds: int = 0
-    """Of those who will ask for it again, whatever has its name then."""
+    """Holds, whose later requests use it whatever has its name then."""
     num_running: int = 0
     begun_at: int = 0
-    """When the first of those that run now began, among all that ever began; of one without, when the last ended."""
+    """Order number of when it came into use, or, if unused, of when its last use ended."""
     read_seconds: float = 0.0
-    """What it took to read its folder."""
+    """Seconds that its reading took."""

@@ -1,4 +1,4 @@
-"""One step's work: the sequences that go on by a token, as arrays, and what is computed of the others, one by one.
+"""One step's work: decodes as arrays, and the shares of all other sequences one by one.
 
 The scheduler makes a `Batch`, the runner computes it, and the scheduler takes its results.
 """
@@ -19,24 +19,24 @@ Numbers = npt.NDArray[np.int64]
 class Decodes:
     """Sequences past their prompts: a step computes one token of each, chooses the next, and reads nothing else.
 
-    Hundreds go on like this for hundreds of steps, so a step costs a few operations on arrays and none for each.
+    Hundreds go on like this for hundreds of steps, so a step costs a few array operations and none per sequence.
     """
 
     sequences: list[Sequence]
     slots: Numbers
-    """The slot of each: where the runner keeps what there is of it."""
+    """Slot of each sequence, its row in the runner's tables."""
     ends: Numbers
-    """Tokens of each up to the one that is computed; the one that is chosen is the next."""
+    """Tokens of each sequence, including the one computed; the chosen token is the next."""
     most: Numbers
     """Tokens with which each sequence ends."""
     grown: list[Sequence]
-    """Those whose block tables have become longer for this step."""
+    """Sequences with longer block tables than in the step before."""
 
     def __len__(self) -> int:
         return len(self.sequences)
 
     def pick(self, rows: list[int]) -> "Decodes":
-        """Only these."""
+        """These rows only."""
         return Decodes(
             [self.sequences[row] for row in rows], self.slots[rows], self.ends[rows], self.most[rows], self.grown
         )
@@ -47,10 +47,10 @@ NO_DECODES = Decodes([], _NONE, _NONE, _NONE, [])
 
 
 class TokenMasks(NamedTuple):
-    """The tokens that some of those who get one may get."""
+    """Allowed tokens of the rows that are constrained."""
 
     rows: Numbers
-    """Which, among those who get one."""
+    """Rows among the chosen tokens."""
     words: npt.NDArray[np.int32]
     """[rows, vocabulary / 32]: bit j of word i is set where token 32 i + j is allowed."""
 
@@ -64,13 +64,13 @@ class Batch:
     """
 
     chunks: list[ScheduledSequence]
-    """Parts of prompts, and of what was computed before a preemption; those of a single token first. Then sequences
-    past their prompts that go on by drafts, then the rest."""
+    """Shares of prompts, and of what was computed before a preemption; those of a single token first. Then sequences
+    past their prompts with drafts, then the rest."""
     decodes: Decodes = NO_DECODES
-    """Before them."""
+    """Rows before `chunks`."""
     masks: Callable[[], TokenMasks] | None = None
-    """Asked for once the forward pass is under way, where not every token is allowed: it may wait for the tokens that
-    the batch before this one chose. By then all drafts are known of who keeps to a grammar."""
+    """Called once the forward pass is under way, where not every token is allowed: it may wait for the tokens that the
+    previous batch chose. By then the drafts of constrained sequences are known."""
 
     def __len__(self) -> int:
         return len(self.decodes) + len(self.chunks)
@@ -81,20 +81,20 @@ class Batch:
 
     @property
     def sampling(self) -> Iterable[tuple[int, Sequence]]:
-        """Whoever gets a token, by row among them."""
+        """Row and sequence of each chosen token."""
         yield from enumerate(self.decodes.sequences)
         chunks = [item.sequence for item in self.chunks for _ in range(item.num_choices)]
         yield from enumerate(chunks, start=len(self.decodes))
 
     @property
     def items(self) -> list[ScheduledSequence]:
-        """Every sequence's share; those of decodes are made for who asks, which is nobody in an ordinary step."""
+        """Every sequence's share; shares of decodes are made here, which no ordinary step needs."""
         decodes = zip(self.decodes.sequences, self.decodes.ends.tolist(), strict=True)
         return [ScheduledSequence(sequence, 1, end) for sequence, end in decodes] + self.chunks
 
     @property
     def choices(self) -> list[ScheduledSequence]:
-        """For each token that the step chooses, in order, a share that ends before it."""
+        """For each chosen token, in order, a share that ends before it."""
         found = []
         for item in self.items:
             if item.parents:
@@ -107,7 +107,7 @@ class Batch:
 
 
 def _choices_of_tree(item: ScheduledSequence) -> list[ScheduledSequence]:
-    """Behind the last known token and behind each guess, which ends where its way does."""
+    """Shares behind the last known token and behind each draft, each ending where its path does."""
     ways: list[list[int]] = [[]]
     for node, parent in enumerate(item.parents, start=1):
         ways.append([*ways[parent], node])

@@ -118,24 +118,19 @@ class AttentionBackend(Protocol[Tables, Metadata]):
 
     def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
         """Memory for blocks 0 to `num_blocks - 1` of every layer; what it holds is undefined until it is stored."""
-        ...
 
     def allocator(self, num_blocks: int) -> BlockAllocator:
         """Which free block a table gets next, as suits this backend; all blocks are empty."""
-        ...
 
     def tables(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> Tables:
         """Room for the block tables of as many sequences, each of at most so many blocks; nothing is in them."""
-        ...
 
     def prepare(self, batch: DeviceBatch, tables: Tables) -> Metadata:
         """What all layers of one step share; called once per step, on the host. Brings the tables up to date."""
-        ...
 
     def store(self, heads: Tensor, turn: HeadTurn, cache: LayerCache, metadata: Metadata) -> Tensor:
         """Takes heads [tokens, all heads, head_dim] of a fused projection: `norm_rope`'s keys and values go into the
         cache, its queries [tokens, heads, head_dim] come back."""
-        ...
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: Metadata, scoring: Scoring) -> Tensor:
         """softmax(query · keys / sqrt(head_dim)) · values, with what `scoring` says; query [tokens, heads, head_dim],
@@ -145,19 +140,16 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         What is attended to is what was stored, of this step's own tokens too: so where that is 8 bits, what a token
         sees does not depend on how a prompt is divided into steps.
         """
-        ...
 
     def move(self, cache: LayerCache, metadata: Metadata, sources: Tensor, targets: Tensor) -> None:
         """Copies what rows of a step have stored, int64 [moves], to where others have, as it is there; what is copied
         is what was there before the call."""
-        ...
 
     def copy_blocks(
         self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor
     ) -> None:
         """Copies whole blocks of a layer's cache, int64 [blocks], to as many of another cache, as they are stored. Both
         were allocated by this backend with this layout, be it on another device."""
-        ...
 
 
 @runtime_checkable
@@ -170,4 +162,3 @@ class CapturableBackend(AttentionBackend[Tables, Metadata], Protocol[Tables, Met
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: Tables) -> Metadata:
         """As `prepare`, for a step of one query of each sequence, from int64 tensors [sequences] alone; the tables are
         up to date already. Contexts may be as long as a table, so whatever is chosen by length is chosen for that."""
-        ...

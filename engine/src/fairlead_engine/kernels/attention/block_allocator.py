@@ -18,7 +18,6 @@ class BlockAllocator(Protocol):
 
     def __len__(self) -> int:
         """How many are free."""
-        ...
 
     def take(self, last: int | None, wanted: int) -> int:
         """Puts a free block to use; there must be one.
@@ -26,27 +25,21 @@ class BlockAllocator(Protocol):
         Hints: block `last` is the one before it in its table, and the sequence is expected to need `wanted` blocks,
         this one included, from here on.
         """
-        ...
 
     def reuse(self, block: int) -> None:
         """Puts this very block, which is free, to use."""
-        ...
 
     def release(self, block: int, *, evictable: bool) -> None:
         """Frees a block in use. Of several that are evictable, the one released first is evicted first."""
-        ...
 
     def empty(self, block: int) -> None:
         """Nobody can ask any more for what this evictable block holds."""
-        ...
 
     def end_run(self, last: int) -> None:
         """The table that ends in block `last` will not grow any more."""
-        ...
 
     def check(self, in_use: set[int], evictable: set[int]) -> None:
         """Raises AssertionError unless the states are these and every other block is empty."""
-        ...
 
 
 class LRUBlocks:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -105,24 +106,42 @@ class BlockTableMetadata:
         return found
 
 
-def allocate_blocks(layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
-    """Keys and values of every layer: [blocks, block_size, kv_heads, head_dim]."""
-    return layout.caches((num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim))
+class StoredRows(Protocol):
+    """A step's metadata of such a backend."""
+
+    @property
+    def slot_mapping(self) -> Tensor:
+        """int64 [tokens]: slot that each row's key and value go to."""
 
 
-class BlockTables:
-    """Keys and values of a layer: [blocks, block_size, kv_heads, head_dim]; any free block is as good as another."""
-
-    pads_contexts = True
+class BlockCache:
+    """The cache of backends that read block tables: a layer's keys and values [blocks, block_size, kv_heads, head_dim].
+    Any free block is as good as another."""
 
     def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
-        return allocate_blocks(layout, num_blocks)
+        return layout.caches((num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim))
 
     def allocator(self, num_blocks: int) -> LRUBlocks:
         return LRUBlocks(num_blocks)
 
     def tables(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> DeviceTables:
         return DeviceTables(layout, num_slots, blocks_per_slot)
+
+    def move(self, cache: LayerCache, metadata: StoredRows, sources: Tensor, targets: Tensor) -> None:
+        for heads in cache.stored:
+            heads.flatten(0, 1).move(0, metadata.slot_mapping[sources], metadata.slot_mapping[targets])
+
+    def copy_blocks(
+        self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor
+    ) -> None:
+        for heads, copies in zip(source.stored, target.stored, strict=True):
+            heads.move(0, sources, targets, copies)
+
+
+class BlockTables(BlockCache):
+    """All sequences at once, padded and masked."""
+
+    pads_contexts = True
 
     def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> BlockTableMetadata:
         tables.update(batch.new_blocks)
@@ -172,26 +191,6 @@ class BlockTables:
     def attend(self, query: Tensor, cache: LayerCache, metadata: BlockTableMetadata, scoring: Scoring) -> Tensor:
         stored = [heads.flatten(0, 1) for heads in cache.stored]
         return cache.value_part(torch.cat([_attend(query, stored, group, scoring) for group in metadata.groups]))
-
-    def move(self, cache: LayerCache, metadata: BlockTableMetadata, sources: Tensor, targets: Tensor) -> None:
-        move_slots(cache, metadata.slot_mapping, sources, targets)
-
-    def copy_blocks(
-        self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor
-    ) -> None:
-        copy_whole_blocks(source, target, sources, targets)
-
-
-def copy_whole_blocks(source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor) -> None:
-    """`AttentionBackend.copy_blocks` between caches of `allocate_blocks`."""
-    for heads, copies in zip(source.stored, target.stored, strict=True):
-        heads.move(0, sources, targets, copies)
-
-
-def move_slots(cache: LayerCache, slot_mapping: Tensor, sources: Tensor, targets: Tensor) -> None:
-    """`AttentionBackend.move` in a cache of `allocate_blocks`."""
-    for heads in cache.stored:
-        heads.flatten(0, 1).move(0, slot_mapping[sources], slot_mapping[targets])
 
 
 def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:

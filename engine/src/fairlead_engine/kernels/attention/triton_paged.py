@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, Numbers
-from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
-from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks, copy_whole_blocks, move_slots
+from fairlead_engine.kernels.attention.block_tables import BlockCache, DeviceTables
 from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.norm_rope_store import HeadTurn
@@ -45,8 +44,8 @@ _MAX_PARTS = 2**24
 """Elements of rows times splits that are kept at a time: 64 MiB."""
 
 
-class TritonPaged:
-    """Keys and values of a layer: [blocks, block_size, kv_heads, head_dim]; any free block is as good as another."""
+class TritonPaged(BlockCache):
+    """All sequences at once, read where their blocks lie."""
 
     pads_contexts = False
 
@@ -56,15 +55,6 @@ class TritonPaged:
             has_cuda = torch.cuda.is_available()
             num_programs = 4 * torch.cuda.get_device_properties().multi_processor_count if has_cuda else 1
         self._num_programs = num_programs
-
-    def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
-        return allocate_blocks(layout, num_blocks)
-
-    def allocator(self, num_blocks: int) -> LRUBlocks:
-        return LRUBlocks(num_blocks)
-
-    def tables(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> DeviceTables:
-        return DeviceTables(layout, num_slots, blocks_per_slot)
 
     def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> PagedStep:
         """All numbers that only attention needs go to the device in one copy."""
@@ -130,14 +120,6 @@ class TritonPaged:
         output = torch.empty((*query.shape[:2], value_dim), dtype=query.dtype, device=query.device)
         paged_attention(query, cache.keys, cache.values, output, metadata, scoring)
         return output
-
-    def move(self, cache: LayerCache, metadata: PagedStep, sources: Tensor, targets: Tensor) -> None:
-        move_slots(cache, metadata.slot_mapping, sources, targets)
-
-    def copy_blocks(
-        self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor
-    ) -> None:
-        copy_whole_blocks(source, target, sources, targets)
 
     def _grid(
         self, layout: CacheLayout, query_starts: Numbers, context_lens: Numbers, before: list[Grid]

@@ -32,11 +32,9 @@ class Attending(Protocol):
     ) -> Tensor:
         """query [1, heads, tokens, head_dim], key and value [1, kv_heads, tokens, head_dim], rotated if at all; layer
         after layer, in an order that is the same in all passes → [1, tokens, heads, value's head_dim]."""
-        ...
 
     def mask(self, mask_function: Any, device: Any) -> Tensor | None:
         """What stands for a mask that is visible where `mask_function(batch, head, query, key)` says."""
-        ...
 
 
 _ATTENDING: ContextVar[Attending] = ContextVar("attending")

@@ -161,18 +161,14 @@ class WeightFormat(Protocol):
     @property
     def name(self) -> str:
         """As the setting `quantization` spells it."""
-        ...
 
     @property
     def row_format(self) -> RowFormat | None:
         """What rows are rounded to before a product: whole, or as many columns together as have one scale of a weight
         of floats; None = they stay as they are."""
-        ...
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
         """Rounds a weight [out_features, in_features] of any floating dtype."""
-        ...
 
     def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
         """The fastest layer for this weight on its device; it takes and gives rows in `dtype`."""
-        ...

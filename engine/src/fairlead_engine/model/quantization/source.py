@@ -19,14 +19,12 @@ class WeightSource(Protocol):
 
         `is_sensitive`: whether small errors of it decide much, as those of a router and of the output projection do.
         """
-        ...
 
     def read(
         self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
     ) -> QuantizedWeight:
         """The weight of a layer that has a format, of its outputs only `rows`. Raises ModelLoadError, naming the tensor
         that does not fit."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
