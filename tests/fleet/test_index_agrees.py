@@ -24,13 +24,13 @@ from fairlead.routing.datastore import Datastore
 from fairlead.routing.kv_index import SeqGap
 from fairlead.routing.replica import Load, Replica
 from fairlead_engine.config import ServerConfig
-from fairlead_engine.core.in_process_client import InProcessClient
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.engine_stream import Followers, KVMirror
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
+from fairlead_engine_testing.in_process_client import InProcessClient
 from fairlead_engine_testing.prompts_here import PromptsHere
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import HEADER_DISPATCH, PATH_KV_EVENTS

@@ -152,7 +152,7 @@ def test_a_core_started_by_hand_says_what_to_run_instead() -> None:
     [
         ("fairlead_engine.core.process_client", ["torch", "numpy"]),
         ("fairlead_engine.core.client", ["torch", "zmq", "numpy"]),
-        ("fairlead_engine.core.in_process_client", ["torch", "zmq"]),
+        ("fairlead_engine_testing.in_process_client", ["torch", "zmq"]),
         ("fairlead_engine.core.engine", ["torch", "zmq", "fastapi", "uvicorn"]),
         ("fairlead_engine_testing", ["torch", "zmq", "fastapi"]),
     ],

@@ -1,8 +1,7 @@
 """An engine as the HTTP server sees it: `EngineClient`, an asyncio interface to a core in another thread or process.
 
-`ChannelClient` is the part that all clients of a real core share: `InProcessClient` runs the core in a thread,
-`ProcessClient` in a child process, `SocketClient` connects to another process's core. `fairlead_engine_testing`'s
-`ScriptedEngine` has no core at all. Nothing here imports torch.
+`ChannelClient` is the part that all clients of a real core share: `ProcessClient` runs the core in a child process,
+`SocketClient` connects to another process's core. Nothing here imports torch.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""An engine client whose core is a thread of this process: for tests, and where a second process is not wanted.
-
-The core's model competes with the event loop for Python's lock, so servers use `ProcessClient`.
-"""
+"""An engine client whose core is a thread of this process."""
 
 import asyncio
 import queue
@@ -15,7 +12,7 @@ from fairlead_engine.core.loop import run_core
 from fairlead_engine.core.messages import Command, Reply, Stop
 
 _STOP_TIMEOUT = 30.0
-"""Seconds that a running step gets to end when the client is closed; a thread cannot be killed."""
+"""Seconds for a running step to end when the client is closed; a thread cannot be killed."""
 
 
 class InProcessClient(ChannelClient):
