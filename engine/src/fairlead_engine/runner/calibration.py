@@ -1,8 +1,5 @@
-"""What the linear layers of a model see while it reads a text, layer by layer: as many moments are in memory as a layer
-has, and each layer reads what those before it make of the text once they are rounded.
-
-`quantizing` drives it.
-"""
+"""Inputs of a model's linear layers while it reads a text, layer by layer: only one layer's moments are in memory, and
+each layer reads what the rounded layers before it compute. Driven by `quantizing`."""
 
 from collections.abc import Sequence
 
@@ -37,24 +34,24 @@ class InputMoments:
         self.num_rows += len(x)
 
     def divide(self, scales: Tensor) -> None:
-        """By float32 [in_features], what the inputs are divided by from here on."""
+        """Divides inputs by float32 [in_features] from here on."""
         self.moments /= scales.outer(scales)
         self._magnitudes /= scales
 
     @property
     def magnitudes(self) -> Tensor:
-        """float32 [in_features]: means."""
+        """float32 [in_features]: mean magnitudes."""
         return self._magnitudes / max(1, self.num_rows)
 
 
 class WatchedLinear:
-    """A linear layer that can be watched, and exchanged."""
+    """A linear layer that can be watched and replaced."""
 
     copies_weight = True
 
     def __init__(self, names: Sequence[str], linear: Linear) -> None:
         self.names = tuple(names)
-        """Of the layers that it computes, as the checkpoint has them."""
+        """Names in the checkpoint of the layers that it computes."""
         self.linear = linear
         self.seen: InputMoments | None = None
         self.is_watched = False
@@ -98,8 +95,7 @@ class LayerwiseReading:
         ]
 
     def watch(self, index: int, watched: Sequence[WatchedLinear]) -> None:
-        """Lets layer `index` read, and those of its linear layers add up what they see. The texts stay where they
-        are."""
+        """Runs layer `index`, while its linear layers sum up their inputs. The texts stay before it."""
         for linear in watched:
             linear.is_watched = True
         for state in self._states:
@@ -108,7 +104,7 @@ class LayerwiseReading:
             linear.is_watched = False
 
     def go_on(self, index: int) -> None:
-        """Lets all texts through layer `index`."""
+        """Moves all texts through layer `index`."""
         self._states = [self._through(index, state) for state in self._states]
 
     def _through(self, index: int, state: tuple[Tensor | None, Tensor]) -> tuple[Tensor, Tensor]:

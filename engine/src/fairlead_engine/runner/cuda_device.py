@@ -14,14 +14,14 @@ from fairlead_engine.runner.step_graphs import GraphRecorder, Replay
 
 
 class Readback:
-    """Tensors of one step that the host will read. They are copied when the device has come to them, which nobody waits
-    for but who calls `wait`: what was launched after them goes on meanwhile."""
+    """Tensors of one step that the host will read. Copies are queued behind their computation and waited for in `wait`
+    only, so that later launches go on meanwhile."""
 
     def __init__(self) -> None:
         self._event: torch.cuda.Event | None = None
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The tensor on the host; it holds nothing before `wait`."""
+        """The tensor on the host; undefined before `wait`."""
         if not tensor.is_cuda:
             return tensor
         on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -31,11 +31,11 @@ class Readback:
         return on_host
 
     def is_over(self) -> bool:
-        """Whether all of them are there."""
+        """Whether all copies are done."""
         return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Until all of them are there."""
+        """Waits for all copies."""
         if self._event is not None:
             self._event.synchronize()
 
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class CUDAGraphs:
-    """Graphs that share one pool of memory and one stream to be captured on; they are repeated on the current one."""
+    """Graphs that share one memory pool and one capture stream; they are replayed on the current stream."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -52,8 +52,8 @@ class CUDAGraphs:
         self._free_before: int | None = None
 
     def record(self, run: Callable[[], None]) -> Replay:
-        """Runs it once on the stream that it is captured on, which has libraries choose and load their kernels there,
-        and NCCL find its peers; none of that may happen within a capture."""
+        """Runs `run` once on the capture stream, so that libraries load their kernels and NCCL finds its peers, which a
+        capture forbids."""
         if self._free_before is None:
             self._free_before = torch.cuda.mem_get_info()[0]
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -67,21 +67,21 @@ class CUDAGraphs:
         return graph.replay
 
     def num_bytes(self) -> int:
-        """As the driver tells it: graphs take memory outside of torch's pool too."""
+        """By the driver, as graphs take memory outside of torch's pool too."""
         return 0 if self._free_before is None else max(0, self._free_before - torch.cuda.mem_get_info()[0])
 
 
 class DeviceMemory(NamedTuple):
-    """Of one device, in bytes, with the model loaded and no cache."""
+    """Bytes of one device, with the model loaded and no cache."""
 
     total: int
     free: int
     work_space: int
-    """What the largest step took beside, at its peak."""
+    """Peak of the largest step."""
 
     def left(self, utilization: float, to_come: int) -> int:
-        """For the cache, of the share of the memory that this process and others before it may take together, beside
-        the bytes that are still to come."""
+        """Bytes for the cache, of the share of memory that this process and earlier ones may take together, less
+        `to_come`."""
         return max(0, int(self.total * utilization) - (self.total - self.free) - self.work_space - to_come)
 
 
@@ -89,12 +89,12 @@ class CUDAMemory:
     """Watches the current device."""
 
     def begin(self) -> None:
-        """From here on the peak counts."""
+        """Restarts the peak."""
         torch.cuda.reset_peak_memory_stats()
 
     def read(self) -> DeviceMemory:
-        """Waits for the device, and gives back what torch keeps in reserve. What libraries have loaded or taken by now
-        is in use; so is a small cache that is still there."""
+        """Waits for the device, and frees torch's reserve. What libraries have loaded by now is in use; so is a small
+        cache."""
         torch.cuda.synchronize()
         work_space = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
         torch.cuda.empty_cache()
@@ -103,14 +103,14 @@ class CUDAMemory:
 
 
 def choose_meter(device: torch.device) -> CUDAMemory | None:
-    """None for a device whose memory is the machine's."""
+    """None = the device's memory is the machine's."""
     return CUDAMemory() if device.type == "cuda" else None
 
 
 def choose_recorder(
     device: torch.device, model: Decoder | ForeignDecoder, backend: AttentionBackend[Any, Any], *, enforce_eager: bool
 ) -> GraphRecorder | None:
-    """What captures this model's steps; None = they are launched operation by operation."""
+    """What captures this model's steps; None = steps are launched operation by operation."""
     if device.type != "cuda" or enforce_eager:
         return None
     if not isinstance(backend, CapturableBackend) or backend.pads_contexts:

@@ -25,7 +25,7 @@ _BITS = 52
 
 
 def draw_key(seed: int | None, engine_seed: int, request_id: str) -> int:
-    """Who draws, in 64 bits: with a seed that seed alone; without one the engine's seed and the request's id."""
+    """Key of a draw, in 64 bits: of the request's seed; without one, of the engine's seed and the request's id."""
     if seed is not None:
         digest = blake2b(struct.pack("<q", seed), digest_size=8, person=b"request")
     else:
@@ -43,7 +43,7 @@ def uniforms(keys: list[int], positions: list[int]) -> npt.NDArray[np.float64]:
 
 
 def other_uniforms(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1) that the given ones decide, [rows], where a draw needs one more."""
+    """[rows] in [0, 1), derived from the given numbers, for a second draw."""
     return _drawn(numbers.view(np.uint64), np.uint64(0))
 
 
@@ -57,12 +57,12 @@ def _drawn(keys: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64] | np.u
 
 
 _STRETCH = 128
-"""Weights whose sum says whether a draw falls among them."""
+"""Weights that are summed to find where a draw falls."""
 _CPU_BLOCK = 2**18
 """Logits that a CPU takes through all operations at a time: they stay in its cache."""
 
 _SPARE_WIDTH = 8
-"""Columns beyond the largest top-k that are looked at for tokens as likely as the last one it keeps."""
+"""Columns beyond the largest top-k that are searched for tokens as likely as the last one kept."""
 
 _LEAST_TEMPERATURE = 1e-6
 """Below it a draw is an argmax in float32 anyway, and dividing by it must not overflow."""
@@ -74,9 +74,8 @@ Uniforms = npt.NDArray[np.float64]
 def draw(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
     """One token id per row of float32 logits [rows, vocab], int64 [rows].
 
-    On CUDA a kernel does it, which searches for what top-k and top-p leave before it draws: so with the same seed a GPU
-    and a CPU may choose differently. The other way looks at what it found before it goes on, and so waits for a GPU
-    that has no kernel.
+    On CUDA a kernel truncates before it draws, so with the same seed a GPU and a CPU may choose differently. The torch
+    version looks at intermediate results, and so waits for a GPU without the kernel.
     """
     if has_kernels(logits):
         return _draw_by_kernel(logits, params, uniforms)
@@ -86,7 +85,7 @@ def draw(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Te
 
 
 def _draw_by_kernel(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
-    """All numbers go to the device in one copy."""
+    """One copy to the device."""
     from fairlead_engine.kernels import draw_kernel
 
     columns = np.empty((5, len(params)))  # each of them consecutive, as the kernel reads them
@@ -113,8 +112,8 @@ def _draw_block(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms
 def _draw_from_top_k(scaled: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
     """int64 [rows], for rows with top-k of scaled logits [rows, vocab], 0 the largest of each.
 
-    Tokens as likely as the last one that top-k keeps are kept too, as in transformers, and equals are in the order of
-    the vocabulary: in half precision many are, and which came first would depend on the largest top-k beside this one.
+    Tokens as likely as the last kept one are kept too, as in transformers, and equals are in the order of the
+    vocabulary: in half precision there are many, and their order must not depend on other rows' top-k.
     """
     top_k = torch.tensor([p.top_k for p in params], device=scaled.device).unsqueeze(1)
     top_p = _column([p.top_p if p.top_p < 1.0 else float("inf") for p in params], scaled)
@@ -133,9 +132,9 @@ def _draw_from_top_k(scaled: Tensor, params: Many[SamplingParams], uniforms: Uni
 def _draw_from_all(scaled: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
     """int64 [rows], for rows without top-k of scaled logits [rows, vocab], 0 the largest of each.
 
-    Top-p drops a token before which the likelier ones have its share already. To ask that of one token takes a sum over
-    the row, less than finding where the share is reached. Where it was dropped, so are those as likely or less, and one
-    of the likelier is drawn: after all, each token that is kept as often as its weight says.
+    Top-p drops a token if the likelier ones have its share already, which for one token takes a sum over the row, less
+    than finding where the share is reached. After a dropped draw, a likelier token is drawn, so that each kept token is
+    drawn as often as its weight says.
     """
     weights = scaled.exp()
     rows = [row for row, p in enumerate(params) if p.top_p < 1.0]
@@ -157,8 +156,8 @@ def _draw_from_all(scaled: Tensor, params: Many[SamplingParams], uniforms: Unifo
 
 
 def _likeliest_with_equals(scaled: Tensor, top_k: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As many of `likeliest` as include, of each row, the `top_k` [rows, 1] largest, `most` at most, and all that equal
-    the last of them, which comes third [rows, 1]; those ruled out equal nothing."""
+    """Results of `likeliest` that include each row's `top_k` [rows, 1] largest (`most` at most) and all equals of the
+    last of them, which comes third [rows, 1]; ruled-out tokens equal nothing."""
     width = min(most + _SPARE_WIDTH, scaled.shape[1])
     while True:
         values, token_ids = likeliest(scaled, width)
@@ -171,7 +170,7 @@ def _likeliest_with_equals(scaled: Tensor, top_k: Tensor, most: int) -> tuple[Te
 def likeliest(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The `width` largest of each row of [rows, vocab], largest first, and their columns, each [rows, width].
 
-    They are all in the stretches with the `width` largest maxima, and in what is left over behind the last stretch.
+    They are in the stretches with the `width` largest maxima, and in the rest behind the last stretch.
     """
     vocab_size = scaled.shape[1]
     size = int((vocab_size / width) ** 0.5)
@@ -205,7 +204,7 @@ def _invert(weights: Tensor, uniforms: Uniforms) -> Tensor:
 
 def _first_above(cumulative: Tensor, shares: Tensor) -> Tensor:
     """Columns [rows, 1] where cumulative sums [rows, columns] first exceed shares [rows, 1]; where rounding leaves
-    none, the last that adds to the sum, never one of weight 0."""
+    none, the last with a weight."""
     last = (cumulative < cumulative[:, -1:]).sum(-1, keepdim=True)
     return torch.searchsorted(cumulative, shares, right=True).minimum(last)
 

@@ -1,6 +1,6 @@
-"""Steps of sequences that nobody asked for: the largest that there may be, and one for every way through the kernels.
+"""Steps of no request: the largest ones, and one for every way through the kernels.
 
-All their tokens lie in block 0, over and over: what they compute is nonsense, but as much as if it were not.
+All tokens lie in block 0, over and over: the results are nonsense, but take as much work as real ones.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ _EVERYTHING = SamplingParams(
 _NOTHING = SamplingParams(max_tokens=0)
 _SAMPLINGS = (SamplingParams(temperature=0.0), SamplingParams())
 _FEWEST_TOKENS = 256
-"""Context of the second step of `every_kind_of_step`; each further one's is twice as long."""
+"""Context of the second step of `every_kind_of_step`; each further one doubles it."""
 
 
 class StepLimits(msgspec.Struct, frozen=True, array_like=True):
-    """What no step exceeds."""
+    """Bounds of every step."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -31,29 +31,29 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True):
 
 
 def blocks_of_largest(limits: StepLimits, block_size: int) -> int:
-    """How many blocks the table of a sequence of `largest_step` has."""
+    """Blocks of a table in `largest_step`."""
     return -(-max(_shares(limits)) // block_size)
 
 
 def largest_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Batch:
-    """As many tokens and as many sequences as a step may have, each of which has its prompt scored and draws a
-    token, penalised and told of, where the model `task` is to generate; else each becomes a vector."""
+    """As many tokens and sequences as a step may have, each with its prompt scored and a token drawn, penalised and
+    reported, if the model generates; else each becomes a vector."""
     shares = enumerate(_shares(limits))
     return Batch([_item(slot, share, share, _EVERYTHING, block_size, task) for slot, share in shares])
 
 
 def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, draft: int, depth: int = 0) -> Batch:
-    """As many sequences as a step may have, each with as many drafts as it may, all of them the token `draft`: a row of
-    logits, and a choice, behind each token; for `depth` places, of a tree. Comes behind `largest_step`."""
+    """As many sequences as a step may have, each with as many drafts as it may (the token `draft`), for `depth`
+    positions of a tree: a row of logits and a choice behind each token. Comes behind `largest_step`."""
     shares = enumerate(_shares(limits, 1 + most_drafts))
     sampling = msgspec.structs.replace(_EVERYTHING, prompt_logprobs=None)
     return Batch([_item(slot, share, share, sampling, block_size, draft=draft, depth=depth) for slot, share in shares])
 
 
 def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Iterator[Batch]:
-    """A decode and a chunk, in one step where it has room for both, at contexts of doubling lengths: by these, and by
-    nothing else, attention divides its work. The largest chunk, since by rows experts' products divide theirs. And
-    every way of choosing a token, where the model's `task` is to choose some."""
+    """A decode and a chunk, in one step if possible, at contexts of doubling lengths, by which alone attention divides
+    its work. The largest chunk, since experts' products divide theirs by rows. And every way of choosing a token, if
+    the model generates."""
     max_model_len, num_filled = limits.max_model_len, min(block_size, limits.max_model_len)
     contexts = _contexts(max_model_len)
     for start in range(0, num_filled, limits.max_num_batched_tokens):  # or contexts would hold what memory held before
@@ -74,21 +74,20 @@ def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GE
 def every_drafted_step(
     limits: StepLimits, block_size: int, most_drafts: int, draft: int, depth: int
 ) -> Iterator[Batch]:
-    """A sequence with as many drafts as it may have, `draft` and `depth` as in `largest_drafted_step`, at the contexts
-    of `every_kind_of_step`. Comes behind that."""
+    """A sequence with as many drafts as it may have, at the contexts of `every_kind_of_step`, behind which it comes."""
     for context_len in _contexts(limits.max_model_len):
         num_tokens = min(1 + most_drafts, limits.max_num_batched_tokens, context_len)
         yield Batch([_item(0, num_tokens, context_len, _SAMPLINGS[0], block_size, draft=draft, depth=depth)])
 
 
 def _contexts(max_model_len: int) -> list[int]:
-    """Lengths, doubling, from the shortest with a token before the last."""
+    """Doubling lengths, from the shortest with a token before the last."""
     doubling = (_FEWEST_TOKENS * 2**power for power in range(max_model_len.bit_length()))
     return sorted({min(2, max_model_len), *(each for each in doubling if each < max_model_len), max_model_len})
 
 
 def _shares(limits: StepLimits, most: int | None = None) -> list[int]:
-    """Tokens of each sequence of the largest step, and at most `most`: they differ by one at most."""
+    """Tokens of each sequence of the largest step, at most `most`; they differ by one at most."""
     num = limits.max_num_seqs
     longest = limits.max_model_len if most is None else min(most, limits.max_model_len)
     total = min(limits.max_num_batched_tokens, num * longest)
@@ -106,8 +105,8 @@ def _item(
     draft: int | None = None,
     depth: int = 0,
 ) -> ScheduledSequence:
-    """The last tokens of a context, of which the next is chosen or a vector made; all but the first of them are the
-    token `draft`, where that is given."""
+    """The last tokens of a context, with the next token chosen or a vector made; with `draft`, all but the first are
+    drafts."""
     num_drafts = 0 if draft is None else num_tokens - 1
     sequence = Sequence(
         request_id=f"dummy-{slot}",

@@ -46,7 +46,7 @@ class _TokensBehind(SlotTokens):
 
 
 class EagleDrafts:
-    """Guesses for one model, as a chain or a tree; of one rank, and launched operation by operation."""
+    """Drafts for one model, as a chain or a tree; of one rank, and launched operation by operation."""
 
     num_ahead = 1
 
@@ -67,8 +67,8 @@ class EagleDrafts:
         return cls(head, part, tree)
 
     def __init__(self, head: EagleHead, part: ModelPart, tree: DynamicTree | None = None) -> None:
-        """`part`: the model that it guesses for, which hands out what the head sees from here on. Raises ConfigError
-        for a `tree` that it cannot make."""
+        """`part`: the model it drafts for, which returns the head's inputs from here on. Raises ConfigError for an
+        impossible `tree`."""
         check_width(tree, len(head.targets))
         self._tree = tree
         self._head = head
@@ -96,7 +96,7 @@ class EagleDrafts:
         self._tokens_behind = _TokensBehind(tokens)
         shape = num_slots, self._head.config.hidden_size
         self._hidden = torch.zeros(shape, dtype=self._layout.dtype, device=self._device)
-        """By slot, what was computed last: of the position before its last token's."""
+        """By slot, the last computed hidden state, of the position before the last token."""
 
     def allocate_places(self, num_places: int) -> None:
         self.host = HostCache(self._backend, self._layout, [self._cache], num_places)
@@ -122,8 +122,8 @@ class EagleDrafts:
         return self._tokens.rows[draft_places(items, self._device)]
 
     def _draft_trees(self, items: list[ScheduledSequence], tree: DynamicTree, sampler: Sampler) -> Tensor:
-        """Guesses that are followed lie in the head's cache place by place, as a tree of their own, behind what it
-        knows of the text; a tree's drafts have room for them (`fill_dynamic`)."""
+        """Followed drafts lie in the head's cache position by position, as a tree of their own behind the known text; a
+        tree's drafts have room for them (`fill_dynamic`)."""
         growth = _Growth(self._hidden[self._on_device([item.sequence.slot for item in items])].unsqueeze(1))
 
         def logits(front: Frontier) -> Tensor:
@@ -142,7 +142,7 @@ class EagleDrafts:
         return drafts
 
     def _grow(self, growth: "_Growth", front: Frontier) -> None:
-        """Computes the guesses that are followed: what the next ones are made of."""
+        """Computes the followed drafts, from which the next ones are made."""
         num_items, width = front.token_ids.shape
         num_before = (front.place - 1) * width
         knowns = np.array([item.known_end for item in front.items], np.int64)
@@ -166,8 +166,8 @@ class EagleDrafts:
         growth.add(front.rows, found.view(num_items, width, -1), bits)
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
-        """Computes the same tokens, behind each of which stands what was chosen; where that is no draft's successor,
-        what is computed from there on is written over."""
+        """Computes the same tokens, with the choices behind them; what follows a rejected draft is overwritten
+        later."""
         assert computed.tapped is not None, "the model hands out what its layers hold"
         own = StepPlan(plan.slots, plan.num_queries, plan.context_lens, plan.samples)
         return self._compute(own, self._head.reduce(computed.tapped))
@@ -176,7 +176,7 @@ class EagleDrafts:
         self._hidden[to_device(slots, self._device)] = hidden
 
     def _go_on(self, items: list[ScheduledSequence], place: int, hidden: Tensor) -> Tensor:
-        """From what it computed itself, and the draft before that place: [items, hidden] → the same."""
+        """From its own hidden states and the draft before `place`: [items, hidden] → the same."""
         slots = np.array([item.sequence.slot for item in items], np.int64)
         ends = np.array([item.known_end + place - 1 for item in items], np.int64)
         ones = np.ones(len(items), np.int64)
@@ -192,17 +192,17 @@ class EagleDrafts:
 
 
 class _Growth:
-    """What the head has computed of the guesses that were followed last, of all items."""
+    """The head's state behind the drafts followed last, of all items."""
 
     def __init__(self, hidden: Tensor) -> None:
-        """hidden [items, 1, hidden]: of the last known tokens, with which it begins."""
+        """hidden [items, 1, hidden]: of the last known tokens."""
         self.hidden = hidden
         """[items, width, hidden]."""
         self.bits = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
-        """int64 [items, width]: which of those that were followed are on the way to each, itself included."""
+        """int64 [items, width]: followed drafts on the path to each, itself included."""
 
     def add(self, rows: Tensor, hidden: Tensor, bits: Tensor) -> None:
-        """Of these items; what is there of others stays behind, as they are not followed any more."""
+        """Takes in new states of these items; other items are not followed any more."""
         if hidden.shape[1] != self.hidden.shape[1]:
             self.hidden = self.hidden.expand(-1, hidden.shape[1], -1).clone()
             self.bits = self.bits.expand(-1, hidden.shape[1]).clone()

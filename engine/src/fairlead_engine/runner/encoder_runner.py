@@ -1,7 +1,7 @@
-"""The runner of encoders: a step's prompts, each whole, become vectors; there is no cache and nothing is sampled.
+"""The runner of encoders: a step's whole prompts become vectors, without a cache and without sampling.
 
-It stands where `ModelRunner` does, for models in which each token sees all others. The core plans its steps so that
-every prompt is in one of them (`SchedulerLimits.whole_prompts`).
+Takes `ModelRunner`'s place for models in which each token sees all others. The core puts every prompt into one step
+(`SchedulerLimits.whole_prompts`).
 """
 
 from collections.abc import Callable, Collection
@@ -36,7 +36,7 @@ _NEEDLESS = {
     "speculative_method": "an encoder generates nothing",
     "profile": "an encoder's costs are learnt from its steps",
 }
-"""Settings that would do nothing, by why."""
+"""Settings without effect, with the reason."""
 
 
 def is_encoder(folder: Path) -> bool:
@@ -47,7 +47,7 @@ def is_encoder(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedPrompts:
-    """A batch that was begun; its vectors are on their way from the device to the host."""
+    """A batch under way; its vectors are being copied from the device to the host."""
 
     batch: Batch
     vectors: list[tuple[ScheduledSequence, Tensor]]
@@ -84,48 +84,48 @@ class EncoderRunner:
         return self._model.weight_bytes
 
     def kv_bytes_per_block(self) -> int:
-        """There is no cache."""
+        """No cache."""
         return 0
 
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int | None:
-        """Nor is memory wanted for one."""
+        """No cache."""
         return None
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
-        """Nor made."""
+        """No cache."""
 
     def allocate_places(self, num_places: int) -> None:
-        """Nobody asks, as blocks take no bytes."""
+        """No cache."""
         raise NotImplementedError
 
     def save_blocks(self, blocks: list[int], places: list[int]) -> None:
-        """Nobody asks."""
+        """No cache."""
         raise NotImplementedError
 
     def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
-        """Nobody asks."""
+        """No cache."""
         raise NotImplementedError
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
         """Everything is torch's."""
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
-        """Blocks are numbers here."""
+        """Blocks are only counted."""
         return LRUBlocks(num_blocks)
 
     num_adapter_slots = 0
 
     def read_adapter(self, key: int, folder: Path) -> "Future[AdapterFacts]":
-        """Nobody asks: there is no place for one."""
+        """Never called, as there is no slot."""
         raise AdapterError("an encoder takes no adapters")
 
     def place_adapter(self, key: int, slot: int) -> None:
-        """Nor is one placed."""
+        """Never called."""
 
     def forget_adapter(self, key: int) -> None:
-        """Nor forgotten."""
+        """Never called."""
 
     @torch.inference_mode()
     def launch(self, batch: Batch) -> LaunchedPrompts:
@@ -142,21 +142,21 @@ class EncoderRunner:
         return LaunchedPrompts(batch, [(item, readback(vector)) for item, vector in found], readback)
 
     def is_over(self, launched: LaunchedPrompts) -> bool:
-        """Whether all that the batch computes is there."""
+        """Whether all results are on the host."""
         return launched.readback.is_over()
 
     def collect(self, launched: LaunchedPrompts) -> list[SampledToken | None]:
-        """Waits for the batch and writes the vectors into its items, but one that is not finite. No tokens."""
+        """Waits for the batch and writes the finite vectors into its items. No tokens."""
         launched.readback.wait()
         write_vectors(launched.vectors)
         return [None] * len(launched.batch)
 
     def forget(self, request_ids: Collection[str]) -> None:
-        """Drops what is remembered about requests that will not run again; unknown ids are ignored."""
+        """Drops what is kept of ended requests; unknown ids are ignored."""
         self._pooler.forget(request_ids)
 
     def _columns(self, item: ScheduledSequence) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
-        """int64 [3, tokens]: token, position and kind of text of each."""
+        """int64 [3, tokens]: token, position and text type of each."""
         config, sequence = self.model_config, item.sequence
         assert item.start == 0 and item.end == sequence.num_prompt_tokens, "an encoder sees a prompt whole"
         token_ids = np.array(sequence.token_ids, np.int64)

@@ -1,4 +1,4 @@
-"""Adapters in the memory of the host, read in a thread, and on their way from there into the slots of the device."""
+"""Adapters in the host's memory: read in a thread, and copied from there into the slots of the device."""
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,16 +18,16 @@ from fairlead_engine.types.adapters import AdapterFacts
 
 
 class _Word(msgspec.Struct, frozen=True, array_like=True):
-    """What came of a rank's reading."""
+    """A rank's result of reading an adapter."""
 
     digest: bytes
     problem: str | None
 
 
 class AdapterAgreement:
-    """What ranks tell one another of the adapters that they have read: one is there when it is there on all.
+    """Makes an adapter available when all ranks have read it.
 
-    Rank 0 hears all others, who tell it. Threads that read adapters ask; each process has a connection of its own to
+    The other ranks report to rank 0, from the threads that read adapters; each process has a connection of its own to
     the ranks' store, which steps do not wait for.
     """
 
@@ -37,8 +37,8 @@ class AdapterAgreement:
         self._store = reach_store(port)
 
     def reached(self, key: int, facts: AdapterFacts) -> AdapterFacts:
-        """This rank has read it. Rank 0 waits until all others have, too, for the facts of all of it; raises
-        AdapterError where one could not."""
+        """Reports that this rank has read an adapter. Rank 0 waits for all others and returns the facts of the whole;
+        raises AdapterError where one could not."""
         if self._shard.rank:
             self._tell(key, facts.digest, None)
             return facts
@@ -55,7 +55,7 @@ class AdapterAgreement:
         return replace(facts, digest=digest.digest())
 
     def missed(self, key: int, error: BaseException) -> None:
-        """This rank could not read it; where that is rank 0, nobody asks the others."""
+        """Reports that this rank could not read an adapter; rank 0 need not."""
         if self._shard.rank:
             self._tell(key, b"", getattr(error, "message", None) or f"{type(error).__name__}: {error}")
 
@@ -69,7 +69,7 @@ def _name(key: int, rank: int) -> str:
 
 
 class HostAdapters:
-    """One rank's part of each, by the key that the core gave it; who may be here is the core's business."""
+    """One rank's parts of adapters, by the core's keys; the core decides which are kept."""
 
     def __init__(self, slots: AdapterSlots) -> None:
         cores = given_cores() if hasattr(os, "sched_getaffinity") else set()  # not the one the caller is bound to
@@ -78,27 +78,27 @@ class HostAdapters:
         self._reader = ThreadPoolExecutor(1, "adapter-reader", begin)
         self._read: dict[int, Future[HostAdapter]] = {}
         self.agreement: AdapterAgreement | None = None
-        """Of the ranks, where there are others."""
+        """None with a single rank."""
 
     def read(self, key: int, folder: str) -> Future[AdapterFacts]:
-        """Begins to read it; the result may be an AdapterError, of this rank or, on rank 0, of another."""
+        """Begins to read an adapter; the result may be an AdapterError, of this rank or, on rank 0, of another."""
         facts: Future[AdapterFacts] = Future()
         self._read[key] = self._reader.submit(_read, key, Path(folder), self._slots, facts, self.agreement)
         return facts
 
     def place(self, key: int, slot: int) -> None:
-        """Into a slot of the device. All ranks have read it (`AdapterAgreement`)."""
+        """Copies an adapter that all ranks have read into a slot of the device."""
         self._slots.put(slot, self._read[key].result())
 
     def forget(self, key: int) -> None:
-        """Drops it; one that was placed stays where it is."""
+        """Drops an adapter; a placed one stays in its slot."""
         del self._read[key]
 
 
 def _read(
     key: int, folder: Path, slots: AdapterSlots, facts: "Future[AdapterFacts]", agreement: AdapterAgreement | None
 ) -> HostAdapter:
-    """Reads one, and tells what it is: on rank 0, when all have read it."""
+    """Reads an adapter and sets its facts: on rank 0, when all ranks have read it."""
     try:
         adapter = read_adapter(folder, slots)
         num_virtual_tokens = 0 if adapter.prompt is None else len(adapter.prompt)

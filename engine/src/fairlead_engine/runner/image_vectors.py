@@ -1,7 +1,7 @@
-"""What a vision tower has made of the images of prompts under way: each is computed once, when it is first needed.
+"""A vision tower's vectors of images in running prompts: each image is computed once, when first needed.
 
-It is kept until the chunk with the last of its tokens is computed, or others need its room. A prompt that begins anew,
-whose blocks hold part of an image only, or whose image had to go, has it computed again.
+Vectors are kept until the chunk with the image's last token is computed, or others need the room. They are computed
+again for a prompt that begins anew, an image that is cached in part, or a dropped one.
 """
 
 from collections import OrderedDict
@@ -19,11 +19,11 @@ from fairlead_protocol.models.image_settings import ImageSettings
 
 _CHANNELS = 3
 _MOST_BYTES = 256 * 2**20
-"""That are kept beside the image that was asked for last; large ones take a hundred million bytes."""
+"""Kept beside the image used last; large images take a hundred million bytes."""
 
 
 class ImageVectors:
-    """Of one model; knows requests by their ids alone."""
+    """Vectors of one model's images, by request id."""
 
     def __init__(self, tower: VisionTower, settings: ImageSettings) -> None:
         self._tower = tower
@@ -31,12 +31,12 @@ class ImageVectors:
         self._kept: OrderedDict[tuple[str, int], Tensor] = OrderedDict()
         """By request and the image's first position, the last used last: [tokens, hidden]."""
         self.num_bytes = 0
-        """Of all that is kept."""
+        """Bytes of all kept vectors."""
         self.num_computed = 0
         """Images that went through the tower."""
 
     def rows(self, planned: Sequence[PlannedImage]) -> GivenEmbeddings | None:
-        """What the step has in place of these tokens; None where there are none."""
+        """Embeddings for these tokens of the step; None without images."""
         if not planned:
             return None
         rows = np.concatenate([np.arange(each.row, each.row + each.end - each.start) for each in planned])
@@ -45,7 +45,7 @@ class ImageVectors:
         return GivenEmbeddings(to_device(rows, vectors.device), vectors)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """Those of requests that will not run again; unknown ids are ignored."""
+        """Drops the vectors of ended requests; unknown ids are ignored."""
         if not self._kept:
             return
         gone = set(request_ids)
@@ -54,8 +54,7 @@ class ImageVectors:
 
     @torch.inference_mode()
     def largest(self) -> tuple[Tensor, Tensor]:
-        """What the tower makes of the largest image, of which nobody asked, and as much as may be kept beside: to see
-        what memory that takes."""
+        """Vectors of the largest image, and as much memory as may be kept beside, to measure what that takes."""
         factor, most = self._settings.factor, self._settings.most_tokens
         rows = int(most**0.5)
         pixels = torch.zeros((rows * factor, most // rows * factor, _CHANNELS), dtype=torch.uint8)
@@ -63,7 +62,7 @@ class ImageVectors:
         return self._tower(pixels.to(self._tower.device), self._settings), beside
 
     def _part(self, planned: PlannedImage) -> Tensor:
-        """[tokens of the step, hidden]; of a part a copy, so that nothing else holds the rest."""
+        """[tokens of the step, hidden]; a copy of a part, so that it does not keep the rest alive."""
         vectors, is_last = self._of(planned), planned.end == planned.image.num_tokens
         if is_last:
             self._drop((planned.request_id, planned.image.start))
@@ -75,7 +74,7 @@ class ImageVectors:
         self.num_bytes -= self._kept.pop(key).nbytes
 
     def _of(self, planned: PlannedImage) -> Tensor:
-        """[tokens, hidden], of the whole image."""
+        """[tokens, hidden] of the whole image."""
         image = planned.image
         key = planned.request_id, image.start
         vectors = self._kept.get(key)

@@ -29,12 +29,11 @@ def is_penalised(params: SamplingParams) -> bool:
 
 
 def penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
-    """Changes these rows of float32 logits [rows, vocab] in place, each for what its item's sequence holds by then.
+    """Applies the three penalties for what each item's sequence holds by then.
 
-    `slot_tokens` int32 [slots, columns] has the sequences' tokens. Only logits of tokens that occur are looked at: a
-    sequence has hundreds of them, a vocabulary a hundred thousand. Rows are padded to the longest of a few groups of
-    similar lengths: one context of 100,000 tokens must not cost hundreds of short ones as much each. On CUDA kernels
-    count, and nothing is padded.
+    Only logits of tokens that occur are read: a sequence has hundreds of them, a vocabulary a hundred thousand. Rows
+    are padded to the longest of a few groups of similar lengths: one context of 100,000 tokens must not cost hundreds
+    of short ones as much each. On CUDA a kernel counts, without padding.
     """
     if has_kernels(logits):
         _penalise_by_kernel(logits, rows, items, slot_tokens)
@@ -71,8 +70,8 @@ def _penalise_padded(logits: Tensor, rows: Many[int], items: Many[ScheduledSeque
 
 
 def _told(rows: Many[int], items: Many[ScheduledSequence]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """For each its row, its slot, where it ends and where its output begins [rows, 4], and its penalties of repetition,
-    frequency and presence [rows, 3]."""
+    """Row, slot, end and start of the output [rows, 4], and penalties of repetition, frequency and presence [rows,
+    3]."""
     numbers = np.array(
         [
             (row, item.token_row, item.end, item.sequence.num_prompt_tokens)
@@ -90,33 +89,35 @@ def _told(rows: Many[int], items: Many[ScheduledSequence]) -> tuple[npt.NDArray[
 
 
 _LONGEST = 50
-"""Tokens of a repetition that are counted: with any base worth the name nobody draws a token after so many."""
+"""Longest repetition that is counted: with any sensible base nobody draws a token after so many."""
 _MOST_COMPARED = 2**20
 """Tokens that are compared at a time, with padding."""
 _MOST_PENALTY = 1e30
 _NOTHING = -1
-"""In place of a token that is not there or not looked at, which equals no other,"""
+"""Stands for a token that is absent or not looked at; equals no other."""
 _NO_END = -2
-"""nor this one, among the last tokens."""
+"""The same among the last tokens."""
 
 
 def avoids_repetitions(params: SamplingParams) -> bool:
-    """Whether the penalty is on."""
+    """Whether DRY is on."""
     return params.dry_multiplier > 0.0 and params.dry_penalty_last_n != 0
 
 
 def penalise_repetitions(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
-    """Changes these rows of float32 logits [rows, vocab] in place, each for what its item's sequence holds by then.
+    """DRY ("Don't repeat yourself", by p-e-w), as text-generation-webui and llama.cpp define it: where the last tokens
+    have stood together before, the token that came next then is made less likely, the more so the longer the repetition
+    is.
 
-    `slot_tokens` int32 [slots, columns] has the sequences' tokens. Work is bounded whatever the context: each of the
-    last `dry_penalty_last_n` tokens, 4,096 at most, is compared with 50 before it, in a few operations for all rows.
+    Work is bounded whatever the context: each of the last `dry_penalty_last_n` tokens, 4,096 at most, is compared with
+    50 before it, in a few operations for all rows.
     """
     for part in _parts_of_items(items):
         _penalise_part(logits, rows[part], items[part], slot_tokens)
 
 
 def _parts_of_items(items: Many[ScheduledSequence]) -> Iterator[slice]:
-    """Rows that are looked at together: padded to the longest, they must not take too much memory."""
+    """Rows that are looked at together, so that padding to the longest does not take too much memory."""
     first, longest = 0, 0
     for place, item in enumerate(items):
         longest = max(longest, _num_looked_at(item))
@@ -173,8 +174,8 @@ def _penalise_part(logits: Tensor, rows: Many[int], items: Many[ScheduledSequenc
 
 
 def _lengths(tokens: Tensor, ending: Tensor, longest: int) -> Tensor:
-    """How many tokens equal the last ones, backwards from each of `tokens` [rows, …] but the last one: int16
-    [rows, longest - 1]. On a CPU it ends where no repetition is longer."""
+    """int16 [rows, longest - 1]: for each of `tokens` [rows, …] but the last, how many tokens backwards from it equal
+    the last ones. On a CPU it stops where no repetition is longer."""
     lengths = torch.zeros((len(tokens), longest - 1), dtype=torch.int16, device=tokens.device)
     is_equal = torch.ones_like(lengths, dtype=torch.bool)
     for place in range(_LONGEST):
@@ -186,7 +187,7 @@ def _lengths(tokens: Tensor, ending: Tensor, longest: int) -> Tensor:
 
 
 def _first(flags: Tensor) -> Tensor:
-    """Where the last dimension is true first, its length where nowhere; of one dimension less, int16."""
+    """Index of the first true in the last dimension, its length without; one dimension less, int16."""
     places = torch.arange(flags.shape[-1], dtype=torch.int16, device=flags.device)
     return torch.where(flags, places, flags.shape[-1]).amin(-1)
 
@@ -195,7 +196,7 @@ _NEVER = float("-inf")
 
 
 def rule_out_others(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
-    """In these rows of float32 logits [rows, vocab] leaves `allowed_token_ids` alone."""
+    """Leaves only `allowed_token_ids`."""
     allowed = [item.sequence.sampling.allowed_token_ids for item in items]
     most = max(map(len, allowed))
     padded = np.array([(*ids, *ids[:1] * (most - len(ids))) for ids in allowed], np.int64)
@@ -206,8 +207,7 @@ def rule_out_others(logits: Tensor, rows: Many[int], items: Many[ScheduledSequen
 
 
 def rule_out_bad_words(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
-    """In these rows of float32 logits [rows, vocab] rules out the last token of each of `bad_words` whose tokens before
-    it stand at the end of the output. `slot_tokens` int32 [slots, columns] has the sequences' tokens."""
+    """Rules out the last token of each of `bad_words` whose other tokens end the output."""
     found = [
         (row, item, word)
         for row, item in zip(rows, items, strict=True)
@@ -231,8 +231,8 @@ def rule_out_bad_words(logits: Tensor, rows: Many[int], items: Many[ScheduledSeq
 
 
 def rule_out_far(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
-    """In these rows of float32 logits [rows, vocab] rules out what is more than `top_n_sigma` standard deviations of
-    the logits below the largest ("Top-nσ: not all logits are you need", Tang et al., 2024)."""
+    """Rules out logits more than `top_n_sigma` standard deviations below the largest ("Top-nσ: not all logits are you
+    need", Tang et al., 2024)."""
     strengths = np.array([[item.sequence.sampling.top_n_sigma] for item in items], np.float32)
     row = to_device(np.array(rows), logits.device)
     found = logits[row]
@@ -245,9 +245,9 @@ def rule_out_far(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence]
 
 
 def rule_out_top(logits: Tensor, params: Many[SamplingParams], uniforms: npt.NDArray[np.float64]) -> Tensor:
-    """A copy of float32 logits [rows, vocab] without the tokens that "exclude top choices" (XTC, by p-e-w) takes away:
-    with `xtc_probability`, for which the row's number in [0, 1) is drawn, all with a share of at least `xtc_threshold`
-    but the least likely of them."""
+    """A copy of the logits without the tokens that "exclude top choices" (XTC, by p-e-w) takes away: with
+    `xtc_probability` (the row's number in [0, 1) decides), all tokens with a share of at least `xtc_threshold` but the
+    least likely of them."""
     is_drawn = uniforms < [each.xtc_probability for each in params]
     thresholds = np.where(is_drawn, [each.xtc_threshold for each in params], 2.0).astype(np.float32)
     shares = logits.softmax(-1)

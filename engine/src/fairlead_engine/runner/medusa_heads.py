@@ -39,9 +39,9 @@ _FILES = ("medusa_lm_head.safetensors", "model.safetensors", "medusa_lm_head.pt"
 
 
 class MedusaHeads:
-    """Guesses for one model, as a chain: each head's likeliest token behind the one before it (or the one that is drawn
-    with the random number of its place); or as a tree of each head's likeliest tokens. It has no cache; of every slot
-    it keeps one hidden state."""
+    """Drafts for one model, as a chain: each head's likeliest token behind the one before it (or the drawn one, with
+    the random number of its position); or as a tree of each head's likeliest tokens. No cache; one hidden state per
+    slot."""
 
     bytes_per_block = num_ahead = 0
     host = None
@@ -66,8 +66,8 @@ class MedusaHeads:
         device: Any,
         tree: TreeShape | None = None,
     ) -> None:
-        """Raises ModelLoadError where the folder has no heads for such a model, and ConfigError where they are fewer
-        than `most_drafts`, or than `tree` has places, or tell of fewer tokens than it is wide."""
+        """Raises ModelLoadError where the folder has no heads for such a model, and ConfigError for fewer heads than
+        `most_drafts` or the depth of `tree`, or a vocabulary smaller than its width."""
         num_places, self._tree = most_drafts if tree is None else tree.depth, tree
         check_width(tree, vocab_size)
         tensors = {
@@ -91,11 +91,11 @@ class MedusaHeads:
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
         output = self._outputs[0]
         self._hidden = torch.zeros((num_slots, output.shape[1]), dtype=output.dtype, device=self._device)
-        """By slot, what its last token was chosen from."""
+        """By slot, the hidden state that its last token was chosen from."""
         self._tokens = tokens
 
     def allocate_places(self, num_places: int) -> None:
-        """It has no cache."""
+        """No cache."""
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
         return computed.hidden
@@ -119,7 +119,7 @@ class MedusaHeads:
         return self._tokens.rows[draft_places(items, self._device)]
 
     def _draft_trees(self, items: list[ScheduledSequence], tree: TreeShape, sampler: Sampler) -> Tensor:
-        """A head sees nothing of the guesses before its own: it says the same behind all of them."""
+        """A head does not see the drafts before its own, and says the same behind all of them."""
         hidden = self._hidden[to_device(np.array([item.sequence.slot for item in items]), self._device)]
 
         def logits(place: int, some: list[ScheduledSequence], rows: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class MedusaHeads:
         return drafts
 
     def logits(self, head: int, hidden: Tensor) -> Tensor:
-        """hidden [rows, hidden] → [rows, vocab], of the token so many behind the next one, from 1 on."""
+        """hidden [rows, hidden] → [rows, vocab], of the token `head` + 1 behind the next one."""
         for weight, bias in self._blocks[head]:
             hidden = hidden + silu(linear(hidden, weight, bias))
         return linear(hidden, self._outputs[head])

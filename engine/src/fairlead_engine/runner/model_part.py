@@ -1,4 +1,4 @@
-"""One rank's part of the model with its part of the cache: what every rank has, and does in every step."""
+"""One rank's part of the model with its part of the cache, and what every rank does in every step."""
 
 import logging
 from collections.abc import Iterator
@@ -42,23 +42,23 @@ logger = logging.getLogger(__name__)
 
 
 class Computed(NamedTuple):
-    """What a step computed, on the device; the same on every rank."""
+    """A step's results, on the device; the same on every rank."""
 
     logits: Tensor
     """[tokens that are chosen, vocab]."""
     scored: Tensor
-    """[rows, hidden]: the hidden states that tell of prompts, item by item."""
+    """[rows, hidden]: hidden states for prompts' log-probabilities, item by item."""
     pooled: Tensor
-    """[rows, hidden]: those that go into vectors, item by item."""
+    """[rows, hidden]: hidden states that go into vectors, item by item."""
     sample_slots: Tensor
     sample_ends: Tensor
     hidden: Tensor
-    """[tokens that are chosen, hidden]: what the logits are made of."""
+    """[tokens that are chosen, hidden]: inputs of the logits."""
     tapped: Tensor | None
-    """[tokens, layers x hidden]: what went into the layers of `ModelPart.tapped_layers`, of all tokens in the order of
-    their rows; None where nobody wants it. It stays until the next step."""
+    """[tokens, layers x hidden]: inputs of the layers `ModelPart.tapped_layers`, in the order of rows, valid until the
+    next step; None without such layers."""
     attention: Any = None
-    """What attention was prepared with, of a step that is no captured one."""
+    """The attention backend's metadata, unless the step was a captured one."""
 
 
 class ModelPart:
@@ -102,19 +102,19 @@ class ModelPart:
             try_out(self.model, self.backend, self.layout)
         self._adapters = None if self.model.slots is None else HostAdapters(self.model.slots)
         self.images: ImageVectors | None = None
-        """Of a model that sees."""
+        """None = the model sees no images."""
         if isinstance(self.model, Decoder) and self.model.vision is not None and self.config.task.images is not None:
             self.images = ImageVectors(self.model.vision, self.config.task.images)
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
         self._graphs: StepGraphs | None = None
         self.tapped_layers: tuple[int, ...] = ()
-        """Whose inputs each step hands out; set before `allocate`."""
+        """Layers whose inputs each step returns; set before `allocate`."""
         self.meter = choose_meter(self.device)
-        """Of a device that has memory of its own."""
+        """None = the device's memory is the machine's."""
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
         self._caches: list[LayerCache] = []
         self.host: HostCache | None = None
-        """Copies of blocks in the host's memory; None = there are none."""
+        """Copies of blocks in the host's memory; None without."""
         self._tables: Any = None
 
     def _load(self, settings: EngineConfig, found: ModelConfig | ForeignConfig) -> Decoder | ForeignDecoder:
@@ -146,7 +146,7 @@ class ModelPart:
         )  # fmt: skip
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
-        """Makes room for so many blocks and slots; forgets what an earlier cache held."""
+        """Makes room for blocks and slots; forgets what an earlier cache held."""
         self._caches, self._graphs, self.host = [], None, None  # frees the earlier one first
         stays = self._recorder is not None  # what graphs read must stay where it is, and they need a slot to spare
         self._caches = self.backend.allocate(self.layout, num_blocks + stays)
@@ -158,37 +158,37 @@ class ModelPart:
             self.meter.begin()
 
     def allocate_places(self, num_places: int) -> None:
-        """Makes room in the host's memory for copies of so many blocks."""
+        """Makes room for copies of blocks in the host's memory."""
         self.host = HostCache(self.backend, self.layout, self._caches, num_places)
 
     def clear(self) -> None:
-        """Fills the cache with zeros, for who may read what nobody has stored."""
+        """Fills the cache with zeros, for readers of blocks that were never stored."""
         for heads in (heads for cache in self._caches for heads in cache.stored):
             heads.numbers.view(torch.uint8).zero_()
             if heads.scales is not None:
                 heads.scales.zero_()
 
     def learn(self, new_blocks: list[NewBlocks]) -> None:
-        """Takes in what came to block tables in a step that is not computed here."""
+        """Takes in new blocks of a step that is not computed here."""
         self._tables.update(new_blocks)
 
     def agree_on_adapters(self, port: int) -> None:
-        """From here on one is read when it is on all ranks, which meet in the store of this port."""
+        """From here on an adapter counts as read when all ranks have it; ranks meet in the store of this port."""
         if self._adapters is not None:
             self._adapters.agreement = AdapterAgreement(self.shard, port)
 
     @property
     def host_adapters(self) -> HostAdapters:
-        """Of a model that has slots for them."""
+        """Of a model with slots for adapters."""
         assert self._adapters is not None, "this model was loaded without slots for adapters"
         return self._adapters
 
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int:
-        """Bytes that the rank with the least has left of the share `utilization` of its device, after all that was
-        computed since `allocate`, and before what such steps need beside a cache is there: rows of tokens and blocks
-        for each slot, and graphs."""
+        """Bytes that the rank with the least has left of the share `utilization` of its device, after the steps
+        since `allocate`, and less what such steps need beside a cache: rows of tokens and blocks for each slot, and
+        graphs."""
         assert self.meter is not None
         memory = self.meter.read()
         to_come = max_num_seqs * (4 * max_model_len + 8 * -(-max_model_len // self.layout.block_size))
@@ -198,7 +198,7 @@ class ModelPart:
         return self.shard.least(memory.left(utilization, to_come), self.device)
 
     def capture(self, most_tokens: int) -> None:
-        """Captures steps of up to so many tokens, where graphs are used. Raises ConfigError where one cannot be."""
+        """Captures steps of up to `most_tokens` tokens, if graphs are used. Raises ConfigError where one cannot be."""
         if self._recorder is None:
             return
         assert isinstance(self.backend, CapturableBackend) and isinstance(self.model, Decoder)
@@ -212,7 +212,7 @@ class ModelPart:
             raise ConfigError("enforce_eager", f"is off, and steps cannot be captured ({error})", hint) from error
 
     def compute(self, plan: StepPlan) -> Computed:
-        """Begins a step's forward pass; its keys and values will be in the cache after it."""
+        """Begins a step's forward pass; its keys and values will be in the cache afterwards."""
         computed = None if self._graphs is None else self._decode(self._graphs, plan)
         if computed is not None:
             return computed
@@ -235,7 +235,7 @@ class ModelPart:
         return found._replace(attention=step.attention)
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
-        """A step that computes one token of each sequence, if there is a graph for it."""
+        """A step of one token per sequence by its graph; None without one."""
         is_of_decodes = len(plan.slots) == plan.num_queries.sum() and not (plan.soft_rows or plan.images)
         if not is_of_decodes or not graphs.fits_decodes(len(plan.slots)):
             return None
@@ -255,13 +255,13 @@ class ModelPart:
     def _read(
         self, plan: StepPlan, hidden: Tensor, sample_slots: Tensor, sample_ends: Tensor, tapped: Tensor | None
     ) -> Computed:
-        """Hidden states [rows, hidden] are of those that sample, then of those that score, then of those that pool."""
+        """`hidden` [rows, hidden]: rows that sample, then rows that score, then rows that pool."""
         sampled, scored, pooled = torch.split(hidden, [len(sample_slots), len(plan.score_rows), len(plan.pool_rows)])
         return Computed(self.model.logits(sampled), scored, pooled, sample_slots, sample_ends, sampled, tapped)
 
     def straighten(self, computed: Computed, standing: Standing) -> Computed:
-        """Makes of a step's trees chains: keys and values of what stands go where it belongs, and what comes out is in
-        that order, but for logits."""
+        """Turns a step's trees into chains: moves keys and values of accepted drafts, and reorders all results but
+        logits."""
         if len(standing.sources):
             for cache in self._caches:
                 self.backend.move(cache, computed.attention, standing.sources, standing.targets)
@@ -269,7 +269,7 @@ class ModelPart:
         return computed._replace(hidden=computed.hidden[standing.order], tapped=tapped)
 
     def settle(self, computed: Computed, token_ids: Tensor) -> None:
-        """Writes what rank 0 has chosen, int64 [items that sample], where the next step begins with it."""
+        """Writes rank 0's choices, int64 [items that sample], where the next step reads them."""
         self.tokens.put(computed.sample_slots, computed.sample_ends, self.shard.tell(token_ids))
 
     def scored_logits(self, plan: StepPlan, computed: Computed) -> Iterator[Tensor]:
@@ -287,7 +287,7 @@ def check_generates(config: DecoderShape, setting: str) -> None:
 
 
 def _for_images(config: ModelConfig, most: int | None) -> ModelConfig:
-    """With no image of more pixels. Raises ConfigError for a bound that does not fit the model."""
+    """The configuration with a bound on pixels. Raises ConfigError for a bound that does not fit the model."""
     if most is None or config.task.images is None:
         return config
     try:
@@ -297,7 +297,7 @@ def _for_images(config: ModelConfig, most: int | None) -> ModelConfig:
 
 
 def _tell_of_positions(config: ModelConfig) -> None:
-    """Answers differ by it, even to short prompts."""
+    """Logs the choice, which changes answers to short prompts too."""
     if (rope := config.rope).kind is RopeKind.LONGROPE:
         logger.info(
             "positions are stretched for contexts %s %d tokens; max-model-len decides",
@@ -307,7 +307,7 @@ def _tell_of_positions(config: ModelConfig) -> None:
 
 
 def check_divisible(config: ModelConfig, size: int) -> None:
-    """Raises ConfigError, naming the setting, for a model that cannot be divided among so many ranks."""
+    """Raises ConfigError, naming the setting, for a model that cannot be divided among `size` ranks."""
     kv_heads = config.num_kv_heads
     if config.num_heads % size:
         problem = f"does not divide the model's {config.num_heads} attention heads"

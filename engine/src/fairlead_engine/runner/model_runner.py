@@ -49,38 +49,38 @@ from fairlead_engine.types.sequences import UNKNOWN, SampledToken, ScheduledSequ
 _LOADED_AT_ONCE = 2**20
 """Bytes that are copied from the host's memory to a CPU's cache while nothing else is done: some 0.2 ms."""
 _MAX_SCORED_LOGITS = 2**23
-"""Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
+"""Logits of prompts computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A batch that was begun; its tensors are on their way from the device to the host."""
+    """A batch under way; its tensors are being copied from the device to the host."""
 
     batch: Batch
     chosen: Chosen
     """For the batch's `choices`, in order."""
     scores: list[tuple[ScheduledSequence, Logprobs]]
-    """Of prompts' tokens, an item's in order."""
+    """Log-probabilities of prompt tokens, in order within an item."""
     vectors: list[tuple[ScheduledSequence, Tensor]]
     """float32 [hidden] of the items that embed."""
     drafts: Tensor | None
-    """int32 [drafts] that a model made, of all items in order."""
+    """int32 [drafts] made by a model, of all items in order."""
     order: Tensor | None
-    """int64 [choices]: which of `chosen` comes at each place once trees are chains; None = they are in order."""
+    """int64 [choices]: index into `chosen` for each place once trees are chains; None = in order."""
     followed: Tensor | None
-    """[choices, hidden], on the device: what drafts are made of (`Drafter.follow`)."""
+    """[choices, hidden], on the device: result of `Drafter.follow`."""
     readback: Readback
 
 
 class ModelRunner:
-    """A loaded model with its cache: rank 0's part of it here, those of other ranks in processes of their own.
+    """A loaded model with its cache: rank 0's part here, other ranks' parts in processes of their own.
 
     Raises ModelLoadError when the folder cannot be served, and ConfigError for a setting that does not fit it or this
     machine.
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        """Loads the model in the folder `config.model`, and what drafts for it. The cache comes separately."""
+        """Loads the model in the folder `config.model`, and its drafter. The cache comes separately."""
         self._loader = ThreadPoolExecutor(1, "load-blocks")
         self._ranks = Ranks(config) if config.tensor_parallel_size > 1 else None
         try:  # the others load theirs meanwhile
@@ -105,7 +105,7 @@ class ModelRunner:
         self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
 
     def _load_drafter(self, config: EngineConfig) -> Drafter | None:
-        """What makes the drafts that are `UNKNOWN`; None = there are none such."""
+        """What makes `UNKNOWN` drafts; None without such a method."""
         if (method := config.drafting_method) is None or method.drafter is None:
             return None
         if self._part.images is not None:
@@ -123,33 +123,33 @@ class ModelRunner:
         return self._part.model.weight_bytes
 
     def kv_bytes_per_block(self) -> int:
-        """Bytes that one block takes, keys and values of all layers, of each rank; those of a draft model too."""
+        """Bytes of one block on each rank: keys and values of all layers, and of a draft model."""
         of_drafts = 0 if self._drafter is None else self._drafter.bytes_per_block
         return self._part.layout.bytes_per_block + of_drafts
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
-        """Makes room for blocks 0 to `num_blocks - 1` and for the tables of sequences in slots 0 to `num_slots - 1`, of
-        at most `blocks_per_slot` blocks each; forgets what an earlier cache held."""
+        """Makes room for blocks 0 to `num_blocks - 1` and for `num_slots` block tables of at most `blocks_per_slot`
+        blocks; forgets what an earlier cache held."""
         self._everywhere("allocate", num_blocks, num_slots, blocks_per_slot)
         if self._drafter is not None:
             self._drafter.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
         self._sent = SentSlots(num_slots, 0 if self._drafter is None else self._drafter.num_ahead)
 
     def allocate_places(self, num_places: int) -> None:
-        """Makes room in the host's memory for copies of so many blocks, those of a draft model's cache too."""
+        """Makes room for copies of blocks in the host's memory, of a draft model's cache too."""
         self._everywhere("allocate_places", num_places)
         if self._drafter is not None:
             self._drafter.allocate_places(num_places)
 
     def save_blocks(self, blocks: list[int], places: list[int]) -> None:
-        """Copies what blocks hold to the host's memory. Raises RankLost."""
+        """Copies blocks to the host's memory. Raises RankLost."""
         if self._ranks is not None:
             self._ranks.call("host.save", blocks, places)
         for copies in self._host_caches:
             copies.save(blocks, places)
 
     def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
-        """Copies it back, large amounts on a CPU beside the steps. Raises RankLost."""
+        """Copies blocks back, large amounts on a CPU beside the steps. Raises RankLost."""
         if self._ranks is not None:
             self._ranks.call("host.load", places, blocks)
 
@@ -171,9 +171,9 @@ class ModelRunner:
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int | None:
-        """Bytes that a cache may take of the share `utilization` of the device's memory, beside the largest steps, with
-        drafts and without, which are computed for that; of each rank. None where the device's memory is the machine's.
-        `allocate_kv_cache` comes after it."""
+        """Bytes per rank that a cache may take of the share `utilization` of the device's memory, measured by computing
+        the largest steps, with drafts and without; None = the device's memory is the machine's. Comes before
+        `allocate_kv_cache`."""
         if self._part.meter is None:
             return None
         limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
@@ -190,10 +190,10 @@ class ModelRunner:
         return found
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
-        """Has kernels compiled and graphs captured for all steps that there may be, so that no request waits for that;
-        after `allocate_kv_cache`, before the first step, with the same numbers. Writes to block 0.
+        """Compiles kernels and captures graphs for all possible steps, so that no request waits for that; after
+        `allocate_kv_cache`, before the first step, with the same numbers. Writes to block 0.
 
-        Raises ConfigError where a step cannot be captured, and RankLost where that is so of another rank.
+        Raises ConfigError where a step cannot be captured, and RankLost where another rank cannot.
         """
         capture = Call("capture", (max_num_batched_tokens,))
         with nullcontext() if self._ranks is None else self._ranks.together("the capture of steps", capture):
@@ -210,28 +210,28 @@ class ModelRunner:
 
     @property
     def _drafted(self) -> tuple[int, int, int]:
-        """How many drafts a sequence may have in a step, what stands for each, and a tree's depth."""
+        """Most drafts of a sequence in a step, their token, and a tree's depth."""
         draft = 0 if self._drafter is None else UNKNOWN
         return self._most_drafts, draft, 0 if self._tree is None else self._tree.depth
 
     def _try(self, batch: Batch) -> None:
-        """Computes a step that nobody asked for."""
+        """Computes a step that belongs to no request."""
         self.collect(self.launch(batch))
         self.forget([item.sequence.request_id for item in batch.items])
 
     def _everywhere(self, method: PartMethod, *arguments: Any) -> Any:
-        """Calls a method of every rank's part; what that of rank 0 returns. Raises RankLost."""
+        """Calls a method of every rank's part; returns rank 0's result. Raises RankLost."""
         if self._ranks is not None:
             self._ranks.call(method, *arguments)
         return Call(method, arguments).on(self._part)
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
-        """Places tables as suits the attention backend."""
+        """Chooses free blocks as suits the attention backend."""
         return self._part.backend.allocator(num_blocks)
 
     @property
     def num_adapter_slots(self) -> int:
-        """How many adapters can be placed at once."""
+        """Adapters that can be on the device at once."""
         slots = self._part.model.slots
         return 0 if slots is None else slots.num_slots
 
@@ -241,18 +241,18 @@ class ModelRunner:
         return facts
 
     def place_adapter(self, key: int, slot: int) -> None:
-        """Places one that was read, for the steps that are launched from here on."""
+        """Places a read adapter for later launches."""
         self._everywhere("host_adapters.place", key, slot)
 
     def forget_adapter(self, key: int) -> None:
-        """Takes it out of the host's memory."""
+        """Drops an adapter from the host's memory."""
         self._everywhere("host_adapters.forget", key)
 
     def launch(self, batch: Batch) -> Launched:
         """Begins a batch's forward pass, and the choice of a token for each item that reaches its sequence's last one.
 
-        After it the items' keys and values will be in the cache, and the next batch may begin with what was chosen.
-        Raises RankLost where the process of another rank has ended, or the batch before this one was given up.
+        Afterwards the items' keys and values will be in the cache, and the next batch may begin with the choices.
+        Raises RankLost where another rank's process has ended, or the batch before this one was given up.
         """
         plan = plan_step(batch, self._sent, self._most_scored)
         if self._ranks is None:
@@ -292,14 +292,13 @@ class ModelRunner:
         )
 
     def is_over(self, launched: Launched) -> bool:
-        """Whether all that the batch computes is there."""
+        """Whether all results are on the host."""
         return launched.readback.is_over()
 
     def collect(self, launched: Launched) -> list[SampledToken | None]:
-        """Waits for the batch, and not for what was launched after it. A token for each item that samples, None for
-        others; writes the log-probabilities and vectors of prompts into their items, but a vector that is not finite,
-        and into those with drafts what was chosen.
-        """
+        """Waits for the batch, but not for later launches. Returns a token for each item that samples, None for
+        others; writes prompts' log-probabilities and finite vectors into their items, and the choices into items
+        with drafts."""
         launched.readback.wait()
         for item, logprobs in launched.scores:
             item.prompt_logprobs += logprobs.read()
@@ -322,7 +321,7 @@ class ModelRunner:
         return found
 
     def _note_last(self, drafter: Drafter, batch: Batch, followed: Tensor) -> None:
-        """Tells what there is of the last token of each."""
+        """Passes the last accepted token's row of `followed` for each sequence to the drafter."""
         rows, slots, row = [*range(len(batch.decodes))], batch.decodes.slots.tolist(), len(batch.decodes)
         for item in batch.chunks:
             if item.samples:
@@ -333,7 +332,7 @@ class ModelRunner:
             drafter.note(np.array(slots, np.int64), followed[to_device(np.array(rows, np.int64), self.device)])
 
     def _scores(self, batch: Batch, logits: Iterator[Tensor]) -> Iterator[tuple[ScheduledSequence, Logprobs]]:
-        """Log-probabilities of prompts' tokens, from their logits as the step's plan divides them."""
+        """Log-probabilities of prompt tokens, in the portions of the step's plan."""
         for item in batch.chunks:
             num_top, token_ids = item.sequence.sampling.prompt_logprobs, item.sequence.token_ids
             for position in item.scores[:: self._most_scored]:
@@ -341,7 +340,7 @@ class ModelRunner:
                 yield item, rank_tokens(next(logits), to_device(np.array(part), self.device), num_top or 0)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """Drops what is remembered about requests that will not run again; unknown ids are ignored."""
+        """Drops what is kept of ended requests; unknown ids are ignored."""
         request_ids = tuple(request_ids)
         self._sampler.forget(request_ids)
         self._pooler.forget(request_ids)
@@ -356,7 +355,7 @@ class ModelRunner:
 
 
 def _tell(batch: Batch, drafts: Tensor) -> None:
-    """Writes into the items what their drafts are, int32 [drafts]; waits for it."""
+    """Writes drafts, int32 [drafts], into the items; waits for the device."""
     token_ids = iter(drafts.tolist())
     for item in batch.chunks:
         item.drafts = list(islice(token_ids, len(item.drafts)))

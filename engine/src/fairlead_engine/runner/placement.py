@@ -89,18 +89,17 @@ def _allowed_cores() -> int:
 
 _CPUS = Path("/sys/devices/system/cpu")
 _ENOUGH = 2**16
-"""Elements for each thread that torch divides an operation among all of them."""
+"""Elements per thread from which torch divides an operation among all threads."""
 _bound: dict[int, set[int]] = {}
-"""Threads, of which torch begins those that compute beside the one that asks once, and the cores that they were given.
-"""
+"""Bound threads and the cores that they were given; torch starts its compute threads once per calling thread."""
 
 
 def pin_threads(pin: bool | None, shard: Shard) -> None:
-    """Binds each of torch's threads, the calling one included, to a core; the ranks' to different ones.
+    """Binds each of torch's threads, the calling one included, to a core; ranks use different cores.
 
-    Call it where what runs operations is, before any ran. None = only where this process may not use every core of the
-    machine, as with Kubernetes' static CPU manager. Raises ConfigError where they are to be bound and there are fewer
-    cores than threads.
+    Call it in the thread that runs operations, before any ran. None = only where this process may not use every core of
+    the machine, as with Kubernetes' static CPU manager. Raises ConfigError where binding is asked for and there are
+    fewer cores than threads.
     """
     if not hasattr(os, "sched_setaffinity"):
         if pin:
@@ -129,13 +128,12 @@ def pin_threads(pin: bool | None, shard: Shard) -> None:
 
 
 def given_cores() -> set[int]:
-    """That operations of the calling thread may use. One that is bound sees only its own, and may ask for a second
-    model."""
+    """Cores given to the calling thread, before it was bound."""
     return _bound.get(threading.get_native_id()) or os.sched_getaffinity(0)
 
 
 def own_cores(allowed: set[int], cpus: Path = _CPUS) -> list[int]:
-    """The logical CPUs in the order in which to use them: one of each core first, then what shares a core with them."""
+    """The logical CPUs in order of use: one of each core first, then their siblings."""
     first: list[int] = []
     second: list[int] = []
     seen: set[str] = set()
@@ -150,7 +148,7 @@ def own_cores(allowed: set[int], cpus: Path = _CPUS) -> list[int]:
 
 
 def _begun(num_threads: int) -> list[int]:
-    """The threads that torch computes with beside this one, which the first large operation begins."""
+    """Torch's other compute threads, which the first large operation starts."""
     before = _threads()
     torch.ones(_ENOUGH * num_threads).add_(1)
     return sorted(_threads() - before)

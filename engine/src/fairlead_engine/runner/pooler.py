@@ -1,6 +1,6 @@
-"""Vectors from hidden states: what each step computes of a prompt is summed up, and something is made of it at its end.
+"""Vectors from hidden states: sums over the steps of a prompt, read at its end.
 
-Knows what of the hidden states belongs to whom, and the model's classifier where it has one; not how they are computed.
+Knows which hidden states belong to which prompt, and the model's classifier; not how they are computed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ _EMBEDDING_TYPE = "<f4"
 
 
 class Pooler:
-    """Remembers the sums of prompts that are computed in chunks, until they are forgotten, and nothing else."""
+    """Keeps the sums of prompts that are computed in chunks, until they are forgotten."""
 
     def __init__(self, classifier: Callable[[Tensor], Tensor] | None = None) -> None:
         """`classifier`: from vectors [rows, hidden] to float32 [rows, labels]."""
@@ -23,8 +23,8 @@ class Pooler:
         self._sums: dict[str, Tensor] = {}
 
     def pool(self, items: Sequence[ScheduledSequence], hidden: Tensor) -> list[tuple[ScheduledSequence, Tensor]]:
-        """Adds the hidden states [rows, hidden], item by item. The items that `embed` and what is read off their
-        vectors, which are complete: float32 [hidden], or [labels]. Sums are float32."""
+        """Adds hidden states [rows, hidden], item by item. Returns items that `embed` with the result of their complete
+        vectors: float32 [hidden], or [labels]. Sums are float32."""
         first = 0
         found: list[tuple[ScheduledSequence, Tensor]] = []
         for item in items:
@@ -42,7 +42,7 @@ class Pooler:
         return self._read(found)
 
     def _read(self, found: list[tuple[ScheduledSequence, Tensor]]) -> list[tuple[ScheduledSequence, Tensor]]:
-        """What is made of the vectors. The classifier is asked once for all."""
+        """The results of vectors. The classifier is called once for all."""
         labelled = [vector for item, vector in found if item.sequence.reading is Reading.LABELS]
         if not labelled:
             return [(item, _vector(item, vector)) for item, vector in found]
@@ -60,7 +60,7 @@ class Pooler:
 
 
 def write_vectors(vectors: Iterable[tuple[ScheduledSequence, Tensor]]) -> None:
-    """Writes what is on the host into the items, but a vector that is not finite."""
+    """Writes finite vectors on the host into their items."""
     for item, vector in vectors:
         if bool(vector.isfinite().all()):
             item.embedding = vector.numpy().astype(_EMBEDDING_TYPE).tobytes()

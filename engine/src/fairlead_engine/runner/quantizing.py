@@ -1,6 +1,6 @@
-"""From a checkpoint of floats to one with quantised weights, on disk: what `fairlead-engine quantize` does.
+"""`fairlead-engine quantize`: a checkpoint of floats becomes one with quantised weights, on disk.
 
-Layers are rounded one after the other and written as they are made; what is not the weight of a linear layer is copied.
+Layers are rounded one after the other and written at once; everything but linear layers' weights is copied.
 """
 
 import json
@@ -32,10 +32,10 @@ from fairlead_protocol.models.model_config import ModelConfig
 
 METHODS = ("rtn", "awq", "gptq")
 _MAKES_INPUTS = {"o_proj": "v_proj", "down_proj": "up_proj", "w2": "w3"}
-"""Whose outputs a layer's inputs are, times what others say: attention's weights, or an activated gate."""
+"""The layer whose outputs are a layer's inputs, times others: attention's weights, or an activated gate."""
 _READ_NO_NORM = (".o_proj", ".down_proj", ".q_b_proj")
 _MULTIPLIED = (".q_proj", ".k_proj")
-"""Whose outputs are multiplied with one another: what the largest elements say counts, so they are not cut off."""
+"""Layers whose outputs are multiplied with each other: their largest elements count and are not cut off."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -66,8 +66,8 @@ Tell = Callable[[str], None]
 def quantize(folder: Path, target: Path, orders: QuantizeOrders, texts: Tensor | None, tell: Tell) -> None:
     """`texts` int64 [texts, tokens]: what the model reads for methods that look at activations.
 
-    Writes beside `target`, which takes its place when all is done. Raises StartError: a model that cannot be read or is
-    quantised, groups that do not divide a layer's inputs, a folder that cannot be written.
+    Writes beside `target`, which appears when all is done. Raises StartError for a model that cannot be read or is
+    quantised, groups that do not divide a layer's inputs, or a folder that cannot be written.
     """
     grid, config = orders.grid(), read_config(folder)
     if config.quantization is not None:
@@ -121,7 +121,7 @@ def quantize(folder: Path, target: Path, orders: QuantizeOrders, texts: Tensor |
 
 
 def _check_apart(folder: Path, watched: Sequence[WatchedLinear], checkpoint: Checkpoint) -> None:
-    """Raises ConfigError where a layer's weight is no tensor of its own."""
+    """Raises ConfigError for a layer whose weight is stored in one tensor with others."""
     stored = checkpoint.names()
     stacked = next((name for each in watched for name in each.names if f"{name}.weight" not in stored), None)
     if stacked is not None:
@@ -144,7 +144,7 @@ class _Rounding:
         self._compute_dtype = dtype
 
     def layer(self, here: Sequence[WatchedLinear], files: SafetensorsWriter) -> list[float]:
-        """Writes the layers' weights; the errors of their outputs, where their inputs are known."""
+        """Writes the layers' weights; returns their outputs' errors, if the inputs are known."""
         weights = {name: self._weight(name) for each in here for name in each.names}
         if self._method == "awq":
             for each in here:
@@ -177,7 +177,7 @@ class _Rounding:
         return errors
 
     def _weight(self, name: str) -> Tensor:
-        """Raises ConfigError where groups do not divide its inputs."""
+        """Raises ConfigError where groups do not divide the layer's inputs."""
         weight = self._checkpoint.raw(f"{name}.weight")
         if self._grid.group_size and weight.shape[1] % self._grid.group_size:
             problem = f"{self._grid.group_size} does not divide the {weight.shape[1]} inputs of {name}"
@@ -189,8 +189,8 @@ class _Rounding:
         return torch.cat([self._checkpoint.raw(key) for key in kept]) if kept else None
 
     def _divide_projection(self, each: WatchedLinear, weights: dict[str, Tensor], files: SafetensorsWriter) -> None:
-        """AWQ's scales of a layer whose inputs are what another makes, element by element times something else: the
-        other's outputs are divided by them."""
+        """AWQ's scales for a layer whose inputs are another's outputs times something: the other's outputs are divided
+        by them."""
         name = each.names[0]
         prefix, _, kind = name.rpartition(".")
         source = f"{prefix}.{_MAKES_INPUTS.get(kind)}"
@@ -212,7 +212,7 @@ class _Rounding:
             files.add(f"{source}.bias", (bias.float() / outputs).to(bias.dtype))
 
     def _divide_norm(self, each: WatchedLinear, weights: dict[str, Tensor], files: SafetensorsWriter) -> None:
-        """AWQ's scales of the layers that alone read what a normalisation makes: its weight is divided by them."""
+        """AWQ's scales for the layers that alone read a normalisation: its weight is divided by them."""
         layer, _, part = each.names[0].rpartition(".")[0].rpartition(".")
         has = self._checkpoint.has
         norm = {"self_attn": "input_layernorm", "mlp": "post_attention_layernorm"}.get(part)

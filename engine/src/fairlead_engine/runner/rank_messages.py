@@ -23,8 +23,8 @@ _HOST = "127.0.0.1"
 
 
 def open_store() -> "TCPStore":
-    """Rank 0's, on a free port. Nobody has to say who they are to change what is in it, so it must not be reached from
-    other machines; left to itself it listens on every address."""
+    """Rank 0's store, on a free port of the loopback. Anybody who reaches it may change it, and by default it would
+    listen on every address."""
     listening = socket.create_server((_HOST, 0))
     port = listening.getsockname()[1]
     store: TCPStore = torch.distributed.TCPStore(  # type: ignore[attr-defined]
@@ -34,19 +34,19 @@ def open_store() -> "TCPStore":
 
 
 def reach_store(port: int) -> "TCPStore":
-    """That same one, for another rank."""
+    """The same store, from another rank."""
     store: TCPStore = torch.distributed.TCPStore(_HOST, port, is_master=False)  # type: ignore[attr-defined]
     return store
 
 
 def join_group(shard: Shard, store: "TCPStore", device: torch.device) -> None:
-    """Waits until all ranks are there. With CUDA the sums go by NCCL, without by gloo."""
+    """Waits for all ranks. Sums go by NCCL on CUDA, else by gloo."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, store=store, rank=shard.rank, world_size=shard.size)
 
 
 HERE, READY = b"here\n", b"ready\n"
-"""What a rank answers once it runs, and once it has loaded its part; else the JSON of `StartError.to_dict`."""
+"""Answers of a rank that runs, and of one that has loaded its part; else the JSON of `StartError.to_dict`."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -67,7 +67,7 @@ PartMethod = Literal[
     "allocate", "allocate_places", "host.save", "host.load", "memory_for_cache", "capture",
     "host_adapters.read", "host_adapters.place", "host_adapters.forget",
 ]  # fmt: skip
-"""What every rank calls of its `ModelPart`, as rank 0 does of its own."""
+"""Methods of `ModelPart` that every rank calls, as rank 0 does."""
 
 
 class Call(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -77,7 +77,7 @@ class Call(msgspec.Struct, frozen=True, tag=True, array_like=True):
     arguments: tuple[Any, ...]
 
     def on(self, part: object) -> Any:
-        """Calls it, of this part."""
+        """Calls the method of this part."""
         return attrgetter(self.method)(part)(*self.arguments)
 
 

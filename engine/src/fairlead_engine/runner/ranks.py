@@ -38,31 +38,31 @@ from fairlead_protocol.logs import configured_logging
 logger = logging.getLogger(__name__)
 
 _LAST_WORDS_SECONDS = 5.0
-"""For which a step may go on after a rank was lost, until it fails by itself with a reason."""
+"""Time for a step to fail with its own reason after a rank was lost."""
 _LOOKS = 50
-"""In half that time, for the reason why a step failed."""
+"""Looks for the reason of a failed step, within half of that time."""
 
 
 class RankLost(RuntimeError):
-    """A rank's process has ended, or it is in a step that was given up; no step can be computed any more."""
+    """A rank's process has ended, or is in a step that was given up; no step can be computed any more."""
 
 
 class Ranks:
     """Ranks 1 to size - 1, each a process of its own, which end with this one."""
 
     def __init__(self, settings: EngineConfig) -> None:
-        """Starts them and waits until all have found one another. Raises ModelLoadError and ConfigError where there
-        is no such device or too few of them, and StartError for one that ends."""
+        """Starts the ranks and waits until all have met. Raises ModelLoadError and ConfigError for a missing device or
+        too few of them, and StartError for a rank that ends."""
         size = settings.tensor_parallel_size
         self.lost: str | None = None
-        """Why no step can be computed any more, in words."""
+        """Why no step can be computed any more."""
         device = choose_device(settings.device, Shard(0, size))  # nobody is started where it cannot be
         if is_foreign(folder := Path(settings.model)):
             check_settings(quantization=None, head_quantization=None, max_loras=0, tensor_parallel_size=size)
         check_divisible(read_config(folder), size)
         store = open_store()
         self.port = store.port
-        """Of the store in which they meet."""
+        """Of the store in which ranks meet."""
         self._is_closing = False
         self._processes: list[subprocess.Popen[bytes]] = []
         self._writers: list[Writer] = []
@@ -86,7 +86,8 @@ class Ranks:
             raise
 
     def wait_ready(self) -> None:
-        """Until all have loaded their parts. Raises the StartError that one says, or that it has ended."""
+        """Waits until all ranks have loaded their parts. Raises a rank's StartError, or one that says that it has
+        ended."""
         self._expect(READY)
         for rank, process in enumerate(self._processes, start=1):
             threading.Thread(target=self._watch, args=(rank, process), name=f"rank-{rank}", daemon=True).start()
@@ -97,10 +98,10 @@ class Ranks:
 
     @contextmanager
     def together(self, what: str, message: Message) -> Iterator[None]:
-        """Has them do what rank 0 does within; all meet in its sums. Raises RankLost where one cannot.
+        """Has the ranks do what rank 0 does within; all meet in its sums. Raises RankLost where one cannot.
 
-        A step that rank 0 gives up is the last: the others are somewhere in it, and would take the next step's sums for
-        those that they wait for. `what`: the same in words, for the error.
+        A step that rank 0 gives up is the last: the other ranks are inside it, and would take the next step's sums for
+        its own. `what` names the work in the error.
         """
         self._send(message)
         try:
@@ -113,7 +114,7 @@ class Ranks:
             raise reason from error
 
     def close(self) -> None:
-        """Ends them."""
+        """Ends the ranks."""
         self._is_closing = True
         for process in self._processes:
             assert process.stdin is not None
@@ -146,7 +147,7 @@ class Ranks:
             raise self._explain(RuntimeError(f"a rank does not listen any more: {error}")) from error
 
     def _explain(self, error: RuntimeError | StartError) -> RuntimeError | StartError:
-        """The error of what all did together, or that a rank was lost, if one turns out to be the reason."""
+        """The error of common work, or RankLost if a lost rank turns out to be the reason."""
         for _ in range(_LOOKS):
             if self.lost is not None:
                 return RankLost(self.lost)
@@ -154,7 +155,7 @@ class Ranks:
         return error
 
     def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
-        """A step that waits for a lost rank's sum may wait for ever: then this process ends with the reason."""
+        """Ends this process with the reason when a rank is lost: a step may wait for its sum for ever."""
         assert process.stdout is not None
         words = b""
         with suppress(ValueError):  # it was closed, by `close`

@@ -15,31 +15,31 @@ class NewTokens(msgspec.Struct, frozen=True, array_like=True):
     """Tokens that the host has and the device does not."""
 
     places: list[tuple[int, int, int]]
-    """Of each row that lacks some: the slot, the first column, and the one behind the last."""
+    """Slot, first column and end column of each stretch."""
     token_ids: Numbers
-    """int64, one place's after the other's."""
+    """int64, one stretch after the other."""
     num_columns: int
-    """That the rows need for this step."""
+    """Columns that this step needs."""
 
 
 class SlotTokens:
-    """One row for each slot, of which as many tokens are known as its sequence has.
+    """One row for each slot, with the known tokens of its sequence.
 
-    Only tokens that came from the host are sent, once: a token that a step chooses is in its row before the host knows
-    it, so that the next step can begin with it.
+    Tokens from the host are sent once. A token that a step chooses is in its row before the host knows it, so that the
+    next step can begin with it.
     """
 
     def __init__(self, num_slots: int, most_tokens: int, device: torch.device, *, stays: bool = False) -> None:
-        """`most_tokens`: of one sequence. Memory is taken as sequences get longer, or all of it at once where the rows
-        must stay where they are."""
+        """`most_tokens`: of one sequence. Memory grows with the sequences; with `stays` all of it is taken at once, and
+        rows stay in place."""
         self._most_tokens = most_tokens
         self._device = device
         num_columns = most_tokens + 1 if stays else 0  # a step has room for the token that it may choose
         self.rows = torch.zeros((num_slots, num_columns), dtype=torch.int32, device=device)
-        """[slots, columns]: what is beyond a sequence's end is anything."""
+        """[slots, columns]; undefined beyond a sequence's end."""
 
     def add(self, new: NewTokens) -> None:
-        """Sends them."""
+        """Sends the tokens to the device."""
         if new.num_columns > self.rows.shape[1]:
             self._widen(new.num_columns)
         if new.places:
@@ -49,11 +49,11 @@ class SlotTokens:
                 first_id += end - first
 
     def at(self, slots: Tensor, positions: Tensor) -> Tensor:
-        """int32 [tokens]: what stands there; `slots` and `positions` are int64 [tokens]."""
+        """int32 [tokens] at `slots` and `positions`, int64 [tokens] each."""
         return self.rows[slots, positions]
 
     def put(self, slots: Tensor, positions: Tensor, token_ids: Tensor) -> None:
-        """Writes what a step has chosen. In place of no token any is as good: its sequence ends."""
+        """Writes a step's choices. A missing token becomes any token, as its sequence ends."""
         self.rows[slots, positions] = token_ids.clamp(min=0).int()
 
     def _widen(self, num_columns: int) -> None:

@@ -29,13 +29,12 @@ from fairlead_engine.types.adapters import NOT_PLACED
 from fairlead_engine.types.batch import Numbers
 
 _DECODE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-"""Sequences of steps of decodes. Up to a few hundred rows a product takes as long as its weights take to be read, so
-that padding costs next to nothing."""
+"""Sequences of captured decodes. Up to a few hundred rows a product takes as long as reading its weights, so padding
+costs next to nothing."""
 _TOKEN_SIZES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-"""Tokens of steps with prompts. Beyond the last of either, a layer computes for longer than its launches take."""
+"""Tokens of captured steps with prompts. Beyond the last of either list a layer takes longer than its launches."""
 _BYTES_PER_LAUNCH = 2**15
-"""Of the device, that a graph takes for each thing it launches: a generous guess, beside which the log tells the truth.
-"""
+"""Device memory of a graph per launch: a generous guess; the log has the truth."""
 _LAUNCHES_PER_LAYER = 12
 
 Replay = Callable[[], None]
@@ -43,23 +42,23 @@ Captured = TypeVar("Captured")
 
 
 class GraphRecorder(Protocol):
-    """What captures work on a device."""
+    """Captures work on a device."""
 
     def record(self, run: Callable[[], None]) -> Replay:
-        """Runs it, so that everything it needs is compiled; captures it; returns what repeats it. Raises RuntimeError
-        for what cannot be captured."""
+        """Runs `run`, so that everything it needs is compiled; captures it; returns what repeats it. Raises
+        RuntimeError for what cannot be captured."""
 
     def num_bytes(self) -> int:
-        """Memory of the device that all captured together take."""
+        """Device memory of all captured graphs."""
 
 
 def decode_sizes(most: int) -> list[int]:
-    """Numbers of sequences to capture steps of decodes for; a step has at most `most`."""
+    """Numbers of sequences for captured decodes, of at most `most`."""
     return _sizes(_DECODE_SIZES, most)
 
 
 def token_sizes(most: int) -> list[int]:
-    """Numbers of tokens to capture steps with prompts for; a step has at most `most`."""
+    """Numbers of tokens for captured steps with prompts, of at most `most`."""
     return _sizes(_TOKEN_SIZES, most)
 
 
@@ -68,15 +67,14 @@ def _sizes(sizes: tuple[int, ...], most: int) -> list[int]:
 
 
 def foreseen_bytes(num_layers: int, limits: StepLimits, work_space: int, has_adapters: bool = False) -> int:
-    """Memory that the graphs will take at most: the work space of one that is as large as the largest step, and what
-    each of them is itself."""
+    """Upper bound of the graphs' memory: the work space of the largest step, and the graphs themselves."""
     num_graphs = (1 + 2 * has_adapters) * len(decode_sizes(limits.max_num_seqs))  # one launches twice as much
     num_graphs += len(token_sizes(limits.max_num_batched_tokens))
     return work_space + num_graphs * num_layers * _LAUNCHES_PER_LAYER * _BYTES_PER_LAUNCH
 
 
 class GraphOutput(NamedTuple):
-    """What a graph of decodes computed; it stays until the next step."""
+    """Result of a graph of decodes, valid until the next step."""
 
     hidden: Tensor
     """[sequences, hidden]."""
@@ -85,11 +83,11 @@ class GraphOutput(NamedTuple):
     context_lens: Tensor
     """int64 [sequences]."""
     tapped: Tensor | None
-    """[sequences, layers x hidden]: what went into the tapped layers, where there are any."""
+    """[sequences, layers x hidden]: inputs of the tapped layers; None without."""
 
 
 class StepGraphs:
-    """The graphs of one rank's part of a model with its cache, which must both stay where they are."""
+    """The graphs of one rank's part of a model with its cache; both must stay in place."""
 
     @torch.inference_mode()
     def __init__(
@@ -104,9 +102,8 @@ class StepGraphs:
         most_tokens: int,
         tapped_layers: tuple[int, ...] = (),
     ) -> None:
-        """Captures them all: for steps of up to `most_tokens` tokens, and for decodes of all slots but the last one,
-        which is nobody's, as are the blocks of its table. Nothing of other slots is touched. What goes into the
-        `tapped_layers` comes out of decodes, too.
+        """Captures steps of up to `most_tokens` tokens, and decodes of all slots but the last, which is for padding, as
+        are the blocks of its table. Other slots are not touched. Decodes also return the inputs of `tapped_layers`.
 
         Raises RuntimeError where something cannot be captured.
         """
@@ -118,14 +115,14 @@ class StepGraphs:
         self._tokens = tokens
         spare_slot = len(tables.rows) - 1
         self._spare = np.array([[spare_slot], [1], [NOT_PLACED], [0]])
-        """What a row of decodes has that is nobody's."""
+        """A padding row of decodes."""
         decodes, pieces = decode_sizes(spare_slot), token_sizes(most_tokens)
         self._tapped_layers = tapped_layers
         self._buffers = _Buffers(model, decodes[-1], pieces[-1], len(tapped_layers), tables.rows.device)
         self._decodes = self._captured("decode", decodes, self._capture_decode)
         """By the number of sequences, ascending."""
         self._adapted: dict[int, Replay] = {}
-        """The same, of steps in which somebody has an adapter."""
+        """The same for steps with adapters."""
         if model.slots is not None:
             self._adapted = self._captured("adapted decode", decodes, partial(self._capture_decode, is_adapted=True))
         self._pieces = self._captured(
@@ -134,12 +131,12 @@ class StepGraphs:
         """By the number of tokens, ascending; the pieces in their order."""
 
     def fits_decodes(self, num_sequences: int) -> bool:
-        """Whether there is a graph for a step of one query of so many sequences."""
+        """Whether there is a graph for a decode of so many sequences."""
         return _next_size(self._decodes, num_sequences) is not None
 
     def decode(self, slots: Numbers, context_lens: Numbers, adapters: Numbers, shifts: Numbers) -> GraphOutput:
-        """Computes a step of one query of each sequence, with the adapters in those slots, or none, turned by positions
-        that are shifted by so much, or not at all. Tables and tokens are up to date, and there is a graph."""
+        """Computes a decode with these slots of adapters, or none, and rope positions shifted by `shifts`, or not at
+        all. Tables and tokens are up to date, and there is a graph."""
         size = _next_size(self._decodes, len(slots))
         assert size is not None
         numbers = np.empty((4, size), np.int64)
@@ -155,12 +152,12 @@ class StepGraphs:
         return GraphOutput(self._buffers.hidden[: len(slots)], row_slots, row_ends, tapped)
 
     def between_attentions(self, num_tokens: int) -> "PaddedPieces | None":
-        """What computes a step of so many tokens but for its attentions; None = there are no graphs of so many."""
+        """Computes a step of so many tokens except its attentions; None without such graphs."""
         size = _next_size(self._pieces, num_tokens)
         return None if size is None else PaddedPieces(self._pieces[size], self._buffers, num_tokens)
 
     def _captured(self, kind: str, sizes: list[int], capture: Callable[[int], Captured]) -> dict[int, Captured]:
-        """The largest comes first: the others then fit into the memory that it has taken."""
+        """The largest first, so that the others fit into its memory."""
         captured: dict[int, Captured] = {}
         progress = Progress(f"captured %d of %d {kind} graphs", len(sizes))
         for size in reversed(sizes):
@@ -190,7 +187,7 @@ class StepGraphs:
         self._buffers.hidden[:size].copy_(self._model(step, self._caches, taps=taps))
 
     def _pieces_of(self, size: int) -> Iterator[Callable[[], None]]:
-        """Each writes the heads that its attention takes, and the stream, which the next one reads."""
+        """Each piece writes the next attention's heads, and the stream for the next piece."""
         buffers, model = self._buffers, self._model
 
         def write(heads: Tensor, stream: Tensor) -> None:
@@ -206,7 +203,7 @@ class StepGraphs:
 
 
 class _Buffers:
-    """What goes into graphs and comes out of them."""
+    """Inputs and outputs of graphs."""
 
     def __init__(
         self, model: Decoder, most_sequences: int, most_tokens: int, num_tapped: int, device: torch.device
@@ -218,22 +215,22 @@ class _Buffers:
 
         self._rows = torch.zeros(4 * most_sequences, dtype=torch.int64, device=device)
         self.hidden = buffer(most_sequences, model.config.hidden_size)
-        """Of decodes,"""
+        """Hidden states of decodes."""
         self.tapped = buffer(most_sequences, num_tapped * model.config.hidden_size)
-        """and what went into some of their layers."""
+        """Inputs of the tapped layers, of decodes."""
         self.token_ids = torch.zeros(most_tokens, dtype=torch.int32, device=device)
         self.heads = buffer(most_tokens, *attention.heads_shape)
         self.attended = buffer(most_tokens, attention.attended_size)
         self.stream = buffer(most_tokens, model.config.hidden_size)
 
     def rows_of(self, size: int) -> Tensor:
-        """int64 [4, size], of decodes: the slots, the context lengths, the slots of adapters, and what places differ
-        by from positions. They lie side by side for one copy."""
+        """int64 [4, size] of decodes, side by side for one copy: slots, context lengths, slots of adapters, and shifts
+        from positions to rope places."""
         return self._rows[: 4 * size].view(4, size)
 
 
 class PaddedPieces:
-    """A step's pieces between attentions, computed by graphs of at least as many tokens (`BetweenAttentions`)."""
+    """A step's pieces between attentions, by graphs of at least as many tokens (`BetweenAttentions`)."""
 
     def __init__(self, pieces: list[Replay], buffers: _Buffers, num_tokens: int) -> None:
         self._pieces = pieces
@@ -255,7 +252,7 @@ class PaddedPieces:
 
 
 def _next_size(captured: dict[int, Any], wanted: int) -> int | None:
-    """The least size that is not below; None where all are."""
+    """The smallest captured size of at least `wanted`; None without."""
     sizes = list(captured)
     index = bisect_left(sizes, wanted)
     return sizes[index] if index < len(sizes) else None

@@ -1,8 +1,8 @@
-"""One step as numbers: all that a rank has to know of a batch, and small enough to be sent to every rank.
+"""One step as numbers: all that a rank needs of a batch, small enough to be sent to every rank.
 
-Rope turns tokens of prompts with images by places in time, row and column: text goes on by one in all three. The tokens
-of an image share one place in time, and have their own rows and columns from there on; the text behind goes on behind
-the largest of them. Source: multimodal rope (arXiv 2409.12191). Nothing here knows tensors.
+Rope turns tokens of prompts with images by places in time, row and column. Text goes on by one in all three; an image's
+tokens share one place in time, with rows and columns from there on; the text behind goes on from the largest. Source:
+multimodal rope (arXiv 2409.12191). No tensors here.
 """
 
 from collections.abc import Iterable
@@ -21,12 +21,13 @@ from fairlead_engine.types.sequences import UNKNOWN, Sequence
 
 
 def shift_behind(images: Iterable[PromptImage]) -> int:
-    """What is added to a token's position behind all images to have its place."""
+    """Difference of place and position of tokens behind all images."""
     return sum(max(image.rows, image.columns) - image.num_tokens for image in images)
 
 
 def places(images: Iterable[PromptImage], start: int, end: int) -> Numbers:
-    """int64 [3, end - start]: of the tokens from `start` to before `end` of a prompt with these images, in order."""
+    """int64 [3, end - start]: places of the tokens from `start` to before `end` of a prompt with these images, in
+    order."""
     found = np.tile(np.arange(start, end), (3, 1))
     shift = 0
     for image in images:
@@ -47,36 +48,36 @@ class PlannedImage(NamedTuple):
     request_id: str
     image: PromptImage
     start: int
-    """The first of its tokens that are computed, and"""
+    """First token that is computed, within the image."""
     end: int
-    """the one behind the last."""
+    """End of the computed tokens."""
     row: int
-    """Of the step, of the first of them."""
+    """The step's row of the first of them."""
 
 
 class PlannedTree(NamedTuple):
-    """Rows of an item that are a tree of guesses: its last known token and those behind it."""
+    """Rows of an item that are a draft tree: the last known token and the drafts."""
 
     first_row: int
-    """Of the step, that of the root."""
+    """The step's row of the root."""
     parents: list[int]
-    """Of each guess the node that it hangs on: 0 = the root, or a guess before it, from 1 on."""
+    """Parent of each draft: 0 = the root, n = the n-th draft."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
-    """A batch's items in order, and the rows of all their tokens one after the other. All arrays are int64."""
+    """A batch's items in order, and the rows of their tokens one after the other. All arrays are int64."""
 
     slots: Numbers
     num_queries: Numbers
-    """Tokens that are computed of each item: so many rows."""
+    """Rows (computed tokens) of each item."""
     context_lens: Numbers
-    """Where each ends in its sequence."""
+    """End of each item in its sequence."""
     samples: Numbers
-    """Behind how many of its last tokens one is chosen: 1 at its end and 1 before each draft, or 0."""
+    """Choices of each item behind its last tokens: 1 at its end and 1 before each draft, or 0."""
     score_rows: list[int] = []
     """Rows whose logits score prompts, item by item."""
     score_sizes: list[int] = []
-    """How many of them are computed at a time."""
+    """Portions in which they are computed."""
     pool_rows: list[int] = []
     """Rows that go into vectors, item by item."""
     new_tokens: NewTokens = msgspec.field(default_factory=lambda: NewTokens([], np.empty(0, np.int64), 0))
@@ -85,35 +86,35 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     adapters: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     """The slot of each item's adapter, `NOT_PLACED` for none; empty where no item has one."""
     soft_rows: "list[SoftRows]" = msgspec.field(default_factory=list)
-    """Rows whose embeddings are not those of their tokens, but of soft prompts."""
+    """Rows with a soft prompt's embeddings instead of their tokens'."""
     images: list[PlannedImage] = []
-    """Whose tokens are computed, in the order of their rows."""
+    """Images with tokens in this step, in the order of their rows."""
     places: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
-    """[3 x rows]: all in time, then all by row, then by column; empty where all are as positions are."""
+    """[3 x rows]: all places in time, then all rows, then all columns; empty = positions."""
     trees: list[PlannedTree] = []
-    """Of items whose drafts are no chain."""
+    """Items with a tree of drafts."""
 
 
 class SoftRows(msgspec.Struct, frozen=True, array_like=True):
-    """Rows that are virtual tokens of one adapter, one after the other."""
+    """Consecutive rows that are virtual tokens of one adapter."""
 
     first_row: int
     slot: int
-    """Of the adapter."""
+    """Slot of the adapter."""
     first: int
-    """Virtual token,"""
+    """First virtual token."""
     end: int
-    """and the one behind the last."""
+    """End of the virtual tokens."""
 
 
 _NONE = np.empty(0, np.int64)
 
 
 class SentSlots:
-    """What the devices have of each slot's tokens and block table, so that each step sends what is new."""
+    """What the devices have of each slot's tokens and block table, so that a step sends only news."""
 
     def __init__(self, num_slots: int, num_ahead: int = 0) -> None:
-        """`num_ahead`: how many tokens behind a chunk's end are sent with it, where there are so many."""
+        """`num_ahead`: tokens behind a chunk's end that are sent with it, if known."""
         self._num_ahead = num_ahead
         self._owners: list[Sequence | None] = [None] * num_slots
         self._num_tokens = [0] * num_slots
@@ -124,8 +125,8 @@ class SentSlots:
         self._had_adapters = self._had_images = False
 
     def new_tokens(self, batch: Batch) -> NewTokens:
-        """The tokens up to each chunk's end that are not there; counts on those that steps choose, which are there
-        before anybody knows them, so that decodes lack none. Of a sequence with drafts those are all that lacks."""
+        """Token ids the device does not have yet. Sampled tokens are already there, so decodes send none and a sequence
+        with drafts sends only the drafts."""
         places: list[tuple[int, int, int]] = []
         token_ids = [_NONE]
         longest = int(batch.decodes.ends.max(initial=0))
@@ -149,8 +150,8 @@ class SentSlots:
         return NewTokens(places, np.concatenate(token_ids), longest + 1)
 
     def adapters(self, batch: Batch, slots: Numbers) -> Numbers:
-        """`StepPlan.adapters`. Everybody computes a prompt before decoding in the same slot, with the adapter where it
-        is then, and where it stays."""
+        """`StepPlan.adapters`. Every sequence has a chunk before it decodes in the same slot, and its adapter stays in
+        place."""
         for item in batch.chunks:
             adapter = item.sequence.adapter
             if adapter is not None and not adapter.num_virtual_tokens:
@@ -164,8 +165,8 @@ class SentSlots:
         return found if (found != NOT_PLACED).any() else _NONE
 
     def shifts(self, batch: Batch, slots: Numbers) -> Numbers:
-        """What places of tokens behind an item's images differ by from their positions, told in the same way; empty
-        where no item has images."""
+        """Differences of places and positions behind each item's images, noted in the same way; empty without
+        images."""
         for item in batch.chunks:
             images = item.sequence.images
             self._had_images = self._had_images or bool(images)
@@ -177,7 +178,7 @@ class SentSlots:
         return found if found.any() or any(item.images for item in batch.chunks) else _NONE
 
     def new_blocks(self, batch: Batch) -> list[NewBlocks]:
-        """What came to the tables."""
+        """Blocks new in the tables."""
         found = []
         for sequence in (*batch.decodes.grown, *(item.sequence for item in batch.chunks)):
             slot, table = sequence.slot, sequence.block_table
@@ -189,7 +190,7 @@ class SentSlots:
 
 
 def plan_prompt(token_ids: Numbers, num_blocks: int, *, is_scored: bool = False) -> StepPlan:
-    """Of one prompt int64 [tokens] in slot 0, whole, in the first `num_blocks` blocks; `is_scored`: its logits are
+    """Plan of one whole prompt int64 [tokens] in slot 0 and the first `num_blocks` blocks; `is_scored`: its logits are
     wanted."""
     size = len(token_ids)
     return StepPlan(
@@ -205,8 +206,8 @@ def plan_prompt(token_ids: Numbers, num_blocks: int, *, is_scored: bool = False)
 
 
 def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
-    """The plan of a batch that is not empty, which must be computed next. At most `most_scored` rows are scored at a
-    time, each part of one item."""
+    """The plan of a batch that is not empty and is computed next. Scores at most `most_scored` rows at a time, of one
+    item."""
     decodes, chunks = batch.decodes, batch.chunks
     if not chunks:
         return _plan_decodes(batch, sent)
@@ -248,7 +249,7 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
 
 
 def _plan_decodes(batch: Batch, sent: SentSlots) -> StepPlan:
-    """Of a batch of nothing else: one row of each."""
+    """Plan of a batch of decodes alone: one row of each."""
     slots, ends = batch.decodes.slots, batch.decodes.ends
     ones, shifts = np.ones(len(slots), np.int64), sent.shifts(batch, slots)
     return StepPlan(
