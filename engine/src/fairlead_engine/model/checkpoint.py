@@ -1,7 +1,7 @@
 """A checkpoint's tensors: which file holds which, read on demand from memory-mapped safetensors files.
 
-Names and shapes are checked and what was read is kept account of; what the tensors mean is `loading`'s business. Small
-files beside a model, of heads that draft for it, are read whole.
+Names and shapes are checked, and reads are recorded; `weights` knows what the tensors mean. Small files beside a model,
+of heads that draft for it, are read whole.
 """
 
 import json
@@ -22,25 +22,25 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 WHOLE = slice(None)
-"""All of a dimension."""
+"""The whole of a dimension."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-"""What weights that are not quantised are stored in."""
+"""Stored dtypes of weights that are not quantised."""
 _UNNEEDED = ("rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 """Older checkpoints store the rotary frequencies, which follow from the configuration; quantised ones may have scales
-for a cache of 8 bits, or for queries, whose own are ours."""
+of an 8-bit cache, or of queries, and we compute our own."""
 
 
 class _Part(NamedTuple):
-    """Where a tensor is that is a part of another's rows."""
+    """Place of a tensor that is stored as a part of another's rows."""
 
     name: str
     first: int
     num_rows: int
-    """Of the other."""
+    """Rows of the other."""
 
 
 class _Slab(NamedTuple):
-    """Where a tensor is that others are stacked with."""
+    """Place of a tensor that is stacked with others."""
 
     name: str
     place: int
@@ -84,11 +84,11 @@ class Checkpoint:
 
     @property
     def files(self) -> list[Path]:
-        """That hold the tensors."""
+        """Those that hold the tensors."""
         return [self._folder / name for name in sorted(set(self._file_of.values()))]
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """The tensor of that name, which must have that shape, as a new one in our dtype on our device."""
+        """The tensor of that name and shape, as a new one in our dtype on our device."""
         return self.stacked([name], [shape[0]], *shape[1:])
 
     def stacked(
@@ -101,7 +101,7 @@ class Checkpoint:
     ) -> Tensor:
         """Several tensors below one another: the i-th must have shape [rows[i], *columns].
 
-        With `row_parts` only those rows of each, and only the columns of `column_part`: nothing else is read.
+        With `row_parts` only those rows of each, and with `column_part` only those columns are read.
         """
         row_parts = row_parts or [WHOLE] * len(names)
         num_rows = [len(range(*part.indices(size))) for part, size in zip(row_parts, rows, strict=True)]
@@ -122,14 +122,14 @@ class Checkpoint:
         rows: slice = WHOLE,
         columns: slice = WHOLE,
     ) -> Tensor:
-        """The tensor of that name on our device, in one of those shapes and one of those dtypes, as it is stored; of
-        its rows and columns only those, and no others are read."""
+        """The tensor of that name on our device, in one of those shapes and dtypes, as stored; only the given rows and
+        columns are read."""
         part = (rows,) if columns == WHOLE else (rows, columns)
         return self._find(name, shapes, dtypes, part).to(self.device)
 
     def divide(self, name: str, parts: Mapping[str, int]) -> None:
-        """A layer's weight and bias hold those of several, below one another: name → rows. From here on they are found
-        under these names, too."""
+        """A layer's weight and bias hold those of several, below one another: name → rows. Makes them available under
+        these names."""
         for kind in ("weight", "bias"):
             first = 0
             for part, size in parts.items():
@@ -137,33 +137,33 @@ class Checkpoint:
                 first += size
 
     def place(self, layer: str, num_rows: int) -> tuple[str, int, int]:
-        """The layer whose weight holds that of `layer`, the first row of it there, and how many there are."""
+        """The layer whose weight holds that of `layer`, its first row there, and the number of rows."""
         part = self._parts.get(f"{layer}.weight")
         return (layer, 0, num_rows) if part is None else (part.name.removesuffix(".weight"), part.first, part.num_rows)
 
     def names(self) -> set[str]:
-        """Of all tensors."""
+        """All tensors' names."""
         return set(self._file_of)
 
     def raw(self, name: str) -> Tensor:
-        """The tensor of that name as it is stored, whatever its shape and dtype, on our device."""
+        """The tensor of that name as stored, in any shape and dtype, on our device."""
         self._read.add(name)
         found: Tensor = self._files[self._file_of[name]].get_tensor(name)
         return found.to(self.device)
 
     def unstack(self, name: str, into: Sequence[str], *, is_transposed: bool) -> None:
-        """The tensor of that name, if there is one, holds these, one above the other in a dimension of its own, and
-        transposed if so: from here on they are found."""
+        """The tensor of that name, if there is one, holds these, stacked in a first dimension, and perhaps transposed:
+        makes them available."""
         if name in self._file_of:
             for index, slab in enumerate(into):
                 self._slabs[slab] = _Slab(name, index, len(into), is_transposed)
 
     def skip(self, name: str) -> None:
-        """Lets a tensor be left over, if it is there."""
+        """Lets a tensor be left over, if it exists."""
         self._read.add(name)
 
     def skip_zeros(self, name: str) -> None:
-        """The same, where it holds nothing but zeros."""
+        """The same, if it holds only zeros."""
         is_left = self.has(name) and name not in self._read
         if is_left and not bool(self._files[self._file_of[name]].get_tensor(name).any()):
             self.skip(name)
@@ -173,7 +173,8 @@ class Checkpoint:
         return name in self._file_of or name in self._slabs
 
     def check_all_read(self, *, unless: str | None = None) -> None:
-        """Refuses tensors that nobody asked for, `unless` excepted: a model that ignores weights computes nonsense."""
+        """Refuses tensors that were not read, `unless` excepted: a model without some of its weights computes
+        nonsense."""
         unread = sorted(set(self._file_of) - self._read - {unless})
         unread = [name for name in unread if not name.endswith(_UNNEEDED)]
         if unread:
@@ -218,7 +219,7 @@ class Checkpoint:
         return found
 
     def _check_shape(self, name: str, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Before anything of the tensor is read, or made room for."""
+        """Before anything of the tensor is read or allocated."""
         if (shape := self._shape(name)) not in shapes:
             raise ModelLoadError(
                 ModelLoadReason.TENSOR_SHAPE_MISMATCH,
@@ -238,7 +239,7 @@ class Checkpoint:
             ) from error
 
     def _fetch(self, name: str, part: tuple[slice, ...]) -> Tensor:
-        """That part of a tensor that is there and has its shape."""
+        """That part of a tensor, which must exist and have its shape."""
         stored = self._files[self._file_of[name]]
         whole = all(each == WHOLE for each in part)
         found: Tensor = stored.get_tensor(name) if whole else stored.get_slice(name)[part]
@@ -284,7 +285,7 @@ def _open_safetensors(path: Path) -> Any:
 
 
 def check_readable(path: Path) -> None:
-    """Raises OSError with the reason where a file may not be read: safetensors would say that it is not there."""
+    """Raises OSError with the reason where a file may not be read: safetensors would say that it does not exist."""
     with path.open("rb"):
         pass
 

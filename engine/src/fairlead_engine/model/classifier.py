@@ -11,12 +11,12 @@ from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.model_task import Outcome
 
 _ACTIVATIONS = {"Sigmoid": Outcome.SIGMOID, "Identity": Outcome.PLAIN}
-"""As cross-encoders of sentence-transformers name them."""
+"""By their names in sentence-transformers' cross-encoders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A projection, behind a layer of its own where there is one."""
+    """A projection, perhaps behind a layer of its own."""
 
     dense: Linear | None
     activation: Callable[[Tensor], Tensor]
@@ -38,8 +38,8 @@ class Classifier:
 
 
 def read_outcome(fields: JsonFields, num_labels: int) -> Outcome:
-    """As `config.json` says: what a cross-encoder was trained with, or the kind of problem; else one label is a
-    probability by itself, and several share theirs. Raises ModelLoadError for another activation."""
+    """From `config.json`: the activation a cross-encoder was trained with, or the kind of problem; without either one
+    label is a probability by itself, and several share theirs. Raises ModelLoadError for another activation."""
     newer = fields.section("sentence_transformers")
     if newer is not None and newer.has("activation_fn"):
         return _named(newer, "activation_fn")

@@ -1,6 +1,6 @@
-"""The decoder: tokens in, hidden states and their logits out, keys and values written to the cache on the way.
+"""The decoder: tokens in, hidden states and logits out; writes keys and values to the cache.
 
-The runner calls it once per step. It knows no requests: which token belongs to whom is the attention's business.
+The runner calls it once per step. It knows no requests: attention alone knows which token belongs to whom.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from fairlead_protocol.models.model_config import ModelConfig
 
 
 class BetweenAttentions(Protocol):
-    """What a step computes of each token by itself: the decoder, or what repeats it for it."""
+    """A step's operations that treat each token by itself: the decoder's, or graphs that repeat them."""
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]: ...
 
@@ -31,14 +31,14 @@ class BetweenAttentions(Protocol):
 
 
 class Taps(NamedTuple):
-    """Takes what goes into some layers, of all tokens of a step."""
+    """Copies the inputs of some layers, of all tokens of a step."""
 
     layers: tuple[int, ...]
     streams: Tensor
-    """[tokens, layers x hidden], filled in: one layer's beside the other's."""
+    """[tokens, layers x hidden], filled in: the layers side by side."""
 
     def take(self, layer: int, stream: Tensor) -> None:
-        """What goes into a layer, [tokens, hidden]."""
+        """Takes the input of a layer, [tokens, hidden]."""
         for place, wanted in enumerate(self.layers):
             if wanted == layer:
                 width = stream.shape[1]
@@ -53,28 +53,27 @@ class Decoder:
     embedding: "TokenEmbedding"
     rotary: RotaryEmbedding
     local_rotary: RotaryEmbedding | None
-    """Of layers that see a window, where it is another."""
+    """Of layers with a window, where it differs."""
     layers: tuple[DecoderLayer, ...]
     final_norm: RMSNorm
     head: Linear
-    """The output projection, or that of `classifier`."""
+    """The output projection, or `classifier`'s."""
     shard: Shard
-    """The part of the model that this is."""
+    """The part of the model that is here."""
     slots: AdapterSlots | None
-    """Of adapters that change its linear layers; None = none do."""
+    """Of adapters that change its linear layers; None = without."""
     num_parameters: int
     """Distinct weights of the whole model; a tied output projection counts once."""
     weight_bytes: int
-    """Memory the weights of this part take as loaded; a tied projection that had to be packed counts again."""
+    """Memory of this part's weights as loaded; a tied projection that had to be packed counts again."""
     classifier: Classifier | None = None
     """None = it generates."""
     vision: VisionTower | None = None
-    """What sees images; None = nothing does."""
+    """For images; None = without."""
 
     @property
     def why_not_captured(self) -> str | None:
-        """What keeps a step from being repeated as it is, in words; None = it is launched without a look at what it
-        computes."""
+        """Why a step cannot be captured, in words; None = it can, as the host reads no results in it."""
         looks = any(layer.feed_forward.waits_for_device for layer in self.layers)
         return "the host looks at which experts tokens go to, since no two need be stored alike" if looks else None
 
@@ -87,7 +86,7 @@ class Decoder:
     ) -> Tensor:
         """Runs one step and returns the last hidden states of its logit rows, normalised: [rows, hidden].
 
-        `between` computes what comes before each layer's attention; None = the decoder does. `taps` is filled in.
+        `between` computes the parts before each attention; None = the decoder itself. `taps` is filled in.
         """
         between = between or self
         self.adapt(step.adapted)
@@ -112,7 +111,7 @@ class Decoder:
         return hidden
 
     def adapt(self, rows: AdaptedRows | None) -> None:
-        """From here on, these rows of what is computed have adapters."""
+        """Sets the rows with adapters for what is computed next."""
         if self.slots is not None:
             self.slots.now = rows
 
@@ -121,11 +120,11 @@ class Decoder:
         return self.layers[0].before_attention(None, self.embedding(token_ids))
 
     def following(self, index: int, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
-        """From what layer `index` has attended [tokens, heads x head_dim] up to the next one's attention."""
+        """From layer `index`'s attention [tokens, heads x head_dim] to the next attention."""
         return self.layers[index + 1].before_attention(*self.layers[index].after_attention(attended, stream))
 
     def rotations(self, positions: Tensor) -> Rotations:
-        """Of a step's positions, int64 [tokens], or [3, tokens] (`ForwardInput.places`)."""
+        """For a step's positions, int64 [tokens], or [3, tokens] (`ForwardInput.places`)."""
         dtype = self.embedding.weight.dtype
         everywhere = Rotation(*self.rotary(positions, dtype))
         local = self.local_rotary
@@ -141,7 +140,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class TokenEmbedding:
-    """Vectors of token ids, of which each rank has some."""
+    """Vectors of token ids; each rank has some of them."""
 
     weight: Tensor
     """[tokens, hidden]."""
@@ -149,7 +148,7 @@ class TokenEmbedding:
     """The token of the first row."""
     shard: Shard
     scale: float = 1.0
-    """What vectors are multiplied by."""
+    """Factor of the vectors."""
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """token_ids [tokens] → [tokens, hidden]."""

@@ -1,9 +1,9 @@
-"""EAGLE-3: one layer beside the model, which goes on from what the model's own layers hold of a text.
+"""EAGLE-3: one layer beside the model that drafts from the model's own hidden states.
 
 Source: Li et al., EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test (2025),
-and the layout of its checkpoints (`LlamaForCausalLMEagle3`). At position i it sees the token at i + 1 and, through
-`fc`, what went into a low, a middle and a high layer of the model at i, or what it has computed itself at i - 1 where
-the model was not there yet; it tells of the token at i + 2. It chooses among the words of `d2t` only.
+and the layout of its checkpoints (`LlamaForCausalLMEagle3`). Input at position i: the token at i + 1 and, through `fc`,
+the inputs of a low, a middle and a high layer of the model at i, or the head's own output at i - 1 where the model has
+not been yet; output: the token at i + 2, among the words of `d2t`.
 """
 
 from collections.abc import Mapping
@@ -37,32 +37,32 @@ class EagleHead:
     """A loaded head: immutable, and safe to call with any cache of its shape."""
 
     config: ModelConfig
-    """Of the layer."""
+    """Of its layer."""
     tapped_layers: tuple[int, int, int]
-    """The model's layers into which goes what it sees."""
+    """The model's layers whose inputs it takes."""
     embedding: Tensor
-    """[words of the model, hidden],"""
+    """[words of the model, hidden]."""
     embedding_scale: float
-    """and what vectors of it are multiplied by, where it is the model's."""
+    """Factor of its vectors, where it is the model's embedding."""
     reduce: Linear
-    """From what goes into three layers of the model, side by side, to [rows, hidden]."""
+    """Inputs of three layers of the model, side by side → [rows, hidden]."""
     embedding_norm: RMSNorm
     hidden_norm: RMSNorm
     attention: Attention
-    """Of both side by side."""
+    """Of token and hidden state side by side."""
     feed_forward_norm: RMSNorm
     feed_forward: GatedFeedForward
     rotary: RotaryEmbedding
     final_norm: RMSNorm
     output: Linear
     targets: Tensor
-    """int64 [words of the head]: which of the model's each is."""
+    """int64 [words of the head]: the model's id of each."""
     vocab_size: int
     """Words of the model."""
 
     def __call__(self, step: ForwardInput, hidden: Tensor, cache: LayerCache) -> Tensor:
-        """Runs one step, whose tokens are those behind their positions, on hidden [tokens, hidden], as `reduce` or an
-        earlier step has made them; returns those of its logit rows [rows, hidden], not normalised."""
+        """Runs one step, with the tokens behind their positions and hidden [tokens, hidden] from `reduce` or an earlier
+        step; returns the hidden states of its logit rows [rows, hidden], not normalised."""
         embedded = self.embedding_norm.alone(self.embed(step.token_ids))
         heads = self.attention.heads(torch.cat((embedded, self.hidden_norm.alone(hidden)), dim=-1))
         rotation = Rotation(*self.rotary(step.positions, hidden.dtype))
@@ -77,7 +77,7 @@ class EagleHead:
         return found if self.embedding_scale == 1.0 else found * self.embedding_scale
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """What it has computed, [rows, hidden] → [rows, words of the model]; -inf of words that it has not."""
+        """Hidden states [rows, hidden] → [rows, words of the model]; -inf for words that it does not have."""
         own = self.output(self.final_norm.alone(hidden))
         found = own.new_full((len(own), self.vocab_size), float("-inf"))
         return found.index_copy_(1, self.targets, own)
@@ -92,7 +92,7 @@ def load_eagle_head(
     embedding_scale: float = 1.0,
 ) -> EagleHead:
     """The head in a folder, for a model with that configuration and those embeddings [words, hidden], times
-    `embedding_scale`, which are the head's where it stores none. Raises ModelLoadError, with what does not fit."""
+    `embedding_scale`, which the head uses if it stores none. Raises ModelLoadError, with the reason."""
     fields = JsonFields.read(folder / "config.json")
     if ARCHITECTURE not in fields.texts("architectures"):
         raise fields.unsupported("architectures", f"heads for eagle3 are a {ARCHITECTURE}")
@@ -115,8 +115,8 @@ def load_eagle_head(
 
 
 def _tapped_layers(fields: JsonFields, num_layers: int) -> tuple[int, int, int]:
-    """Where the head's file does not say, those of the paper's code. A list at the top counts what goes into layers, as
-    vLLM does; one in `eagle_config` what comes out of them, as those who train heads do."""
+    """From the head's file, or as in the paper's code. A list at the top counts layers' inputs, as vLLM does; one in
+    `eagle_config` their outputs, as trainers do."""
     section = fields.section("eagle_config")
     is_inner = section is not None and section.has(_TAPPED)
     said = (section if section is not None and is_inner else fields).whole_numbers(_TAPPED)
@@ -130,7 +130,7 @@ def _tapped_layers(fields: JsonFields, num_layers: int) -> tuple[int, int, int]:
 
 
 class _Tensors:
-    """A head's tensors, which all must be taken."""
+    """A head's tensors, all of which must be taken."""
 
     def __init__(self, folder: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device) -> None:
         self._folder = folder
@@ -157,7 +157,7 @@ class _Tensors:
         self._left.pop(name, None)
 
     def linear(self, names: Mapping[str, int], in_features: int) -> Linear:
-        """One product for several projections, given as name → output size; with biases where they are stored."""
+        """One product for several projections, given as name → output size; with biases if they are stored."""
         weight = torch.cat([self.take(f"{name}.weight", size, in_features) for name, size in names.items()])
         if not any(self.has(f"{name}.bias") for name in names):
             return make_linear(weight)
@@ -175,7 +175,7 @@ class _Tensors:
 
 
 def _plain(name: str) -> str:
-    """Some store the layer as those of other models are called."""
+    """Some store the layer under the names of other models."""
     name = name.removeprefix("model.")
     for other, ours in _OTHER_NAMES.items():
         if name.startswith(f"{other}."):
@@ -236,8 +236,8 @@ def _embedding(tensors: _Tensors, hidden: int, model: DecoderShape, model_embedd
 
 
 def _targets(tensors: _Tensors, num_words: int, vocab_size: int) -> Tensor:
-    """`d2t` says by how much the model's id of each word is above the head's; `t2d`, which words these are, says it
-    again."""
+    """`d2t` has the difference of the model's id and the head's for each word; `t2d`, whether each word is there, must
+    agree."""
     tensors.drop("t2d")
     words = torch.arange(num_words)
     if tensors.has("d2t"):

@@ -1,8 +1,8 @@
 """Encoders: models in which each token of a prompt sees all others. Whole prompts in, hidden states of all tokens out.
 
 A runner calls an `Encoder` once per step, with all prompts' tokens one after the other; nothing is kept. `ENCODERS` has
-the families by the architecture that `config.json` names: they differ in names, and in where positions begin. Source:
-BERT (Devlin et al., 2018).
+the families by the architecture named in `config.json`: they differ in names, and in the first position. Source: BERT
+(Devlin et al., 2018).
 """
 
 from collections.abc import Callable
@@ -38,19 +38,20 @@ class EncoderConfig:
     num_layers: int
     num_heads: int
     num_types: int
-    """Kinds of tokens it tells apart: those of a first text, and of a second; 0 = it has no such table."""
+    """Types of tokens: of a first text, and of a second; 0 = without such a table."""
     num_positions: int
-    """Rows of the table of positions,"""
+    """Rows of the table of positions."""
     first_position: int
-    """of which the first token has this one."""
+    """The first token's row."""
     padding: int | None = None
-    """A token that has no position of its own, but the one before the first; None = all have."""
+    """Token that stays at the position before the first and is not counted; None = every token has a position of its
+    own."""
     activation: str
     norm_eps: float
     longest_prompt: int
     """Most tokens of a prompt."""
     outcome: Outcome = Outcome.PLAIN
-    """Of its classifier."""
+    """Of its classifier's outputs."""
     dtype: str
     """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
     task: ModelTask
@@ -58,13 +59,13 @@ class EncoderConfig:
 
     @property
     def max_position_embeddings(self) -> int:
-        """Longest context: a prompt, and a place for what is read off it."""
+        """Longest context: a prompt, and one place more."""
         return self.longest_prompt + 1
 
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """Normalises each row, mean and spread."""
+    """Normalises mean and spread of each row."""
 
     weight: Tensor
     bias: Tensor
@@ -76,7 +77,7 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedEmbedding:
-    """Vectors of tokens, with those of their places and kinds added."""
+    """Vectors of tokens, with those of their positions and types added."""
 
     words: Tensor
     positions: Tensor
@@ -93,7 +94,7 @@ class PlacedEmbedding:
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
-    """Attention, then feed-forward, each normalised together with what it was added to."""
+    """Attention, then feed-forward, with a normalisation after each sum."""
 
     qkv: Linear
     output: Linear
@@ -123,7 +124,7 @@ class Encoder:
     weight_bytes: int
 
     def __call__(self, token_ids: Tensor, positions: Tensor, types: Tensor, groups: list[PromptGroup]) -> Tensor:
-        """int64 [tokens] each, `groups` of the prompts they belong to → [tokens, hidden]."""
+        """int64 [tokens] each, and the prompts' `groups` → [tokens, hidden]."""
         x = self.embedding(token_ids, positions, types)
         for layer in self.layers:
             x = layer(x, groups)
@@ -140,7 +141,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FieldNames(NamedTuple):
-    """What `config.json` calls the sizes."""
+    """Names of the sizes in `config.json`."""
 
     hidden_size: str = "hidden_size"
     intermediate_size: str = "intermediate_size"
@@ -150,7 +151,7 @@ class FieldNames(NamedTuple):
 
 
 class TensorNames(NamedTuple):
-    """What the checkpoint calls a layer's parts."""
+    """Names of a layer's parts in the checkpoint."""
 
     layers: str = "encoder.layer"
     query: str = "attention.self.query"
@@ -164,7 +165,7 @@ class TensorNames(NamedTuple):
 
 
 class HeadNames(NamedTuple):
-    """And the parts of its classifier."""
+    """Names of the classifier's parts."""
 
     dense: str
     projection: str
@@ -177,7 +178,7 @@ _BERT_TENSORS = TensorNames()
 
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
-    """Its `model_type`, also what names begin with, and what else differs."""
+    """Its `model_type`, which tensors' names begin with, and other differences."""
 
     model_type: str
     prefix: str
@@ -188,7 +189,7 @@ class EncoderFamily:
     """Whether positions begin behind the number of the padding token, which has none."""
 
     def parse(self, fields: JsonFields, architecture: str) -> EncoderConfig:
-        """Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for what no layer computes."""
+        """Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for a kind without a layer here."""
         names = self.fields
         hidden_size, num_heads = fields.positive_int(names.hidden_size), fields.positive_int(names.num_heads)
         if hidden_size % num_heads:
@@ -232,7 +233,8 @@ class EncoderFamily:
         )
 
     def build(self, checkpoint: Checkpoint, config: EncoderConfig) -> Encoder:
-        """From a checkpoint's tensors. Raises ModelLoadError for what is missing, left over, or of another shape."""
+        """From a checkpoint's tensors. Raises ModelLoadError for one that is missing, left over, or of another
+        shape."""
         return _Builder(self, checkpoint, config).encoder()
 
 

@@ -1,7 +1,7 @@
-"""How GGUF packs numbers: in blocks of 32 or 256, with scales and offsets for groups of 16 or 32.
+"""GGUF's packed numbers: blocks of 32 or 256, with scales and offsets for groups of 16 or 32.
 
-All are integers of at most 8 bits that are scaled and shifted by group, so that `QuantizedWeight` holds them exactly.
-The layouts are those of ggml's `block_q…` structures.
+All are integers of at most 8 bits, scaled and shifted by group, so that `QuantizedWeight` holds them exactly. The
+layouts are those of ggml's `block_q…` structures.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from torch import Tensor
 from fairlead_protocol.models.gguf_file import SIZES, StoredSize
 
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
-"""Types that are stored as they are, by ggml's number."""
+"""Types that are stored as floats, by ggml's number."""
 
 
 class Decoded(NamedTuple):
-    """Of blocks [blocks, bytes]."""
+    """Numbers of some blocks."""
 
     values: Tensor
     """int8 [blocks, size]."""
@@ -30,7 +30,7 @@ class Decoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """A type of tensors."""
+    """How tensors of a type are packed."""
 
     name: str
     stored: StoredSize
@@ -165,4 +165,4 @@ OTHERS = {
     22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
 }  # fmt: skip
-"""Those that are not read, to be named."""
+"""Types that are not read, for messages."""

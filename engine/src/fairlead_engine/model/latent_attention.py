@@ -1,9 +1,9 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): what is cached of a token is one short vector, of which
-every head's key and value are linear functions.
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one short vector of each token, from
+which every head's key and value follow by linear functions.
 
-These functions are *absorbed*: a query is taken to the vectors' space instead of all of them to the query's, and what
-was found is taken from there to the heads' values. So attention is that of many heads of queries to one of keys, whose
-values are a part of it, and any backend computes it.
+These functions are *absorbed*: a query is mapped to the vectors' space, instead of all of them to the query's, and the
+result is mapped from there to the heads' values. So it is attention of many query heads to one key head, whose values
+are a part of keys, and any backend computes it.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from fairlead_engine.model.linear import Linear
 
 @dataclass(frozen=True, slots=True)
 class LowRankQuery:
-    """Queries that come through a narrower vector."""
+    """Queries by way of a narrower vector."""
 
     norm: RMSNorm
     up: Linear
@@ -28,24 +28,24 @@ class LowRankQuery:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """An `AttentionLayer` of this rank's heads. A head in the cache is [what positions turn, latent]."""
+    """An `AttentionLayer` of this rank's heads. A head in the cache is [rotated elements, latent]."""
 
     down: Linear
-    """To queries, or their narrower vectors, the latent, and what positions turn of all keys, side by side."""
+    """x → queries, or their narrower vectors, the latent, and the rotated elements of all keys, side by side."""
     low_rank: LowRankQuery | None
-    """None = `down` makes queries themselves."""
+    """None = `down` computes queries themselves."""
     latent_norm: RMSNorm
     key_up: Tensor
-    """[heads, elements of a key that no position turns, latent]."""
+    """[heads, elements of a key that are not rotated, latent]."""
     value_up: Tensor
     """[heads, latent, elements of a value]."""
     project: Linear
-    """From all heads' values to what the layer adds."""
+    """All heads' values → the layer's update."""
     rotary_dim: int
     is_interleaved: bool
-    """Whether positions turn neighbours; else each element and that half of `rotary_dim` behind it."""
+    """Whether neighbours are rotated together; else each element with the one half of `rotary_dim` behind it."""
     query_scale: float
-    """Of queries, beside that by the size of a head in the cache."""
+    """Of queries, beside the scale by the size of a head in the cache."""
 
     @property
     def heads_shape(self) -> tuple[int, int]:
@@ -56,7 +56,7 @@ class LatentAttention:
         return len(self.key_up) * self.key_up.shape[2]
 
     def heads(self, x: Tensor) -> Tensor:
-        """x [tokens, hidden] → heads of queries and the one of keys side by side [tokens, heads + 1, size]."""
+        """x [tokens, hidden] → heads of queries and the key head side by side [tokens, heads + 1, size]."""
         num_heads, num_plain, num_latent = self.key_up.shape
         projected = self.down(x)
         latent_first = projected.shape[1] - num_latent - self.rotary_dim
@@ -73,19 +73,19 @@ class LatentAttention:
         return heads
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
-        """From those to what each head found among latents, side by side [tokens, heads x latent]."""
+        """Those → each head's mixture of latents, side by side [tokens, heads x latent]."""
         turn = HeadTurn(1, 0, rotations.everywhere.cosines, rotations.everywhere.sines, None)
         query = step.backend.store(heads, turn, cache, step.attention) * self.query_scale
         return step.backend.attend(query, cache, step.attention, PLAIN).flatten(1)
 
     def output(self, attended: Tensor) -> Tensor:
-        """From those, of any rows, to what the layer adds [rows, hidden]."""
+        """Those, of any rows → the layer's update [rows, hidden]."""
         found = attended.view(len(attended), *self.value_up.shape[:2]).transpose(0, 1)
         return self.project(torch.bmm(found, self.value_up).transpose(0, 1).flatten(1))
 
     def _halves(self, turned: Tensor) -> Tensor:
-        """[..., rotary_dim] with the first elements of all pairs before the second ones, as `norm_rope` takes them. The
-        same order for queries and keys, so that their products stay what they are."""
+        """[..., rotary_dim] with the first elements of all pairs before the second ones, as `norm_rope` takes them.
+        Queries and keys have the same order, so their products stay the same."""
         if not self.is_interleaved:
             return turned
         return turned.reshape(*turned.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2)

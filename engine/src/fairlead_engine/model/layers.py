@@ -1,7 +1,7 @@
 """The layers of a decoder, as plain callables over the flattened tokens of a step.
 
-They hold weights and nothing else: which tokens there are, and where their keys and values lie, comes with each call.
-What they compute beside matrix products is in `kernels/`.
+They hold nothing but weights: the tokens, and the places of their keys and values, come with each call. Operations
+other than matrix products are in `kernels/`.
 """
 
 from collections.abc import Callable
@@ -32,40 +32,40 @@ class ForwardInput:
     positions: Tensor
     """int64 [tokens]: place of each token in its sequence."""
     logit_rows: Tensor
-    """int64 [rows]: which tokens' logits are wanted."""
+    """int64 [rows]: tokens whose logits are wanted."""
     backend: AttentionBackend[Any, Any]
     attention: Any
     """What the backend prepared for this step."""
     adapted: AdaptedRows | None = None
-    """Which tokens have adapters,"""
+    """Tokens with adapters; None = none."""
     adapted_reads: AdaptedRows | None = None
-    """and which of `logit_rows`; None = none of them has."""
+    """The same among `logit_rows`."""
     given: "GivenEmbeddings | None" = None
-    """Of tokens whose embeddings are not their own; None = there are none."""
+    """Embeddings of tokens that do not have their own; None = none."""
     places: Tensor | None = None
-    """int64 [3, tokens]: in time, row and column, what heads turn by, or [tokens] where those are one; None = as
-    `positions` are."""
+    """int64 [3, tokens]: time, row and column that heads are rotated by, or [tokens] where those are equal; None =
+    `positions`."""
 
 
 class GivenEmbeddings(NamedTuple):
-    """Embeddings that come from elsewhere, in place of those of some tokens."""
+    """Embeddings from elsewhere, in place of some tokens' own."""
 
     rows: Tensor
-    """int64 [given]: which tokens'."""
+    """int64 [given]: rows of these tokens."""
     embeddings: Tensor
     """[given, hidden]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Cosines and signed sines of a step's positions, each [tokens, 1, elements of a head that are turned]."""
+    """Cosines and signed sines of a step's positions, each [tokens, 1, rotated elements of a head]."""
 
     cosines: Tensor
     sines: Tensor
 
 
 class Rotations(NamedTuple):
-    """Of layers that see all before a token, and of those that see a window; the same in most models."""
+    """For layers that see all earlier tokens, and for those with a window; the same in most models."""
 
     everywhere: Rotation
     local: Rotation
@@ -73,7 +73,7 @@ class Rotations(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """Normalises the residual stream, after adding to it what a layer computed; or what is to be added, alone."""
+    """Normalises the residual stream after adding a layer's output to it; or a layer's output alone."""
 
     weight: Tensor
     eps: float
@@ -83,31 +83,31 @@ class RMSNorm:
         return rms_norm(x, self.weight, self.eps)
 
     def __call__(self, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
-        """The normalised sum and the sum, each [rows, hidden]; where nothing was computed yet there is no update, which
-        else may be in parts [rows, parts, hidden]."""
+        """The normalised sum and the sum, each [rows, hidden]; the update is None before the first layer, and may be in
+        parts [rows, parts, hidden]."""
         if update is None:
             return self.alone(stream), stream
         return add_rms_norm(update, stream, self.weight, self.eps)
 
 
 class FeedForward(Protocol):
-    """What a layer does to each token by itself: x [rows, hidden] → the same shape."""
+    """A layer's part that treats each token by itself: x [rows, hidden] → the same shape."""
 
     @property
     def waits_for_device(self) -> bool:
-        """Whether the host looks at what was computed before it goes on, so that it cannot be captured."""
+        """Whether the host reads results before it goes on, so that it cannot be captured."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GatedFeedForward:
-    """down(silu(gate(x)) * up(x)), with gate and up in one product; or another gate in silu's place."""
+    """down(silu(gate(x)) * up(x)), with gate and up in one product; `combine` may replace silu."""
 
     gate_up: Linear
     down: Linear
     combine: Callable[[Tensor], Tensor] | None = None
-    """From gate and up, as the weight has them [rows, 2 x size], to [rows, size]; None = `silu_mul`."""
+    """Gate and up, as the weight has them [rows, 2 x size], → [rows, size]; None = `silu_mul`."""
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -116,18 +116,18 @@ class GatedFeedForward:
 
 @dataclass(frozen=True, slots=True)
 class SparseExperts:
-    """Each token goes through its few best experts, whose outputs are added, weighted by what the router says."""
+    """Each token goes through its few best experts, whose outputs are added, weighted by the router."""
 
     router: Linear
     experts: tuple[FeedForward, ...]
     routing: ExpertRouting
     shard: Shard
-    """Which part of each expert this is."""
+    """The rank's part of each expert."""
     waits_for_device: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Rows are sorted by expert, so that each expert is one product; the sum over a token's experts has a fixed
-        order, so that it does not depend on what else is in the batch."""
+        """Rows are sorted by expert, so that each expert is one product; a token's experts are added in a fixed order,
+        so that the sum does not depend on the rest of the batch."""
         if not len(x):
             return x
         weights, experts = route_top_k(self.router(x), self.routing)
@@ -141,7 +141,7 @@ class SparseExperts:
 
 @dataclass(frozen=True, slots=True)
 class GroupedExperts:
-    """The same without a look at who goes where, for a device whose host runs ahead of it."""
+    """The same without the host reading the routes, for a device that the host runs ahead of."""
 
     router: Linear
     gate_up: ExpertWeights
@@ -155,7 +155,7 @@ class GroupedExperts:
         return self.shard.sum(self.parts(x).sum(1))
 
     def parts(self, x: Tensor) -> Tensor:
-        """What each of a token's experts adds [rows, each, hidden], on this rank."""
+        """Outputs of each token's experts [rows, experts per token, hidden], of this rank."""
         if not len(x):
             return x.new_empty(0, self.routing.num_chosen, x.shape[1])
         rounds = self.gate_up.rounds_by_rows or self.down.rounds_by_rows
@@ -168,7 +168,7 @@ Experts = SparseExperts | GroupedExperts
 
 @dataclass(frozen=True, slots=True)
 class SharedExpert:
-    """Beside the experts that a token chooses one that all go through, which may be weighted by a gate of its own."""
+    """Routed experts, and one that all tokens go through, which may be weighted by a gate of its own."""
 
     chosen: Experts
     shared: FeedForward
@@ -186,7 +186,7 @@ class SharedExpert:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionNorm:
-    """Normalises all query heads as one row, and all key heads, however many ranks they are divided among."""
+    """Normalises all query heads as one row and all key heads as one, however many ranks they are divided among."""
 
     query: RMSNorm
     key: RMSNorm
@@ -209,25 +209,26 @@ class ProjectionNorm:
 
 
 class AttentionLayer(Protocol):
-    """What a layer does between tokens, in three parts: what is before and after `attend` sees each token by itself."""
+    """A layer's part in which tokens meet, in three steps: those before and after `attend` treat each token by
+    itself."""
 
     @property
     def heads_shape(self) -> tuple[int, int]:
-        """What `heads` makes of a token: so many heads of so many elements."""
+        """Number and size of the heads that `heads` returns for a token."""
 
     @property
     def attended_size(self) -> int:
-        """Elements of what `attend` makes of a token."""
+        """Elements that `attend` returns for a token."""
 
     @property
     def output(self) -> Callable[[Tensor], Tensor]:
-        """From those to what the layer adds: [rows, attended_size] → [rows, hidden]."""
+        """[rows, attended_size] → the layer's update [rows, hidden]."""
 
     def heads(self, x: Tensor) -> Tensor:
-        """x [tokens, hidden] → what the backend stores and attends with [tokens, *heads_shape]."""
+        """x [tokens, hidden] → input of the backend [tokens, *heads_shape]."""
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
-        """From those to what was found [tokens, attended_size]."""
+        """[tokens, *heads_shape] → [tokens, attended_size]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +243,9 @@ class Attention:
     head_dim: int
     scoring: Scoring = PLAIN
     query_scale: float = 1.0
-    """Of queries, beside that by the size of a head."""
+    """Of queries, beside the scale by the size of a head."""
     is_local: bool = False
-    """Whether positions are those of layers that see a window, where these are rotated otherwise."""
+    """Whether rotations are those of layers with a window."""
     projection_norm: ProjectionNorm | None = None
 
     @property
@@ -263,7 +264,7 @@ class Attention:
         return projected.view(-1, *self.heads_shape)
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
-        """From those to the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
+        """Those → the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
         rotation = rotations.local if self.is_local else rotations.everywhere
         turn = HeadTurn(self.num_kv_heads, self.num_kv_heads, rotation.cosines, rotation.sines, self.head_norm)
         query = step.backend.store(heads, turn, cache, step.attention)
@@ -274,7 +275,8 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorms:
-    """Where a layer normalises: the stream before each of its two parts, and what each adds to it; None = not there."""
+    """A layer's normalisations: of the stream before each of its two parts, and of each part's output; None = not
+    there."""
 
     before_attention: RMSNorm | None
     after_attention: RMSNorm | None
@@ -286,7 +288,7 @@ class LayerNorms:
 class DecoderLayer:
     """Attention, then feed-forward, each of which adds to the residual stream.
 
-    Tokens meet in the attention alone: what is before and after it does to each row the same.
+    Tokens meet in attention alone: the rest treats each row by itself.
     """
 
     norms: LayerNorms
@@ -299,14 +301,14 @@ class DecoderLayer:
         return self.attention.heads(seen), stream
 
     def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
-        """What is to be added next, in parts where experts computed them [tokens, parts, hidden], and to what, each
-        [tokens, hidden], or as few rows as were given."""
+        """The next update, in parts where experts computed it [tokens, parts, hidden], and the stream, each [tokens,
+        hidden], or as few rows as were given."""
         update = _alone(self.norms.after_attention, self.attention.output(attended))
         seen, stream = _joined(self.norms.before_feed_forward, update, stream)
         return self._fed_forward(seen), stream
 
     def _fed_forward(self, seen: Tensor) -> Tensor:
-        """Parts are summed by what normalises next, unless that is the layer's own, or ranks must sum them first."""
+        """The next normalisation sums the parts, unless the layer has its own, or ranks must sum them first."""
         feed_forward, norm = self.feed_forward, self.norms.after_feed_forward
         if norm is None and isinstance(feed_forward, GroupedExperts) and feed_forward.shard.size == 1:
             return feed_forward.parts(seen)
@@ -314,7 +316,7 @@ class DecoderLayer:
 
 
 def _joined(norm: RMSNorm | None, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
-    """The stream with the update in it, as the next part sees it, and as it is."""
+    """The stream with the update in it, normalised for the next part, and as it is."""
     if norm is not None:
         return norm(update, stream)
     if update is not None:

@@ -17,9 +17,9 @@ from fairlead_engine.model.product_trial import is_right, most_skinny_rows
 from fairlead_engine.model.shard import Shard
 
 NUM_SHAPES = 128
-"""Products that oneDNN and torch each keep a compiled routine for, one for every number of rows and every shape of a
-weight. Their own bound is 1024, which prompts of all lengths fill within the hour with some 500 MiB. A step of decoding
-needs as many as there are shapes of weights; to compile one anew costs a prefill less than it takes anyway."""
+"""Products that oneDNN and torch each keep a compiled routine for, one for every number of rows and shape of weight.
+Their own bound is 1024, which prompts of all lengths fill within the hour with some 500 MiB. A decode needs as many as
+there are shapes of weights; compiling one anew costs less than a prefill takes anyway."""
 # Both are read when the first product is computed; neither library has a call for it.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(NUM_SHAPES))
 os.environ.setdefault("LRU_CACHE_CAPACITY", str(NUM_SHAPES))
@@ -67,7 +67,7 @@ class SkinnyLinear:
     copies_weight = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None, most_rows: int) -> None:
-        """`most_rows`: what the kernel is to be used for, at most `MOST_ROWS`."""
+        """`most_rows`: up to which the kernel is used, at most `MOST_ROWS`."""
         from fairlead_engine.kernels.skinny_product_kernel import skinny_product  # Triton is needed on CUDA alone
 
         self._weight = weight
@@ -81,8 +81,8 @@ class SkinnyLinear:
 
 
 class SideBySideLinear:
-    """Projections of one input that are no single product, since their weights are stored differently: computes one
-    after the other; their outputs lie side by side, as those of one product would."""
+    """Projections of one input that are not one product, since their weights are stored differently: computed one after
+    the other, with outputs side by side as from one product."""
 
     copies_weight = True
 

@@ -1,5 +1,4 @@
-"""From a model's folder, or its one GGUF file, to its configuration, and to a `Decoder`; what is in between is its
-family's."""
+"""From a model's folder, or its one GGUF file, to its configuration and to a `Decoder`, by way of its family."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
 
 
 def is_foreign(folder: Path) -> bool:
-    """Whether the model has no family of ours, so that transformers must compute it. Raises ModelLoadError."""
+    """Whether the model has no family here, so that transformers must compute it. Raises ModelLoadError."""
     if folder.suffix == GGUF_SUFFIX or not folder.is_dir():
         return False
     fields = read_fields(folder)
@@ -44,7 +43,7 @@ def is_foreign(folder: Path) -> bool:
 
 
 def read_any_config(folder: Path) -> ModelConfig | ForeignConfig:
-    """As `read_config`, of a model that has no family of ours, too."""
+    """As `read_config`, also for a model without a family here."""
     if not is_foreign(folder):
         return read_config(folder)
     fields = read_fields(folder)
@@ -53,8 +52,8 @@ def read_any_config(folder: Path) -> ModelConfig | ForeignConfig:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Reads `config.json`. The tokens that end an output are those of `generation_config.json` where it names any,
-    since chat models often list more of them there; where neither does, the tokenizer's `eos_token` is the only one.
+    """Reads `config.json`. The tokens that end an output are those of `generation_config.json` if it names any, since
+    chat models often list more of them there; where neither does, the tokenizer's `eos_token` is the only one.
 
     Raises ModelLoadError: ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture.
     """
@@ -86,12 +85,11 @@ def load_model(
     slots: AdapterSlots | None = None,
     head_quantization: str | None = None,
 ) -> Decoder:
-    """Reads, converts and fuses one rank's part of the weights, and rounds those of linear layers to the format
-    `quantization`, if any, and that of the output projection to `head_quantization`. `slots`: of adapters, which are
-    empty.
+    """Reads, converts and fuses one rank's part of the weights, and rounds linear layers to the format `quantization`,
+    if any, and the output projection to `head_quantization`. `slots`: empty ones, for adapters.
 
-    `watch` gets every linear layer, and says which takes its place. Raises ModelLoadError, naming the file or tensor
-    that does not fit, and ConfigError where the checkpoint is quantised otherwise.
+    `watch` gets every linear layer, and returns the one to use. Raises ModelLoadError, naming the file or tensor that
+    does not fit, and ConfigError where the checkpoint is quantised otherwise.
     """
     build = builder_of(config.architecture)
     source = choose_source(quantization, config.quantization)
@@ -105,7 +103,7 @@ def load_model(
 
 
 def _image_settings(folder: Path, vision: VisionConfig) -> ImageSettings:
-    """Raises ModelLoadError where images would be cut otherwise than the tower takes them."""
+    """Raises ModelLoadError where images would not be cut as the tower takes them."""
     settings = read_image_settings(folder, vision.image_token_id)
     for name in ("patch_size", "temporal_patch_size", "merge_size"):
         if getattr(settings, name) != getattr(vision, name):
@@ -118,7 +116,7 @@ def _image_settings(folder: Path, vision: VisionConfig) -> ImageSettings:
 
 
 def _ends(folder: Path, fields: JsonFields, config: ModelConfig | ForeignConfig) -> tuple[int, ...]:
-    """The tokens that end an output, of the file that has them."""
+    """The tokens that end an output, from the file that has them."""
     path = folder / "generation_config.json"
     ends = (JsonFields.read(path).token_ids("eos_token_id") if path.exists() else ()) or config.eos_token_ids
     if any(token_id >= config.vocab_size for token_id in ends):
@@ -127,7 +125,7 @@ def _ends(folder: Path, fields: JsonFields, config: ModelConfig | ForeignConfig)
 
 
 def _tokenizer_end(folder: Path, vocab_size: int) -> tuple[int, ...]:
-    """Without any end every answer would run to its token limit. A broken tokenizer is the server's to refuse."""
+    """Without one every answer would run to its token limit. A broken tokenizer is refused by the server."""
     try:
         tokenizer = read_tokenizer(folder)
     except ModelLoadError:
@@ -137,12 +135,12 @@ def _tokenizer_end(folder: Path, vocab_size: int) -> tuple[int, ...]:
 
 
 def read_fields(model: Path) -> JsonFields:
-    """`config.json`, or what a file says in its place. Raises ModelLoadError."""
+    """`config.json`, or the corresponding metadata of a GGUF file. Raises ModelLoadError."""
     if model.suffix == GGUF_SUFFIX:
         return JsonFields(model, config_fields(GgufFile(model)))
     return JsonFields.read(model / "config.json")
 
 
 def checkpoint_class(model: Path) -> type[Checkpoint]:
-    """What reads the model's tensors."""
+    """Reads the model's tensors."""
     return GgufCheckpoint if model.suffix == GGUF_SUFFIX else Checkpoint

@@ -1,7 +1,7 @@
 """Trials of matrix products on this machine, since neither versions nor rules of ours prove anything.
 
 A product that is not torch's public interface is tried once for its result. Our own kernel for few rows is timed beside
-torch's product, once a shape: which is faster depends on the GPU, the shape and the version of cuBLAS. A kernel that
+torch's product, once per shape: which is faster depends on the GPU, the shape and the version of cuBLAS. A kernel that
 fails, errs or is not clearly faster is not used.
 """
 
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 def is_right(product: Callable[[], Tensor], wanted: Tensor, *, otherwise: str) -> bool:
-    """Whether a small product is what is `wanted`, to the bit. Where torch lacks it, the log says what `otherwise` is
-    done."""
+    """Whether a small product equals `wanted` to the bit. Where torch lacks it, the log says what is done
+    `otherwise`."""
     try:
         found = product()
     except (AttributeError, NotImplementedError, RuntimeError) as error:
@@ -34,21 +34,21 @@ def is_right(product: Callable[[], Tensor], wanted: Tensor, *, otherwise: str) -
 _TRIED_ROWS = (1, 4, MOST_ROWS)
 _NUM_RUNS = 9
 _CLEARLY = 0.95
-"""Share of torch's time that is less beyond chance."""
+"""A share of torch's time that is faster beyond chance."""
 _LARGEST_ERROR = 0.02
-"""Of a mean output: half precision rounds each to a 256th, and sums may be taken in any order."""
+"""Relative to a mean output: half precision rounds each to a 256th, and sums may be taken in any order."""
 
 Product = Callable[[Tensor, Tensor], Tensor]
 Timer = Callable[[Callable[[], Tensor]], float]
 
 _known: dict[tuple[int | torch.dtype | torch.device, ...], int] = {}
-"""By shape, format and device of a weight."""
+"""Results by shape, format and device of a weight."""
 
 
 def most_skinny_rows(weight: Tensor) -> int:
-    """Up to how many rows our kernel is to be used for products with weight [out_features, in_features]; 0 = none.
+    """Most rows for which our kernel is used with weight [out_features, in_features]; 0 = none.
 
-    It is made for 16-bit formats on CUDA, whose rows of inputs it reads 16 bytes at a time.
+    It is made for 16-bit formats on CUDA, and reads rows of inputs 16 bytes at a time.
     """
     is_meant = weight.is_cuda and weight.dtype.itemsize == 2 and weight.stride(1) == 1
     if not is_meant or weight.shape[1] % 16 or weight.stride(0) % 16 or triton_lacks() is not None:

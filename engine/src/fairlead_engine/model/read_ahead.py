@@ -1,7 +1,7 @@
-"""Files of a checkpoint, read before weights are taken from them, by as many readers at once as pay.
+"""Reads a checkpoint's files ahead of the weights' use, with as many readers at once as pay.
 
 Weights are taken from mapped files, page by page and one after the other: a disk that is far away, or that serves many
-at once, then waits most of the time. What is read here stays in the machine's page cache, where those pages are found.
+at once, then waits most of the time. Pages that were read here stay in the machine's page cache.
 """
 
 import logging
@@ -16,24 +16,25 @@ from fairlead_engine.machine.memory import format_bytes, free_memory
 
 _CHUNK_BYTES = 8 << 20
 _WORTH_BYTES = 64 << 20
-"""Smaller checkpoints are there before a second reader is."""
+"""Smaller checkpoints are read before a second reader starts."""
 _MOST_READERS = 32
 _LOOK_SECONDS = 0.2
 _GAIN = 1.2
-"""Times the rate of before that more readers must bring to be worth it."""
+"""Factor of the rate that more readers must bring to be worth it."""
 
 _log = logging.getLogger(__name__)
 
 
 class Readers:
-    """How many readers pay: twice as many, for as long as they bring more. Pure."""
+    """Number of readers that pay: doubled as long as they bring more. Pure."""
 
     def __init__(self) -> None:
         self.number = 1
         self._best = 0.0
 
     def saw(self, bytes_per_second: float) -> bool:
-        """What so many read. Whether there are to be more from here on; once there are not, there never are."""
+        """Takes the amount that so many readers read. Whether there should be more of them; after a first no, always
+        no."""
         if self.number >= _MOST_READERS or bytes_per_second < _GAIN * self._best:
             return False
         self._best = bytes_per_second
@@ -42,7 +43,7 @@ class Readers:
 
 
 class ReadAhead:
-    """Reads while it is open. It never fails: whoever takes the weights tells what is wrong with a file."""
+    """Reads while it is open. It never fails: errors appear where weights are taken."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         sizes = {path: path.stat().st_size for path in files if path.is_file()}
@@ -53,7 +54,7 @@ class ReadAhead:
         self._threads: list[threading.Thread] = []
         self._num_at_work = 0
         self.num_bytes = 0
-        """Read so far; what was in the page cache before is not."""
+        """Read so far, without pages that were cached before."""
 
     def __enter__(self) -> "ReadAhead":
         self._began = time.monotonic()
@@ -73,7 +74,7 @@ class ReadAhead:
         self._threads[-1].start()
 
     def _lead(self) -> None:
-        """Has readers read, and adds some for as long as that pays."""
+        """Runs readers, and adds some as long as that pays."""
         readers, is_growing, num_started = Readers(), True, 0
         while not self._ended.is_set():
             for _ in range(num_started, readers.number):
@@ -120,7 +121,7 @@ def _chunks(sizes: Mapping[Path, int]) -> Iterator[tuple[Path | None, int, int]]
 
 
 def _is_cached(descriptor: int, start: int, size: int) -> bool:
-    """Whether first, middle and last byte can be had without the disk."""
+    """Whether the first, middle and last byte are in the page cache."""
     try:
         for offset in (start, start + size // 2, start + size - 1):
             os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT)

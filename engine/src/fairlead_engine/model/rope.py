@@ -13,7 +13,7 @@ from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
-    """Radians per position of each dimension pair: float32 [head_dim / 2], of as many elements as are turned."""
+    """Radians per position of each dimension pair: float32 [rotated elements of a head / 2]."""
     plain = 1.0 / (rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim))
     match rope.kind:
         case RopeKind.DEFAULT | RopeKind.DYNAMIC:
@@ -44,18 +44,18 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
 
 
 class RotaryEmbedding:
-    """Turns positions into the cosines and sines that `norm_rope` applies."""
+    """Computes from positions the cosines and sines that `norm_rope` applies."""
 
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, rope.num_turned(head_dim)).to(device)
         self._scale = rope.scale
         axes = [axis for axis, size in enumerate(rope.sections) for _ in range(size)]
         self._axes = torch.tensor(axes, dtype=torch.int64, device=device)
-        """Which of a token's places each dimension pair turns by."""
+        """Which of a token's places rotates each dimension pair."""
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """For positions [tokens], or [3, tokens] where a token has places in time, row and column: cosines and signed
-        sines, each [tokens, 1, elements that are turned] in `dtype`."""
+        """For positions [tokens], or [3, tokens] where tokens have places in time, row and column: cosines and signed
+        sines, each [tokens, 1, rotated elements] in `dtype`."""
         turned_by = positions.unsqueeze(-1) if positions.dim() == 1 else positions[self._axes].T
         angles = turned_by.float() * self._frequencies
         cosines, sines = angles.cos(), angles.sin()

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors on their way to safetensors files of a few gigabytes, with the index of which is where."""
+"""Writes a checkpoint's tensors to safetensors files of a few gigabytes, with an index."""
 
 import json
 from pathlib import Path
@@ -24,11 +24,11 @@ class SafetensorsWriter:
 
     @property
     def names(self) -> set[str]:
-        """Of all that were added."""
+        """Of all tensors added."""
         return {name for names in self._file_of for name in names} | self._kept.keys()
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """No two tensors that are added may share memory."""
+        """Adds tensors; no two may share memory."""
         self._kept[name] = tensor.cpu().contiguous()
         self._num_bytes += tensor.nbytes
         self._total += tensor.nbytes
@@ -36,7 +36,7 @@ class SafetensorsWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is kept, which is let go."""
+        """Writes and drops the tensors that are kept."""
         if self._kept:
             part = self._part(len(self._file_of))
             part.touch()
@@ -47,7 +47,7 @@ class SafetensorsWriter:
             self._kept, self._num_bytes = {}, 0
 
     def finish(self) -> None:
-        """Gives the files their names; there is an index where they are several."""
+        """Gives the files their names; several get an index."""
         self.flush()
         count = len(self._file_of)
         if count == 1:

@@ -1,4 +1,4 @@
-"""Tensor parallelism: which part of a model one rank has, and how what the ranks compute becomes whole.
+"""Tensor parallelism: the part of a model on one rank, and how the ranks' results become whole.
 
 As in Megatron-LM (arXiv 1909.08053): the first product of a pair is divided by its outputs, the second by its inputs,
 and one sum over the ranks follows each pair.
@@ -13,18 +13,18 @@ from torch.nn.functional import pad
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The part of one rank among `size`, which compute every step together, in the same order."""
+    """One rank's part among `size`, which compute every step together, in the same order."""
 
     rank: int = 0
     size: int = 1
 
     def part(self, size: int) -> slice:
-        """This rank's of `size` things: as many as every other rank has, of which the last ones may lack some."""
+        """This rank's part of `size` things: equal parts, of which the last ones may be shorter."""
         each = -(-size // self.size)
         return slice(min(size, self.rank * each), min(size, (self.rank + 1) * each))
 
     def key_heads(self, num_kv_heads: int) -> slice:
-        """This rank's of the heads of keys and values; ranks share one where there are fewer heads than ranks."""
+        """This rank's heads of keys and values; ranks share one where there are fewer heads than ranks."""
         if num_kv_heads >= self.size:
             return self.part(num_kv_heads)
         head = self.rank * num_kv_heads // self.size
@@ -49,13 +49,13 @@ class Shard:
         return torch.cat(parts, dim=1)[:, :num_columns]
 
     def tell(self, tensor: Tensor) -> Tensor:
-        """Rank 0's tensor, written into those of the others."""
+        """Writes rank 0's tensor into the others'."""
         if self.size > 1 and tensor.numel():
             torch.distributed.broadcast(tensor, src=0)
         return tensor
 
     def least(self, number: int, device: torch.device) -> int:
-        """Of what the ranks say."""
+        """The least of the ranks' numbers."""
         if self.size == 1:
             return number
         numbers = torch.tensor(number, device=device)
@@ -68,5 +68,5 @@ ALONE = Shard()
 
 
 def scaled(part: slice, size: int) -> slice:
-    """Where heads are, in elements of `size` to each."""
+    """Elements of heads with `size` each."""
     return slice(part.start * size, part.stop * size)

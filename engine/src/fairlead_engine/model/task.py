@@ -1,6 +1,6 @@
-"""What a checkpoint was made for: to generate, to make vectors of texts and how, or to classify; from its files.
+"""A checkpoint's purpose, from its files: to generate, to embed texts and how, or to classify.
 
-How a vector is made of hidden states is said by sentence-transformers' files, `modules.json` and what it names.
+sentence-transformers' files, `modules.json` and those it names, say how hidden states become a vector.
 """
 
 import json
@@ -19,14 +19,14 @@ _POOLINGS = {
     "pooling_mode_mean_sqrt_len_tokens": None,
     "pooling_mode_weightedmean_tokens": None,
 }
-"""As `1_Pooling/config.json` spells them; None = no runner reads it."""
+"""By their names in `1_Pooling/config.json`; None = not supported."""
 _DEFAULT_LABELS = 2
 
 
 def read_task(fields: JsonFields, architecture: str, *, sees_all: bool) -> ModelTask:
     """`fields`: those of `config.json`; `sees_all`: see `ModelTask`.
 
-    Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for a way to make vectors that is not known.
+    Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for an unknown way to make vectors.
     """
     pooling = Pooling.CLS if sees_all else Pooling.LAST
     if architecture.endswith(CLASSIFIER):
@@ -47,7 +47,7 @@ def read_task(fields: JsonFields, architecture: str, *, sees_all: bool) -> Model
 
 
 def longest_prompt(folder: Path, num_positions: int) -> int:
-    """How many tokens a prompt may have: as many as there are positions, or as the makers of the vectors say."""
+    """Most tokens of a prompt: the number of positions, or what the makers of the vectors say."""
     path = folder / "sentence_bert_config.json"
     if not path.exists():
         return num_positions

@@ -36,8 +36,8 @@ def read_tokenizer_json(model: Path) -> str:
 
 
 def check_same_tokens(model: Path, draft_model: Path) -> None:
-    """Raises ConfigError unless their tokenizers give the same ids to the same text: only then is what one
-    guesses a token of the other. A model that has no tokenizer is not checked."""
+    """Raises ConfigError unless both tokenizers give the same ids to the same text: otherwise the draft's tokens mean
+    something else to the model. A model without a tokenizer is not checked."""
     if not (model / "tokenizer.json").is_file():
         return
     if not (draft_model / "tokenizer.json").is_file():

@@ -44,24 +44,24 @@ Numbers = npt.NDArray[np.int64]
 
 
 class PatchGrid(NamedTuple):
-    """An image's patches in the order of the tower: where they are, and who sees whom. All arrays are int64.
+    """An image's patches in the tower's order, with their places and windows. All arrays are int64.
 
-    Patches come merged, `merge_size` squared of them after one another, in the reading order of what they become. The
+    Patches come merged, `merge_size` squared of them one after the other, in the reading order of the merged ones. The
     tower takes them by windows, so that those of a window lie side by side.
     """
 
     order: Numbers
-    """[patches]: which of the image's own order each is."""
+    """[patches]: index of each in the image's own order."""
     places: Numbers
     """[2, patches]: row and column of each in the image."""
     window_lengths: Numbers
     """Patches of each window."""
     back: Numbers
-    """[merged patches]: where in the tower's order each of the image's own order is."""
+    """[merged patches]: where in the tower's order the image's own order is."""
 
 
 def patch_grid(config: VisionConfig, rows: int, columns: int) -> PatchGrid:
-    """Of an image of so many rows and columns of merged patches."""
+    """For an image of so many rows and columns of merged patches."""
     merge, side = config.merge_size, config.window_patches
     row, column = np.divmod(np.arange(rows * columns), columns)
     window = row // side * -(-columns // side) + column // side
@@ -101,7 +101,7 @@ class VisionLayer:
 
 @dataclass(frozen=True, slots=True)
 class PatchMerger:
-    """Makes one vector, as wide as the decoder's, of the patches of each merged one."""
+    """Projects the patches of each merged one to one vector of the decoder's width."""
 
     norm: RMSNorm
     inner: Linear
@@ -116,7 +116,7 @@ class PatchMerger:
 
 @dataclass(frozen=True, slots=True)
 class VisionTower:
-    """Immutable; computes one image at a time, so that no image depends on what is beside it."""
+    """Immutable; computes one image at a time, so that no image depends on others."""
 
     config: VisionConfig
     embedding: Linear
@@ -139,7 +139,8 @@ class VisionTower:
         return self.merger(stream)[to_device(grid.back, device)]
 
     def _rotation(self, places: Numbers) -> Rotation:
-        """A quarter of a head's elements turns by the row and a quarter by the column, and once more."""
+        """A quarter of a head's elements is rotated by the row and a quarter by the column, and the other half
+        likewise."""
         frequencies = inverse_frequencies(_ROPE, self.config.head_dim // 2).to(self.device)
         by_row, by_column = to_device(places, self.device).float().unsqueeze(-1) * frequencies
         angles = torch.cat((by_row, by_column), dim=-1).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Weights that become one product: those of projections of one input, and those of all experts of a layer."""
+"""Weights that become one product: of projections of one input, and of all experts of a layer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight,
 
 @dataclass(frozen=True, slots=True)
 class WeightStack:
-    """Weights below one another, which become one product."""
+    """Weights below one another that become one product."""
 
     weight_format: WeightFormat | None
     """None = floats."""
     weights: list[Any]
-    """Of one format and groups, or of floats."""
+    """Of one format and grouping, or floats."""
 
     def takes(self, weight_format: WeightFormat | None, weight: QuantizedWeight | Tensor) -> bool:
-        """Whether another can go below those that are here."""
+        """Whether another weight can go below these."""
         if weight_format is None or self.weight_format is None:
             return weight_format is self.weight_format
         return weight_format == self.weight_format and bool(self.weights[0].can_be_below(weight))
@@ -33,7 +33,7 @@ class WeightStack:
         return sum(len(each if self.weight_format is None else each.values) for each in self.weights)
 
     def linear(self, bias: Tensor | None, dtype: torch.dtype) -> tuple[Linear, int]:
-        """The product, and the bytes that its weight takes."""
+        """The product, and the bytes of its weight."""
         if self.weight_format is None:
             weight = torch.cat(self.weights)
             return make_linear(weight, bias), weight.nbytes
@@ -50,8 +50,8 @@ class ExpertProjections(NamedTuple):
 
 
 def put_together(experts: Iterable[Sequence[WeightStack]], num_experts: int) -> ExpertWeights | None:
-    """The quantised weights of all experts, of one format and shape; None where an expert's are no single product, or
-    some have groups of another size. Each is copied as it comes, so that few are there twice."""
+    """The quantised weights of all experts, of one format and shape; None where an expert's are not one product, or
+    some have groups of another size. Each is copied as it comes, so that few are in memory twice."""
     values = scales = offsets = groups = None
     group_size = 0
     for index, stacks in enumerate(experts):
@@ -78,10 +78,10 @@ def put_together(experts: Iterable[Sequence[WeightStack]], num_experts: int) -> 
 
 
 def groups_experts(device: torch.device) -> bool:
-    """Whether a model's experts are computed there by one product for all, not by one for each."""
+    """Whether a model's experts are computed there by one product for all, instead of one each."""
     return device.type == "cuda" and triton_lacks() is None
 
 
 def decodes_within(weight_format: WeightFormat, device: torch.device) -> bool:
-    """Whether that product can have weights of this format there: 8-bit floats take a GPU that knows them."""
+    """Whether that product takes weights of this format there: 8-bit floats need a GPU that computes with them."""
     return weight_format.name != "fp8" or device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)

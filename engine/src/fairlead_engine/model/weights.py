@@ -1,6 +1,6 @@
 """From a checkpoint's tensors to the shared layers, under the names that most families give them.
 
-A family's `build` says which it takes and with what; names, shapes and what was left over are checked here.
+A family's `build` says which layers it has; names, shapes and left-over tensors are checked here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,11 +51,11 @@ from fairlead_protocol.models.rope_config import RopeConfig
 _HEAD = "lm_head"
 _SCORE = "score"
 _MOST_ROUNDED = 2**24
-"""Elements of a weight that are floats at a time: 64 MiB in float32, of which rounding takes a few."""
+"""Elements of a weight that are floats at a time: 64 MiB in float32; rounding takes a few times that."""
 
 
 class NormNames(NamedTuple):
-    """What a layer's normalisations are called, where it has them (`LayerNorms`)."""
+    """Names of a layer's normalisations, where it has them (`LayerNorms`)."""
 
     before_attention: str | None = "input_layernorm"
     after_attention: str | None = None
@@ -67,13 +67,13 @@ BEFORE_BOTH = NormNames()
 
 
 _OfEach = tuple[Sequence[Mapping[str, int]], int, bool, Sequence[slice], slice]
-"""What `_of_all` takes."""
+"""Argument of `_of_all`."""
 Watch = Callable[[Sequence[str], Linear, bool], Linear]
-"""Gets the names that a linear layer's weights have in the checkpoint, the layer, and whether it is sensitive."""
+"""Gets the checkpoint's names of a linear layer's weights, the layer, and whether it is sensitive."""
 
 
 class Weights:
-    """Makes layers, and counts what it read. Raises ModelLoadError, naming the file or tensor that does not fit."""
+    """Makes layers, and counts what it reads. Raises ModelLoadError, naming the file or tensor that does not fit."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class Weights:
         slots: AdapterSlots | None = None,
         head_format: WeightFormat | None = None,
     ) -> None:
-        """`source`: which of the linear layers are quantised, and how. `shard`: the part of the model to make. `watch`:
-        gets every linear layer, and says which takes its place. `slots`: of adapters that may change those layers; None
-        = nothing may. `head_format`: what the output projection is rounded to."""
+        """`source`: which linear layers are quantised, and how. `shard`: the part of the model to make. `watch`: gets
+        every linear layer, and returns the one to use. `slots`: of adapters that may change those layers; None =
+        without. `head_format`: what the output projection is rounded to."""
         self._watch = watch
         self._head_format = head_format
         self._checkpoint = checkpoint
@@ -105,8 +105,8 @@ class Weights:
         norms: NormNames = BEFORE_BOTH,
         vision: VisionTower | None = None,
     ) -> Decoder:
-        """The whole model; both make a layer's part, given the layer's name. No tensor may be left over. `vision`: what
-        sees its images."""
+        """The whole model; `attention` and `feed_forward` make a layer's part, given the layer's name. No tensor may be
+        left over. `vision`: the tower for its images."""
         config, words = self._config, self.shard.part(self._config.vocab_size)
         shape = config.vocab_size, config.hidden_size
         embedding = self._checkpoint.stacked(["model.embed_tokens.weight"], shape[:1], shape[1], row_parts=[words])
@@ -145,7 +145,7 @@ class Weights:
         )
 
     def _classifier(self) -> Classifier:
-        """What stands in place of the output projection; whole on every rank. Raises ConfigError."""
+        """Replaces the output projection; whole on every rank. Raises ConfigError."""
         if self._head_format is not None:
             raise ConfigError("head_quantization", "is set, and a classifier has no output projection", "leave it out")
         return Classifier(
@@ -160,7 +160,7 @@ class Weights:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What is computed in."""
+        """Dtype of activations."""
         return self._checkpoint.dtype
 
     @property
@@ -168,13 +168,13 @@ class Weights:
         return self._checkpoint.device
 
     def patch_embedding(self, name: str, out_features: int, *patch: int) -> Linear:
-        """A convolution without bias whose steps are as large as what it sees, `patch`: a product of whole patches."""
+        """A convolution without bias and without overlap of its `patch`es: a product of whole patches."""
         weight = self._checkpoint.tensor(f"{name}.weight", out_features, *patch).flatten(1)
         self._count(weight, weight.numel())
         return make_linear(weight)
 
     def _head(self, embedding: Tensor | None, words: slice) -> Linear:
-        """The output projection to these words; `embedding`: what it is tied to."""
+        """The output projection to these words; `embedding`: the one it is tied to."""
         if self._head_format is not None:
             return self._rounded_head(self._head_format, embedding, words)
         if embedding is None:
@@ -185,7 +185,8 @@ class Weights:
         return head
 
     def _rounded_head(self, weight_format: WeightFormat, weight: Tensor | None, words: slice) -> Linear:
-        """The same of that format; `weight`: what it is tied to. Raises ConfigError where it is stored quantised."""
+        """The same in `head_format`; `weight`: the one it is tied to. Raises ConfigError where it is stored
+        quantised."""
         hidden, vocab_size = self._config.hidden_size, self._config.vocab_size
         if weight is None:
             if self._format_of(_HEAD, True) is not None:
@@ -199,7 +200,7 @@ class Weights:
         return head
 
     def attention(self, prefix: str, *, is_fused: bool = False) -> Attention:
-        """A layer's `self_attn`, as the configuration says. `is_fused`: its three projections are stored as one,
+        """A layer's `self_attn`, as the configuration says. `is_fused`: the three projections are stored as one,
         `qkv_proj`."""
         config, window = self._config, self._config.windows[layer_index(prefix)]
         prefix = f"{prefix}.self_attn"
@@ -255,9 +256,9 @@ class Weights:
         combine: Callable[[Tensor], Tensor] | None = None,
         fused: str | None = None,
     ) -> GatedFeedForward:
-        """The gated feed-forward of that name, as wide as `inner` or the configuration says; its three projections may
-        be called otherwise, and the first two stored as one, called `fused`. Without `sums` what it computes is this
-        rank's part, to be summed by who uses it."""
+        """The gated feed-forward of that name, with `inner` or the configuration's width; its three projections may
+        have other names, and the first two may be stored as one, called `fused`. Without `sums` the result is this
+        rank's part, which the caller sums."""
         hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
         part = self.shard.part(inner)
         gate_up = {f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}
@@ -280,7 +281,7 @@ class Weights:
         up: str = "up_proj",
         down: str = "down_proj",
     ) -> Experts:
-        """The experts of that name and their router; the rest is as `feed_forward` takes it."""
+        """The experts of that name and their router; the rest as in `feed_forward`."""
         router = self.linear({f"{prefix}.gate": num_experts}, self._config.hidden_size, is_sensitive=True)
         inner = inner or self._config.intermediate_size
         part = self.shard.part(inner)
@@ -299,7 +300,7 @@ class Weights:
         bias: bool = False,
         gate: Gate = SILU,
     ) -> Experts:
-        """The layer of these experts, `inner` wide; `row_parts` of what is before `gate` are this rank's."""
+        """The layer of these experts, `inner` wide; `row_parts`: this rank's outputs of `gate`."""
         hidden, part = self._config.hidden_size, self.shard.part(inner)
         ups: _OfEach = [each.gate_up for each in experts], hidden, bias, row_parts, WHOLE
         downs: _OfEach = [{each.down: hidden} for each in experts], inner, bias, [WHOLE], part
@@ -328,7 +329,7 @@ class Weights:
         row_parts: Sequence[slice],
         column_part: slice,
     ) -> ExpertWeights | None:
-        """The weights of a layer of each expert, given as `linear` takes it; None where they are no single piece."""
+        """Weights of a layer of each expert, with the arguments of `linear`; None where one is not a single piece."""
         formats = {self._format_of(name, False) for layer in layers for name in layer}
         if len(formats) > 1 or self._watch is not None or not groups_experts(self._checkpoint.device):
             return None
@@ -369,9 +370,9 @@ class Weights:
     ) -> Linear:
         """One product for several projections of the same input, given as name → output size.
 
-        `is_sensitive`: whether it keeps its precision where others lose some, as a router does and the output.
-        `row_parts`: which outputs of each this rank has; `column_part`: which inputs, whose products the ranks sum,
-        unless that is left to others, as those of experts are: adapters change all but these and sensitive ones.
+        `is_sensitive`: stays precise where others are rounded, as a router and the output do. `row_parts`: this rank's
+        outputs of each; `column_part`: its inputs, whose products the ranks sum, unless the caller does, as with
+        experts. Adapters change all but those and sensitive ones.
         """
         names, rows = list(out_features), list(out_features.values())
         offset = None
@@ -417,7 +418,7 @@ class Weights:
         row_parts: Sequence[slice],
         column_part: slice,
     ) -> list[WeightStack]:
-        """The weights of projections of one input, those of neighbours together that can be one product."""
+        """Weights of projections of one input, neighbours together that can be one product."""
         stacks: list[WeightStack] = []
         for (name, size), rows in zip(out_features.items(), row_parts, strict=True):
             weight_format = formats[name]
@@ -434,7 +435,7 @@ class Weights:
         return stacks
 
     def _side_by_side(self, stacks: Sequence[WeightStack], bias: Tensor | None) -> Linear:
-        """One product for each."""
+        """One product for each group."""
         sizes = [stack.num_rows for stack in stacks]
         biases = [None] * len(stacks) if bias is None else torch.split(bias, sizes)
         linears = []
@@ -446,8 +447,8 @@ class Weights:
 
     def _part_of(self, name: str, size: int, in_features: int, rows: slice, columns: slice) -> QuantizedWeight:
         """Read and rounded some rows at a time, of which only the columns are kept: as floats, one weight of a large
-        model takes as much as a rank's part of several layers. Raises ConfigError where ranks would divide columns that
-        have one scale."""
+        model takes as much as a rank's part of several layers. Raises ConfigError where ranks would divide columns with
+        one scale."""
         first, end, _ = rows.indices(size)
         stored, above, num_stored = self._checkpoint.place(name, size)
         first, end = first + above, end + above
@@ -467,15 +468,15 @@ class Weights:
         return self._source.format_of(self._checkpoint, self._checkpoint.place(name, 0)[0], is_sensitive)
 
     def unstack(self, name: str, layers: Sequence[str], *, is_transposed: bool) -> None:
-        """A tensor holds the weights of these layers, and others theirs biases and whatever quantised ones consist of:
-        from here on each is found under its layer's name. `is_transposed`: floats are [in_features, out_features]."""
+        """One tensor holds the weights of these layers, and others their biases and parts of quantised weights: makes
+        each available under its layer's name. `is_transposed`: floats are [in_features, out_features]."""
         for kind, end in (("weight", ""), ("bias", "_bias"), ("blocks", "_blocks"), ("scales", "_scales")):
             of_layers = [f"{layer}.{kind}" for layer in layers]
             self._checkpoint.unstack(f"{name}{end}", of_layers, is_transposed=is_transposed and kind == "weight")
 
     def dequantized(self, name: str, out_features: int, in_features: int, rows: slice) -> Tensor:
-        """The weight of a linear layer as floats [rows, in_features], for who multiplies it in another way. It keeps
-        its precision where others are rounded, and adapters do not change it."""
+        """The weight of a linear layer as floats [rows, in_features], for callers that multiply it in another way. It
+        is neither rounded nor changed by adapters."""
         weight_format = self._format_of(name, True)
         if weight_format is None:
             weight = self._checkpoint.stacked([f"{name}.weight"], [out_features], in_features, row_parts=[rows])
@@ -488,19 +489,19 @@ class Weights:
         return weight
 
     def offsets(self, name: str, size: int) -> Tensor:
-        """float32 [size], in all of its precision."""
+        """float32 [size], unrounded."""
         offsets = self._checkpoint.stored(name, (size,)).float()
         self._count(offsets, size)
         return offsets
 
     def skip(self, prefix: str) -> None:
-        """Lets tensors whose names begin so be left over."""
+        """Lets tensors with such names be left over."""
         for name in self._checkpoint.names():
             if name.startswith(prefix):
                 self._checkpoint.skip(name)
 
     def norm(self, name: str, size: int, part: slice = WHOLE, *, eps: float | None = None) -> RMSNorm:
-        """`part`: what this rank has of it. `eps`: None = the configuration's."""
+        """`part`: this rank's part. `eps`: None = the configuration's."""
         weight = self._checkpoint.tensor(f"{name}.weight", size)[part]
         if offset := self._config.norm_offset:
             weight = (weight.float() + offset).to(weight.dtype)
@@ -511,11 +512,11 @@ class Weights:
         return RotaryEmbedding(rope, self._config.rotary_dim, self._checkpoint.device)
 
     def _count(self, tensor: Tensor, num_parameters: int) -> None:
-        """A tensor that is this rank's part of so many parameters."""
+        """Counts a tensor that is this rank's part of so many parameters."""
         self._num_parameters += num_parameters
         self._weight_bytes += tensor.nbytes
 
 
 def layer_index(prefix: str) -> int:
-    """Which layer that is, of its name."""
+    """Index of the layer with that name."""
     return int(prefix.rpartition(".")[2])

@@ -1,8 +1,8 @@
 """Attention of all sequences at once, by block table: padded, masked, in plain torch on any device.
 
-What a step needs is in four tensors, as in vLLM's paged attention (Kwon et al., 2023): block tables, context lengths,
-where each sequence's rows begin, and the slot of each row. Kernels that read the cache in place take the same tensors
-and are compared with this.
+A step is four tensors, as in vLLM's paged attention (Kwon et al., 2023): block tables, context lengths, first row of
+each sequence, and slot of each row. Kernels that read the cache in place take the same tensors and are compared with
+this.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ MAX_SCORES = 2**25
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sequences that follow one another and are padded to one shape: `queries` rows and `context` tokens each.
+    """Consecutive sequences padded to one shape: `queries` rows and `context` tokens each.
 
-    Padding repeats a row or a slot of the same sequence, so that nothing of others, whatever it holds, comes near it.
+    Padding repeats a row or a slot of the same sequence, so that other sequences' contents never come near it.
     """
 
     rows: Tensor
@@ -41,23 +41,23 @@ class Group:
     slots: Tensor
     """int64 [sequences, context]: slots of the cache."""
     visible: Tensor
-    """bool [sequences, queries, context]: which query may look at which token."""
+    """bool [sequences, queries, context]: whether a query may look at a token."""
     kept: Tensor
-    """int64 [rows of the group]: where these rows are among the flattened [sequences x queries]."""
+    """int64 [rows of the group]: places of these rows among the flattened [sequences x queries]."""
     has_trees: bool
-    """Whether queries do not see all before them."""
+    """Whether some queries do not see all earlier tokens."""
 
 
 class DeviceTables:
-    """Every slot's block table on the device: a step sends the blocks that are new, and nothing else."""
+    """Every slot's block table on the device: a step sends only new blocks."""
 
     def __init__(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> None:
         self.layout = layout
         self.rows = torch.zeros((num_slots, blocks_per_slot), dtype=torch.int64, device=layout.device)
-        """[slots, blocks]: what is beyond a table's end is anything."""
+        """[slots, blocks]: undefined beyond a table's end."""
 
     def update(self, new_blocks: list[NewBlocks]) -> None:
-        """Takes them in."""
+        """Writes new blocks."""
         if not new_blocks:
             return
         width = self.rows.shape[1]
@@ -77,23 +77,23 @@ class BlockTableMetadata:
     batch: DeviceBatch
     block_size: int
     block_tables: Tensor
-    """[sequences, blocks]: each context's blocks in order; what is beyond them is anything."""
+    """[sequences, blocks]: each context's blocks in order; undefined beyond them."""
     context_lens: Tensor
     """[sequences]: tokens that may be attended to."""
     query_starts: Tensor
     """[sequences + 1]: first row of each sequence, then the number of rows."""
     sequence_of: Tensor
-    """[tokens]: which sequence each row belongs to."""
+    """[tokens]: sequence of each row."""
     positions: Tensor
-    """[tokens]: where in its sequence each row is."""
+    """[tokens]: position of each row in its sequence."""
     slot_mapping: Tensor
-    """[tokens]: slot that each row's key and value go to."""
+    """[tokens]: slot for each row's key and value."""
     trees: TreeRows | None = None
     """`DeviceBatch.trees`."""
 
     @cached_property
     def groups(self) -> list[Group]:
-        """All sequences in order: single queries together, chunks beside them, each as far as the memory allows."""
+        """All sequences in order: single queries together, chunks beside them, each group as large as memory allows."""
         batch, found = self.batch, []
         starts = list(accumulate(batch.num_queries.tolist(), initial=0))
         for first, end in _stretches(batch):
@@ -107,11 +107,11 @@ class BlockTableMetadata:
 
 
 class StoredRows(Protocol):
-    """A step's metadata of such a backend."""
+    """Metadata of a backend with `BlockCache`."""
 
     @property
     def slot_mapping(self) -> Tensor:
-        """int64 [tokens]: slot that each row's key and value go to."""
+        """int64 [tokens]: slot for each row's key and value."""
 
 
 class BlockCache:
@@ -168,7 +168,7 @@ class BlockTables(BlockCache):
         )
 
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> BlockTableMetadata:
-        """Every context is padded to the longest that there may be, and masked."""
+        """Pads every context to the longest possible one, and masks."""
         size, num_sequences = tables.layout.block_size, len(slots)
         longest = tables.rows.shape[1] * size
         block_tables, positions = tables.rows[slots], context_lens - 1
@@ -194,7 +194,7 @@ class BlockTables(BlockCache):
 
 
 def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:
-    """Sequences [first, end) that are padded to one shape; a single one may be larger than the bounds."""
+    """Sequences [first, end) that are padded to one shape; a single one may exceed the bounds."""
     first, queries, context = 0, 0, 0
     shares = zip(batch.num_queries.tolist(), batch.context_lens.tolist(), strict=True)
     for index, (num_queries, context_len) in enumerate(shares):
@@ -227,7 +227,7 @@ def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context
 
 def _attend(query: Tensor, stored: list[StoredHeads], group: Group, scoring: Scoring) -> Tensor:
     """[rows of the group, heads, head_dim], from query [tokens, heads, head_dim] and all slots' keys and values; where
-    these are a part of keys, whole keys are mixed."""
+    values are a part of keys, whole keys are mixed."""
     num_sequences, num_queries = group.rows.shape
     num_heads, num_kv_heads = query.shape[1], stored[0].numbers.shape[1]
     queries = query[group.rows].transpose(1, 2)  # [sequences, heads, queries, head_dim]

@@ -23,26 +23,26 @@ from fairlead_engine.kernels.norm_rope_store import HeadTurn, norm_rope
 
 
 class QuerySpan(NamedTuple):
-    """One sequence's tokens in a step, and the slots of everything they may attend to."""
+    """One sequence's tokens in a step, and the slots they may attend to."""
 
     start: int
     """Its first row in the flattened tokens."""
     num_queries: int
     """Its tokens in this step: the last ones of the context."""
     context: int
-    """Tokens it may attend to, its own ones included."""
+    """Tokens it may attend to, its own included."""
     first_slot: int
     """Where the context begins in the slab."""
     slots: Tensor | None = None
-    """int64 [context]: the context's slots in order; None when they follow one another from `first_slot` on."""
+    """int64 [context]: the context's slots in order; None when they are consecutive from `first_slot` on."""
     mask: Tensor | None = None
-    """Added to the scores, [num_queries, context]; None for a single query and for a chunk that is its own context. Of
-    a tree which tokens are seen, bool."""
+    """Added to the scores, [num_queries, context]; None for a single query and for a chunk that is its whole context.
+    For a tree, bool: whether a token is seen."""
     is_tree: bool = False
-    """Whether its tokens do not see all before them."""
+    """Whether some of its tokens do not see all earlier ones."""
 
     def last(self, num_tokens: int) -> "QuerySpan":
-        """A single query that sees only so many tokens."""
+        """A single query that sees only the last so many tokens."""
         skipped = self.context - num_tokens
         slots = None if self.slots is None else self.slots[skipped:]
         return self._replace(context=num_tokens, first_slot=self.first_slot + skipped, slots=slots)
@@ -50,26 +50,26 @@ class QuerySpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanMetadata:
-    """Who attends to what in one step; the same for all layers."""
+    """The spans of one step; the same for all layers."""
 
     slots: Tensor
-    """int64 [tokens]: where in the cache each row's key and value go; no two rows share one."""
+    """int64 [tokens]: slot for each row's key and value, all different."""
     spans: list[QuerySpan]
     """One after the other, covering all rows."""
 
 
 class SlotTable:
-    """The block table of one slot, and the cache's slots of its tokens where its blocks do not follow one another."""
+    """The block table of one slot, and the cache's slots of its tokens where its blocks are not consecutive."""
 
     def __init__(self) -> None:
         self.block_table: list[int] = []
         self.num_consecutive = 0
-        """Its first blocks that follow one another."""
+        """Its first blocks that are consecutive."""
         self._token_slots: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._num_listed = 0
 
     def extend(self, blocks: list[int]) -> None:
-        """Takes in blocks that came."""
+        """Appends blocks."""
         self.block_table += blocks
         table = self.block_table
         while self.num_consecutive < len(table) and table[self.num_consecutive] == table[0] + self.num_consecutive:
@@ -92,13 +92,13 @@ class SlotTable:
 
 @dataclass(frozen=True, slots=True)
 class SpanTables:
-    """What is known of every slot's block table."""
+    """Every slot's block table."""
 
     layout: CacheLayout
     by_slot: dict[int, SlotTable]
 
     def update(self, new_blocks: list[NewBlocks]) -> None:
-        """Takes in what came to them."""
+        """Appends new blocks."""
         for slot, first, blocks in new_blocks:
             if not first:
                 self.by_slot[slot] = SlotTable()

@@ -1,7 +1,7 @@
-"""What rows see and how their scores count: trees of drafts, windows, soft caps, sinks; and that attention in torch.
+"""Visible tokens and scores: trees of drafts, windows, soft caps, sinks; and such attention in torch.
 
-A tree of drafts lies in the cache as it lies in the step, node by node behind the last known token, its root. So what a
-node sees is a number, before which all tokens are seen, and a bit for each token from there on.
+A tree of drafts lies in the cache as in the step, node by node behind its root, the last known token. So a row's view
+is a number, before which all tokens are seen, and a bit for each token from there on.
 """
 
 from typing import NamedTuple
@@ -13,22 +13,22 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 MOST_NODES = 64
-"""Of one tree, its root included: a bit for each."""
+"""Of one tree with its root: one bit each."""
 
 
 class TreeRows(NamedTuple):
-    """Of all rows of a step, those that are in no tree too."""
+    """Of all rows of a step, those outside trees too."""
 
     limits: Tensor
-    """int64 [rows]: tokens of the context that are seen without exception, from its first one on;"""
+    """int64 [rows]: first tokens of the context, all of which are seen."""
     bits: Tensor
-    """int64 [rows]: bit j is set where token j behind those is seen, the row's own included. 0 = none is, so that a row
-    that is in no tree sees as many as its limit."""
+    """int64 [rows]: bit j is set where token j behind those is seen, the row itself included; 0 for rows outside trees,
+    which see only the first tokens."""
 
 
 def ancestor_bits(parents: list[int]) -> npt.NDArray[np.int64]:
-    """Bits of each node of a tree [nodes], the root first: itself, and those on the way to it. `parents`: of each but
-    the root, which node it hangs on; parents come before their children."""
+    """Bits of each node of a tree [nodes], the root first: itself and its ancestors. `parents`: of each node but the
+    root; parents come before their children."""
     found = [1]
     for node, parent in enumerate(parents, start=1):
         found.append(found[parent] | 1 << node)
@@ -43,26 +43,26 @@ def visible_tokens(limits: Tensor, bits: Tensor, context: int) -> Tensor:
 
 
 def within_window(visible: Tensor, window: int) -> Tensor:
-    """The same without those that are too far back: of what a row sees [..., tokens], the last `window`."""
+    """The same within the last `window` tokens of each row's view [..., tokens]."""
     return visible & (visible.flip(-1).cumsum(-1).flip(-1) <= window)
 
 
 class Scoring(NamedTuple):
-    """As published models have it; by default scores are as they are and everything before a token is seen."""
+    """As published models have it; by default scores stay and every earlier token is seen."""
 
     window: int = 0
-    """How many tokens, its own included, a query sees; 0 = all."""
+    """Tokens that a query sees, itself included; 0 = all."""
     soft_cap: float = 0.0
-    """Scores are bent into ± this (Gemma 2, arXiv 2408.00118); 0 = they are not."""
+    """Scores are bent into ± this (Gemma 2, arXiv 2408.00118); 0 = no cap."""
     sinks: Tensor | None = None
-    """float32 [heads]: a score of each head that takes its share of the softmax and brings no value (gpt-oss)."""
+    """float32 [heads]: a score of each head that takes its share of the softmax and has no value (gpt-oss)."""
 
     @property
     def is_plain(self) -> bool:
         return not self.window and not self.soft_cap and self.sinks is None
 
     def within(self, num_tokens: int) -> "Scoring":
-        """The same for a context of so many tokens: a window as wide as that is none."""
+        """The same for a context of so many tokens: without a window that is not smaller."""
         return self._replace(window=0) if 0 < num_tokens <= self.window else self
 
 
@@ -74,9 +74,8 @@ def attend_scored(
 ) -> Tensor:
     """Attention of query [..., queries, head_dim] to key and value [..., tokens, head_dim].
 
-    `visible` bool [..., queries, tokens]: each query's own token and all before it, which begin at the first one, or
-    some of them with `has_trees`. The sinks are such as can be expanded to [..., queries, 1], however heads lie among
-    these dimensions.
+    `visible` bool [..., queries, tokens]: each query's own token and all earlier ones from the first on, or some of
+    them with `has_trees`. Sinks can be expanded to [..., queries, 1], whichever dimensions are heads.
     """
     if scoring.window and has_trees:
         visible = within_window(visible, scoring.window)

@@ -1,8 +1,8 @@
-"""Our attention as transformers calls it, one function for all models; and what a model asks of it, layer by layer.
+"""Our attention as transformers calls it, one function for all models; and what a model needs of it, layer by layer.
 
-Whoever runs a model says what attends (`Attending`), for one forward pass and one thread. The survey runs the model
-once and attends to nothing. Masks are functions of two positions in transformers, which are asked about the whole
-context, as no short trial would reach it: a window is found by its width, and a mask that is neither a window nor
+Whoever runs a model sets what attends (`Attending`), for one forward pass and one thread. The survey runs the model
+once without attention. Masks are functions of two positions in transformers, and the survey calls them for the whole
+context, which no short trial would reach: a window is found by its width, and a mask that is neither a window nor
 causal is refused.
 """
 
@@ -19,9 +19,9 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.scoring import Scoring
 
 NAME = "fairlead"
-"""In a step: there are no masks, as no function makes any under this name."""
+"""In a step: without masks, as no function makes any under this name."""
 SURVEYED = "fairlead-survey"
-"""In a survey: what would be masked is asked."""
+"""In a survey: mask functions are examined."""
 
 
 class Attending(Protocol):
@@ -30,11 +30,11 @@ class Attending(Protocol):
     def attend(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: Mapping[str, Any]
     ) -> Tensor:
-        """query [1, heads, tokens, head_dim], key and value [1, kv_heads, tokens, head_dim], rotated if at all; layer
-        after layer, in an order that is the same in all passes → [1, tokens, heads, value's head_dim]."""
+        """query [1, heads, tokens, head_dim], key and value [1, kv_heads, tokens, head_dim], rotated if at all; layers
+        come in the same order in all passes → [1, tokens, heads, value's head_dim]."""
 
     def mask(self, mask_function: Any, device: Any) -> Tensor | None:
-        """What stands for a mask that is visible where `mask_function(batch, head, query, key)` says."""
+        """Stands for a mask that is visible where `mask_function(batch, head, query, key)` says."""
 
 
 _ATTENDING: ContextVar[Attending] = ContextVar("attending")
@@ -42,7 +42,7 @@ _ATTENDING: ContextVar[Attending] = ContextVar("attending")
 
 @contextmanager
 def attending(by: Attending) -> Iterator[None]:
-    """Meanwhile models of this thread attend so."""
+    """Sets what models of this thread attend with."""
     token = _ATTENDING.set(by)
     try:
         yield
@@ -51,7 +51,7 @@ def attending(by: Attending) -> Iterator[None]:
 
 
 def register() -> None:
-    """Tells transformers of it; more than once is as good as once."""
+    """Registers it with transformers; may be called again."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
@@ -72,7 +72,7 @@ def _mask(*_: Any, mask_function: Any = None, device: Any = None, **__: Any) -> 
 
 _HONOURED = {"scaling", "dropout", "sliding_window", "softcap", "s_aux", "is_causal"}
 _NEEDLESS = {"position_ids", "cache_position", "position_embeddings", "input_ids"}
-"""What models hand on that attention does nothing with."""
+"""Arguments from models that attention ignores."""
 
 
 class LayerAttention(NamedTuple):
@@ -81,16 +81,16 @@ class LayerAttention(NamedTuple):
     num_heads: int
     num_kv_heads: int
     key_dim: int
-    """Elements of a head of queries and keys,"""
+    """Elements of a head of queries and keys."""
     value_dim: int
-    """and of one of values."""
+    """Elements of a head of values."""
     scale: float
-    """What scores are multiplied by."""
+    """Factor of scores."""
     scoring: Scoring
 
 
 class AttentionSurvey:
-    """Attends to nothing, and notes what it was asked for. Raises ModelLoadError for what ours does not compute."""
+    """Computes nothing, and notes what each layer asks for. Raises ModelLoadError for what our attention lacks."""
 
     def __init__(self, longest: int) -> None:
         """`longest`: the model's longest context, in tokens."""
@@ -154,7 +154,7 @@ class AttentionSurvey:
         return torch.full((1, 1, 1, 1), window if window < self._longest else 0, device=device)
 
     def _visible(self, mask_function: Any, row: int, tokens: Tensor) -> Tensor:
-        """bool [tokens]: which of them that one sees."""
+        """bool [tokens]: whether that one sees them."""
         first = torch.zeros((), dtype=torch.int64, device=tokens.device)
         try:
             visible = mask_function(first, first, first + row, tokens)
@@ -163,7 +163,7 @@ class AttentionSurvey:
         return torch.as_tensor(visible, dtype=torch.bool, device=tokens.device).expand(len(tokens))
 
     def _window(self, mask: Tensor | None, told: int | None) -> int:
-        """What the mask says, where there is one: models tell of windows in layers that have none."""
+        """The mask's window, if there is a mask: models name windows for layers that have none."""
         if mask is None:
             return told if told and told < self._longest else 0
         if mask.numel() != 1 or mask.is_floating_point():

@@ -1,7 +1,7 @@
-"""What `config.json` says of a model that only transformers knows, and whether it is a decoder that can be served.
+"""`config.json` of a model that only transformers knows, and whether it is a decoder that can be served.
 
-Everything that is known to be impossible is refused here, by name and before any weight is read. What cannot be seen in
-a configuration is refused by `attention_survey`, which looks at what the model asks of attention, and by a trial.
+Everything known to be impossible is refused here, by name and before any weight is read. What the configuration does
+not show is refused by `attention_survey`, which looks at what the model asks of attention, and by a trial.
 """
 
 import importlib
@@ -20,25 +20,25 @@ from fairlead_protocol.models.quantized_checkpoints import QUANTIZATION_SECTIONS
 EXTRA = "pip install 'fairlead-engine[transformers]'"
 
 _BIASES_SCORES = ("bloom", "mpt")
-"""Types of models whose positions are a bias of attention's scores (ALiBi, arXiv 2108.12409)."""
+"""Types of models whose positions are a bias of scores (ALiBi, arXiv 2108.12409)."""
 _ATTENDING = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
-"""Kinds of layers, as `layer_types` spells them, that keep keys and values and nothing else."""
+"""Kinds of layers, as `layer_types` spells them, that keep only keys and values."""
 _ALL_ATTEND = "models all of whose layers are attention can be served"
 _OTHER_INPUTS = ("vision_config", "audio_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignConfig:
-    """What is known of such a model before transformers has built it; its heads are not."""
+    """The facts of such a model before transformers has built it, except its heads."""
 
     architecture: str
     network: Any
-    """transformers' class of it,"""
+    """transformers' class for it."""
     settings: Any
-    """and its configuration as an object."""
+    """Its configuration as an object."""
     vocab_size: int
     max_position_embeddings: int
-    """Longest context, in tokens, for which positions do not depend on what else is computed."""
+    """Longest context, in tokens, for which rotations do not depend on the rest of a step."""
     dtype: str
     """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
     eos_token_ids: tuple[int, ...]
@@ -69,7 +69,7 @@ def read_foreign_config(folder: Path, fields: JsonFields) -> ForeignConfig:
 
 
 def _import_transformers(fields: JsonFields) -> Any:
-    """The library, or a sentence that says how to have it."""
+    """The library, or an error that says how to install it."""
     try:
         transformers = importlib.import_module("transformers")
         importlib.import_module("transformers.masking_utils")
@@ -108,7 +108,7 @@ def _read_settings(transformers: Any, folder: Path, fields: JsonFields) -> Any:
 
 
 def _check_kind(settings: Any, fields: JsonFields) -> None:
-    """That it is a decoder of texts, and nothing more."""
+    """Checks that it only decodes text."""
     kind = f"is of model_type {settings.model_type}"
     if settings.is_encoder_decoder:
         raise _refused(f"{kind}, an encoder with a decoder", "models that are a decoder alone can be served")
@@ -151,7 +151,7 @@ def _network(transformers: Any, settings: Any, fields: JsonFields) -> Any:
 
 
 def _check_layers(network: Any, settings: Any) -> None:
-    """That there are keys and values in all layers, and attention that can be another."""
+    """Checks that all layers have keys and values, and attention that can be replaced."""
     name = network.__name__
     if getattr(network, "_is_stateful", False):
         raise _refused(
@@ -170,7 +170,7 @@ def _check_layers(network: Any, settings: Any) -> None:
 
 
 def _longest(settings: Any, fields: JsonFields) -> int:
-    """Positions that are stretched by the longest of a step would be other ones with each step's company."""
+    """Rotations that stretch with the longest context of a step would differ from step to step."""
     longest = getattr(settings, "max_position_embeddings", None)
     if not isinstance(longest, int) or longest < 1:
         raise fields.invalid("max_position_embeddings", "must be a positive integer")
@@ -182,14 +182,14 @@ def _longest(settings: Any, fields: JsonFields) -> int:
 
 
 def _ropes(settings: Any) -> Iterator[Mapping[str, Any]]:
-    """How positions are rotated: one way for all layers, or one for each kind of them."""
+    """The rotation of all layers, or of each kind of layer."""
     found = getattr(settings, "rope_parameters", None) or getattr(settings, "rope_scaling", None) or {}
     yield found
     yield from (each for each in found.values() if isinstance(each, Mapping))
 
 
 def first_line(error: Exception) -> str:
-    """What it says, as short as it can be said."""
+    """The error's first line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -1,6 +1,7 @@
-"""A decoder that transformers computes, called as ours is: a step's tokens in one row, attention over our cache.
+"""A decoder that transformers computes, with our decoder's interface: a step's tokens in one row, attention over our
+cache.
 
-transformers reads the checkpoint's weights itself, since it knows what older and newer files call them.
+transformers reads the checkpoint's weights itself, since it knows the names in older and newer files.
 """
 
 import importlib
@@ -33,11 +34,11 @@ from fairlead_engine.model.layers import ForwardInput
 from fairlead_protocol.models.model_config import DecoderShape
 
 _LOOKS_FOR_PADDING = "warn_if_padding_and_no_attention_mask"
-"""A method of transformers' models, for which the host waits for the device."""
+"""A method of transformers' models that makes the host wait for the device."""
 
 
 def read_network(folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device) -> Any:
-    """From safetensors, never from pickles. Raises ModelLoadError, naming tensors that are missing or left over."""
+    """Reads safetensors, never pickles. Raises ModelLoadError, naming tensors that are missing or left over."""
     try:
         with _without_progress():
             network, loading = config.network.from_pretrained(
@@ -65,7 +66,7 @@ def read_network(folder: Path, config: ForeignConfig, dtype: torch.dtype, device
 
 
 def _check_all(folder: Path, loading: Any) -> None:
-    """A model that lacks weights, or ignores some, computes nonsense."""
+    """A model without some of its weights computes nonsense."""
     if missing := sorted(loading["missing_keys"]):
         raise ModelLoadError(
             ModelLoadReason.MISSING_TENSOR,
@@ -86,7 +87,7 @@ def _some(names: list[str]) -> str:
 
 @contextmanager
 def _without_progress() -> Iterator[None]:
-    """Bars and reports of loading are not for a log."""
+    """Keeps progress bars and loading reports out of the log."""
     logging: Any = importlib.import_module("transformers.utils.logging")
     had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
@@ -103,12 +104,12 @@ logger = logging.getLogger(__name__)
 
 
 class StepAttention:
-    """Layers come in the order in which they were surveyed."""
+    """Attention in a step; layers come in the order in which they were surveyed."""
 
     def __init__(
         self, layers: Sequence[LayerAttention], head_dim: int, step: ForwardInput, caches: Sequence[LayerCache]
     ) -> None:
-        """`head_dim`: of the cache, in which heads that are smaller are followed by zeros."""
+        """`head_dim`: of the cache, where smaller heads are padded with zeros."""
         self._layers = zip(layers, caches, strict=True)
         self._head_dim = head_dim
         self._step = step
@@ -118,7 +119,7 @@ class StepAttention:
     def attend(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: Mapping[str, Any]
     ) -> Tensor:
-        """What it is told beside the heads was seen in the survey."""
+        """Other arguments than the heads are known from the survey."""
         (layer, cache), step = next(self._layers), self._step
         parts = [part.transpose(1, 2) for part in (query, key, value)]
         missing = [self._head_dim - part.shape[-1] for part in parts]
@@ -132,7 +133,7 @@ class StepAttention:
         return attended[None, ..., : layer.value_dim]
 
     def mask(self, mask_function: Any, device: Any) -> None:
-        """There are none in a step."""
+        """No mask in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +142,19 @@ class ForeignDecoder:
 
     config: DecoderShape
     network: Any
-    """transformers' model, and"""
+    """transformers' model."""
     trunk: Any
-    """that in it which makes hidden states of tokens,"""
+    """Its part from tokens to hidden states."""
     outputs: Any
-    """in an object of this class."""
+    """The class of its outputs."""
     layers: tuple[LayerAttention, ...]
     num_parameters: int
     weight_bytes: int
 
     slots: ClassVar[None] = None
-    """It takes no adapters,"""
+    """Without adapters."""
     classifier: ClassVar[None] = None
-    """and generates."""
+    """Without a classifier."""
     why_not_captured: ClassVar[str | None] = "the model is computed by transformers"
 
     def __call__(
@@ -165,8 +166,8 @@ class ForeignDecoder:
         return hidden[step.logit_rows]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [rows, hidden] → logits [rows, vocab]: what the model makes of them behind its trunk, with whatever
-        scales and caps it has there."""
+        """hidden [rows, hidden] → logits [rows, vocab], by the model's own part behind its trunk, with any scales and
+        caps there."""
         if not len(hidden):
             return hidden.new_empty((0, self.config.vocab_size))
         with self._instead_of_trunk(hidden):
@@ -174,7 +175,7 @@ class ForeignDecoder:
 
     def eager_logits(self, token_ids: Tensor, *, is_shaken: bool = False) -> Tensor:
         """token_ids int64 [tokens] of one prompt → logits [tokens, vocab], as transformers alone computes them.
-        `is_shaken`: each number of the tokens' vectors is off by the least that its format tells apart."""
+        `is_shaken`: each number of the tokens' vectors is moved to the next one in its format."""
         self.network.set_attn_implementation("eager")
         hook = self.network.get_input_embeddings().register_forward_hook(_shaken) if is_shaken else None
         try:
@@ -199,8 +200,8 @@ class ForeignDecoder:
 
 @torch.no_grad()
 def load_foreign(folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device) -> ForeignDecoder:
-    """Reads the weights and looks at what the model asks of attention. Raises ModelLoadError for a model that cannot be
-    served, and where weights are missing or left over."""
+    """Reads the weights and surveys the model's attention. Raises ModelLoadError for a model that cannot be served, and
+    where weights are missing or left over."""
     register()
     network = read_network(folder, config, dtype, device)
     trunk = _trunk(network)
@@ -231,7 +232,8 @@ def _shaken(_: Any, __: Any, vectors: Tensor) -> Tensor:
 
 
 def _trunk(network: Any) -> Any:
-    """As it tells it; some tell themselves, or their output projection, which has no configuration."""
+    """What the model calls its decoder; some call themselves so, or their output projection, which has no
+    configuration."""
     told = (network.get_decoder(), network.base_model, getattr(network, "model", None))
     return next((each for each in told if hasattr(each, "config") and each is not network), network)
 
@@ -244,7 +246,7 @@ def _run(trunk: Any, token_ids: Tensor, positions: Tensor) -> Any:
 def _survey(
     config: ForeignConfig, network: Any, trunk: Any, device: torch.device
 ) -> tuple[tuple[LayerAttention, ...], Any]:
-    """Of all layers, in order; and what a run gives."""
+    """Of all layers, in order; and the result of a run."""
     survey = AttentionSurvey(config.max_position_embeddings)
     tokens = torch.arange(min(4, config.vocab_size, config.max_position_embeddings), device=device)
     network.set_attn_implementation(SURVEYED)

@@ -1,6 +1,6 @@
-"""How each family of models is built from a checkpoint's tensors, by the names that `ARCHITECTURES` has.
+"""How each family of models is built from a checkpoint's tensors, by the names in `ARCHITECTURES`.
 
-One file for each kind of families: what differs from the shared layers.
+One file for each kind of family, with its differences from the shared layers.
 """
 
 from collections.abc import Callable
@@ -33,5 +33,5 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
 
 
 def builder_of(architecture: str) -> Callable[[Weights, Any], Decoder]:
-    """Of what `find_architecture` has found."""
+    """For the result of `find_architecture`."""
     return BUILDERS[generating(architecture)]

@@ -1,6 +1,5 @@
-"""DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention, and many narrow experts behind a few layers
-without, chosen within groups, beside some that all tokens take. V3's extra layer that guesses one token further is left
-out."""
+"""DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention; behind a few dense layers, many narrow experts,
+chosen within groups, beside some that all tokens take. V3's extra layer that predicts one token further is left out."""
 
 import torch
 
@@ -27,7 +26,7 @@ def build(weights: Weights, config: DeepseekConfig) -> Decoder:
 
 
 def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentAttention:
-    """Ranks have heads of their own, and all of them the latent."""
+    """Each rank has heads of its own; all have the whole latent."""
     latent, plain, value = config.latent_dim, config.plain_dim, config.value_dim
     heads, query_dim, bias = weights.shard.part(config.num_heads), plain + config.turned_dim, config.output_bias
     num_here = heads.stop - heads.start

@@ -8,7 +8,7 @@ from fairlead_protocol.models.image_settings import VisionConfig
 from fairlead_protocol.models.model_config import ModelConfig
 
 _NORM_EPS = 1e-6
-"""Of the tower's normalisations, whatever those of the decoder have."""
+"""Of the tower's normalisations, whatever the decoder's."""
 _TOWER = "visual"
 
 
@@ -22,7 +22,7 @@ def build(weights: Weights, config: ModelConfig) -> Decoder:
 
 
 def _tower(weights: Weights, config: VisionConfig) -> VisionTower:
-    """Its products keep their precision, whatever the decoder's are rounded to, and no adapter changes them."""
+    """Its products stay precise, even where the decoder's are rounded, and adapters do not change them."""
     hidden, num_merged = config.hidden_size, config.merge_size**2
     merged = hidden * num_merged
     embedding = weights.patch_embedding(

@@ -1,9 +1,9 @@
-"""The slots of a device, each with room for one adapter of all linear layers, and which rows of a step use which.
+"""The slots of a device, each with room for one adapter of all linear layers, and the rows of a step that use them.
 
-Loading a model wraps its linear layers in `AdaptedLinear`; the runner places adapters and says of each step whose rows
-are whose. The adapters of all slots lie side by side, so that x Aᵀ Bᵀ is two products for all rows, however many
-adapters these have; columns of other adapters are cleared in between. Their number, slots times ranks, is small beside
-a weight's. Many adapters in one batch: Punica (arXiv 2310.18547), S-LoRA (arXiv 2311.03285).
+Loading a model wraps its linear layers in `AdaptedLinear`; the runner places adapters and says which rows have which.
+The adapters of all slots lie side by side, so that x Aᵀ Bᵀ is two products for all rows, however many adapters these
+have; columns of other adapters are cleared in between. The columns, slots times ranks, are few beside a weight's. Many
+adapters in one batch: Punica (arXiv 2310.18547), S-LoRA (arXiv 2311.03285).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,23 +19,23 @@ from fairlead_engine.model.linear import Linear
 
 
 class AdaptedRows(NamedTuple):
-    """Which rows of a product have adapters."""
+    """Rows of a product with adapters."""
 
     rows: Tensor | None
     """int64 [adapted]; None = all."""
     others: Tensor
-    """bool [adapted, 1, slots x rank]: the columns that are not those of the row's own adapter."""
+    """bool [adapted, 1, slots x rank]: the columns of adapters other than the row's."""
 
 
 class Adapting(Protocol):
-    """Who knows the rows of the product that is computed next."""
+    """Knows the rows of the next product."""
 
     now: AdaptedRows | None
     """None = none of them has an adapter."""
 
 
 class AdaptedLinear:
-    """For several projections of one input, which have adapters each, as one product."""
+    """Several projections of one input as one product, with adapters of each."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AdaptedLinear:
 
     @property
     def num_bytes(self) -> int:
-        """That the adapters of all slots take."""
+        """Bytes of all slots' adapters."""
         return self._down.nbytes + sum(up.nbytes for up in self._up)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -83,43 +83,43 @@ class AdaptedLinear:
         return product
 
     def clear(self, slot: int) -> None:
-        """Nothing of a slot counts any more: zeros before `_up` make all behind them zeros."""
+        """Empties a slot: zeros before `_up` make everything behind them zero."""
         self._down[:, slot].zero_()
 
     def put(self, part: int, slot: int, down: Tensor, up: Tensor) -> None:
-        """Of one projection; `down` and `up` are [rank, features], and scaled. After `clear`."""
+        """Writes the adapter of one projection; `down` and `up` are [rank, features], and scaled. After `clear`."""
         self._down[part, slot, : len(down)].copy_(down, non_blocking=True)
         self._up[part][slot, : len(up)].copy_(up, non_blocking=True)
 
 
 class AdapterTarget(NamedTuple):
-    """Where a part of a module's adapter goes: a projection of a layer's product, of this rank."""
+    """Destination of a part of a module's adapter: a projection of a layer's product, of this rank."""
 
     linear: AdaptedLinear
     projection: int
     rows: slice
-    """Of the module's outputs,"""
+    """Rows of the module's outputs."""
     columns: slice
-    """and of its inputs."""
+    """Columns of its inputs."""
 
 
 @dataclass(slots=True)
 class Module:
-    """What an adapter's folder calls by one name."""
+    """A layer that an adapter's folder calls by one name."""
 
     in_features: int
     out_features: int
     places: list[AdapterTarget] = field(default_factory=list)
-    """Several of a module that is stored as one, and computed as several."""
+    """Several where a module is stored as one and computed as several."""
 
 
 class HostAdapter(NamedTuple):
-    """An adapter in the memory of the host: rank's part of it, in the model's dtype."""
+    """An adapter in the host's memory: the rank's part, in the model's dtype."""
 
     tensors: list[tuple[AdapterTarget, Tensor, Tensor]]
     """[rank, in_features] and [rank, out_features], the latter scaled."""
     prompt: Tensor | None = None
-    """[virtual tokens, hidden], of a soft prompt, which has no other tensors."""
+    """[virtual tokens, hidden] of a soft prompt, which has no other tensors."""
 
     @property
     def num_bytes(self) -> int:
@@ -127,7 +127,7 @@ class HostAdapter(NamedTuple):
         return of_prompt + sum(down.nbytes + up.nbytes for _, down, up in self.tensors)
 
     def digest(self) -> bytes:
-        """Of all its numbers and where they belong; the same only within this process."""
+        """Of all its numbers and their places; the same only within this process."""
         found = blake2b(digest_size=16)
         for place, *pair in self.tensors:
             found.update(f"{id(place.linear)} {place.projection} {place.rows} {place.columns}".encode())
@@ -143,12 +143,12 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 class AdapterSlots:
-    """All of them. While the model computes, `now` says which rows of the next product have adapters."""
+    """All slots. While the model computes, `now` says which rows of the next product have adapters."""
 
     def __init__(
         self, num_slots: int, rank: int, dtype: torch.dtype, device: torch.device, *, hidden_size: int
     ) -> None:
-        """`rank`: the largest that an adapter may have. `hidden_size`: of the model's embeddings."""
+        """`rank`: the largest of any adapter. `hidden_size`: of the model's embeddings."""
         self.num_slots = num_slots
         self.hidden_size = hidden_size
         self.rank = rank
@@ -156,21 +156,21 @@ class AdapterSlots:
         self.device = device
         self.now: AdaptedRows | None = None
         self.modules: dict[str, Module] = {}
-        """By their names in checkpoints, which are those in the folders of adapters."""
+        """By their names in checkpoints and in the folders of adapters."""
         self._linears: list[AdaptedLinear] = []
         self._fused: dict[str, tuple[str, int, int]] = {}
-        """Projections that are stored as a part of another: that one, its rows, and where the part begins."""
+        """Projections that are stored as a part of another: that one, its rows, and the first of the part."""
         self._owners = torch.arange(num_slots, device=device).repeat_interleave(rank)
-        """int64 [slots x rank]: whose column it is."""
+        """int64 [slots x rank]: slot of each column."""
         self._prompts: list[Tensor | None] = [None] * num_slots
 
     @property
     def num_bytes(self) -> int:
-        """That they take on the device, full or not."""
+        """Bytes on the device, whether slots are full or not."""
         return sum(linear.num_bytes for linear in self._linears)
 
     def fuse(self, name: str, parts: Mapping[str, int]) -> None:
-        """A module is stored as one, below one another: name → outputs."""
+        """Several modules are stored as one, below one another: name → outputs."""
         first = 0
         for part, size in parts.items():
             self._fused[part] = name, sum(parts.values()), first
@@ -184,7 +184,7 @@ class AdapterSlots:
         row_parts: Sequence[slice],
         column_part: slice,
     ) -> AdaptedLinear:
-        """A layer that adapters may change: this rank's part of it (`Weights.linear`)."""
+        """Wraps a layer that adapters may change: this rank's part of it (`Weights.linear`)."""
         ends = [part.indices(size)[:2] for part, size in zip(row_parts, out_features.values(), strict=True)]
         columns = slice(*column_part.indices(in_features)[:2])
         linear = AdaptedLinear(
@@ -200,7 +200,7 @@ class AdapterSlots:
 
     @torch.inference_mode()
     def put(self, slot: int, adapter: HostAdapter) -> None:
-        """Places an adapter; what was in the slot is gone. Steps that are launched already compute with that."""
+        """Places an adapter in a slot instead of the last one. Launched steps already compute with it."""
         for linear in self._linears:
             linear.clear(slot)
         prompt = adapter.prompt
@@ -209,11 +209,11 @@ class AdapterSlots:
             place.linear.put(place.projection, slot, down, up)
 
     def prompt(self, slot: int) -> Tensor:
-        """[virtual tokens, hidden] of the soft prompt that is placed there."""
+        """[virtual tokens, hidden] of the slot's soft prompt."""
         prompt = self._prompts[slot]
         assert prompt is not None, "no soft prompt is placed in that slot"
         return prompt
 
     def of_rows(self, rows: Tensor | None, slots: Tensor) -> AdaptedRows:
-        """`slots` int64 [adapted]: whose adapter each of those rows has; below 0 = none, where `rows` are all."""
+        """`slots` int64 [adapted]: the slot of each of those rows; below 0 = none, where `rows` are all."""
         return AdaptedRows(rows, (slots.unsqueeze(1) != self._owners).unsqueeze(1))

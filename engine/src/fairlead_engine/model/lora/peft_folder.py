@@ -1,7 +1,7 @@
 """The folder of an adapter as PEFT writes it: `adapter_config.json` and `adapter_model.safetensors`.
 
-Low-rank adapters are read here, soft prompts in `peft_files.py`. Everything that would compute something else than
-PEFT does is refused, by file and field.
+Low-rank adapters are read here, soft prompts in `peft_files.py`. Whatever would make results differ from PEFT's is
+refused, by file and field.
 """
 
 import math
@@ -32,7 +32,7 @@ _HARMLESS = frozenset(
         "bias", "init_lora_weights",
     }
 )  # fmt: skip
-"""What is acted on, or says how the adapter was trained."""
+"""Used here, or without effect after training."""
 _ADVICE = {
     "modules_to_save": "whole modules are not replaced; train without it",
     "use_dora": "DoRA changes the weight's magnitudes; train plain LoRA",
@@ -47,9 +47,9 @@ _ABSORBED = {
     "kv_b_proj": "which is multiplied into queries and outputs where latents are cached, and cannot be adapted here; "
     "train q_proj, q_a_proj, q_b_proj, kv_a_proj_with_mqa or o_proj",
 }
-"""Linear layers of which no product is left that an adapter could be added to."""
+"""Linear layers that are merged into others, so that no product is left for an adapter."""
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Ways to begin that train against another base model than the one that is served."""
+"""Initialisations that train against a base model other than the served one."""
 
 
 _ELSEWHERE = {
@@ -57,7 +57,7 @@ _ELSEWHERE = {
     "MULTITASK_PROMPT_TUNING": "a prompt for each task is not told apart; train prompt tuning",
     "CPT": "context that stands among the prompt is not kept apart; train prompt tuning",
 }
-"""Kinds of which somebody might think that they are served."""
+"""Kinds that one might expect to be served."""
 
 
 def read_adapter(folder: Path, slots: AdapterSlots) -> HostAdapter:
@@ -141,7 +141,7 @@ class _Config:
         return value
 
     def _patterns(self, field: str) -> Iterator[tuple[str, Any]]:
-        """Names of modules. A pattern could take for ever to be looked for."""
+        """Names of modules. A pattern could take for ever to match."""
         found = self._fields.get(field) or {}
         if not isinstance(found, dict):
             raise self.wrong(field, f"must map names of modules to numbers, not {found!r}")
@@ -151,7 +151,7 @@ class _Config:
             yield key.removeprefix("^").removesuffix("$").replace("\\", ""), value
 
     def _names(self, field: str) -> list[str] | None:
-        """Empty where there are none; None = a pattern."""
+        """Empty without names; None = a pattern."""
         found = self._fields.get(field)
         if isinstance(found, str):
             return None
@@ -160,7 +160,7 @@ class _Config:
         return found or []
 
     def _names_of_modules(self, field: str, slots: AdapterSlots) -> list[str] | None:
-        """Empty = all there are."""
+        """Empty = all modules."""
         if self._fields.get(field) == "all-linear":
             return []
         names = self._names(field)
