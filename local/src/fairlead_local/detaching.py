@@ -24,7 +24,7 @@ _STOP_SECONDS = 20.0
 _EXPLAINED = re.compile(r"^error: ", re.MULTILINE)
 
 Write = Callable[[str], None]
-"""Takes what a supervisor says, as it comes."""
+"""Takes the output of a supervisor piece by piece."""
 
 
 class DetachedSupervisor:
@@ -49,8 +49,8 @@ class DetachedSupervisor:
                 raise folder.unwritable(error) from error
 
     def wait_until_ready(self, write: Write) -> int:
-        """Passes on what it says until it is ready. Returns 0 then, or the exit status it ended with. Raises FleetError
-        where it ended without a word as to why, because no word could be written."""
+        """Passes output on until the fleet is ready. Returns 0 then, or the exit status of the supervisor. Raises
+        FleetError where the supervisor ended without an explanation because the disk takes no writes."""
         with self._folder.log.open(encoding="utf-8", errors="replace") as log:
             explained = False
             while True:
@@ -71,7 +71,7 @@ class DetachedSupervisor:
                 time.sleep(_POLL_SECONDS)
 
     def let_go(self) -> None:
-        """From now on it lives by itself."""
+        """Lets the supervisor go on after the end of this process."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(b"\n")
@@ -80,7 +80,7 @@ class DetachedSupervisor:
             pass  # it has ended already, for a reason of its own
 
     def end(self) -> int:
-        """Returns its exit status when it has ended, in order if it can."""
+        """Ends the supervisor, in order if possible; returns the exit status."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -91,7 +91,7 @@ class DetachedSupervisor:
 
 
 def start_detached(folder: FleetFolder, arguments: Sequence[str], write: Write) -> int:
-    """`up --detach`: 0 once the fleet is ready, else the exit status it ended with. Raises FleetError."""
+    """`up --detach`: 0 once the fleet is ready, else the exit status of the supervisor. Raises FleetError."""
     supervisor = DetachedSupervisor(folder, arguments)
     try:
         if status := supervisor.wait_until_ready(write):
@@ -109,7 +109,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class OwnedFleet:
-    """Where it can be reached: the gateway's base URL, and the API by a kubeconfig."""
+    """Addresses of a running fleet: base URL of the gateway, and a kubeconfig for the API."""
 
     gateway: str
     kubeconfig: Path
@@ -117,9 +117,9 @@ class OwnedFleet:
 
 @contextmanager
 def owned_fleet(folder: Path, arguments: Sequence[str] = (), *, write: Write) -> Iterator[OwnedFleet]:
-    """`fairlead local up ARGUMENTS` on free ports. `write` takes what it says. Raises FleetError where it fails.
+    """`fairlead local up ARGUMENTS` on free ports. `write` takes the output. Raises FleetError on failure.
 
-    SIGTERM and SIGHUP end the block as Ctrl-C does. Its own end is not interrupted by any of them: it takes seconds.
+    SIGTERM and SIGHUP end the block as Ctrl-C does. No signal interrupts the end, which takes seconds.
     """
     data = FleetFolder(folder)
     with _signals(_interrupt, signal.SIGTERM, signal.SIGHUP):
@@ -139,7 +139,7 @@ def owned_fleet(folder: Path, arguments: Sequence[str] = (), *, write: Write) ->
 
 @contextmanager
 def temporary_fleet(prefix: str, *, write: Write) -> Iterator[OwnedFleet]:
-    """The same in a folder that is gone afterwards."""
+    """An owned fleet in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix=prefix) as folder, owned_fleet(Path(folder), write=write) as fleet:
         yield fleet
 
@@ -159,4 +159,4 @@ def _interrupt(*_: Any) -> NoReturn:
 
 
 def _ignore(*_: Any) -> None:
-    """Unlike SIG_IGN it is not handed down to processes that are started meanwhile."""
+    """Unlike SIG_IGN, child processes do not inherit this handler."""

@@ -1,4 +1,4 @@
-"""What a fleet's data folder says about the fleet: where everything is, who runs it, and how far it got.
+"""The data folder of a fleet: paths, the running supervisor, and the phase of the fleet.
 
 Written by the supervisor, read by every other `fairlead local` command.
 """
@@ -19,7 +19,7 @@ DATA_VARIABLE = "FAIRLEAD_DATA_DIR"
 
 
 _LITTLE = 4096
-"""Bytes: what a supervisor says, and then some."""
+"""Bytes of room to check for: more than the output of a supervisor."""
 _NOT_TAKEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -57,7 +57,7 @@ class FleetFolder:
 
     @property
     def claims(self) -> Path:
-        """The files of PersistentVolumeClaims, by namespace and name; absolute, for whoever runs elsewhere."""
+        """Files of PersistentVolumeClaims, by namespace and name; absolute, for processes in other folders."""
         return (self.path / "volumes").absolute()
 
     @property
@@ -67,7 +67,7 @@ class FleetFolder:
 
     @property
     def models(self) -> Path:
-        """Downloaded models, kept from one `up` to the next; absolute as well."""
+        """Downloaded models, kept from one `up` to the next; absolute."""
         return (self.path / "models").absolute()
 
     @property
@@ -85,10 +85,11 @@ class FleetFolder:
 
     @contextmanager
     def lock(self, inherited: int | None = None) -> Iterator[int]:
-        """Held by the supervisor, and let go by the system when it dies. Raises FleetError when another holds it.
+        """Held by the supervisor, and released by the system at its end. Raises FleetError when another process holds
+        the lock.
 
-        Yields the descriptor that holds it, which a child process may take over (`inherited`), so that there is no
-        moment at which somebody else could have it.
+        Yields the descriptor of the lock. A child process may take it over (`inherited`), which leaves no moment for
+        another process to take the lock.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -103,11 +104,11 @@ class FleetFolder:
             yield file.fileno()
 
     def unwritable(self, error: OSError) -> FleetError:
-        """What to tell of a write that failed."""
+        """The error for a failed write."""
         return FleetError(f"cannot write to {self.path} ({error.strerror}): choose another folder with --data-dir")
 
     def check_room(self) -> None:
-        """Raises FleetError where not even a little can be written."""
+        """Raises FleetError where a few bytes cannot be written."""
         probe = self.path / "room"
         try:
             probe.write_bytes(bytes(_LITTLE))
@@ -124,7 +125,7 @@ class FleetFolder:
         return f"{found} in {self.path}: stop it first with `{self.command('down')}`"
 
     def command(self, verb: str) -> str:
-        """What a person types to run another command on this fleet."""
+        """The command line of another command on this fleet."""
         return f"fairlead local {verb}" + ("" if self.path == default_folder() else f" --data-dir {self.path}")
 
 
@@ -151,7 +152,7 @@ def default_folder() -> Path:
 
 
 def write_state(folder: FleetFolder, phase: FleetPhase, *, message: str = "", api: str = "", gateway: str = "") -> None:
-    """Says how far this process got."""
+    """Writes the phase of this process."""
     own = identify(os.getpid())
     state = FleetState(
         pid=os.getpid(), started=own.started if own else "", phase=phase, message=message, api=api, gateway=gateway
@@ -162,7 +163,7 @@ def write_state(folder: FleetFolder, phase: FleetPhase, *, message: str = "", ap
 
 
 def disk_fault(error: BaseException) -> OSError | None:
-    """What the disk did not take, where that is what `error` is or comes from."""
+    """The error of a full or read-only disk that is `error` or caused it; None = another error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _NOT_TAKEN:
@@ -172,7 +173,7 @@ def disk_fault(error: BaseException) -> OSError | None:
 
 
 def read_state(folder: FleetFolder) -> FleetState | None:
-    """What the last supervisor wrote, whether or not it still runs; None when there has been none."""
+    """The state written by the last supervisor, which may have ended; None = no supervisor ran."""
     try:
         written = json.loads(folder.description.read_text(encoding="utf-8"))
         return FleetState(**{**written, "phase": FleetPhase(written["phase"])})
@@ -187,6 +188,6 @@ def running_fleet(folder: FleetFolder) -> FleetState | None:
 
 
 def running_gateway() -> str:
-    """The gateway's base URL of the fleet in the default folder; empty where none runs."""
+    """Base URL of the gateway of the fleet in the default folder; empty = no fleet runs."""
     fleet = running_fleet(FleetFolder(default_folder()))
     return fleet.gateway if fleet is not None else ""

@@ -1,7 +1,7 @@
 """The gateways' Service: one port of this machine in front of every ready gateway pod, as kube-proxy does in a cluster.
 
-Who starts it: the supervisor. It moves bytes and knows nothing of HTTP: a new connection goes to the next ready pod in
-turn and stays there, so that a gateway that drains keeps what it has and gets nothing new.
+Who starts it: the supervisor. The service moves bytes and knows nothing of HTTP: a new connection goes to the next
+ready pod in turn and stays there, so that a draining gateway keeps its connections and gets no new ones.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 2.0
 BACKLOG = 1024
 _HIGH_WATER = 256 * 1024
-"""Bytes that one side may owe the other before its source is read no further."""
+"""Unsent bytes towards one side at which reading from the other side pauses."""
 
 Address = tuple[str, int]
 Endpoints = Callable[[], Sequence[Address]]
-"""Who can take a new connection now."""
+"""Returns the addresses that can take a new connection now."""
 
 
 def ready_gateways(operations: Operations) -> list[Address]:
@@ -41,8 +41,8 @@ def ready_gateways(operations: Operations) -> list[Address]:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that has the port; 0 takes a free one. Who connects waits until it is served. Raises OSError when the
-    port is taken."""
+    """A listening socket; port 0 takes a free port. Connections wait until they are served. Raises OSError for a taken
+    port."""
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,13 +76,13 @@ async def service(endpoints: Endpoints, listener: socket.socket) -> AsyncIterato
 
 
 class _Half(asyncio.Protocol):
-    """One side of a connection: what it reads, the other side writes."""
+    """One side of a connection: input is written to the other side."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.other: _Half | None = None
         self.ended = False
-        """Whether this side has said that it will send nothing more."""
+        """Whether this side has ended its input."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -123,10 +123,10 @@ def _reset(transport: asyncio.Transport) -> None:
 
 
 class _Client(_Half):
-    """A client's side; it is not read until a gateway has taken the connection."""
+    """The side of the client, unread until a gateway has taken the connection."""
 
     def __init__(self, endpoints: Endpoints, turns: "itertools.count[int]", clients: set["_Client"]) -> None:
-        """`clients`: where it is listed for as long as it lives."""
+        """`clients`: the set of live clients, to which the client adds itself."""
         super().__init__()
         self._endpoints = endpoints
         self._turns = turns
@@ -152,7 +152,7 @@ class _Client(_Half):
                 half.transport.abort()
 
     async def _open(self, transport: asyncio.Transport) -> None:
-        """Joins the client to a gateway: the next in turn, else whichever takes it; with none, the client is let go."""
+        """Connects the client to the next gateway in turn, or to any that accepts; without one, resets the client."""
         endpoints = self._endpoints()
         first = next(self._turns)
         for place in range(len(endpoints)):

@@ -23,26 +23,25 @@ _ITEMSIZE = 4
 
 
 class ImageSpan(NamedTuple):
-    """Tokens of a prompt, from `start` to before `end`, that stand for an image."""
+    """The tokens of an image in a prompt, from `start` to before `end`."""
 
     start: int
     end: int
     digest: bytes
-    """`DIGEST_SIZE` bytes that tell it from all other images."""
+    """`DIGEST_SIZE` bytes that identify the image."""
 
 
 def extra_bytes(*, adapter: str | None = None, cache_salt: str | None = None) -> bytes:
-    """What else, besides tokens, decides the contents of a block; length-prefixed, so that no two pairs collide.
+    """Input of the hash of every block besides tokens; length-prefixed, so that no two pairs collide.
 
-    It goes into the hash of every block. A salt is the client's and may be long, so its digest stands for it: the salt
-    itself is read once.
+    A salt comes from the client and may be long, so the digest of the salt is used, computed once.
     """
     salt = None if cache_salt is None else blake2b(cache_salt.encode(), digest_size=DIGEST_SIZE).digest()
     return _prefixed(None if adapter is None else adapter.encode()) + _prefixed(salt)
 
 
 def _prefixed(raw: bytes | None) -> bytes:
-    """uint32 length + 1 and the bytes; a lone zero for None, which so differs from the empty text."""
+    """uint32 length + 1 and the bytes; for None a lone zero, which differs from the empty text."""
     return struct.pack("<I", 0) if raw is None else struct.pack("<I", len(raw) + 1) + raw
 
 
@@ -63,10 +62,10 @@ def hash_blocks(
     images: Sequence[ImageSpan] = (),
     offset: int = 0,
 ) -> list[BlockHash]:
-    """Hashes of all whole blocks of `token_ids`, in order; a partial last block has none.
+    """Hashes of all whole blocks of `token_ids`, in order; a partial last block has no hash.
 
-    To extend a chain, pass the tokens after the last hashed block and that block's hash as `parent`; `offset` says
-    where they begin in their prompt, by whose positions `images` are told.
+    To extend a chain, pass the tokens after the last hashed block, the hash of this block as `parent`, and the position
+    of the first token in the prompt as `offset`; spans of `images` count from the beginning of the prompt.
     """
     raw = memoryview(_little_endian(token_ids))
     step = block_size * _ITEMSIZE
@@ -82,12 +81,12 @@ def hash_blocks(
 
 
 def _digests(images: Sequence[ImageSpan], start: int, end: int) -> bytes:
-    """Of the images that have tokens there; what comes behind them their hash covers by chaining."""
+    """Digests of the images with tokens from `start` to before `end`; later blocks include them by chaining."""
     return b"".join(image.digest for image in images if image.start < end and image.end > start)
 
 
 def num_cacheable_blocks(num_tokens: int, block_size: int) -> int:
-    """How many leading blocks of a prompt may be served from cache: whole ones, and never the last token.
+    """Number of leading blocks of a prompt that may come from the cache: whole blocks without the last token.
 
     The last token is always computed, since its logits choose the first new token.
     """

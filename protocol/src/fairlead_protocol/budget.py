@@ -1,7 +1,7 @@
-"""The budget: what one request may cost before it is admitted. Gateway and engine hold every request to it.
+"""The budget: how much one request may cost before admission. Gateway and engine hold every request to the budget.
 
-Bounds on fields are types, which decoders hold to; bounds on a body as a whole are counted on its bytes, since decoding
-is what costs. What only an engine knows (its context, how many choices it takes) is the engine's.
+Bounds on fields are types, which decoders check. Bounds on a whole body are counted on the bytes, because decoding is
+the cost. Bounds that only an engine knows (context, number of choices) are left to the engine.
 """
 
 from typing import Annotated, Any
@@ -17,17 +17,16 @@ MAX_METADATA = 64
 MAX_TEXTS = 100_000
 """Strings in a body, names of fields among them."""
 MAX_CONTAINERS = 100_000
-"""Lists and objects in a body, each a hundred bytes when decoded, and work for the garbage collector."""
+"""Lists and objects in a body; each takes a hundred bytes when decoded, and work of the garbage collector."""
 MAX_ITEMS = 2**21
-"""Of all lists and objects together: a prompt of a million token ids, and once more as a gateway passes it on."""
+"""Items of all lists and objects together: a prompt of a million token ids, twice, because a gateway adds a copy."""
 MAX_RENDERED_CHARACTERS = 16 * 2**20
-"""What a chat template may write for one request. A template may repeat what it is given for every message."""
+"""Output of a chat template for one request. A template may repeat the input for every message."""
 MAX_RENDERED_PIECES = 1_000_000
-"""Pieces that it may write them in; each takes a fraction of a microsecond."""
+"""Pieces of the output of a chat template; each takes a fraction of a microsecond."""
 
 MAX_INDENTED_NESTING = 64
-"""Lists and objects in one another that a template may write indented, which makes lines as long as it is deep. Deeper
-ones than tools have are refused."""
+"""Nesting that a template may write indented: lines grow with the depth. Enough for schemas of tools."""
 
 ModelName = Annotated[str, Meta(max_length=MAX_MODEL_NAME_LENGTH)]
 CacheSalt = Annotated[str, Meta(max_length=MAX_CACHE_SALT_LENGTH)]
@@ -44,9 +43,9 @@ class OverBudget(ValueError):
 
 
 def check_json(body: bytes) -> None:
-    """Raises `OverBudget` for JSON of so many parts that decoding it would hold up everybody else.
+    """Raises `OverBudget` for JSON of so many parts that decoding would hold up other requests.
 
-    Takes about as long as reading the bytes does, whatever they are. Up to twice `MAX_TEXTS` strings may pass.
+    Takes about as long as reading the bytes, for any content. Up to twice `MAX_TEXTS` strings may pass.
     """
     if len(body) <= 2 * MAX_CONTAINERS:
         return
@@ -62,7 +61,7 @@ def check_json(body: bytes) -> None:
 
 
 def nesting(value: Any) -> int:
-    """How deep lists and objects stand in one another in decoded JSON; 0 for what is neither."""
+    """Nesting depth of lists and objects in decoded JSON; 0 for other values."""
     level, depth = [value], 0
     while level := [part for part in level if isinstance(part, list | dict)]:
         level = [child for part in level for child in (part.values() if isinstance(part, dict) else part)]
@@ -79,6 +78,6 @@ def _num_containers(raw: bytes) -> int:
 
 
 def _without_texts(body: bytes) -> bytes:
-    """What is outside of strings; of what is no JSON, anything."""
+    """The bytes outside of strings; arbitrary for invalid JSON."""
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     return b"".join(unescaped.split(b'"')[::2])

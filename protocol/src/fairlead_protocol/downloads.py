@@ -1,8 +1,8 @@
-"""What a running download says of itself, and why one fails: the engine's downloader writes it, the operator reads it.
+"""Progress and failures of downloads: the downloader of the engine writes them, the operator reads them.
 
-`GET /progress` of the downloader answers with a `DownloadProgress`; one that fails leaves a reason of `DownloadFailure`
-and a sentence in the pod's termination log. What downloads adapters beside an engine that runs answers `GET /sources`
-with a `SourcesReport`.
+`GET /progress` of the downloader answers with a `DownloadProgress`; a failed download leaves a reason of
+`DownloadFailure` and a sentence in the termination log of the pod. The downloader of adapters, beside a running engine,
+answers `GET /sources` with a `SourcesReport`.
 """
 
 from enum import StrEnum
@@ -13,14 +13,14 @@ import msgspec
 from fairlead_protocol.messages import Count, NonNegative
 
 PROGRESS_PATH = "/progress"
-"""Where a download that was given a port answers."""
+"""Path of the progress, where a download was given a port."""
 DOWNLOAD_PORT = 8000
-"""Of the downloader in an engine's pod: the engine's own, which is free until it starts."""
+"""Port of the downloader in the pod of an engine: the port of the engine, which is free until the engine starts."""
 
 SOURCES_PATH = "/sources"
-"""Where a downloader of many sources answers."""
+"""Path of the report of a downloader of many sources."""
 SOURCES_PORT = 8001
-"""Of the one in an engine's pod, beside the engine."""
+"""Port of the downloader beside an engine."""
 
 
 class DownloadStage(StrEnum):
@@ -69,27 +69,27 @@ class DownloadProgress(msgspec.Struct, kw_only=True, frozen=True):
     source: str
     stage: DownloadStage
     bytes: Count = 0
-    """That are there, with what earlier runs had fetched."""
+    """Bytes present, including bytes of earlier runs."""
     total_bytes: Count | None = None
     """None = not known yet."""
     bytes_per_second: Annotated[float, msgspec.Meta(ge=0.0, le=1e15)] = 0.0
     """Fetched in the last few seconds."""
     remaining_seconds: NonNegative | None = None
-    """At that rate; None = not known."""
+    """At the present rate; None = not known."""
     file: str | None = None
-    """One that is fetched at the moment."""
+    """A file in progress; None = no file."""
 
 
 class SourceState(msgspec.Struct, kw_only=True, frozen=True):
-    """How it is with one source of several."""
+    """State of one source of several."""
 
     source: str
     folder: str | None = None
-    """Where it is, whole; None = it is not there yet."""
+    """Folder of the complete download; None = not complete."""
     progress: DownloadProgress | None = None
-    """Of the download under way."""
+    """Progress of the download under way; None = no download runs."""
     reason: str = ""
-    """Why the last attempt failed: a DownloadFailure, with a sentence in `message`; empty = none has."""
+    """Why the last attempt failed: a DownloadFailure, with a sentence in `message`; empty = no failure."""
     message: str = ""
 
 

@@ -1,4 +1,4 @@
-"""What every object passes before it is stored: unknown fields, defaults, schema, its kind's rules, CEL rules. Pure."""
+"""Checks of every object before it is stored: unknown fields, defaults, schema, rules of the kind, CEL rules. Pure."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,11 +21,11 @@ _GO_TYPES = {
     list: "[]interface {}",
     dict: "map[string]interface {}",
 }
-"""What the genuine server calls the type of a JSON value that is no count."""
+"""Type of a JSON value that is no count → name in messages of the genuine server."""
 
 
 class FieldValidation(StrEnum):
-    """What happens to a field the schema does not know: dropped, dropped with a warning, or the request refused."""
+    """Treatment of unknown fields: dropped, dropped with a warning, or the request refused."""
 
     IGNORE = "Ignore"
     WARN = "Warn"
@@ -34,7 +34,7 @@ class FieldValidation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A body that was understood, and what the client should know about it."""
+    """A decoded body, and warnings for the client."""
 
     object: Json
     warnings: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Admitted:
 
 
 def decode(resource: ResourceType, body: Json, validation: FieldValidation) -> Admitted:
-    """The body without fields the schema does not know. Raises 400, naming each, when validation is strict."""
+    """The body without unknown fields. Strict validation raises 400, naming each unknown field."""
     known, unknown = structural.prune(resource.schema, body, root=True)
     if not unknown or validation is FieldValidation.IGNORE:
         return Admitted(known)
@@ -62,7 +62,7 @@ def decode(resource: ResourceType, body: Json, validation: FieldValidation) -> A
 
 
 def refuse_undeclared(resource: ResourceType, config: Json) -> None:
-    """Server-side apply owns what it is given, so it refuses unknown fields whatever the request's validation level."""
+    """Raises 400 for unknown fields of a server-side apply, at any validation level: the manager would own them."""
     _, unknown = structural.prune(resource.schema, config, root=True)
     if unknown:
         metadata = config.get("metadata") or {}
@@ -88,8 +88,8 @@ def _admit_built_in(resource: ResourceType, obj: Json, old: Json | None) -> Json
 
 
 def _admit_custom(resource: ResourceType, obj: Json, old: Json | None) -> Json:
-    """Rules are checked beside everything else, but not on values whose types or sizes they may not count on. What a
-    stored object has wrong, since its definition became stricter, is tolerated where an update leaves it alone."""
+    """Rules are checked together with the schema, except after `BLOCKING` violations. Violations in unchanged parts of
+    an update are tolerated, since the definition may have become stricter."""
     obj = {**obj, "metadata": _without_nulls(obj["metadata"])}
     obj = structural.apply_defaults(resource.schema, structural.prune_nulls(resource.schema, obj))
     before = _as_read(resource, old) if old is not None else None
@@ -105,7 +105,7 @@ def _admit_custom(resource: ResourceType, obj: Json, old: Json | None) -> Json:
 
 
 def _as_read(resource: ResourceType, stored: Json) -> Json:
-    """A stored object as today's definition shows it: without fields that it does not know, with its defaults."""
+    """A stored object by the present definition: without unknown fields, with defaults."""
     read: Json = structural.apply_defaults(resource.schema, structural.prune(resource.schema, stored, root=True)[0])
     return read
 
@@ -138,8 +138,8 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _scale_problems(paths: ScalePaths | None, obj: Json) -> list[Cause]:
-    """Of the paths of a scale subresource, whatever the schema says about them: a cause for each count that is no whole
-    number from 0, and for a selector that is no text. Absent is fine."""
+    """Causes for the paths of a scale subresource, independent of the schema: each count must be a whole number from 0,
+    and the selector a text. Absent values are fine."""
     if paths is None:
         return []
     counts = [cause for path in (paths.spec_replicas, paths.status_replicas) for cause in _count_problems(obj, path)]
@@ -147,7 +147,7 @@ def _scale_problems(paths: ScalePaths | None, obj: Json) -> list[Cause]:
 
 
 def _count_problems(obj: Json, path: str) -> list[Cause]:
-    """2.0 is no whole number here: the server reads counts as integers, and decodes what has a point as none."""
+    """2.0 is no whole number here: the server decodes no number with a point as an integer."""
     found = selectors.find(obj, path)
     if found is None:
         return []

@@ -1,7 +1,7 @@
-"""The API's verbs on objects: what HTTP requests, the controllers and the kubelet all call.
+"""The verbs of the API on objects, called by HTTP requests, controllers and kubelet.
 
-Every verb is synchronous and atomic: it reads the store, decides, and writes once or raises `ApiError`. Nothing here
-knows HTTP; `server.py` translates.
+Every verb is synchronous and atomic: a verb reads the store, decides, and writes once or raises `ApiError`. Nothing
+here knows HTTP; `server.py` translates.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The object as it is now, whether it is new, and warnings for the client."""
+    """The stored object, whether the object is new, and warnings for the client."""
 
     object: Json
     created: bool = False
@@ -64,7 +64,7 @@ class Operations:
         return presented(resource, found)
 
     def find(self, resource: ResourceType, namespace: str, name: str) -> Json | None:
-        """As `get`, None when there is none."""
+        """As `get`; None = no such object."""
         found = self.store.get(resource.qualified, namespace, name)
         return presented(resource, found) if found else None
 
@@ -103,14 +103,14 @@ class Operations:
         return self._replace(resource, live, body, options)
 
     def edit(self, resource: ResourceType, namespace: str, name: str, edit: Edit, options: WriteOptions) -> Written:
-        """PATCH: `edit` is given the object and returns it changed."""
+        """PATCH: `edit` maps the live object to the changed object."""
         live = self.get(resource, namespace, name)
         proposed = metadata.check_address(resource, edit(live), namespace, name)
         metadata.check_version(resource, live, proposed, required=False)
         return self._replace(resource, live, proposed, options)
 
     def set_status(self, resource: ResourceType, obj: Json, status: Json, options: WriteOptions) -> Json:
-        """Writes the status of an object some version of which the caller has seen; returns the object."""
+        """Writes the status of an object, of which the caller has seen any version; returns the object."""
         metadata = obj["metadata"]
         options = replace(options, subresource="status")
         namespace, name = metadata.get("namespace", ""), metadata["name"]
@@ -140,7 +140,7 @@ class Operations:
         return Written(self._store_change(resource, live, obj, applied.ownership, options))
 
     def delete(self, resource: ResourceType, namespace: str, name: str, options: DeleteOptions) -> Json:
-        """The object while it waits for its end, or a Success `Status` when it is gone."""
+        """The object marked for deletion, or a Success `Status` after removal."""
         live = self.get(resource, namespace, name)
         metadata.check_preconditions(resource, live, options)
         marked = metadata.mark(resource, live, options)
@@ -159,7 +159,7 @@ class Operations:
         fields: FieldSelector,
         options: DeleteOptions,
     ) -> Sequence[Json]:
-        """Deletes everything selected; returns it as it was."""
+        """Deletes the selected objects; returns their last state."""
         selected = self.list(resource, namespace, labels, fields)
         for obj in selected:
             meta = obj["metadata"]
@@ -237,7 +237,7 @@ class Operations:
 
 
 def presented(resource: ResourceType, obj: Json) -> Json:
-    """A stored object as this version shows it: versions of a custom kind differ in nothing but their name."""
+    """A stored object in this version: versions of a custom kind differ only by name."""
     if obj.get("apiVersion") == resource.api_version:
         return obj
     return {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
@@ -255,7 +255,7 @@ def _confined(resource: ResourceType, live: Json, proposed: Json, subresource: s
 
 
 def _restricted(resource: ResourceType, config: Json, subresource: str) -> Json:
-    """An applied configuration without what this endpoint does not write, so that nobody comes to own it."""
+    """An applied configuration without fields that this endpoint does not write, so that no manager owns them."""
     if subresource == "status":
         identity = {field: config["metadata"].get(field) for field in ("name", "namespace", "resourceVersion")}
         kept = {field: config[field] for field in ("apiVersion", "kind", "status") if field in config}

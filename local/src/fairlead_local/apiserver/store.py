@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from fairlead_local.apiserver.status import Json, cannot_store, expired
 
 RESERVED = 10_000
-"""resourceVersions reserved at a time; a restart skips at most this many."""
+"""resourceVersions reserved at a time; a restart skips at most so many."""
 FOLD_AFTER = 5_000
 """Lines after which the journal is folded into a snapshot."""
 
@@ -34,7 +34,7 @@ Key = tuple[str, str, str]
 class Journal:
     """Appends changes to `folder/objects.jsonl`; `load` folds them.
 
-    Raises OSError when the folder cannot be written; what was not written whole leaves no trace.
+    Raises OSError when the folder cannot be written; incomplete lines leave no trace.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +47,7 @@ class Journal:
         self._reserved = 0
 
     def load(self) -> tuple[int, dict[Key, Json]]:
-        """The highest resourceVersion that may have been used, and the objects as they were last written."""
+        """The highest resourceVersion that may have been used, and the last written state of objects."""
         objects: dict[Key, Json] = {}
         version = 0
         for entry in self._entries():
@@ -62,7 +62,7 @@ class Journal:
         return version, objects
 
     def open(self, version: int, objects: Iterable[tuple[Key, Json]]) -> None:
-        """Writes a fresh snapshot and goes on after it. Where that fails, the journal stays as it was."""
+        """Writes a fresh snapshot and appends to it from now on. A failure leaves the journal unchanged."""
         self._lines = 0
         fresh = self._path.with_suffix(".new")
         try:
@@ -132,7 +132,7 @@ HISTORY = 4_096
 """Changes kept per resource; a watch from before the oldest is answered 410."""
 
 VOLATILE = frozenset({"pods", "events", "nodes", "leases.coordination.k8s.io"})
-"""Resources that describe the running machine: not kept on disk, because nothing of what they say outlives it."""
+"""Resources that describe the running machine, and so are not kept on disk."""
 
 
 class ChangeType(StrEnum):
@@ -143,7 +143,7 @@ class ChangeType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write. `object` carries the new resourceVersion, for a deletion too; `previous` is None for a creation."""
+    """One write. `object` has the new resourceVersion, for a deletion too; `previous`: None = a creation."""
 
     type: ChangeType
     resource: str
@@ -158,7 +158,7 @@ Listener = Callable[[Change], None]
 class Store:
     """Objects by (`plural.group`, namespace, name). Handed-out objects must not be mutated by callers.
 
-    A write that the disk does not take raises ApiError 500, and nothing has changed.
+    A write that fails on disk raises ApiError 500 and changes nothing.
     """
 
     def __init__(self, journal: Journal | None = None, *, history: int = HISTORY) -> None:
@@ -193,7 +193,7 @@ class Store:
         return [resource for resource, objects in self._objects.items() if objects]
 
     def put(self, resource: str, obj: Json) -> Json:
-        """Stores `obj` under a fresh resourceVersion, which is written into its metadata; returns it."""
+        """Stores `obj` with a fresh resourceVersion in the metadata; returns the stored object."""
         metadata = obj["metadata"]
         key = (metadata.get("namespace", ""), metadata["name"])
         previous = self._objects[resource].get(key)
@@ -206,7 +206,8 @@ class Store:
         return obj
 
     def remove(self, resource: str, last: Json) -> Json:
-        """Removes the object; `last` is its final state. Returns that, carrying the deletion's resourceVersion."""
+        """Removes the object; `last`: the final state. Returns the final state with the resourceVersion of the
+        deletion."""
         metadata = last["metadata"]
         key = (metadata.get("namespace", ""), metadata["name"])
         last = {**last, "metadata": {**metadata, "resourceVersion": str(self._next_version())}}
@@ -216,7 +217,7 @@ class Store:
         return last
 
     def changes_since(self, resource: str, version: int) -> Sequence[Change]:
-        """Changes of one resource after `version`, oldest first; raises 410 when some are no longer known."""
+        """Changes of one resource after `version`, oldest first; raises 410 when some were forgotten."""
         if version > self.version:
             raise expired(f"too new resource version: {version} ({self.version})")
         if version < self._forgotten.get(resource, self._first_version):
@@ -226,7 +227,7 @@ class Store:
         return list(newer)[::-1]
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` with every change, within the write; returns what ends that."""
+        """Calls `listener` with every change, within the write; returns a function that ends the subscription."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 

@@ -36,7 +36,7 @@ _OPTIONS = WriteOptions(manager="kubelet")
 
 
 class PodWorker:
-    """Runs one pod until it is deleted, stopped, or its containers are done."""
+    """Runs one pod until the pod is deleted or stopped, or all containers are done."""
 
     def __init__(self, node: Node, pod: Json) -> None:
         self._node = node
@@ -52,10 +52,10 @@ class PodWorker:
         self._stopping = asyncio.Event()
         self._deleted = asyncio.Event()
         self.idle = asyncio.Event()
-        """Set when no container runs any more, nor will."""
+        """Set when no container runs or will run."""
 
     async def run(self) -> None:
-        """From admission to the end; the pod's folder and object are gone afterwards if it was deleted."""
+        """From admission to the end; removes folder and object of a deleted pod."""
         try:
             if await self._admit() and await self._mount():
                 await self._run_containers()
@@ -67,7 +67,7 @@ class PodWorker:
         self._finalize()
 
     def stop(self, grace_seconds: float) -> None:
-        """Ends the containers; with the pod being deleted, `run` then ends too."""
+        """Ends the containers, and `run` as well if the pod is being deleted."""
         self._stopping.set()
         for runner in self._every_runner.values():
             runner.stop(grace_seconds)
@@ -95,11 +95,11 @@ class PodWorker:
 
     @property
     def _every_runner(self) -> dict[str, ContainerRunner]:
-        """Of all containers, by name: a pod has no two of the same."""
+        """Runners of all containers, by name, which is unique in a pod."""
         return self._init_runners | self._runners
 
     async def _admit(self) -> bool:
-        """Gives the pod its address, as soon as there is one; false when it was stopped before that."""
+        """Gives the pod an address, as soon as one is free; false = the pod was stopped before."""
         while not self._stopping.is_set():
             try:
                 self._ip = HOST_IP if self._pod["spec"].get("hostNetwork") else self._node.addresses.take()
@@ -112,7 +112,7 @@ class PodWorker:
         return False
 
     async def _mount(self) -> bool:
-        """Sets the volumes up, as soon as that is possible; false when the pod was stopped before that."""
+        """Sets the volumes up, as soon as possible; false = the pod was stopped before."""
         while not self._stopping.is_set():
             try:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ class PodWorker:
         return False
 
     async def _run_containers(self) -> None:
-        """Sidecars begin where they stand among the init containers, and end after all others, the last one first."""
+        """Sidecars begin in the order of init containers, and end after all other containers, in reverse order."""
         sidecars: list[tuple[ContainerRunner, asyncio.Task[None]]] = []
         async with asyncio.TaskGroup() as group:
             if await self._initialize(group, sidecars):
@@ -140,8 +140,8 @@ class PodWorker:
     async def _initialize(
         self, group: asyncio.TaskGroup, sidecars: list[tuple[ContainerRunner, asyncio.Task[None]]]
     ) -> bool:
-        """Runs the init containers, one after the other, and leaves those that go on running in `sidecars`; false when
-        one has failed for good, or the pod was stopped before all were done."""
+        """Runs the init containers one after the other, and collects running sidecars in `sidecars`. False = an init
+        container failed for good, or the pod was stopped before all were done."""
         for runner in self._init_runners.values():
             if runner.is_sidecar:
                 sidecars.append((runner, group.create_task(runner.run())))
@@ -164,7 +164,7 @@ class PodWorker:
         return ContainerRunner(context)
 
     def _prepare(self, spec: Json, restarts: int) -> Prepared:
-        """What one run of a container is, worked out from the spec and from what the API holds now."""
+        """One run of a container, by the spec and the present objects of the API."""
         _refuse_unsupported(self._pod["spec"], spec)
         program = find_program(self._node.images, spec["image"])
         words = words_of(program, spec)

@@ -28,7 +28,7 @@ class ProbeKind(StrEnum):
 
 
 class ProbeRefused(Exception):
-    """A probe this kubelet cannot carry out; the text says which it can."""
+    """A probe that this kubelet cannot carry out; the text names the supported probes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Probe:
     successes: int
     failures: int
     grace: float | None = None
-    """What the container gets to end when it fails; None = the pod's."""
+    """Grace period of the container after a failed probe; None = the grace period of the pod."""
 
     async def ask(self, session: aiohttp.ClientSession) -> str | None:
-        """None when all is well, else what was wrong."""
+        """None = success, else the problem."""
         try:
             async with asyncio.timeout(self.timeout):
                 return await (self._ask_tcp() if self.scheme == "TCP" else self._ask_http(session))
@@ -78,7 +78,7 @@ class Probe:
 
 
 def parse_probe(container: Json, kind: ProbeKind, pod_ip: str) -> Probe | None:
-    """The container's probe of this kind, None when it has none. Raises ProbeRefused."""
+    """The probe of this kind; None = the container has none. Raises ProbeRefused."""
     spec = container.get(kind.value)
     if not spec:
         return None
@@ -108,9 +108,11 @@ def parse_probe(container: Json, kind: ProbeKind, pod_ip: str) -> Probe | None:
 async def watch_probe(
     probe: Probe, session: aiohttp.ClientSession, on_turn: Callable[[bool], None], on_failure: Callable[[str], None]
 ) -> None:
-    """Asks for ever. `on_turn` is told the verdict when thresholds are reached; `on_failure` every failure's text.
+    """Probes for ever. Calls `on_turn` with the verdict when thresholds are reached, and `on_failure` with the text of
+    every failure.
 
-    As the kubelet's ticker has it: an answer that took a period or longer is followed by the next question at once.
+    As with the ticker of the genuine kubelet, the next probe follows at once after an answer that took a period or
+    longer.
     """
     await asyncio.sleep(probe.delay)
     loop, streak, verdict = asyncio.get_running_loop(), 0, None
@@ -135,7 +137,7 @@ def _connect_problem(error: OSError) -> str:
 
 
 def port_of(container: Json, port: int | str, what: str) -> int:
-    """A port that is a number, or the name of one of the container's; `what` asks for it. Raises ProbeRefused."""
+    """A port by number, or by the name of a port of the container. `what`: the asking field. Raises ProbeRefused."""
     if isinstance(port, int) or port.isdigit():
         return int(port)
     for declared in container.get("ports") or ():
@@ -149,12 +151,12 @@ Container = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PreStop:
-    """What is asked before SIGTERM. How long that may take is the pod's grace period."""
+    """The request before SIGTERM, within the grace period of the pod."""
 
     url: str
 
     async def ask(self, session: aiohttp.ClientSession) -> str | None:
-        """None when it was answered, else what was wrong: the container is ended all the same."""
+        """None = answered, else the problem; the container is ended in any case."""
         try:
             async with session.get(self.url, timeout=aiohttp.ClientTimeout(total=None)) as response:
                 await response.read()

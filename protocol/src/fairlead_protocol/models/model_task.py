@@ -1,4 +1,4 @@
-"""What a model was made for, and what may be asked of it beside text."""
+"""The task of a model, and kinds of requests besides generating text."""
 
 from enum import StrEnum
 
@@ -11,24 +11,24 @@ class Pooling(StrEnum):
     """How the last hidden states of a prompt become one vector."""
 
     LAST = "last"
-    """That of the last token, which has seen all others."""
+    """The state of the last token, which has seen all other tokens."""
     MEAN = "mean"
     """The mean over all tokens."""
     MAX = "max"
-    """Of each element the largest over all tokens."""
+    """The maximum over all tokens, element by element."""
     CLS = "cls"
-    """That of the first token, of models in which each token sees all others."""
+    """The state of the first token, in models in which each token sees all tokens."""
 
 
 class Reading(StrEnum):
-    """What is made of that vector."""
+    """Processing of the pooled vector."""
 
     UNIT = "unit"
     """It is scaled to length 1."""
     RAW = "raw"
     """It stays as it is."""
     LABELS = "labels"
-    """The model's classifier says what it is: a number for each label."""
+    """The classifier of the model makes a number for each label."""
 
 
 class Outcome(StrEnum):
@@ -57,15 +57,15 @@ class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
     generates: bool = True
     """Whether it continues prompts."""
     sees_all: bool = False
-    """Whether each token of a prompt sees all others: prompts are computed whole, and nothing is kept of them."""
+    """Whether each token of a prompt sees all tokens: prompts are computed in one piece, without a cache."""
     pooling: Pooling = Pooling.LAST
-    """How its makers make a vector of a prompt,"""
+    """Default pooling of a prompt."""
     reading: Reading = Reading.UNIT
-    """and what of that, where nobody classifies."""
+    """Default processing of the pooled vector without a classifier."""
     labels: tuple[str, ...] = ()
     """Of its classifier; empty where it has none."""
     images: ImageSettings | None = None
-    """How it wants the images that prompts may have; None = it sees none."""
+    """Preprocessing of images in prompts; None = the model sees no images."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -76,8 +76,7 @@ class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def joins_pairs(self) -> bool:
-        """Whether it reads two texts as one prompt and says how much they have to do with each other: a cross-encoder,
-        which has a single label."""
+        """Whether the model is a cross-encoder, which scores two texts as one prompt: a model with a single label."""
         return len(self.labels) == 1
 
 

@@ -1,6 +1,6 @@
-"""What `quantization_config` says of a checkpoint's weights, and what of it is refused: each method's fields, once.
+"""`quantization_config` of a checkpoint, parsed: the fields of each method, and refusals of unsupported values.
 
-The engine's readers (`model/quantization/`) take what is parsed here; `fairlead check` takes its `layout`.
+Readers of the engine (`model/quantization/`) use the parsed formats; `fairlead check` uses the `layout`.
 """
 
 import re
@@ -18,16 +18,16 @@ GGUF_SUFFIX = ".gguf"
 
 
 class StoredFormat(Protocol):
-    """How a checkpoint's weights are quantised."""
+    """Quantisation of the weights in a checkpoint."""
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of its formats, as the setting `quantization` spells them where it has them."""
+        """Names of the formats, as in the setting `quantization` where possible."""
         ...
 
     @property
     def layout(self) -> WeightLayout | None:
-        """What the weights take; None = each tensor's header says it."""
+        """Layout of the weights; None = told by the header of each tensor."""
         ...
 
 
@@ -64,7 +64,7 @@ def _awq(fields: JsonFields) -> AwqFormat:
 
 
 def _left_as_they_are(fields: JsonFields) -> tuple[str, ...]:
-    """Layers that keep their floats. The engine sees by their tensors which those are, whatever the field says."""
+    """Layers with floats. The engine goes by the tensors of a layer, not by this field."""
     try:
         return tuple(fields.texts("modules_to_not_convert"))
     except ModelLoadError:
@@ -79,9 +79,9 @@ class GptqFormat:
     group_size: int | None
     """Inputs that share a scale; None = all."""
     zeros_lack: int
-    """What is to be added to stored zero points."""
+    """Added to stored zero points."""
     is_symmetric: bool
-    """Whether all stored zero points are the same, so that none is kept."""
+    """Whether all stored zero points are equal, so that memory holds no zero points."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -134,8 +134,7 @@ class Fp8Format:
 
 
 def _fp8(fields: JsonFields) -> Fp8Format:
-    """`activation_scheme` static brings scales of activations that were measured once; the engine's are each token's
-    own, which err less."""
+    """Ignores the measured scales of a static `activation_scheme`: scales per token, as in the engine, err less."""
     if (fields.text("fmt") or "e4m3") != "e4m3":
         raise fields.unsupported("fmt", "e4m3 is supported")
     ignored = _left_as_they_are(fields)
@@ -153,7 +152,7 @@ def _pair(fields: JsonFields, name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4Format:
-    """4-bit floats of OpenAI's gpt-oss; the engine keeps their halves as 8-bit integers."""
+    """4-bit floats of OpenAI's gpt-oss; the engine keeps twice their value as 8-bit integers."""
 
     names = frozenset({"mxfp4"})
     layout = WeightLayout(
@@ -170,7 +169,7 @@ class GgufFormat:
 
 
 def _gguf(fields: JsonFields) -> GgufFormat:
-    """Of a file's own fields; no `config.json` can ask for it."""
+    """For fields of a GGUF file; no `config.json` can name this method."""
     if fields.path.suffix != GGUF_SUFFIX:
         raise fields.unsupported("quant_method", f"name the {GGUF_SUFFIX} file itself as the model")
     return GgufFormat()
@@ -184,23 +183,23 @@ _COMPRESSED = {
     ("int", 4, False): "int4-weight-only",
     ("float", 8, True): "fp8",
 }
-"""By type and bits of weights, and whether activations have the same."""
+"""Type and bits of weights, and whether activations have the same → format."""
 _STRATEGIES = {
     "int8": ("channel", "tensor"),
     "int8-weight-only": ("channel", "tensor", "group"),
     "int4-weight-only": ("channel", "tensor", "group"),
     "fp8": ("channel", "tensor", "block"),
 }
-"""What may share a scale in each format."""
+"""Format → strategies of sharing a scale."""
 _ALL = "Linear"
-"""The class of all layers that may be quantised, where `targets` and `ignore` name one."""
+"""Class of all quantisable layers, in `targets` and `ignore`."""
 _ANY_ORDER = ("group", "dynamic")
-"""What `actorder` says where columns that share a scale need not lie side by side."""
+"""Values of `actorder` for columns that share a scale without lying side by side."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompressedGroup:
-    """Layers that compressed-tensors quantises alike."""
+    """A group of layers with one format in compressed-tensors."""
 
     targets: tuple[str, ...]
     """Names of layers, regular expressions after `re:`, or Linear for all."""
@@ -210,16 +209,16 @@ class CompressedGroup:
     block: tuple[int | None, int | None]
     """Rows and columns that share a scale; None = all."""
     packed_bits: int | None
-    """Of each integer in an int32; None = they are not packed."""
+    """Bits of each integer packed into an int32; None = not packed."""
     has_zeros: bool
-    """Whether 0 may be another integer in each group; of those that are packed."""
+    """Whether each group has a zero point; only for packed weights."""
     has_order: bool
     """Whether `weight_g_idx` says which columns share a scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompressedFormat:
-    """The first group that has a layer among its targets decides; layers to ignore have floats."""
+    """Groups of layers: the first group that targets a layer decides; ignored layers have floats."""
 
     groups: tuple[CompressedGroup, ...]
     ignore: tuple[str, ...]
@@ -328,7 +327,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 QUANTIZATION_SECTIONS = ("quantization_config", "compression_config", "quantization")
-"""Of `config.json`: as transformers names what says so, as compressed-tensors did at first, and as MLX does."""
+"""Sections of `config.json`: of transformers, of older compressed-tensors, and of MLX."""
 METHODS: Mapping[str, Callable[[JsonFields], StoredFormat]] = {
     "awq": _awq,
     "compressed-tensors": _compressed,
@@ -342,7 +341,7 @@ METHODS: Mapping[str, Callable[[JsonFields], StoredFormat]] = {
 
 
 def parse_quantization(fields: JsonFields) -> StoredFormat | None:
-    """What `config.json` says of quantised weights; None = they are floats.
+    """Quantisation of the weights by `config.json`; None = floats.
 
     Raises ModelLoadError, naming the field, for a method that no layer computes.
     """

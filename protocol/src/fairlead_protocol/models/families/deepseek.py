@@ -17,20 +17,20 @@ class DeepseekConfig(ExpertsConfig):
     """`head_dim` is that of the one key head in the cache; `intermediate_size` is that of layers without experts."""
 
     query_rank: int | None
-    """Width of the vector that queries come through; None = they do not."""
+    """Width of the low-rank vector of queries; None = queries are projected directly."""
     plain_dim: int
-    """Elements of a head's query and key that positions do not turn,"""
+    """Elements of a query or key head without rotary positions."""
     turned_dim: int
-    """and those that they do, which all heads' keys have in common."""
+    """Elements of a query or key head with rotary positions; all heads share them in keys."""
     value_dim: int
     """Elements of a head's value."""
     is_interleaved: bool
     num_groups: int
-    """Groups of experts,"""
+    """Groups of experts."""
     num_chosen_groups: int
-    """and those of them that a token's experts are chosen within."""
+    """Groups from which the experts of a token are chosen."""
     routed_scale: float
-    """What the weights of a token's experts are multiplied by."""
+    """Factor of the weights of experts."""
     has_score_bias: bool
     num_shared_experts: int
     """Experts that all tokens take, stored as one."""
@@ -39,7 +39,7 @@ class DeepseekConfig(ExpertsConfig):
 
     @property
     def latent_dim(self) -> int:
-        """Elements of what keys and values are made of."""
+        """Elements of the latent vector from which keys and values are computed."""
         assert self.shared_value_dim is not None
         return self.shared_value_dim
 
@@ -65,7 +65,7 @@ class DeepseekConfig(ExpertsConfig):
         return self._latent_parts(ranks, self.num_layers)
 
     def _latent_parts(self, ranks: int, num: int) -> list[WeightPart]:
-        """Of `num` layers: ranks have heads of their own, and all of them the latent."""
+        """Parts of `num` layers: heads are split between ranks, and each rank has the latent."""
         hidden, latent, heads = self.hidden_size, self.latent_dim, share(self.num_heads, ranks)
         query = heads * (self.plain_dim + self.turned_dim)
         parts = [vector("self_attn.kv_a_layernorm", num, latent)]
@@ -93,7 +93,7 @@ class DeepseekConfig(ExpertsConfig):
         return parts
 
     def unserved_parts(self) -> list[WeightPart]:
-        """V3's extra layers that guess one token further."""
+        """Extra layers of V3 that predict one token further."""
         if not (num := self.num_guessing_layers):
             return []
         return [
@@ -162,7 +162,7 @@ def _parse(
     first_dense: int,
     has_score_bias: bool = False,
 ) -> DeepseekConfig:
-    """The arguments are the version's: what chooses experts, and defaults of fields that are left out."""
+    """`routing`: how the version chooses experts. The other arguments are defaults of the version."""
     turned, latent = fields.positive_int("qk_rope_head_dim", 64), fields.positive_int("kv_lora_rank", 512)
     if turned % 2:
         raise fields.invalid("qk_rope_head_dim", "must be even: rotary positions turn pairs of elements")
