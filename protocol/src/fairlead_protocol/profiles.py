@@ -1,7 +1,7 @@
-"""An engine profile: what `fairlead-engine characterise` has measured of one model on one machine.
+"""An engine profile: measurements of one model on one machine by `fairlead-engine characterise`.
 
-An engine that starts with it predicts from its costs before the first request and admits by its batch weight; models of
-engines in virtual time take limits and costs from it.
+An engine started with a profile predicts by its costs before the first request, and admits by its batch weight; models
+of engines in virtual time take limits and costs from profiles.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ class ProfileUnreadable(ValueError):
 
 
 class Measured(msgspec.Struct, kw_only=True, frozen=True):
-    """Requests of one shape that came at once, each with a prompt of its own: times in seconds, medians over them."""
+    """Measured requests of one shape that came at once, with different prompts: times in seconds, medians."""
 
     batch: Positive
     """Requests."""
@@ -44,18 +44,18 @@ class BatchWeight(msgspec.Struct, kw_only=True, frozen=True):
     """
 
     most: Positive
-    """What admission keeps to: the smaller of both."""
+    """Bound of admission: the minimum of `by_memory` and `by_tpot`."""
     by_memory: Positive
     """Tokens that the KV cache holds."""
     by_tpot: Positive | None = None
-    """With more, a step that decodes takes longer than the target; None = there was no target."""
+    """Weight above which a decode step exceeds the target; None = no target."""
     tpot_target_seconds: NonNegative | None = None
     request_weight: Positive
-    """Tokens of one request by which a weight was taken for a number of sequences: the mean of those measured."""
+    """Mean tokens of a measured request, to convert a weight to a number of sequences."""
 
 
 class FitError(msgspec.Struct, kw_only=True, frozen=True):
-    """How far the step cost is off, as a share, for steps that it was not fitted to."""
+    """Relative errors of the step cost on steps outside of the fit."""
 
     median: NonNegative
     p90: NonNegative
@@ -63,8 +63,8 @@ class FitError(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class EngineProfile(msgspec.Struct, kw_only=True, frozen=True):
-    """All of it. `architecture`, `num_parameters`, `vocab_size` and the bytes of weights and cache tell one model from
-    another, as far as costs can differ."""
+    """The whole profile. `architecture`, `num_parameters`, `vocab_size` and the bytes of weights and cache identify a
+    model as far as costs can differ."""
 
     profile_version: int = PROFILE_VERSION
     model: str
@@ -113,7 +113,7 @@ def read_profile(path: Path) -> EngineProfile:
 
 
 def decode_profile(content: bytes, name: str) -> EngineProfile:
-    """The profile in JSON, of which messages speak as `name`. Raises ProfileUnreadable, naming what is wrong."""
+    """The profile in JSON; `name`: for messages. Raises ProfileUnreadable, naming the problem."""
     try:
         profile = msgspec.json.decode(content, type=EngineProfile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

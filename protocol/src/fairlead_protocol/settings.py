@@ -51,10 +51,10 @@ class Units:
 BYTES = Units((("k", 1e3), ("M", 1e6), ("G", 1e9), ("Ki", 2**10), ("Mi", 2**20), ("Gi", 2**30), ("Ti", 2**40)))
 SECONDS = Units((("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)))
 _PART = re.compile(r"([0-9.]+)([A-Za-z]+)")
-"""Of a value that is a sum, as operators write durations: 1h30m."""
+"""Parts of a value that is a sum, such as the duration 1h30m."""
 _ARTICLES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _INT64 = 2**63
-"""Greater numbers, and those that are not finite, are nobody's setting and cannot be sent to other processes."""
+"""Bound of numbers: larger and infinite numbers cannot be sent to other processes."""
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
 
 
@@ -70,7 +70,7 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of a settings class, as it may be written."""
+    """One field of a settings class."""
 
     name: str
     type: type
@@ -99,7 +99,7 @@ def flag(name: str) -> str:
 
 
 def add_flags(parser: argparse._ActionsContainer, cls: type) -> None:
-    """One flag per setting. A flag that is not given leaves no trace in the arguments."""
+    """Adds one flag per setting. Absent flags leave no attribute in the arguments."""
     for setting in settings_of(cls):
         has_default = isinstance(setting.default, int | float | str)
         text = setting.text + (f" (default: {setting.default})" if has_default else "")
@@ -111,14 +111,13 @@ def add_flags(parser: argparse._ActionsContainer, cls: type) -> None:
 
 
 def given(arguments: argparse.Namespace, classes: Sequence[type]) -> dict[str, Any]:
-    """Name → what the command line says, of the settings that it names."""
+    """Settings on the command line by name."""
     names = (field.name for cls in classes for field in fields(cls))
     return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
 
 
 def values_of(cls: type, written: Mapping[str, Any]) -> dict[str, Any]:
-    """What `cls` is to be made of: those of its settings that are `written`, text read as the field's type. Raises
-    SettingError."""
+    """Arguments of `cls`: the settings in `written`, texts parsed as the type of the field. Raises SettingError."""
     return {
         setting.name: _value(setting, written[setting.name]) for setting in settings_of(cls) if setting.name in written
     }
@@ -155,7 +154,7 @@ def read_file(path: Path, classes: Sequence[type]) -> dict[str, Any]:
 
 
 def _value(setting: Setting, written: Any) -> Any:
-    """Text stands for any type, as flags and environment-filled files give it. As text itself, `null` is a name."""
+    """A parsed value; flags and files filled from the environment give texts. For a text setting, `null` is a text."""
     if written is None or (written == "null" and setting.type is not str):
         if setting.is_optional:
             return None

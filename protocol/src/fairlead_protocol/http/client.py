@@ -47,8 +47,8 @@ class HttpClient:
         max_requests: int | None = None,
         connect: Callable[[Origin, float], Awaitable[Connection]] = connect,
     ) -> None:
-        """`max_idle`: connections kept per origin, each for `idle_seconds`: less than servers keep them. `max_requests`
-        run at once, and others wait for them; None = any number. `connect` opens connections, in so many seconds."""
+        """`max_idle`: connections kept per origin, each for `idle_seconds`, less than servers do. `max_requests`: at
+        once, further requests wait; None = any number. `connect` opens a connection within a number of seconds."""
         self._connect = connect
         self._max_idle = max_idle
         self._idle_seconds = idle_seconds
@@ -69,10 +69,10 @@ class HttpClient:
         headers: Mapping[str, str] = MappingProxyType({}),
         body: bytes | None = None,
     ) -> AsyncIterator[Connection]:
-        """Asks for `target`, a path as it stands in URLs, with `params`; yields the answer when its headers are there.
+        """Asks for `target`, a path as in URLs, with `params`; yields the answer after the headers.
 
-        Only a GET is repeated: of a PUT that was carried out, the second would be told of a conflict with the first.
-        Raises TransportError, TimeoutError where the whole takes too long, and ValueError for what HTTP cannot say.
+        Only a GET is repeated: a repeated PUT would conflict with itself if the first was carried out. Raises
+        TransportError, TimeoutError where the whole takes too long, and ValueError for invalid HTTP.
         """
         fields = {"host": origin.host_header, "user-agent": "fairlead", "accept-encoding": "identity", **headers}
         if body is not None:
@@ -96,9 +96,9 @@ class HttpClient:
     async def exchange(
         self, origin: Origin, head: bytes, body: bytes, limits: TimeLimits, *, may_repeat: bool = True
     ) -> AsyncIterator[Connection]:
-        """Sends a request as it is; yields the connection when the headers of its answer are there.
+        """Sends an encoded request; yields the connection after the headers of the answer.
 
-        The whole time is for the caller to limit. Raises TransportError.
+        The caller limits the whole time. Raises TransportError.
         """
         idle = self._idle.get(origin)
         clock = asyncio.get_running_loop().time
@@ -150,9 +150,9 @@ class LineTooLong(ValueError):
 
 
 async def lines(response: Connection, *, limit: int | None = None) -> AsyncIterator[bytes]:
-    """Whole lines without their end, as they come; those with nothing but space are left out.
+    """Complete lines without line ends, as they come, except blank lines.
 
-    `limit`: bytes of the longest line that is taken, None = any. Raises LineTooLong, and TransportError.
+    `limit`: bytes of the longest line, None = any. Raises LineTooLong, and TransportError.
     """
     async for batch in batches(response, limit=limit):
         for line in batch:
@@ -161,8 +161,7 @@ async def lines(response: Connection, *, limit: int | None = None) -> AsyncItera
 
 
 async def batches(response: Connection, *, limit: int | None = None) -> AsyncIterator[list[bytes]]:
-    """The lines that came together, empty ones too. A long line is not copied with every piece that comes. Raises as
-    `lines` does."""
+    """Lists of lines that came together, including empty lines. A long line is copied once. Raises as `lines` does."""
     begun: list[bytes] = []  # pieces of a line whose end has not come
     num_begun = 0
     while chunk := await response.chunk():

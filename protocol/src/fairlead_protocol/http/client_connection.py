@@ -1,8 +1,8 @@
-"""One HTTP/1.1 connection to a server: httptools' parser on an asyncio transport, nothing else on the way.
+"""One HTTP/1.1 connection to a server: the parser of httptools on an asyncio transport, with nothing in between.
 
-Made by `origin`, kept by `client`. It knows requests, responses, limits and silence; not how it was opened, not
-retries. The response's bytes are handed on as they come; a reader that falls behind pauses the socket, and a server
-that does not read pauses us.
+Made by `origin`, kept by `client`. The connection knows requests, responses, limits and silence; neither how it was
+opened nor retries. Bytes of the response are passed on at once; a slow reader pauses the socket, and a server that does
+not read pauses the request.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_FIELDS = 128
 """Most headers and trailers of a response together."""
 KEEP_ALIVE_OPTIONS = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""The kernel asks whether the other host still exists, and gives it up after about 30 seconds: a lost node sends no
-farewell, and the timeouts for silence have to be long."""
+"""The kernel checks that the other host exists, and gives up after about 30 seconds: a lost node closes no connection,
+and timeouts for silence have to be long."""
 MAX_STATUS = 599
-"""The last that has a meaning, and that a client can be sent."""
+"""Largest status with a meaning, which can be passed on to a client."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _TARGET = re.compile(r"[!-~]+")
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
@@ -56,11 +56,11 @@ class ServerSilent(TransportError):
 
 
 class ProtocolViolation(TransportError):
-    """What came is not HTTP, or has more headers, trailers or framing than we take."""
+    """The answer is not HTTP, or has too many headers, trailers or bytes of framing."""
 
 
 class AnswerTooLarge(TransportError):
-    """An answer, or one event of it, is larger than we take. The server is well; the text says how large."""
+    """An answer, or one event of a stream, is too large. The server is well; the text tells the limit."""
 
 
 def cause_of(error: BaseException) -> str:
@@ -71,8 +71,8 @@ def cause_of(error: BaseException) -> str:
 
 
 def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
-    """The bytes of a request line and its headers. Raises ValueError, without the value, where one would end its line
-    or be no HTTP."""
+    """The bytes of a request line and headers. Raises ValueError, without the value, for a value that would end the
+    line or be invalid HTTP."""
     if not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target):
         raise ValueError(f"{target!r} cannot be asked for: a path has no spaces and no control characters")
     for name, value in headers.items():
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self.served = 0
         """Exchanges completed."""
         self.idle_since = 0.0
-        """For whoever keeps it between exchanges: since when, on the loop's clock."""
+        """Time of the loop since which the connection is idle; set by the keeper."""
         self._reset()
 
     def _reset(self) -> None:
@@ -119,10 +119,10 @@ class Connection(asyncio.Protocol):
     # What users call.
 
     async def send(self, head: bytes, body: bytes, *, first_byte_timeout: float, idle_timeout: float) -> None:
-        """Writes a request. Returns early when the server answers before it has read everything. Raises ConnectionLost.
+        """Writes a request. Returns early when the server answers before reading everything. Raises ConnectionLost.
 
-        The server may be silent for `first_byte_timeout` seconds until the body of its answer begins (engines may send
-        headers before they compute), and for `idle_timeout` seconds from then on.
+        The server may be silent for `first_byte_timeout` seconds until the body of the answer begins (engines may send
+        headers before computing), and for `idle_timeout` seconds from then on.
         """
         if self.closed:
             raise ConnectionLost("the connection was lost")
@@ -177,9 +177,9 @@ class Connection(asyncio.Protocol):
         return b"".join(chunks)
 
     async def start_tls(self, tls: ssl.SSLContext, server_name: str) -> Self:
-        """The connection to a server behind the proxy that this one goes to, which has just opened the way.
+        """A TLS connection to the server behind a proxy that has just opened the tunnel.
 
-        This one must not be used afterwards. Raises OSError.
+        Do not use the connection to the proxy afterwards. Raises OSError.
         """
         if self._chunks:
             raise ProtocolViolation("it answered in the server's place", begun=True)
@@ -192,8 +192,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether the exchange is over and the server keeps the connection open. Of a request that was answered before
-        it was sent whole, the server may await the rest: it would take the next request for that."""
+        """Whether the exchange is over and the server keeps the connection open. After an answer to an incomplete
+        request the server may await the rest, and would read the next request as the rest."""
         return self._complete and self._is_sent and self._keep_alive and not self._chunks and not self.closed
 
     def close(self) -> None:

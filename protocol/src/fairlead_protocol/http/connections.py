@@ -16,10 +16,10 @@ from fairlead_protocol.logs import LineBudget
 logger = logging.getLogger(__name__)
 
 SPARE = 256
-"""For listening, following engines and the API, idle connections to replicas, files and pipes."""
+"""Descriptors for listening, streams of engines and the API, idle connections to replicas, files and pipes."""
 LINES_AT_ONCE = 20
 LINES_PER_SECOND = 1.0
-"""About connections that were cut: whoever reaches the port may open any number. Metrics count them all."""
+"""Log lines about cut connections: anybody who reaches the port may open any number. Metrics count all cuts."""
 
 
 class CutReason(StrEnum):
@@ -61,8 +61,8 @@ def listening_socket(host: str, port: int, *, backlog: int = 128) -> socket.sock
 
 
 def allow_descriptors(num_connections: int, *, per_connection: int) -> None:
-    """Raises the process's limit to what `num_connections` clients may need, as far as it is allowed to; says so where
-    that is not far enough. `per_connection`: the client's own, and what else is opened for it."""
+    """Raises the limit of open files of the process to the need of `num_connections` clients, as far as allowed; logs a
+    warning where the limit stays too low. `per_connection`: descriptors for one client."""
     needed = num_connections * per_connection + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -83,8 +83,8 @@ Arguments = TypeVarTuple("Arguments")
 class StallTimer:
     """Calls `on_stall` once when a wait between `begin` and `end` lasts longer than `limit` seconds.
 
-    `begin` and `end` only note the time; one timer of the loop looks at it now and then. An `asyncio.timeout` around
-    every chunk would cost more than forwarding the chunk does.
+    `begin` and `end` only note the time, which one timer of the loop checks now and then. An `asyncio.timeout` around
+    every chunk would cost more than forwarding the chunk.
     """
 
     __slots__ = ("_handle", "_loop", "_on_stall", "_since", "limit")
@@ -107,7 +107,7 @@ class StallTimer:
         self._since = None
 
     def restart(self, limit: float) -> None:
-        """From now on another limit; nothing is awaited."""
+        """Sets another limit; ends the present wait."""
         self._since = None
         if self._handle is not None:
             self._handle.cancel()
@@ -115,8 +115,7 @@ class StallTimer:
         self.limit = limit
 
     def close(self) -> None:
-        """No more calls. Whoever was to be called is forgotten: it mostly knows the timer, too, and only the garbage
-        collector would find the two."""
+        """Ends the timer and drops the callback, to break the reference cycle with its owner."""
         self.restart(self.limit)
         self._on_stall = None
 

@@ -22,7 +22,7 @@ class HttpServer(uvicorn.Server):
     def __init__(
         self, app: Any, protocol: type[asyncio.Protocol], *, backlog: int, keep_alive_seconds: float, grace_seconds: int
     ) -> None:
-        """`keep_alive_seconds`: how long idle connections stay open. `grace_seconds`: how long what runs may take after
+        """`keep_alive_seconds`: how long idle connections stay open. `grace_seconds`: for running requests after
         `stop`."""
         super().__init__(
             uvicorn.Config(
@@ -46,22 +46,22 @@ class HttpServer(uvicorn.Server):
         self._adopting: set[asyncio.Task[bool]] = set()
 
     def adopt(self, connection: socket.socket) -> "asyncio.Task[bool]":
-        """Serves a connection that somebody else has accepted, once the server has started. The result is whether it
-        does: not when it stops."""
+        """Serves a connection that was accepted elsewhere, once the server has started. The result: whether the server
+        took the connection, which it does not when stopping."""
         task = asyncio.create_task(self._adopt(connection))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
         return task
 
     def stop(self) -> None:
-        """Takes nothing new and finishes what runs; a second call cuts what still runs."""
+        """Takes no new requests and finishes running requests; a second call cuts running requests."""
         if self.should_exit:
             self._cut.set()
         self.should_exit = True
         self._stopping.set()
 
     def cut(self) -> None:
-        """Takes nothing new and ends what runs, as when its time is over: each client gets an error."""
+        """Takes no new requests and ends running requests, as after the grace: each client gets an error."""
         self._cut.set()
         self.should_exit = True
         self._stopping.set()
@@ -97,7 +97,7 @@ class HttpServer(uvicorn.Server):
                 pass
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's, which waits for what runs for as long as it may take; over at once when that is to be cut."""
+        """The shutdown of uvicorn, which waits for running requests up to the grace; ends at once after `cut`."""
         waits = {asyncio.create_task(super().shutdown(sockets)), asyncio.create_task(self._cut.wait())}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +121,7 @@ STREAM_WRITER = "fairlead.stream_writer"
 
 
 class StreamWriter:
-    """Of one request. Only for an answer whose head was sent without a Content-Length, and of which more is to come."""
+    """Writes parts of one answer. Only for answers with a sent head without Content-Length, before the last part."""
 
     def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
         self._transport = transport
@@ -129,7 +129,7 @@ class StreamWriter:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a part may be written: the client is there and reads what it is sent."""
+        """Whether a part may be written: the client is connected and keeps up with reading."""
         return not (self._flow.write_paused or self._transport.is_closing())
 
     def write(self, part: bytes) -> None:
