@@ -1,7 +1,7 @@
 """What commands ask of the API of a running fleet: reading objects and logs, and `up -f`.
 
-`up -f` applies files as `kubectl apply --validate=strict` would, so that kubectl goes on from there. What a file no
-longer says is taken back, by the annotation in which kubectl too keeps what was applied last.
+`up -f` applies files like `kubectl apply --validate=strict`, and kubectl can go on afterwards. Fields removed from a
+file are removed from the object, by the annotation in which kubectl, too, keeps the last applied configuration.
 """
 
 import json
@@ -45,7 +45,7 @@ class ApiReader:
             return found
 
     def text(self, path: str, **query: str) -> Iterator[bytes]:
-        """A text as it comes, for as long as it does."""
+        """The chunks of a text, until its end."""
         with self._open(path, query, None) as response:
             while chunk := response.read1(_CHUNK_BYTES):
                 yield chunk
@@ -72,7 +72,7 @@ def _sentence(error: HTTPError) -> str:
 
 
 PARAMETERS = {"fieldManager": "kubectl-client-side-apply", "fieldValidation": "Strict"}
-"""The manager is kubectl's own, so that a later `kubectl apply --server-side` takes the fields over from it."""
+"""Query of writes, with the manager of kubectl: a later `kubectl apply --server-side` takes the fields over."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -125,9 +125,9 @@ async def apply_manifest(client: KubeClient, manifest: FileManifest) -> None:
 
 
 def three_way_patch(before: Mapping[str, Any], wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:
-    """The merge patch (RFC 7386) that takes back from `live` what was applied `before` and is not `wanted` any more.
+    """The merge patch (RFC 7386) from `live` to `wanted`, which removes fields of `before` that are no longer wanted.
 
-    It brings what is wanted; what neither speaks of stays. Lists are replaced whole.
+    Fields in neither `before` nor `wanted` stay. Lists are replaced as a whole.
     """
     patch: Json = {key: None for key in before if key not in wanted and key in live}
     for key, value in wanted.items():

@@ -1,7 +1,7 @@
 """The gateways' Service: one port of this machine in front of every ready gateway pod, as kube-proxy does in a cluster.
 
-Who starts it: the supervisor. The service moves bytes and knows nothing of HTTP: a new connection goes to the next
-ready pod in turn and stays there, so that a draining gateway keeps its connections and gets no new ones.
+Who starts it: the supervisor. The service moves bytes and knows nothing of HTTP. A new connection goes to the next
+ready pod in turn and stays with the pod: a draining gateway keeps old connections and gets no new connections.
 """
 
 import asyncio

@@ -1,12 +1,12 @@
-"""The fewest tokens that a text can have, without tokenising it: what fits no model is refused before it costs much.
+"""A lower bound of the tokens of a text, without tokenising: prompts too long for any model are refused early.
 
-A token stands for a stretch of the text that is as long as its entry in the vocabulary. So each character costs at
-least one part in n of a token, n being the length of the longest entry that has this character, and the sum over all
-characters never exceeds the number of tokens. Characters are bytes where the vocabulary is one of bytes.
+A token covers a stretch of text with the length of the entry in the vocabulary. So each character costs at least 1/n of
+a token, n being the length of the longest entry with this character, and the sum over all characters never exceeds the
+number of tokens. For vocabularies of bytes, characters are bytes.
 
-This holds only where every character ends up in a token of its own length: not where unknown words become one `<unk>`,
-nor where a normalizer rewrites the text in ways that are not known here. Of the former, words are counted if they are
-told apart as BERT does (`LeastWords`); other such tokenizers count 0.
+The bound holds where tokens have the length of their text: not where unknown words become one `<unk>`, nor where a
+normalizer rewrites the text in unknown ways. With `<unk>`, words are counted for the word boundaries of BERT
+(`LeastWords`); other such tokenizers count 0.
 
 Gateway and engine ask before they tokenise, and take a text piece by piece, 64 Ki characters at a time.
 """
@@ -136,7 +136,7 @@ class LeastTokens:
 
 
 def _is_of_bytes(parts: _Parts) -> bool:
-    """Byte-level BPE, as GPT-2 and most after it have it."""
+    """Byte-level BPE, as in GPT-2 and most later models."""
     steps = _types(parts.pre_tokenizer)
     return _loses_nothing(parts) and "ByteLevel" in steps and set(_types(parts.normalizer)) <= {"NFC"}
 

@@ -1,12 +1,12 @@
 """Shares of the event loop for streams from outside and for scrapes of the metrics, so that tokens pass in between.
 
-An engine may send lines or events without end, a client thousands of prompts in one request. A stream that takes
-little of the loop goes on at once, so honest streams never wait. One that takes more goes on in turn with the others of
-its kind that do: between two pieces of their work the loop is left to everybody else for at least as long as the last
-piece took. A stream that waits reads nothing, so its sender has to wait as well.
+An engine may send lines or events without end, and a client thousands of prompts at once. A stream that takes little
+of the loop goes on at once: honest streams never wait. Streams that take more go on in turn, and between two pieces of
+work the loop is left to other work for at least the duration of the last piece. A waiting stream reads nothing, which
+makes the sender wait as well.
 
-Rendering the metrics takes milliseconds, and asking for them takes a line. So everybody who asks at about the same time
-gets one rendering, none that began before it was asked for, and renderings together take a bounded share of the time.
+Rendering the metrics takes milliseconds, and anybody can ask for metrics. Requests at about the same time share one
+rendering, which begins after each of the requests, and renderings together take a bounded share of the time.
 """
 
 import asyncio

@@ -99,9 +99,9 @@ class ModelInfo(ModelBrief, kw_only=True, frozen=True):
 
 
 class PromptTokens(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """`FIELD_TOKENS`: what the prompts of this request are as token ids, in the request's order (a chat has one).
+    """`FIELD_TOKENS`: token ids of the prompts, in the order of the request (a chat has one prompt).
 
-    An engine whose tokenizer has another digest ignores them and tokenises the request itself.
+    An engine with a different tokenizer digest ignores the ids and tokenises the request.
     """
 
     digest: str
@@ -177,8 +177,8 @@ class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
-    """How loaded an engine is. Every message that tells a load has these figures: a new one is declared here, counted
-    by the engine core (`Engine.load`) and read by whoever decides by it."""
+    """The load of an engine, in every message with a load. Declare a new figure here, count it in the engine core
+    (`Engine.load`), and read it in the component that decides by it."""
 
     waiting: Count
     """Requests that no step has touched yet."""

@@ -164,7 +164,7 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
         return ["messages"]
 
     def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
-        """The one text that a chat is, as the model's template renders it. Raises `PromptError`."""
+        """The chat as a single text, rendered by the template of the model. Raises `PromptError`."""
         [place] = self.places()
         try:
             return [Part(place, self._rendered(tokenizer, self.tools))]
@@ -278,7 +278,7 @@ class ClassifyPrompt(TextPrompts, kw_only=True, frozen=True):
 
 
 class _Side(NamedTuple):
-    """One of the two sides of what is compared."""
+    """One side of a comparison."""
 
     name: str
     """Of its field."""
@@ -413,7 +413,7 @@ PromptFields = ChatPrompt | CompletionPrompt | EmbeddingPrompt | ClassifyPrompt 
 
 
 def _side(name: str, given: str | list[Any]) -> _Side:
-    """Raises `PromptError` for what is no text, and names it."""
+    """Raises `PromptError` for values other than texts, by name."""
     if isinstance(given, str):
         texts = [given]
     elif not given:

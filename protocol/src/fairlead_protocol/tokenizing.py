@@ -138,8 +138,8 @@ class PromptTokenizer:
         self._quick: Encode | None = None
 
     def quicken(self) -> bool:
-        """Encodes with fastokens from now on if both give the same ids; returns whether. Loading again and comparing
-        take three times as long as loading once, so call it in processes that encode many texts."""
+        """Encodes with fastokens from now on if both give the same ids; returns whether. For processes that encode many
+        texts: loading again and comparing take three times as long as loading once."""
         with suppress(TokenizerError), panics_as_errors():
             self._quick = quick_encoder(self.tokenizer_json, self.backend)
         return self._quick is not None

@@ -34,10 +34,10 @@ class InvalidRule(ValueError):
 
 
 def check_rules(schema: Schema, value: Any, old: Any = None, path: str = "") -> list[Violation]:
-    """Every CEL rule that `value` breaks. `old`: the value before an update, for rules that mention oldSelf; the others
-    are not held against what the update leaves alone.
+    """Every CEL rule that `value` breaks. `old`: the value before an update, for rules with oldSelf; other rules do not
+    apply to unchanged parts of an update.
 
-    Call it with a value in which `validate` found nothing `BLOCKING`. A rule that cannot be evaluated counts as broken.
+    `value` must have no `BLOCKING` violations of `validate`. A rule that cannot be evaluated counts as broken.
     """
     return list(_broken_rules(schema, value, old, path, is_kept=False))
 
@@ -100,12 +100,12 @@ def to_cel(schema: Mapping[str, Any], value: Any) -> Any:
 
 
 def _is_double(schema: Mapping[str, Any], value: int) -> bool:
-    """API servers decode what does not fit into 64 bits as a double, whatever its schema says."""
+    """API servers decode integers above 64 bits as doubles, under any schema."""
     return schema.get("type") == "number" or not -(2**63) <= value < 2**63
 
 
 def _broken_rules(schema: Schema, value: Any, old: Any, path: str, *, is_kept: bool) -> Iterator[Violation]:
-    """`is_kept`: whether the update leaves alone what this is a part of."""
+    """`is_kept`: whether an enclosing value is unchanged by the update."""
     if value is None:
         return
     is_kept = is_kept or (old is not None and is_unchanged(schema, value, old))

@@ -22,7 +22,7 @@ _NAME_RULES = {
     "Service": (_LABEL_1035, 63, "a DNS-1035 label"),
 }
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Without vowels and look-alikes, so that no suffix spells a word."""
+"""Letters without vowels and look-alikes: no suffix spells a word."""
 
 _MAX_ANNOTATION_BYTES = 256 * 1024
 
@@ -195,7 +195,7 @@ _FINALIZERS = {Propagation.FOREGROUND: FOREGROUND_FINALIZER, Propagation.ORPHAN:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """How to delete. `grace_seconds` None means what the pod itself says; preconditions None ask for nothing."""
+    """How to delete. `grace_seconds`: None = by the pod; preconditions: None = not checked."""
 
     propagation: Propagation = Propagation.BACKGROUND
     grace_seconds: int | None = None
@@ -237,7 +237,7 @@ def check_preconditions(resource: ResourceType, obj: Json, options: DeleteOption
 
 
 def mark(resource: ResourceType, obj: Json, options: DeleteOptions) -> Json | None:
-    """The object marked for deletion, or None when nothing holds it and it goes at once."""
+    """The object marked for deletion; None = the object is removed at once."""
     metadata = dict(obj["metadata"])
     if resource is NAMESPACES and metadata["name"] in PERMANENT_NAMESPACES:
         raise forbidden(resource.qualified, metadata["name"], "this namespace may not be deleted")
@@ -259,7 +259,7 @@ def mark(resource: ResourceType, obj: Json, options: DeleteOptions) -> Json | No
 
 
 def is_finished(obj: Json) -> bool:
-    """Whether the object is being deleted and nothing holds it any more."""
+    """Whether the object is being deleted, without finalizers, grace period or content left."""
     metadata = obj["metadata"]
     held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
     content = obj["kind"] == "Namespace" and obj["spec"].get("finalizers")

@@ -16,7 +16,7 @@ REVISION = "deployment.kubernetes.io/revision"
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """How far a rollout may stray from the count wanted: pods above it, and pods below it that are available."""
+    """Bounds of a rollout: pods above the wanted count, and available pods below."""
 
     replicas: int
     max_surge: int
@@ -73,7 +73,7 @@ def _new_count(limits: RolloutLimits, new: Json, old: Sequence[Json]) -> int:
 
 
 def _shrink_old(limits: RolloutLimits, new: Json, old: Sequence[Json]) -> Counts:
-    """Old pods that serve nobody go first, then as many of the others as availability allows; the oldest set first."""
+    """Unavailable old pods go first, then as many available old pods as allowed; the oldest set first."""
     total = sum(map(wanted, [new, *old]))
     unready_new = wanted(new) - _available(new)
     spare = total - limits.fewest_available - unready_new
@@ -100,8 +100,8 @@ def is_scaling(deployment: Json, sets: Sequence[Json]) -> bool:
 
 
 def scaled_counts(limits: RolloutLimits, new: Json | None, old: Sequence[Json]) -> Counts:
-    """What a change of the Deployment's count means for its sets. While a rollout is under way the newest set that has
-    pods takes the whole change, where Kubernetes shares it in proportion; the rollout evens that out."""
+    """Counts of sets after a change of the count of the Deployment. During a rollout the newest set with pods takes the
+    whole change, where Kubernetes splits the change in proportion; the rollout evens out the difference."""
     active = [found for found in [*old, *([new] if new else [])] if wanted(found) > 0]
     if len(active) <= 1:
         target = active[0] if active else new

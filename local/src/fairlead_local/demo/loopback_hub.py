@@ -24,7 +24,7 @@ _CHUNKS_PER_SECOND = 20
 
 @dataclass(kw_only=True)
 class Shelf:
-    """What a hub has, and how it gives it away."""
+    """A model of a hub, and how it is served."""
 
     name: str
     """`ORGANISATION/NAME` of its model."""
@@ -32,9 +32,9 @@ class Shelf:
     bytes_per_second: float
     """Of one file."""
     token_sha256: str = ""
-    """Of the token that requests must bear, in hex; empty = none."""
+    """SHA-256, in hex, of the token that requests must bear; empty = no token."""
     stranger_sha256: str = ""
-    """Of the token of an account that has not accepted the model's terms; empty = there is none."""
+    """SHA-256 of the token of an account that has not accepted the terms; empty = no such account."""
     tells: bool = False
     """Whether each request is a line of stderr."""
 

@@ -52,8 +52,8 @@ def decisions(moments: Sequence[Moment]) -> list[ScalingDecision]:
 
 
 def rows_apart(times: Sequence[float], gap: float) -> list[int]:
-    """A row for the label at each of `times`, ascending, so that labels of one row are at least `gap` apart; rows count
-    from 0, and the lowest with room is taken."""
+    """Rows of the labels at `times`, which ascend: labels of one row are at least `gap` apart. Rows count from 0; each
+    label takes the lowest row with room."""
     ends: list[float] = []
     rows = []
     for time in times:
@@ -116,7 +116,7 @@ class FleetRecorder:
 
 
 def news(model: ModelView) -> tuple[str, str]:
-    """What is worth a line at once when it changes: the replicas, and what the autoscaler wants."""
+    """Values whose change is worth a line at once: counts of replicas, and the wanted number."""
     counts = "/".join(str(model.num(stage)) for stage in ReplicaStage)
     return counts, str(model.desired)
 
@@ -157,12 +157,11 @@ def replicas_over_time(moments: Sequence[Moment]) -> str:
 QUIET_SECONDS = 180.0
 """Nothing has moved for so long: what is waited for will not come."""
 MOST_ANSWERS = 60
-"""So many answers are progress while replicas stay as they are: that many requests tell an autoscaler enough, at
-whatever speed they are answered."""
+"""Answers that count as progress while replicas stay unchanged; enough for the autoscaler to decide at any speed."""
 
 
 class Patience:
-    """With one thing that is waited for. Show it what there is to see at every look."""
+    """Patience with one wait; call `is_over` at every look."""
 
     def __init__(self, now: float) -> None:
         self._moved_at = now
@@ -170,7 +169,7 @@ class Patience:
         self._answers = self._first = 0
 
     def is_over(self, now: float, seen: Hashable, num_answered: int = 0) -> bool:
-        """Whether neither what is seen has changed for long, nor requests were answered that still count."""
+        """Whether neither `seen` has changed for long, nor requests that count as progress were answered."""
         if seen != self._seen:
             self._seen, self._moved_at = seen, now
             self._first = self._answers = num_answered

@@ -1,5 +1,5 @@
-"""What a container runs: the program that its image stands for, and its environment, arguments and paths as the kubelet
-works them out of the spec. Nothing is ever pulled.
+"""Programs of containers: the program behind an image, and environment, arguments and paths by the spec. Nothing is
+ever pulled.
 
 Reads ConfigMaps and Secrets through the API; starts nothing and touches no file.
 """
@@ -21,12 +21,12 @@ from fairlead_local.apiserver.status import Json
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What an image runs: the argument vector of its entrypoint, and the names by which `command` may call it."""
+    """The program of an image: argument vector of the entrypoint, and the names that `command` may use."""
 
     entrypoint: tuple[str, ...]
     names: frozenset[str] = frozenset()
     is_stand_in: bool = False
-    """Whether it stands for whatever program the image has."""
+    """Whether the program replaces any program of the image."""
 
 
 Images = Mapping[str, Program]
@@ -39,10 +39,7 @@ OWN_IMAGES: Images = {
 
 
 def stand_in(text: str) -> tuple[str, Program]:
-    """Of `IMAGE=COMMAND`: an image's name, and the command that containers of it run instead of its own program.
-
-    Raises ValueError.
-    """
+    """Parses `IMAGE=COMMAND`: the name of an image, and the command that its containers run. Raises ValueError."""
     image, _, command = text.partition("=")
     name, words = _name_of(image), shlex.split(command)
     if not name or not words:

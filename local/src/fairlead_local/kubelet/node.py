@@ -1,7 +1,7 @@
 """This machine as a node: the Node object, the addresses of its pods, and how its kubelet behaves.
 
-Each pod gets one of 127.20.x.y, so that all can listen on the same port. On Linux all of 127.0.0.0/8 is this machine;
-elsewhere the addresses must be added to the loopback interface.
+Each pod gets an address in 127.20.x.y, so that all pods can listen on the same port. On Linux all of 127.0.0.0/8 is
+this machine; elsewhere, add the addresses to the loopback interface first.
 """
 
 import os
@@ -29,11 +29,11 @@ class KubeletSettings:
     longest_back_off: float = 30.0
     """The most that wait grows to."""
     back_off_reset: float = 120.0
-    """A container that ran for this long starts over with `first_back_off` when it ends."""
+    """After a run of this duration, back-off starts over with `first_back_off`."""
     retry_interval: float = 1.0
     """Between attempts at what may come to exist: a volume's ConfigMap, a key of an environment variable."""
     shutdown_grace: float = 10.0
-    """How long containers have to end when the whole fleet is stopped, whatever their pods say."""
+    """Grace period of all containers when the whole fleet is stopped, in place of the grace periods of pods."""
 
 
 DEFAULT_SETTINGS = KubeletSettings()
@@ -49,7 +49,7 @@ class NoAddress(Exception):
 
 
 class AddressBlock:
-    """The /24 of one fleet. Held by a socket bound to its last address, so that fleets of one machine never share."""
+    """The /24 of one fleet, held by a socket on the last address, so that two fleets never share a block."""
 
     def __init__(self, preference: str) -> None:
         """`preference`: any text; the same text gets the same block when it is free. Raises NoAddress."""
@@ -106,7 +106,7 @@ def machine_resources() -> Resources:
 
 
 def register_node(operations: Operations, resources: Resources) -> None:
-    """Creates the Node, or renews the one that is there."""
+    """Creates or renews the Node."""
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     labels = {
         "kubernetes.io/hostname": NODE_NAME,
@@ -137,7 +137,7 @@ def register_node(operations: Operations, resources: Resources) -> None:
 
 
 def _memory_bytes() -> int:
-    """Of the machine, or of the control group this process lives in when that has less."""
+    """Memory of the machine, or of the control group of this process if smaller."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [physical]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):

@@ -1,9 +1,9 @@
-"""Which request heads are taken, and what a request may spend beside its content: its head, the lines around the
-chunks of its body, and its trailers. Pure; how a fault is answered is left to the programs.
+"""Checks of request heads, and bounds of everything in a request besides content: head, chunk framing and trailers.
+Pure; the programs answer faults.
 
-The parser refuses what is not HTTP. `check_head` refuses what is HTTP and could mean one thing to a proxy in front of a
-server and another to the server itself: requests are smuggled with it. The parser bounds nothing, so each connection
-has a `RequestMeter` that counts bytes and fields as the parser reports them; a gateway meters answers of engines, too.
+The parser refuses invalid HTTP. `check_head` refuses valid HTTP that a proxy and the server could read differently,
+against request smuggling. The parser has no bounds, so each connection has a `RequestMeter`, which counts the bytes and
+fields reported by the parser; a gateway meters answers of engines, too.
 """
 
 import re
@@ -39,7 +39,7 @@ class Fault(StrEnum):
 
 
 class RequestMeter:
-    """Counts the request that comes in on one connection, from its first byte to its last trailer."""
+    """Counts the current request of one connection, from the first byte to the last trailer."""
 
     def __init__(self, *, max_bytes: int, max_fields: int) -> None:
         """`max_bytes`: of the head; of framing between two bytes of content, or behind the last; and of all framing of
@@ -120,7 +120,7 @@ _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 
 
 class BadRequest(Exception):
-    """A request is refused: the fault, and for an invalid one a sentence about it."""
+    """A request is refused: the fault, and for invalid HTTP a sentence with the problem."""
 
     def __init__(self, fault: Fault, sentence: str = "") -> None:
         super().__init__(fault, sentence)

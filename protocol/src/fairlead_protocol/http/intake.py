@@ -1,13 +1,12 @@
-"""Reads what clients send, and begins what they ask for, in a small share of each round of the event loop.
+"""Reads input of clients, and begins requests, in a small share of each round of the event loop.
 
-An event loop reads all connections on which something has come before it turns to anything else, so whoever sends on
-thousands at once would hold up the tokens of everybody until all of it is parsed. Here data waits where that costs
-nothing, in the kernel, and a few connections are read in each round, in the order in which they became readable.
-Requests begin in order, too, some in each round.
+An event loop reads all readable connections before any other work, so input on thousands of connections at once would
+hold up tokens of other requests until everything is parsed. Here data waits in the kernel, at no cost, and a few
+connections are read in each round, in the order of becoming readable. Requests begin in order, too, some in each round.
 
-Requests that came before the one in front of them was answered, on the same connection, wait parsed (`Ahead`). A
-request of thirty bytes takes some thousands then, each part an object for the garbage collector to look at, so they are
-bounded on each connection, and on all connections of a server together.
+Pipelined requests, which arrive before the answer to the previous request on the connection, wait parsed (`Ahead`). A
+request of thirty bytes takes thousands of bytes in parsed form, as objects for the garbage collector to visit, so a
+bound holds for each connection, and for all connections of a server together.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """One client connection: the HTTP protocol of uvicorn, with limits.
 
-The limits are on connections, on the size of headers and the time to send them, on unwanted bodies, on requests ahead
-of their turn, and on answers that nobody reads. Ambiguous requests are refused, and a draining server breaks no request
-of a client that keeps its connection.
+Limits bound connections, size and time of headers, unwanted bodies, requests ahead of their turn, and unread answers.
+Ambiguous requests are refused, and a draining server breaks no request on a kept connection.
 
 The modules of uvicorn used here are private: the version is capped, and tests/protocol/test_uvicorn.py tries the
 members in use.
@@ -79,8 +78,7 @@ OnCut = Callable[[CutReason], object]
 
 
 def make_protocol(limits: HttpLimits, refuse: Refuse, on_cut: OnCut) -> "type[LimitedProtocol]":
-    """The protocol class for one server of uvicorn, which makes the instances itself and hands them no arguments of
-    ours."""
+    """The protocol class for one server of uvicorn, which makes instances without further arguments."""
 
     class Protocol(LimitedProtocol):
         pass

@@ -1,8 +1,7 @@
 """Images and the vision tower, as the files of a checkpoint describe them: sizes, pixel values, and the shape of the
 tower. Knows no pixels itself.
 
-Both processes of an engine read the settings, one to make patches of the image of a client, the other to size its
-memory.
+Both processes of an engine read the settings: for patches of images, and for the size of memory.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""What `config.json` says of any model, checked and under one name per fact; families add fields of their own.
+"""`config.json` of any model, checked, with one name per fact; families add fields.
 
-Whatever would make the model compute something else than it was trained to is refused here, before any weight is read.
+Values that would change the computation from the trained model are refused here, before any weight is read.
 The parts of a model (`ModelConfig.parts`) decide how much memory it takes.
 """
 
@@ -192,7 +192,7 @@ class ModelConfig(DecoderShape):
         return share(self.num_kv_heads, ranks)
 
     def parts(self, ranks: int = 1) -> list[WeightPart]:
-        """What one of `ranks` ranks has of the model."""
+        """Parts of the model on one of `ranks` ranks."""
         words = share(self.vocab_size, ranks)
         parts = [WeightPart("embed_tokens", 1, words, self.hidden_size, WeightRole.EMBEDDING)]
         parts += [*self.attention_parts(ranks), *self.feed_forward_parts(ranks)]

@@ -23,10 +23,10 @@ class RopeKind(StrEnum):
     LLAMA3 = "llama3"
     """Long wavelengths by the factor, short ones not, a smooth passage between (Llama 3.1)."""
     LONGROPE = "longrope"
-    """Each by a factor of its own, of which it has two: for contexts within that of pre-training, and for longer ones;
-    cosines and sines are scaled, too (arXiv 2402.13753)."""
+    """Each dimension by two factors, for contexts up to the length of pre-training and for longer contexts; cosines and
+    sines are scaled, too (arXiv 2402.13753)."""
     DYNAMIC = "dynamic"
-    """Not at all up to the context that the model was made for, which is the longest that is served (NTK-aware)."""
+    """Not at all up to `max_position_embeddings`, the longest context that is served (NTK-aware)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """All processes of one program: a stem that has loaded the program, a process for short jobs, and some for long jobs.
 
-Short jobs go through one process, which keeps its caches. A job that takes longer than a slice ends this process, which
-is replaced at once, and starts again in a process of its own, so that no job waits behind a long job. A program whose
-jobs take longer than jobs of sound programs gets fewer places and a lower priority; a program that exceeds its limits
-repeatedly is given up for a while.
+Short jobs share one process with warm caches. A job that exceeds a slice ends the shared process, which is replaced at
+once, and starts again in a separate process, so that no job waits behind a long job. A program with longer jobs than
+sound programs gets fewer places and a lower priority; after repeated excesses of limits a program is given up for a
+while.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""A process of the tree of `WorkerRoot`: it loads a program, does its jobs one after the other, and forks. And what it
-and its owner send each other: frames of a length, a kind, and bytes.
+"""A process of the tree of `WorkerRoot`, which loads a program, does jobs one after the other, and forks; and
+the frames between process and owner: a length, a kind, and bytes.
 
-The root imports what programs need and forks stems; a stem loads one program and forks processes that do its jobs. So a
-process that was ended is replaced in milliseconds, and all share the memory of what was loaded.
+The root imports the modules of programs and forks stems; a stem loads one program and forks processes for jobs. So an
+ended process is replaced in milliseconds, and all processes share the memory of the loaded program.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ def leave_signals_to_parent() -> None:
 
 
 def bury_descendants() -> None:
-    """No process below this one stays behind as a zombie, whoever started it."""
+    """Lets no descendant of this process stay behind as a zombie."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if sys.platform == "linux":
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -198,7 +198,7 @@ def _serve(channel: socket.socket, order: Fork, handler: Handler | None) -> None
 
 
 def _answered(kind: Kind, body: bytes, handler: Handler | None) -> tuple[bytes, Handler | None]:
-    """What is replied, and what does the next job."""
+    """The reply, and the handler of the next job."""
     try:
         if kind is Kind.LOAD:
             answer, handler = _loaded(msgspec.msgpack.decode(body, type=Load))
