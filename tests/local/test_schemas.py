@@ -16,7 +16,7 @@ from fairlead_local.apiserver.resources import (
     ResourceType,
     schema_of,
 )
-from fairlead_local.apiserver.status import ApiError
+from fairlead_local.apiserver.status import StatusError
 
 NAMES = (
     *("ObjectMeta", "PodSpec", "Container", "Probe", "Volume", "DeploymentSpec", "DeploymentStatus", "ReplicaSetSpec"),
@@ -45,7 +45,7 @@ def test_every_kind_is_named_as_kubernetes_names_it(resource: Any) -> None:
 
 
 def refusal(resource: ResourceType, **fields: Any) -> str:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         admission.admit(resource, {"metadata": {"name": "a"}} | fields, None)
     return str(refused.value).partition(" is invalid: ")[2]
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_local.apiserver.selectors import from_object, parse_fields, parse_labels
-from fairlead_local.apiserver.status import ApiError
+from fairlead_local.apiserver.status import StatusError
 
 Keys = st.sampled_from(["app", "example.com/tier", "x"])
 Values = st.sampled_from(["", "a", "b-1", "C_2"])
@@ -37,7 +37,7 @@ def test_equalities_select_exactly_the_supersets(wanted: dict[str, str], labels:
 
 @pytest.mark.parametrize("text", ["a b", "=x", "app in a", "app=(x", "a=b c", "app in (a", "-x", "a==b=c"])
 def test_a_bad_label_selector_is_refused(text: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         parse_labels(text)
     assert refused.value.code == 400
 
@@ -65,6 +65,6 @@ def test_fields_compare_as_text_and_absent_ones_as_empty() -> None:
 
 @pytest.mark.parametrize("text", ["spec.colour=red", "metadata.name", "metadata.name=a=b"])
 def test_a_bad_field_selector_is_refused(text: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         parse_fields(text, lambda path: path == "metadata.name")
     assert refused.value.code == 400

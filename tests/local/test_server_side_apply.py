@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairlead_local.apiserver import fieldsets
 from fairlead_local.apiserver.managed_fields import Manager, Owned, apply, decode, encode, track
 from fairlead_local.apiserver.resources import schema_of
-from fairlead_local.apiserver.status import ApiError
+from fairlead_local.apiserver.status import StatusError
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -110,7 +110,7 @@ def test_a_second_applier_meets_a_conflict_exactly_where_it_would_change_the_fir
     merged = fieldsets.merge(SCHEMA, one.object, second)
     clash = fieldsets.compare(SCHEMA, {"spec": one.object.get("spec", {})}, {"spec": merged.get("spec", {})}).changed
     if clash & one.ownership[ANN].fields:
-        with pytest.raises(ApiError, match=r"conflict with|conflicts with") as refused:
+        with pytest.raises(StatusError, match=r"conflict with|conflicts with") as refused:
             apply(SCHEMA, one.ownership, BOB, one.object, second, NOW, force=False)
         assert refused.value.code == 409
         assert all(c["reason"] == "FieldManagerConflict" for c in refused.value.details["causes"])
@@ -160,5 +160,5 @@ def test_keys_of_a_list_fall_back_on_the_schemas_default() -> None:
 
 
 def test_a_list_with_one_item_twice_is_refused() -> None:
-    with pytest.raises(ApiError, match="duplicate entries"):
+    with pytest.raises(StatusError, match="duplicate entries"):
         apply(SCHEMA, {}, ANN, {}, {"spec": {"items": [{"name": "p"}, {"name": "p"}]}}, NOW, force=False)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_local.apiserver.status import ApiError
+from fairlead_local.apiserver.status import StatusError
 from fairlead_local.apiserver.store import Change, ChangeType, Journal, Store
 
 Names = st.sampled_from(["a", "b", "c"])
@@ -109,7 +109,7 @@ def test_what_the_history_has_forgotten_is_gone() -> None:
     start = store.version
     for number in range(5):
         write(store, ("put", "a", number))
-    with pytest.raises(ApiError, match="too old resource version") as refused:
+    with pytest.raises(StatusError, match="too old resource version") as refused:
         store.changes_since("boats.test", start)
     assert (refused.value.code, refused.value.reason) == (410, "Expired")
     assert [change.object["value"] for change in store.changes_since("boats.test", store.version - 3)] == [2, 3, 4]
@@ -117,7 +117,7 @@ def test_what_the_history_has_forgotten_is_gone() -> None:
 
 def test_a_version_nobody_was_given_is_gone_too() -> None:
     store = Store()
-    with pytest.raises(ApiError, match="too new resource version"):
+    with pytest.raises(StatusError, match="too new resource version"):
         store.changes_since("boats.test", store.version + 1)
 
 
@@ -127,7 +127,7 @@ def test_versions_from_before_a_restart_are_gone(tmp_path: Path) -> None:
     old = store.version
     store.close()
     again = Store(Journal(tmp_path))
-    with pytest.raises(ApiError, match="too old"):
+    with pytest.raises(StatusError, match="too old"):
         again.changes_since("boats.test", old)
     assert again.changes_since("boats.test", again.version) == []
     again.close()
@@ -152,7 +152,7 @@ def test_what_a_full_disk_does_not_take_never_happened(tmp_path: Path, step: tup
     seen: list[Change] = []
     store.subscribe(seen.append)
     before, kept, version = present(store), file.read_bytes(), store.version
-    with full_disk(len(kept) + 20), pytest.raises(ApiError, match="nothing was changed") as refused:
+    with full_disk(len(kept) + 20), pytest.raises(StatusError, match="nothing was changed") as refused:
         write(store, step)
     assert refused.value.code == 500
     assert (present(store), file.read_bytes(), seen) == (before, kept, [])
@@ -184,7 +184,7 @@ def test_a_journal_that_cannot_be_folded_goes_on_as_it_is(tmp_path: Path) -> Non
 def test_a_version_that_cannot_be_reserved_is_not_handed_out(tmp_path: Path) -> None:
     store = Store(Journal(tmp_path))
     size, versions = (tmp_path / "objects.jsonl").stat().st_size, set()
-    with full_disk(size), pytest.raises(ApiError, match="nothing was changed"):
+    with full_disk(size), pytest.raises(StatusError, match="nothing was changed"):
         for _ in range(20_000):
             versions.add(
                 store.put("pods", {"metadata": {"name": "p", "namespace": "n"}})["metadata"]["resourceVersion"]

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead_local.apiserver.patches import strategic_merge
 from fairlead_local.apiserver.resources import schema_of
-from fairlead_local.apiserver.status import ApiError
+from fairlead_local.apiserver.status import StatusError
 
 DEPLOYMENT = schema_of("Deployment")
 
@@ -61,6 +61,6 @@ def test_the_order_of_items_can_be_set() -> None:
 
 @pytest.mark.parametrize("patch", [pod({"image": "x"}), {"$patch": "shuffle"}, {"$retainKeys": ["spec"]}])
 def test_a_patch_that_is_not_taken_is_refused(patch: dict[str, Any]) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         strategic_merge(DEPLOYMENT, pod({"name": "a"}), patch)
     assert refused.value.code == 400

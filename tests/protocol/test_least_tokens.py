@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 import fairlead_engine.demo
-from fairlead_protocol.least_tokens import LeastTokens
+from fairlead_protocol.least_tokens import LeastTokenCounter
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"
@@ -81,8 +81,8 @@ def berts() -> Tokenizer:
 
 
 @cache
-def least_of(kind: str) -> LeastTokens:
-    return LeastTokens(tokenizer_of(kind))
+def least_of(kind: str) -> LeastTokenCounter:
+    return LeastTokenCounter(tokenizer_of(kind))
 
 
 KINDS = ["dinghy", "byte-level", "composing", "swallowing space", "with bytes for the unknown"]

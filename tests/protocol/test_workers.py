@@ -16,12 +16,12 @@ import pytest
 
 from fairlead_protocol.workers import pool
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
-from fairlead_protocol.workers.limits import Limits, cpu_seconds
+from fairlead_protocol.workers.limits import WorkerLimits, cpu_seconds
 from fairlead_protocol.workers.pool import MOST_EXCESSES, GivenUp, Workers
 from fairlead_protocol.workers.root import WorkerRoot
 
 PROGRAM = "fairlead_testing.stranger_program:make"
-LIMITS = Limits(slice_seconds=0.1, job_seconds=0.5, load_seconds=0.5, memory_bytes=64 * 2**20)
+LIMITS = WorkerLimits(slice_seconds=0.1, job_seconds=0.5, load_seconds=0.5, memory_bytes=64 * 2**20)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def root() -> AsyncIterator[WorkerRoot]:
 async def make(root: WorkerRoot) -> AsyncIterator[Callable[..., Workers]]:
     made: list[Workers] = []
 
-    def make(payload: bytes = b"hello", limits: Limits = LIMITS) -> Workers:
+    def make(payload: bytes = b"hello", limits: WorkerLimits = LIMITS) -> Workers:
         made.append(Workers(root, "a stranger", PROGRAM, payload, limits))
         return made[-1]
 

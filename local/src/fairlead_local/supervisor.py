@@ -24,7 +24,7 @@ from fairlead_local.apiserver.access import new_token, write_kubeconfig
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Registry
 from fairlead_local.apiserver.server import HOST, ApiServer, serving
-from fairlead_local.apiserver.status import ApiError
+from fairlead_local.apiserver.status import StatusError
 from fairlead_local.apiserver.store import Journal, Store
 from fairlead_local.applying import FileManifest, apply_manifest
 from fairlead_local.controllers.controller import Controller, ControlLoop, EventExpiry
@@ -80,7 +80,7 @@ async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[Running
         try:
             write_state(options.folder, FleetPhase.STARTING)
             await _until_stopped(_run(options, say, announce), options.lifeline)
-        except (FleetError, OSError, ApiError) as error:
+        except (FleetError, OSError, StatusError) as error:
             failure = _in_words(options.folder, error)
             with suppress(OSError):
                 write_state(options.folder, FleetPhase.FAILED, message=str(failure))

@@ -57,17 +57,17 @@ _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split"
 """Pre-tokenizers that lose nothing, unless `behavior` is to remove."""
 
 
-class _Model(msgspec.Struct):
+class _TokenizerModel(msgspec.Struct):
     type: str | None = None
     byte_fallback: bool = False
     continuing_subword_prefix: str | None = None
     end_of_word_suffix: str | None = None
 
 
-class _Parts(msgspec.Struct):
+class _TokenizerParts(msgspec.Struct):
     """The parts of `tokenizer.json` needed here; the vocabulary is skipped unread."""
 
-    model: _Model
+    model: _TokenizerModel
     normalizer: Any = None
     pre_tokenizer: Any = None
 
@@ -77,11 +77,11 @@ def most_units(text: str) -> int:
     return len(text) if text.isascii() else 12 * len(text)
 
 
-class LeastTokens:
+class LeastTokenCounter:
     """Counts for one tokenizer; 0 for a tokenizer of an unknown kind."""
 
     def __init__(self, tokenizer: PromptTokenizer) -> None:
-        parts = msgspec.json.decode(tokenizer.tokenizer_json, type=_Parts)
+        parts = msgspec.json.decode(tokenizer.tokenizer_json, type=_TokenizerParts)
         self._of_bytes = _is_of_bytes(parts)
         self._combines = "NFC" in _types(parts.normalizer)
         backend = tokenizer.backend
@@ -135,13 +135,13 @@ class LeastTokens:
         return piece.encode(errors="ignore") if self._of_bytes else piece.replace(_SPACE_MARK, " ")
 
 
-def _is_of_bytes(parts: _Parts) -> bool:
+def _is_of_bytes(parts: _TokenizerParts) -> bool:
     """Byte-level BPE, as in GPT-2 and most later models."""
     steps = _types(parts.pre_tokenizer)
     return _loses_nothing(parts) and "ByteLevel" in steps and set(_types(parts.normalizer)) <= {"NFC"}
 
 
-def _falls_back_to_bytes(parts: _Parts) -> bool:
+def _falls_back_to_bytes(parts: _TokenizerParts) -> bool:
     """BPE of characters as in SentencePiece: spaces are marked, and unknown characters are written in bytes."""
     marks_spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
     rewriting = [step for step in _steps(parts.normalizer) if step.get("type") != "Prepend" and step != marks_spaces]
@@ -150,13 +150,13 @@ def _falls_back_to_bytes(parts: _Parts) -> bool:
     return _loses_nothing(parts) and parts.model.byte_fallback and not rewriting and is_marked and not of_bytes
 
 
-def _is_of_words(parts: _Parts) -> bool:
+def _is_of_words(parts: _TokenizerParts) -> bool:
     """WordPiece with the words of BERT: tokens are parts of a word, or one token stands for the whole word."""
     is_berts = _types(parts.pre_tokenizer) == ["BertPreTokenizer"] and _types(parts.normalizer) == ["BertNormalizer"]
     return parts.model.type == "WordPiece" and is_berts
 
 
-def _loses_nothing(parts: _Parts) -> bool:
+def _loses_nothing(parts: _TokenizerParts) -> bool:
     model = parts.model
     is_plain = model.type == "BPE" and not (model.continuing_subword_prefix or model.end_of_word_suffix)
     steps = _steps(parts.pre_tokenizer)

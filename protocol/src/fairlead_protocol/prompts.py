@@ -13,7 +13,7 @@ import msgspec
 
 from fairlead_protocol.budget import Messages, OverBudget, Tools, check_json, nesting
 from fairlead_protocol.chat import ChatTemplateError, Message
-from fairlead_protocol.least_tokens import LeastTokens, most_units
+from fairlead_protocol.least_tokens import LeastTokenCounter, most_units
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -111,7 +111,7 @@ class Part:
             return (self.content,)
         return tuple(self.content) if isinstance(self.content, Pair) else ()
 
-    def check_length(self, least: LeastTokens, max_model_len: int) -> None:
+    def check_length(self, least: LeastTokenCounter, max_model_len: int) -> None:
         """Raises `PromptTooLong` where a lower bound of tokens leaves no room for an answer. Tokenises nothing."""
         if sum(map(most_units, self.texts)) < max_model_len > len(self.content):
             return

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fairlead_engine.model.linear import Linear
 from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.model_task import Outcome
+from fairlead_protocol.models.model_task import LabelOutcome
 
-_ACTIVATIONS = {"Sigmoid": Outcome.SIGMOID, "Identity": Outcome.PLAIN}
+_ACTIVATIONS = {"Sigmoid": LabelOutcome.SIGMOID, "Identity": LabelOutcome.PLAIN}
 """By their names in sentence-transformers' cross-encoders."""
 
 
@@ -22,7 +22,7 @@ class Classifier:
     activation: Callable[[Tensor], Tensor]
     """Behind `dense`."""
     projection: Linear
-    outcome: Outcome
+    outcome: LabelOutcome
     dtype: torch.dtype
     """Of the weights."""
 
@@ -32,12 +32,12 @@ class Classifier:
         if self.dense is not None:
             vectors = self.activation(self.dense(vectors))
         logits = self.projection(vectors).float()
-        if self.outcome is Outcome.SIGMOID:
+        if self.outcome is LabelOutcome.SIGMOID:
             return logits.sigmoid()
-        return logits.softmax(-1) if self.outcome is Outcome.SOFTMAX else logits
+        return logits.softmax(-1) if self.outcome is LabelOutcome.SOFTMAX else logits
 
 
-def read_outcome(fields: JsonFields, num_labels: int) -> Outcome:
+def read_outcome(fields: JsonFields, num_labels: int) -> LabelOutcome:
     """From `config.json`: the activation a cross-encoder was trained with, or the kind of problem; without either one
     label is a probability by itself, and several share theirs. Raises ModelLoadError for another activation."""
     newer = fields.section("sentence_transformers")
@@ -47,11 +47,11 @@ def read_outcome(fields: JsonFields, num_labels: int) -> Outcome:
         return _named(fields, "sbert_ce_default_activation_function")
     problem = fields.text("problem_type")
     if problem == "regression":
-        return Outcome.PLAIN
-    return Outcome.SIGMOID if num_labels == 1 or problem == "multi_label_classification" else Outcome.SOFTMAX
+        return LabelOutcome.PLAIN
+    return LabelOutcome.SIGMOID if num_labels == 1 or problem == "multi_label_classification" else LabelOutcome.SOFTMAX
 
 
-def _named(fields: JsonFields, name: str) -> Outcome:
+def _named(fields: JsonFields, name: str) -> LabelOutcome:
     outcome = _ACTIVATIONS.get((fields.text(name) or "").rpartition(".")[2])
     if outcome is None:
         raise fields.unsupported(name, f"supported are {' and '.join(_ACTIVATIONS)}")

@@ -24,7 +24,7 @@ from fairlead_engine.types import ModelTask
 from fairlead_protocol.models.families.registry import find_encoder
 from fairlead_protocol.models.json_fields import JsonFields
 from fairlead_protocol.models.load_errors import refuse
-from fairlead_protocol.models.model_task import Outcome
+from fairlead_protocol.models.model_task import LabelOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class EncoderConfig:
     norm_eps: float
     longest_prompt: int
     """Most tokens of a prompt."""
-    outcome: Outcome = Outcome.PLAIN
+    outcome: LabelOutcome = LabelOutcome.PLAIN
     """Of its classifier's outputs."""
     dtype: str
     """Number format the checkpoint was saved in: float32, bfloat16 or float16."""

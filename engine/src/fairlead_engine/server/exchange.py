@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.server import refusals
 from fairlead_protocol.budget import OverBudget
-from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
+from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, HeldBody
 from fairlead_protocol.http.server import STREAM_WRITER, StreamWriter
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 from fairlead_protocol.prompts import PromptError
@@ -69,7 +69,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._bodies = bodies
-        self.held = Held(bodies)
+        self.held = HeldBody(bodies)
         """Memory of the request's body, released once its content is counted elsewhere."""
         self.writer: StreamWriter | None = scope.get("extensions", {}).get(STREAM_WRITER)
         """Writes parts of a begun answer past ASGI; None = the server cannot."""

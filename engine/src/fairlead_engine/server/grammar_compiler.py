@@ -17,7 +17,7 @@ from fairlead_engine.server.grammar_job import GrammarJob, Made
 from fairlead_engine.server.workers import Turns, tried
 from fairlead_engine.types import Grammar
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
-from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.limits import WorkerLimits
 from fairlead_protocol.workers.pool import GivenUp, Workers
 from fairlead_protocol.workers.root import WorkerRoot
 
@@ -108,7 +108,7 @@ class GrammarCompiler:
 
     def _workers_for(self, vocab_size: int) -> Workers:
         if self._workers is None:
-            limits = Limits(memory_bytes=_MEMORY_BYTES)
+            limits = WorkerLimits(memory_bytes=_MEMORY_BYTES)
             payload = b"%d" % vocab_size
             self._workers = Workers(self._root, "grammars", _PROGRAM, payload, limits, gives_up=False)
         return self._workers

@@ -16,7 +16,7 @@ from fairlead_engine.images.image import DecodedImage, ImageError, ImageHeader, 
 from fairlead_engine.server.workers import Turns, tried
 from fairlead_protocol.models.image_settings import ImageSettings
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
-from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.limits import WorkerLimits
 from fairlead_protocol.workers.pool import GivenUp, Workers
 from fairlead_protocol.workers.root import WorkerRoot
 
@@ -75,7 +75,9 @@ class ImageWorkers:
     @cached_property
     def all(self) -> list[Workers]:
         """Pools; each unpacks a small and a large image at a time."""
-        limits = Limits(job_seconds=self._timeout, memory_bytes=self._most_bytes + _SLACK_BYTES, memory_per_byte=0)
+        limits = WorkerLimits(
+            job_seconds=self._timeout, memory_bytes=self._most_bytes + _SLACK_BYTES, memory_per_byte=0
+        )
         payload = b"%d" % self._most_bytes
         return [
             Workers(self._root, "image decoding", _PROGRAM, payload, limits, gives_up=False)

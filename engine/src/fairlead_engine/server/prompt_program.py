@@ -15,7 +15,7 @@ import msgspec
 from fairlead_engine.errors import EngineError, RequestError
 from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_protocol.chat import ChatTemplateError
-from fairlead_protocol.least_tokens import LeastTokens
+from fairlead_protocol.least_tokens import LeastTokenCounter
 from fairlead_protocol.prompts import ChatPrompt, EncodedPrompt, PromptError, PromptFields
 from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_protocol.workers.process import Handler
@@ -150,7 +150,7 @@ def _nothing(message: bytes, takes_long: bool) -> bytes:
 class PromptProgram:
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._least = LeastTokens(tokenizer)
+        self._least = LeastTokenCounter(tokenizer)
         self._shaped: dict[ModelShape, PromptTokenizer] = {}
 
     def __call__(self, message: bytes, takes_long: bool) -> bytes:
@@ -201,7 +201,7 @@ class PromptProgram:
 
 
 def encoded_prompts(
-    fields: PromptFields, tokenizer: PromptTokenizer, least: LeastTokens, max_model_len: int
+    fields: PromptFields, tokenizer: PromptTokenizer, least: LeastTokenCounter, max_model_len: int
 ) -> list[tuple[str, EncodedPrompt]]:
     """Each prompt of a request, with its place there. Raises `PromptError`, before tokenising if a prompt is certainly
     too long."""

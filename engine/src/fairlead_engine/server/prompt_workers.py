@@ -18,13 +18,13 @@ from fairlead_engine.server.workers import PROMPT_PROGRAM, tried
 from fairlead_engine.types import SamplingParams
 from fairlead_protocol.prompts import EncodedPrompt, PromptFields
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
-from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.limits import WorkerLimits
 from fairlead_protocol.workers.pool import GivenUp, Workers
 from fairlead_protocol.workers.root import WorkerRoot
 
 QUICK_BYTES = 24 * 1024
 """Largest job for the quick process: some ten milliseconds."""
-_LIMITS = Limits(load_seconds=20.0, most_bytes=8 * 2**20)
+_LIMITS = WorkerLimits(load_seconds=20.0, most_bytes=8 * 2**20)
 _TRIES = 50
 """Tries to load a process that the system ends repeatedly."""
 

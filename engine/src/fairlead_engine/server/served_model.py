@@ -26,7 +26,7 @@ from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun
 from fairlead_engine.types import EngineInfo, Injectable, Kind, PromptImage, SamplingParams
 from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter
-from fairlead_protocol.least_tokens import LeastTokens
+from fairlead_protocol.least_tokens import LeastTokenCounter
 from fairlead_protocol.messages import ModelInfo
 from fairlead_protocol.prompts import AnswerLimit, EncodedPrompt, PromptError, PromptFields, PromptTooLong
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
@@ -130,8 +130,8 @@ class ServedModel:
             raise request_error(error) from error
 
     @cached_property
-    def _least_tokens(self) -> LeastTokens:
-        return LeastTokens(self.tokenizer)
+    def _least_tokens(self) -> LeastTokenCounter:
+        return LeastTokenCounter(self.tokenizer)
 
     def seen(self, token_ids: list[int], images: Sequence[DecodedImage]) -> list[int]:
         """A rendered chat with each image's token repeated to its number of patches. Raises `RequestError`."""

@@ -10,7 +10,7 @@ from fairlead.api.schema import is_whole
 from fairlead_local.apiserver import cel, rules, selectors, structural
 from fairlead_local.apiserver.metadata import label_problems
 from fairlead_local.apiserver.resources import ResourceType, ScalePaths
-from fairlead_local.apiserver.status import ApiError, Cause, Json, bad_request, invalid
+from fairlead_local.apiserver.status import Cause, Json, StatusError, bad_request, invalid
 
 _MOST_REPLICAS = 2**31 - 1
 _GO_TYPES = {
@@ -44,7 +44,7 @@ class Admitted:
         """Refusals inside the block carry the warnings too."""
         try:
             yield
-        except ApiError as error:
+        except StatusError as error:
             error.warnings = self.warnings
             raise
 

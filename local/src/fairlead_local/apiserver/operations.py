@@ -1,6 +1,6 @@
 """The verbs of the API on objects, called by HTTP requests, controllers and kubelet.
 
-Every verb is synchronous and atomic: a verb reads the store, decides, and writes once or raises `ApiError`. Nothing
+Every verb is synchronous and atomic: a verb reads the store, decides, and writes once or raises `StatusError`. Nothing
 here knows HTTP; `server.py` translates.
 """
 

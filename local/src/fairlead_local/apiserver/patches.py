@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonpatch
 
-from fairlead_local.apiserver.status import ApiError, Json, bad_request
+from fairlead_local.apiserver.status import Json, StatusError, bad_request
 from fairlead_local.apiserver.structural import Schema, field_schema
 
 _DELETE_VALUES = "$deleteFromPrimitiveList/"
@@ -39,7 +39,7 @@ def json_patch(target: Json, operations: Any) -> Json:
         raise bad_request(f"error decoding patch: {error}") from error
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         text = f"the server rejected our request due to an error in our request: {error}"
-        raise ApiError(422, "Invalid", text) from error
+        raise StatusError(422, "Invalid", text) from error
     if not isinstance(result, dict):
         raise bad_request("a patch must leave an object")
     return result

@@ -11,7 +11,7 @@ from fairlead.api.conditions import find_condition
 from fairlead.api.pod_spec import lasting_containers, lasting_statuses, sidecars
 from fairlead_local.apiserver.requests import ReplyShape
 from fairlead_local.apiserver.resources import Column, ResourceType
-from fairlead_local.apiserver.status import ApiError, Json
+from fairlead_local.apiserver.status import Json, StatusError
 from fairlead_local.apiserver.times import age
 
 
@@ -189,7 +189,7 @@ def reply(body: Json, status: int = 200, warnings: Sequence[str] = ()) -> web.Re
     return response
 
 
-def failure(error: ApiError) -> web.Response:
+def failure(error: StatusError) -> web.Response:
     return reply(error.body(), error.code, error.warnings)
 
 

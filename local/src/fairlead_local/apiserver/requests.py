@@ -1,4 +1,4 @@
-"""A request's path, query, headers and body, as the verbs want them. Pure; raises `ApiError` for the unreadable."""
+"""A request's path, query, headers and body, as the verbs want them. Pure; raises `StatusError` for the unreadable."""
 
 import json
 from collections.abc import Mapping

@@ -18,8 +18,8 @@ from fairlead_local.apiserver.operations import Edit, Operations, WriteOptions
 from fairlead_local.apiserver.requests import PatchType, ReplyShape, RequestTarget
 from fairlead_local.apiserver.resources import ResourceType
 from fairlead_local.apiserver.status import (
-    ApiError,
     Json,
+    StatusError,
     bad_request,
     expired,
     method_not_allowed,
@@ -56,11 +56,11 @@ class ApiServer:
         """Every refusal and failure is a Status."""
         try:
             return await handler(request)
-        except ApiError as error:
+        except StatusError as error:
             return replies.failure(error)
         except web.HTTPRequestEntityTooLarge:
             text = f"Request entity too large: limit is {MAX_BODY_BYTES}"
-            return replies.failure(ApiError(413, "RequestEntityTooLarge", text))
+            return replies.failure(StatusError(413, "RequestEntityTooLarge", text))
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         refuse_web_pages(request)

@@ -1,4 +1,4 @@
-"""Errors as the Kubernetes API reports them: an `ApiError` raised anywhere below HTTP becomes a `Status` body."""
+"""Errors as the Kubernetes API reports them: an `StatusError` raised anywhere below HTTP becomes a `Status` body."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Cause:
     message: str
 
 
-class ApiError(Exception):
+class StatusError(Exception):
     """A refused request: the HTTP `code`, the CamelCase `reason` clients switch on, and a sentence for people."""
 
     def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
@@ -45,82 +45,82 @@ class ApiError(Exception):
         return status
 
 
-def bad_request(message: str) -> ApiError:
-    return ApiError(400, "BadRequest", message)
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
 
 
-def not_found(qualified: str, name: str) -> ApiError:
+def not_found(qualified: str, name: str) -> StatusError:
     """`qualified` is `plural` or `plural.group`."""
     plural, _, group = qualified.partition(".")
     details = {"name": name, "kind": plural} | ({"group": group} if group else {})
-    return ApiError(404, "NotFound", f'{qualified} "{name}" not found', details)
+    return StatusError(404, "NotFound", f'{qualified} "{name}" not found', details)
 
 
-def no_such_path() -> ApiError:
+def no_such_path() -> StatusError:
     """What a real API server answers where it serves nothing: clients read it as "this API is not installed"."""
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+    return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(qualified: str, name: str) -> ApiError:
-    return ApiError(409, "AlreadyExists", f'{qualified} "{name}" already exists', {"name": name, "kind": qualified})
+def already_exists(qualified: str, name: str) -> StatusError:
+    return StatusError(409, "AlreadyExists", f'{qualified} "{name}" already exists', {"name": name, "kind": qualified})
 
 
-def conflict(qualified: str, name: str, why: str, causes: Sequence[Cause] = ()) -> ApiError:
+def conflict(qualified: str, name: str, why: str, causes: Sequence[Cause] = ()) -> StatusError:
     details: Json = {"name": name, "kind": qualified}
     if causes:
         details["causes"] = _causes(causes)
-    return ApiError(409, "Conflict", f'Operation cannot be fulfilled on {qualified} "{name}": {why}', details)
+    return StatusError(409, "Conflict", f'Operation cannot be fulfilled on {qualified} "{name}": {why}', details)
 
 
 STALE = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def apply_conflict(message: str, causes: Sequence[Cause]) -> ApiError:
+def apply_conflict(message: str, causes: Sequence[Cause]) -> StatusError:
     """Server-side apply met fields that other managers own; `causes` name each field and its manager."""
-    return ApiError(409, "Conflict", message, {"causes": _causes(causes)})
+    return StatusError(409, "Conflict", message, {"causes": _causes(causes)})
 
 
-def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> ApiError:
+def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> StatusError:
     """422: the object was understood and breaks a rule; every broken rule is listed."""
     qualified = f"{kind}.{group}" if group else kind
     sentences = [f"{cause.field}: {cause.message}" for cause in causes]
     text = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
     details = {"name": name, "group": group, "kind": kind, "causes": _causes(causes)}
-    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details)
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details)
 
 
-def forbidden(qualified: str, name: str, why: str) -> ApiError:
-    return ApiError(403, "Forbidden", f'{qualified} "{name}" is forbidden: {why}', {"name": name, "kind": qualified})
+def forbidden(qualified: str, name: str, why: str) -> StatusError:
+    return StatusError(403, "Forbidden", f'{qualified} "{name}" is forbidden: {why}', {"name": name, "kind": qualified})
 
 
-def unauthorized() -> ApiError:
+def unauthorized() -> StatusError:
     text = "Unauthorized: use the server of the kubeconfig with its whole path, or send the token as a bearer token"
-    return ApiError(401, "Unauthorized", text)
+    return StatusError(401, "Unauthorized", text)
 
 
-def expired(message: str) -> ApiError:
+def expired(message: str) -> StatusError:
     """410: the resourceVersion is no longer (or not yet) known; the client lists again."""
-    return ApiError(410, "Expired", message)
+    return StatusError(410, "Expired", message)
 
 
-def method_not_allowed() -> ApiError:
-    return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+def method_not_allowed() -> StatusError:
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
-def unsupported_media_type(message: str) -> ApiError:
-    return ApiError(415, "UnsupportedMediaType", message)
+def unsupported_media_type(message: str) -> StatusError:
+    return StatusError(415, "UnsupportedMediaType", message)
 
 
-def not_implemented(what: str) -> ApiError:
+def not_implemented(what: str) -> StatusError:
     """Something a cluster offers and local mode does not; `what` is the sentence's subject and verb."""
-    return ApiError(501, "NotImplemented", f"local mode does not support {what}")
+    return StatusError(501, "NotImplemented", f"local mode does not support {what}")
 
 
-def internal_error(message: str) -> ApiError:
-    return ApiError(500, "InternalError", f"Internal error occurred: {message}")
+def internal_error(message: str) -> StatusError:
+    return StatusError(500, "InternalError", f"Internal error occurred: {message}")
 
 
-def cannot_store(error: OSError) -> ApiError:
+def cannot_store(error: OSError) -> StatusError:
     return internal_error(f"nothing was changed, because the fleet's data folder cannot be written: {error.strerror}")
 
 

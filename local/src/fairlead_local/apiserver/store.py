@@ -158,7 +158,7 @@ Listener = Callable[[Change], None]
 class Store:
     """Objects by (`plural.group`, namespace, name). Handed-out objects must not be mutated by callers.
 
-    A write that fails on disk raises ApiError 500 and changes nothing.
+    A write that fails on disk raises StatusError 500 and changes nothing.
     """
 
     def __init__(self, journal: Journal | None = None, *, history: int = HISTORY) -> None:

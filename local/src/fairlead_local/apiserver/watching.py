@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fairlead_local.apiserver.operations import presented
 from fairlead_local.apiserver.resources import ResourceType
 from fairlead_local.apiserver.selectors import FieldSelector, LabelSelector
-from fairlead_local.apiserver.status import ApiError, Json, bad_request
+from fairlead_local.apiserver.status import Json, StatusError, bad_request
 from fairlead_local.apiserver.store import Change, ChangeType, Store
 
 BOOKMARK_SECONDS = 10.0
@@ -63,7 +63,7 @@ async def watch(store: Store, request: WatchRequest) -> AsyncIterator[tuple[str,
                 yield "BOOKMARK", _bookmark(request.resource, cursor, INITIAL_EVENTS_END)
         async for event in _follow(store, request, cursor, woken):
             yield event
-    except ApiError as error:
+    except StatusError as error:
         yield "ERROR", error.body()
     finally:
         unsubscribe()

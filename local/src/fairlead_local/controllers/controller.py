@@ -13,7 +13,7 @@ from typing import ClassVar
 from fairlead_local.apiserver.metadata import random_suffix
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import EVENTS
-from fairlead_local.apiserver.status import ApiError, Json
+from fairlead_local.apiserver.status import Json, StatusError
 from fairlead_local.apiserver.store import Change, ChangeType, Store
 from fairlead_local.apiserver.times import seconds_since, timestamp
 
@@ -61,7 +61,7 @@ class ObjectEvents:
                     self._names.clear()
                 self._names[key] = event["metadata"]["name"]
                 self._operations.create(EVENTS, namespace, event, self._options)
-        except ApiError:
+        except StatusError:
             pass  # the namespace is being deleted: there is nobody left to tell
 
     def _event(self, subject: Json, kind: str, reason: str, message: str) -> Json:
@@ -154,7 +154,7 @@ class ControlLoop:
     def _attempt(self, key: Key) -> float | None:
         try:
             again = self._controller.reconcile(key)
-        except ApiError as error:
+        except StatusError as error:
             retry = self._retries[key] = self._retries.get(key, 0) + 1
             log.debug("%s %s: %s", type(self._controller).__name__, key, error)
             return min(_FIRST_RETRY_SECONDS * 2.0**retry, _LONGEST_RETRY_SECONDS)

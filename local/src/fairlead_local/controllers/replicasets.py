@@ -10,7 +10,7 @@ from fairlead_local.apiserver import selectors
 from fairlead_local.apiserver.metadata import DeleteOptions, controller_reference, is_owned_by, owner_references
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import PODS, REPLICA_SETS
-from fairlead_local.apiserver.status import ApiError, Json
+from fairlead_local.apiserver.status import Json, StatusError
 from fairlead_local.apiserver.store import Change
 from fairlead_local.apiserver.times import condition, conditions_of, parse_time, seconds_since, with_condition
 from fairlead_local.controllers.controller import Controller, Key
@@ -82,7 +82,7 @@ class ReplicaSetController(Controller):
         for _ in range(missing):
             try:
                 self._create_pod(replica_set)
-            except ApiError as error:
+            except StatusError as error:
                 self._recorder.warning(replica_set, "FailedCreate", f"Error creating: {error}")
                 return str(error)
         for pod in victims(pods, -missing):

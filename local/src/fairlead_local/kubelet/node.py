@@ -16,7 +16,7 @@ from zlib import crc32
 from fairlead import __version__
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import NODES
-from fairlead_local.apiserver.status import ApiError
+from fairlead_local.apiserver.status import StatusError
 from fairlead_local.apiserver.times import condition
 
 
@@ -116,7 +116,7 @@ def register_node(operations: Operations, resources: Resources) -> None:
     options = WriteOptions(manager="kubelet")
     try:
         node = operations.create(NODES, "", {"metadata": {"name": NODE_NAME, "labels": labels}}, options).object
-    except ApiError:
+    except StatusError:
         node = operations.get(NODES, "", NODE_NAME)
     ready = condition("Ready", "True", "KubeletReady", "the local kubelet is running")
     ready["lastHeartbeatTime"] = ready["lastTransitionTime"]

@@ -12,7 +12,7 @@ from fairlead.api.names import TERMINATION_LOG_VARIABLE
 from fairlead_local.apiserver.metadata import DeleteOptions
 from fairlead_local.apiserver.operations import WriteOptions
 from fairlead_local.apiserver.resources import PODS
-from fairlead_local.apiserver.status import ApiError, Json
+from fairlead_local.apiserver.status import Json, StatusError
 from fairlead_local.apiserver.times import timestamp
 from fairlead_local.kubelet.container import ContainerContext, ContainerRole, ContainerRunner, Node, Prepared, pause
 from fairlead_local.kubelet.environment import (
@@ -207,7 +207,7 @@ class PodWorker:
         status = pod_status(live, records, self._ip, HOST_IP, self._start_time, init=init)
         try:
             self._node.operations.set_status(PODS, live, status, _OPTIONS)
-        except ApiError:
+        except StatusError:
             log.exception("cannot write the status of pod %s/%s", metadata["namespace"], metadata["name"])
 
     def _finalize(self) -> None:
@@ -216,7 +216,7 @@ class PodWorker:
         options = DeleteOptions(grace_seconds=0, uid=metadata["uid"])
         try:
             self._node.operations.delete(PODS, metadata["namespace"], metadata["name"], options)
-        except ApiError:
+        except StatusError:
             pass  # somebody deleted it by force
         clear(self._folder)
 

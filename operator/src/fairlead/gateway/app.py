@@ -28,7 +28,7 @@ from fairlead.gateway.openai.parse import check_cost, parse, request_id_from, tr
 from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
-from fairlead_protocol.http.bodies import BodyReader, Held
+from fairlead_protocol.http.bodies import BodyReader, HeldBody
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.loop_shares import Scrapes
 from fairlead_protocol.messages import HEADER_REQUEST_ID
@@ -131,7 +131,7 @@ class GatewayApp:
             log_request(seen)
 
     async def _serve(
-        self, target: routes.Target, headers: Headers, client: Client, seen: Observation, held: Held
+        self, target: routes.Target, headers: Headers, client: Client, seen: Observation, held: HeldBody
     ) -> None:
         """Reads the request and has it directed; refusals become the answer. Raises ClientGone."""
         try:

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from fairlead.gateway.openai.errors import Header, OpenAIError, body_refusal, unsupported_encoding
-from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
+from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, HeldBody
 from fairlead_protocol.http.connections import StallTimer
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 from fairlead_protocol.translate import Translation
@@ -91,7 +91,7 @@ class Client:
         """Whether the client has got a byte: then nothing can be taken back."""
         return self.status != 0
 
-    async def read(self, bodies: BodyReader, headers: Mapping[bytes, bytes], held: Held) -> bytes:
+    async def read(self, bodies: BodyReader, headers: Mapping[bytes, bytes], held: HeldBody) -> bytes:
         """The whole body, which stays counted. Raises OpenAIError (408, 413, 415, 503), and ClientGone."""
         encoding = headers.get(b"content-encoding", b"identity")
         if encoding.lower() != b"identity":

@@ -30,7 +30,7 @@ class BodyError(Exception):
         self.fault = fault
 
 
-class Held:
+class HeldBody:
     """Memory of one body, counted in a `BodyReader` until release."""
 
     def __init__(self, bodies: "BodyReader") -> None:
@@ -63,15 +63,15 @@ class BodyReader:
         """Memory of all bodies that were not released, in bytes."""
 
     @contextmanager
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[HeldBody]:
         """Counts one body until it is released, or the block ends."""
-        held = Held(self)
+        held = HeldBody(self)
         try:
             yield held
         finally:
             held.release()
 
-    async def read(self, declared_length: str | bytes, receive: Receive, held: Held) -> bytes:
+    async def read(self, declared_length: str | bytes, receive: Receive, held: HeldBody) -> bytes:
         """The complete body, still counted. `declared_length`: the Content-Length, or empty. Raises BodyError."""
         if declared_length.isdigit() and int(declared_length) > self.limit:
             raise BodyError(BodyFault.TOO_LARGE)
@@ -83,7 +83,7 @@ class BodyReader:
             raise BodyError(BodyFault.TOO_SLOW) from error
         return bytes(body)
 
-    async def _read(self, receive: Receive, body: bytearray, held: Held) -> None:
+    async def _read(self, receive: Receive, body: bytearray, held: HeldBody) -> None:
         more = True
         while more:
             message = await receive()

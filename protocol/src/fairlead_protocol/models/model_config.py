@@ -12,7 +12,7 @@ from typing import Any
 from fairlead_protocol.models.image_settings import VisionConfig
 from fairlead_protocol.models.json_fields import MOST, JsonFields
 from fairlead_protocol.models.load_errors import ModelLoadError, refuse
-from fairlead_protocol.models.model_task import GENERATES, ModelTask, Outcome
+from fairlead_protocol.models.model_task import GENERATES, LabelOutcome, ModelTask
 from fairlead_protocol.models.quantized_checkpoints import StoredFormat, parse_quantization
 from fairlead_protocol.models.rope_config import RopeConfig, RopeKind, parse_rope
 from fairlead_protocol.models.weight_formats import (
@@ -147,7 +147,7 @@ class ModelConfig(DecoderShape):
     """Whether the output projection is the embedding table."""
     vision: VisionConfig | None = None
     """The vision tower; None = the model sees no images."""
-    outcome: Outcome = Outcome.PLAIN
+    outcome: LabelOutcome = LabelOutcome.PLAIN
     """How a classifier turns logits into results; filled in with `architecture`."""
     qkv_bias: bool = False
     """Whether the projections of query, key and value add a bias."""

@@ -31,7 +31,7 @@ class Reading(StrEnum):
     """The classifier of the model makes a number for each label."""
 
 
-class Outcome(StrEnum):
+class LabelOutcome(StrEnum):
     """What a classifier makes of the labels' logits."""
 
     SIGMOID = "sigmoid"

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead_protocol.workers.limits import Limits, cpu_seconds
-from fairlead_protocol.workers.process import Fork, FrameReader, Kind, framed
+from fairlead_protocol.workers.limits import WorkerLimits, cpu_seconds
+from fairlead_protocol.workers.process import ForkFrame, FrameKind, FrameReader, framed
 
 _LOOK_SECONDS = 0.02
 """Between two looks at the clock of a process that is at work."""
@@ -38,7 +38,7 @@ class WorkerInterrupted(Exception):
     """The process has ended, through no fault of this job."""
 
 
-class _Asked(NamedTuple):
+class _PendingJob(NamedTuple):
     answer: "asyncio.Future[bytes]"
     seconds: float
     """That the process may take for it."""
@@ -57,7 +57,7 @@ class Branch:
         """Bytes of `_unsent` that were sent already."""
         self._writes = False
         """Whether the loop waits for room in the channel."""
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[_PendingJob] = deque()
         self._since: tuple[float, float] | None = None
         """CPU clock of the process and wall clock when the first job in `_asked` was first seen running."""
         self._timer: asyncio.TimerHandle | None = None
@@ -73,7 +73,7 @@ class Branch:
         """Jobs without an answer."""
         return len(self._asked)
 
-    def ask(self, kind: Kind, body: bytes, seconds: float) -> "asyncio.Future[bytes]":
+    def ask(self, kind: FrameKind, body: bytes, seconds: float) -> "asyncio.Future[bytes]":
         """The answer to a job, or to LOAD, within `seconds` of a processor. Raises WorkerError, WorkerExceeded, or
         WorkerInterrupted."""
         answer: asyncio.Future[bytes] = self._loop.create_future()
@@ -81,17 +81,17 @@ class Branch:
             answer.set_exception(WorkerInterrupted())
             return answer
         is_idle = not self._asked
-        self._asked.append(_Asked(answer, seconds))
+        self._asked.append(_PendingJob(answer, seconds))
         self._send(framed(kind, body), at_once=is_idle)
         self._watch()
         return answer
 
-    async def fork(self, limits: Limits, niceness: int = 0) -> "Branch":
+    async def fork(self, limits: WorkerLimits, niceness: int = 0) -> "Branch":
         """Another process with the same program loaded. Raises WorkerInterrupted where this process has ended."""
         ours, theirs = socket.socketpair()
         for channel in (ours, theirs):
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_READ_BYTES)
-        frame = framed(Kind.FORK, msgspec.msgpack.encode(Fork(limits, niceness)))
+        frame = framed(FrameKind.FORK, msgspec.msgpack.encode(ForkFrame(limits, niceness)))
         child = Branch(ours)
         with theirs:
             try:
@@ -171,8 +171,8 @@ class Branch:
         for kind, body in self._frames.feed(data):
             self._take(kind, body)
 
-    def _take(self, kind: Kind, body: bytes) -> None:
-        if kind is Kind.BORN:
+    def _take(self, kind: FrameKind, body: bytes) -> None:
+        if kind is FrameKind.BORN:
             self.pid = int.from_bytes(body, "little")
             with suppress(OSError, AttributeError):
                 self._pid_fd = os.pidfd_open(self.pid)
@@ -183,9 +183,9 @@ class Branch:
         answer = self._asked.popleft().answer
         if answer.done():
             return  # nobody waits any more
-        if kind is Kind.DONE:
+        if kind is FrameKind.DONE:
             answer.set_result(body)
-        elif kind is Kind.FAILED:
+        elif kind is FrameKind.FAILED:
             answer.set_exception(WorkerError(body.decode(errors="replace")))
         else:
             answer.set_exception(WorkerExceeded("it takes more memory than it may"))

@@ -12,7 +12,7 @@ _STEP = 16 * 2**20
 """Bytes of memory by which a limit is raised or lowered."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class WorkerLimits(msgspec.Struct, frozen=True):
     """Limits of one program. Each limit grows with the size of the input, as the work does."""
 
     slice_seconds: float = 0.05
@@ -75,7 +75,7 @@ def cpu_seconds(pid: int) -> float:
 class MemoryLimit:
     """Limit of address space of the current process, beyond the size at construction."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
         self._base = _address_bytes()
         self._allowed = 0

@@ -13,8 +13,8 @@ from contextlib import suppress
 import msgspec
 
 from fairlead_protocol.workers.branch import Branch, WorkerExceeded, WorkerInterrupted
-from fairlead_protocol.workers.limits import Limits, cpu_seconds
-from fairlead_protocol.workers.process import Kind, Load
+from fairlead_protocol.workers.limits import WorkerLimits, cpu_seconds
+from fairlead_protocol.workers.process import FrameKind, LoadFrame
 from fairlead_protocol.workers.root import WorkerRoot
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Workers:
         name: str,
         program: str,
         payload: bytes,
-        limits: Limits | None = None,
+        limits: WorkerLimits | None = None,
         *,
         plain_program: str | None = None,
         num_bytes: int = 0,
@@ -65,10 +65,10 @@ class Workers:
         as interrupted; None = no limit."""
         self.name = name
         self._root = root
-        self._load = msgspec.msgpack.encode(Load(program, payload))
-        plain = None if plain_program is None else msgspec.msgpack.encode(Load(plain_program, payload))
+        self._load = msgspec.msgpack.encode(LoadFrame(program, payload))
+        plain = None if plain_program is None else msgspec.msgpack.encode(LoadFrame(plain_program, payload))
         self._plain_load = plain
-        self._limits = limits or Limits()
+        self._limits = limits or WorkerLimits()
         self._num_bytes = num_bytes
         self._gives_up = gives_up
         self._patience = patience
@@ -110,7 +110,7 @@ class Workers:
         stem = await self._root.fork(msgspec.structs.replace(limits, memory_bytes=limits.memory_to_load(num_bytes)))
         try:
             seconds = limits.seconds_to_load(num_bytes, is_trial=self._plain_load is not None)
-            told = await stem.ask(Kind.LOAD, self._load, seconds)
+            told = await stem.ask(FrameKind.LOAD, self._load, seconds)
             self._quick = await stem.fork(self._limits)  # before anybody waits for it
         except BaseException:
             stem.end()
@@ -140,7 +140,7 @@ class Workers:
         for _ in range(_MOST_INTERRUPTIONS):
             quick = self._quick if self._quick and not self._quick.has_ended else await self._started()
             try:
-                return await quick.ask(Kind.JOB, job, seconds)
+                return await quick.ask(FrameKind.JOB, job, seconds)
             except WorkerInterrupted:
                 continue
             except WorkerExceeded:
@@ -161,7 +161,7 @@ class Workers:
             branch = await self._stem_now().fork(self._limits, _NICENESS)
             self._alone.add(branch)
             try:
-                answer = await branch.ask(Kind.LONG_JOB, job, seconds)
+                answer = await branch.ask(FrameKind.LONG_JOB, job, seconds)
                 with suppress(OSError):  # it may be gone
                     self._is_slow = self._gives_up and self._limits.is_slow(cpu_seconds(branch.pid), num_bytes)
                 return answer

@@ -21,7 +21,7 @@ from enum import IntEnum
 
 import msgspec
 
-from fairlead_protocol.workers.limits import Limits, MemoryLimit
+from fairlead_protocol.workers.limits import MemoryLimit, WorkerLimits
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -61,7 +61,7 @@ def _prctl(option: int, argument: int) -> None:
 _HEAD = struct.Struct("<IB")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Of a frame; the first four go to a process, the others come from one."""
 
     LOAD = 1
@@ -79,7 +79,7 @@ class Kind(IntEnum):
     OUT_OF_MEMORY = 8
 
 
-def framed(kind: Kind, body: bytes = b"") -> bytes:
+def framed(kind: FrameKind, body: bytes = b"") -> bytes:
     return _HEAD.pack(len(body), kind) + body
 
 
@@ -89,7 +89,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._head = b""
         """Of a frame, and not whole."""
-        self._kind = Kind.DONE
+        self._kind = FrameKind.DONE
         self._pieces: list[bytes] = []
         """Of the body of a frame of that kind."""
         self.num_missing = 0
@@ -97,7 +97,7 @@ class FrameReader:
         self.num_awaited = 0
         """Size of the current body when complete."""
 
-    def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
+    def feed(self, data: bytes) -> list[tuple[FrameKind, bytes]]:
         """The frames that are whole now."""
         if len(data) < self.num_missing:
             self._pieces.append(data)
@@ -115,10 +115,10 @@ class FrameReader:
             body = data[start : start + num_bytes]
             start += num_bytes
             if start > len(data):
-                self._kind, self._pieces = Kind(kind), [body]
+                self._kind, self._pieces = FrameKind(kind), [body]
                 self.num_missing, self.num_awaited = start - len(data), num_bytes
                 break
-            frames.append((Kind(kind), body))
+            frames.append((FrameKind(kind), body))
         self._head = data[start:]
         return frames
 
@@ -138,7 +138,7 @@ Program = Callable[[bytes], tuple[bytes, Handler]]
 """Loads bytes; returns a description of itself, and a handler of jobs."""
 
 
-class Load(msgspec.Struct, array_like=True):
+class LoadFrame(msgspec.Struct, array_like=True):
     """The body of a LOAD."""
 
     program: str
@@ -146,10 +146,10 @@ class Load(msgspec.Struct, array_like=True):
     payload: bytes
 
 
-class Fork(msgspec.Struct, array_like=True):
+class ForkFrame(msgspec.Struct, array_like=True):
     """The body of a FORK."""
 
-    limits: Limits | None
+    limits: WorkerLimits | None
     """None = the process runs no program."""
     niceness: int = 0
 
@@ -166,12 +166,12 @@ def main() -> None:
     for module in sys.argv[2:]:
         importlib.import_module(module)
     os.dup2(nothing, 2)  # what Rust says of a panic is told otherwise
-    _serve(channel, Fork(None), None)
+    _serve(channel, ForkFrame(None), None)
 
 
-def _serve(channel: socket.socket, order: Fork, handler: Handler | None) -> None:
+def _serve(channel: socket.socket, order: ForkFrame, handler: Handler | None) -> None:
     """Serves until the other end of the channel is closed. Sends answers when no further job is at hand, or soon."""
-    channel.sendall(framed(Kind.BORN, os.getpid().to_bytes(4, "little")))
+    channel.sendall(framed(FrameKind.BORN, os.getpid().to_bytes(4, "little")))
     memory = None if order.limits is None else MemoryLimit(order.limits)
     frames, unsent, since = FrameReader(), bytearray(), 0.0
     while True:
@@ -181,8 +181,8 @@ def _serve(channel: socket.socket, order: Fork, handler: Handler | None) -> None
         if memory is not None and frames.num_awaited:
             memory.allow(frames.num_awaited)
         for kind, body in frames.feed(data):
-            if kind is Kind.FORK:
-                _fork(channel, fds[0], msgspec.msgpack.decode(body, type=Fork), handler)
+            if kind is FrameKind.FORK:
+                _fork(channel, fds[0], msgspec.msgpack.decode(body, type=ForkFrame), handler)
                 continue
             if memory is not None:
                 memory.allow(len(body))
@@ -197,19 +197,19 @@ def _serve(channel: socket.socket, order: Fork, handler: Handler | None) -> None
             unsent.clear()
 
 
-def _answered(kind: Kind, body: bytes, handler: Handler | None) -> tuple[bytes, Handler | None]:
+def _answered(kind: FrameKind, body: bytes, handler: Handler | None) -> tuple[bytes, Handler | None]:
     """The reply, and the handler of the next job."""
     try:
-        if kind is Kind.LOAD:
-            answer, handler = _loaded(msgspec.msgpack.decode(body, type=Load))
+        if kind is FrameKind.LOAD:
+            answer, handler = _loaded(msgspec.msgpack.decode(body, type=LoadFrame))
         else:
             assert handler is not None
-            answer = handler(body, kind is Kind.LONG_JOB)
-        return framed(Kind.DONE, answer), handler
+            answer = handler(body, kind is FrameKind.LONG_JOB)
+        return framed(FrameKind.DONE, answer), handler
     except MemoryError:
-        return framed(Kind.OUT_OF_MEMORY), handler
+        return framed(FrameKind.OUT_OF_MEMORY), handler
     except BaseException as error:  # a panic in Rust is no Exception
-        return framed(Kind.FAILED, _said(error).encode(errors="replace")), handler
+        return framed(FrameKind.FAILED, _said(error).encode(errors="replace")), handler
 
 
 def _said(error: BaseException) -> str:
@@ -217,7 +217,7 @@ def _said(error: BaseException) -> str:
     return text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]}…"
 
 
-def _loaded(load: Load) -> tuple[bytes, Handler]:
+def _loaded(load: LoadFrame) -> tuple[bytes, Handler]:
     module, _, name = load.program.partition(":")
     program: Program = getattr(importlib.import_module(module), name)
     answer, handler = program(load.payload)
@@ -227,7 +227,7 @@ def _loaded(load: Load) -> tuple[bytes, Handler]:
     return answer, handler
 
 
-def _fork(channel: socket.socket, fd: int, order: Fork, handler: Handler | None) -> None:
+def _fork(channel: socket.socket, fd: int, order: ForkFrame, handler: Handler | None) -> None:
     parent = os.getpid()
     if os.fork():
         os.close(fd)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from fairlead_protocol.workers.branch import Branch, WorkerInterrupted
-from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.limits import WorkerLimits
 
 _MOST_BESIDE = 4
 _MOST_SLOW = 2
@@ -41,7 +41,7 @@ class WorkerRoot:
         self._slow = asyncio.Semaphore(_MOST_SLOW)
         self.loading = asyncio.Semaphore(_MOST_LOADING)
 
-    async def fork(self, limits: Limits) -> Branch:
+    async def fork(self, limits: WorkerLimits) -> Branch:
         """A process for one program. Raises WorkerInterrupted where none could be forked."""
         return await self.start().fork(limits)
 

@@ -28,7 +28,7 @@ import msgspec
 import tokenizers
 
 from fairlead.gateway.prompts.prompt_jobs import Key
-from fairlead_protocol.least_tokens import LeastTokens
+from fairlead_protocol.least_tokens import LeastTokenCounter
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 MIN_PIECE = 256
@@ -236,7 +236,7 @@ class CachingTokenizer:
     def __init__(self, tokenizer: PromptTokenizer, cache: PrefixCache) -> None:
         self.tokenizer = tokenizer
         self.cache = cache
-        self.least_tokens = LeastTokens(tokenizer)
+        self.least_tokens = LeastTokenCounter(tokenizer)
         self.cuts = Cuts.of(tokenizer)
         self._frame = frame_of(tokenizer)
 

@@ -25,14 +25,14 @@ from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import ModelBrief, PromptTokens
 from fairlead_protocol.prompts import TooLong
 from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
-from fairlead_protocol.workers.limits import Limits
+from fairlead_protocol.workers.limits import WorkerLimits
 from fairlead_protocol.workers.pool import GivenUp, Workers
 from fairlead_protocol.workers.root import WorkerRoot
 
 logger = logging.getLogger(__name__)
 
 MAX_SPARE = 4
-LIMITS = Limits(memory_bytes=160 * 2**20)
+LIMITS = WorkerLimits(memory_bytes=160 * 2**20)
 """Includes the caches of the process that jobs go through."""
 _PATIENCE_SECONDS = 0.05
 """Longest wait for other models' prompts; then a long prompt is left to its engine."""
