@@ -10,7 +10,15 @@ from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import AdapterError, EngineDead, EngineGone, InjectionError, QueueFull, StartError
-from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, Held, SequenceOutput
+from fairlead_engine.types import (
+    NO_LOAD,
+    EngineInfo,
+    EngineLoad,
+    EngineRequest,
+    FinishReason,
+    HeldPrompt,
+    SequenceOutput,
+)
 from fairlead_protocol.blocks import ROOT, BlockHash
 
 Script = Callable[[EngineRequest], Iterable[SequenceOutput]]
@@ -107,7 +115,7 @@ class ScriptedEngine:
         self.closed = False
         self.step_age_seconds = 0.0
         self.requests: list[EngineRequest] = []
-        self.holds: dict[str, Held] = {}
+        self.holds: dict[str, HeldPrompt] = {}
         self.aborted: list[str] = []
         self.running: set[str] = set()
         self.num_commands = 0
@@ -187,7 +195,7 @@ class ScriptedEngine:
     async def unload_adapter(self, name: str) -> None:
         self.change_load(adapters={each: 0.0 for each in self.load.adapters if each != name})
 
-    def hold(self, hold: str, held: Held) -> None:
+    def hold(self, hold: str, held: HeldPrompt) -> None:
         self.holds[hold] = held
 
     def release(self, hold: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from fairlead_engine.core.adapter_places import folder_below
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import AdapterError
-from fairlead_engine.types import FinishReason, Held
+from fairlead_engine.types import FinishReason, HeldPrompt
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config
 
@@ -69,7 +69,7 @@ def test_each_answer_is_that_of_its_own_adapter(seed: int) -> None:
             case "hold":
                 name = draw.choice([*folders])
                 begin = shared[: draw.randint(0, 16)]
-                engine.hold(f"hold {index}", Held(prompt_token_ids=begin, adapter=name))
+                engine.hold(f"hold {index}", HeldPrompt(prompt_token_ids=begin, adapter=name))
                 holds[f"hold {index}"] = name, folders[name], begin
             case "release" if holds:
                 engine.abort(hold := draw.choice([*holds]))

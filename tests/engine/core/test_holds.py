@@ -7,7 +7,7 @@ import pytest
 
 from fairlead_engine.core import block_manager
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.types import EngineRequest, FinishReason, Held
+from fairlead_engine.types import EngineRequest, FinishReason, HeldPrompt
 from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config
 
@@ -28,7 +28,7 @@ def answer(engine: Engine, request: EngineRequest) -> list[int]:
 def test_who_names_a_hold_gets_the_answer_of_who_brings_its_prompt(rest: list[int]) -> None:
     engine = Engine(fake_config(max_model_len=64), FakeRunner(FakeModelConfig(), block_size=4))
     wanted = answer(engine, make_request("whole", BEGIN + rest, max_tokens=9))
-    engine.hold("search", Held(prompt_token_ids=BEGIN))
+    engine.hold("search", HeldPrompt(prompt_token_ids=BEGIN))
     for number in range(3):
         request = msgspec.structs.replace(make_request(f"r{number}", rest, max_tokens=9), hold="search")
         assert answer(engine, request) == wanted
@@ -47,7 +47,7 @@ def test_what_is_held_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = block_manager.hash_blocks
     monkeypatch.setattr(block_manager, "hash_blocks", hash_blocks)
     engine = Engine(fake_config(max_model_len=64), FakeRunner(FakeModelConfig(), block_size=4))
-    engine.hold("search", Held(prompt_token_ids=BEGIN))
+    engine.hold("search", HeldPrompt(prompt_token_ids=BEGIN))
     for number in range(5):
         request = make_request(f"r{number}", [number + 1] * 5, max_tokens=1)
         answer(engine, msgspec.structs.replace(request, hold="search"))

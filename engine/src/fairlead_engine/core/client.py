@@ -37,7 +37,7 @@ from fairlead_engine.errors import (
     RequestError,
     start_error,
 )
-from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, Held
+from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, HeldPrompt
 
 
 class StepListener(Protocol):
@@ -78,7 +78,7 @@ class EngineClient(Protocol):
     async def unload_adapter(self, name: str) -> None:
         """Refuses new requests for an adapter; accepted ones go on. Raises the same."""
 
-    def hold(self, hold: str, held: Held) -> None:
+    def hold(self, hold: str, held: HeldPrompt) -> None:
         """Keeps a prompt, with the adapter that has its name now, for requests with this hold (`EngineRequest.hold`);
         `hold` is no request's id. Raises `EngineGone`."""
 
@@ -181,7 +181,7 @@ class ChannelClient(EngineClient, ABC):
     async def unload_adapter(self, name: str) -> None:
         await self._ask(lambda ask: UnloadAdapter(ask, name), AdapterError)
 
-    def hold(self, hold: str, held: Held) -> None:
+    def hold(self, hold: str, held: HeldPrompt) -> None:
         if self._death is not None:
             raise EngineGone(self._death)
         self._send(Hold(hold, held))

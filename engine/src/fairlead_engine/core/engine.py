@@ -31,7 +31,7 @@ from fairlead_engine.types import (
     EngineLoad,
     EngineRequest,
     FinishReason,
-    Held,
+    HeldPrompt,
     SequenceOutput,
 )
 from fairlead_engine.types.adapters import Adapter
@@ -44,21 +44,21 @@ logger = logging.getLogger(__name__)
 
 
 _LOAD_SECONDS = 0.001
-"""After which a step that has nothing to compute looks again whether blocks were loaded from the host."""
+"""A step without anything to compute waits so long before it looks again for loaded blocks."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """What was planned, and what the runner has begun of it."""
+    """A planned step, and its launch on the runner."""
 
     batch: Batch
     launched: Any
     num_ended: int
-    """Sequences that had ended before it."""
+    """Number of ended sequences before it."""
     sampled: list[SampledToken | None] | None = None
-    """What it chose, once that was asked for."""
+    """Its choices, once collected."""
     was_awaited: bool = False
-    """Its end was waited for while the next step was launched, of which not every token was allowed."""
+    """Whether its end was waited for while the next step was launched, as not every token was allowed."""
 
 
 _NO_ROOM_FOR_GRAMMAR = RequestRefusal(
@@ -70,7 +70,7 @@ class Engine:
     """A model with everything it takes to serve many requests at once; synchronous, for one thread.
 
     The constructor loads the model, sizes the cache and runs a real prefill and decode. It raises ModelLoadError,
-    ConfigError or KVCacheTooSmall. `runner` and `clock` stand in for the real ones in tests.
+    ConfigError or KVCacheTooSmall. `runner` and `clock` replace the real ones in tests.
     """
 
     def __init__(self, config: EngineConfig, runner: Runner[Any] | None = None, clock: Clock | None = None) -> None:
@@ -124,7 +124,7 @@ class Engine:
         self._watch = StepWatch(self.clock)
         self._planning = LatePlanning(self.clock)
         self._under_way: _Step | None = None
-        """With asynchronous scheduling, the step that the device is at."""
+        """With asynchronous scheduling, the step that the device computes."""
         self.num_failed_checks = 0
         start_seconds = {
             "load": loaded - started,
@@ -135,9 +135,9 @@ class Engine:
         self.info = info_of(self.runner, limits, self.blocks, tuple(self.adapters.seconds), start_seconds)
 
     def step(self) -> list[SequenceOutput]:
-        """Computes the next tokens of whatever runs. Call it while `has_work`.
+        """Computes the next tokens of all running sequences. Call it while `has_work`.
 
-        With asynchronous scheduling it begins a step and returns what the one before it did.
+        With asynchronous scheduling it begins a step and returns the outputs of the one before.
         """
         if self._under_way is None:
             self._watch.start()
@@ -213,21 +213,20 @@ class Engine:
             return None
         return ended(request.request_id, refusal)
 
-    def hold(self, hold: str, held: Held) -> None:
-        """Keeps what requests will begin with that name the hold, until that is aborted."""
+    def hold(self, hold: str, held: HeldPrompt) -> None:
+        """Keeps the beginning of later requests under that name, until the hold is aborted."""
         self.holds.add(hold, held)
         if held.adapter is not None:
             self.adapters.hold(hold, held.adapter)
 
     def load_adapter(self, name: str, folder: Path, done: Callable[[AdapterError | None], None]) -> None:
-        """Begins to load an adapter beside the steps; `done` hears the end of it, from `settle` or a step. Raises
-        AdapterError."""
+        """Begins to load an adapter beside the steps; `done` is called by `settle` or a step. Raises AdapterError."""
         self.adapters.load(name, folder, done)
         self.blocks.retract_adapter(name)  # one of that name may have been lost, which nobody has unloaded
 
     def unload_adapter(self, name: str) -> None:
-        """Takes no more requests for an adapter, and gives it up when those that are there have ended. Nobody shares
-        blocks with them from here on: another adapter may get the name. Raises AdapterError."""
+        """Refuses new requests for an adapter, and drops it when the present ones have ended. Its blocks are not shared
+        from here on, as another adapter may get the name. Raises AdapterError."""
         adapter = self.adapters.unload(name)
         for sequence in self.scheduler.sequences():
             if sequence.adapter is adapter:
@@ -235,8 +234,7 @@ class Engine:
         self.blocks.retract_adapter(name)
 
     def inject(self, request_id: str, mark: str, token_ids: list[int], done: Callable[[str | None], None]) -> None:
-        """Has tokens put into an answer at the next safe place. `done` hears when they are there, or why not: now, or
-        from a step."""
+        """Puts tokens into an answer at the next safe place. `done` is called with the result, now or by a step."""
         if (wrong := self.checks.outside_vocabulary(token_ids)) is not None:
             done(wrong)
         else:
@@ -254,13 +252,13 @@ class Engine:
             self.adapters.release(request_id)
 
     def has_work(self) -> bool:
-        """Whether anything waits or runs, or the device is still at something."""
+        """Whether anything waits or runs, or the device still computes."""
         return self._under_way is not None or bool(self.scheduler.sequences())
 
     @property
     def spare_seconds(self) -> float:
-        """How long the next step can wait to be planned, after which it is to be asked again: the device is busy, and
-        who comes meanwhile is in it."""
+        """How long planning the next step can wait before asking again: the device is busy, and requests that come
+        meanwhile are in the step."""
         if self._under_way is None or self.runner.is_over(self._under_way.launched):
             return 0.0
         return self._planning.spare_seconds
@@ -268,7 +266,7 @@ class Engine:
     def outputs(
         self, batch: Batch, sampled: list[SampledToken | None], finished: list[Sequence]
     ) -> list[SequenceOutput]:
-        """What a step did, for each sequence that got a token, log-probabilities of its prompt, or its end."""
+        """A step's outputs, for each sequence with a token, log-probabilities of its prompt, or an end."""
         if finished:
             self.runner.forget([sequence.request_id for sequence in finished])
         found = outputs_of_decodes(batch.decodes, sampled, self.grammars)
@@ -291,13 +289,14 @@ class Engine:
         return self._gauge.predicted_wait
 
     def check(self) -> None:
-        """Raises AssertionError when a block or a slot is leaked, shared wrongly or counted wrongly."""
+        """Raises AssertionError for a block or a slot that is leaked, shared wrongly or counted wrongly."""
         self.scheduler.check()
 
     def recheck(self) -> bool:
-        """Checks the books while nothing waits or runs, and begins them anew where they are wrong; whether they are.
+        """Checks the blocks while nothing waits or runs, and resets them where they are wrong; returns whether they
+        were right.
 
-        With nobody's blocks to lose, an empty prefix cache is all it costs, and no request must fail for it.
+        No sequence has blocks then, so it costs the prefix cache and no request.
         """
         try:
             self.blocks.settle()
@@ -310,7 +309,7 @@ class Engine:
         return True
 
     def _broken(self) -> list[SequenceOutput]:
-        """Ends those whose adapter can be had no more."""
+        """Ends sequences whose adapter can no longer be had."""
         found: list[SequenceOutput] = []
         if not (self._has_adapters and self.adapters.broken):
             return found
@@ -323,7 +322,7 @@ class Engine:
         return found
 
     def _adapter(self, request: EngineRequest) -> Adapter | None:
-        """With which it is to be computed, if it is there."""
+        """The request's adapter, if it is there."""
         if request.adapter is None:
             return None
         if request.hold is not None:
@@ -341,9 +340,9 @@ class Engine:
         return RequestRefusal(FinishReason.INVALID, error.message, "model")
 
     def _masks(self, batch: Batch) -> Callable[[], TokenMasks] | None:
-        """The tokens that are allowed in a batch that is about to be launched, where not all are. They depend on what
-        the step under way chooses: where the device is still at it, that is waited for once this batch's forward pass
-        is launched, and its masks are made while the device computes that."""
+        """The allowed tokens of a batch that is about to be launched, where not all are. They depend on the choices of
+        the step under way: if the device still computes it, the wait begins after this batch's forward pass is
+        launched, and the masks are made while the device computes that."""
         before = self._under_way
         if not (self.grammars.constrain(batch) or self.thinking.constrain(batch)):
             return None
@@ -360,12 +359,12 @@ class Engine:
         return masks
 
     def _begin_masks(self, batch: Batch) -> Callable[[], TokenMasks]:
-        """All tokens before are accepted."""
+        """After all tokens so far are accepted."""
         masks = self.grammars.begin(batch)
         return lambda: self.thinking.forced(batch, masks())
 
     def _wait(self) -> None:
-        """For what those that wait need besides slots and blocks."""
+        """Waits for what waiting sequences need besides slots and blocks."""
         if self.blocks.host.loads:
             time.sleep(_LOAD_SECONDS)
         elif self.adapters.is_awaited:
@@ -377,12 +376,12 @@ class Engine:
         return _Step(batch, self.runner.launch(batch), self.scheduler.num_ended)
 
     def _results(self, step: _Step) -> tuple[Batch, list[SampledToken | None]]:
-        """What it chose for whom; who ended while it was under way is left out."""
+        """Its choices for each sequence, except those that ended while it was under way."""
         sampled = self._collect(step)
         return (step.batch, sampled) if step.num_ended == self.scheduler.num_ended else _wanted(step.batch, sampled)
 
     def _collect(self, step: _Step) -> list[SampledToken | None]:
-        """What a step chose; waits for the device, and never decides."""
+        """A step's choices; waits for the device, and never decides."""
         if step.sampled is None:
             step.sampled = self.runner.collect(step.launched)
             if self.grammars or self.thinking:
@@ -396,7 +395,7 @@ class Engine:
             self._planning.begins(self.step_cost.predict_least(StepWork.of(self._under_way.batch)))
 
     def _load_adapters(self) -> None:
-        """Those to begin with. Raises ConfigError for one that cannot be loaded."""
+        """Loads the first adapters. Raises ConfigError for one that cannot be loaded."""
 
         def done(error: AdapterError | None) -> None:
             if error is not None:
@@ -414,13 +413,13 @@ class Engine:
 
 
 def _extra(request: EngineRequest, adapter: Adapter | None) -> bytes:
-    """What else decides its blocks' hashes."""
+    """What its blocks' hashes depend on besides tokens."""
     extra = extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt)
     return extra + _apart(adapter) if adapter is not None and adapter.is_leaving else extra
 
 
 def _apart(adapter: Adapter) -> bytes:
-    """What keeps its blocks from whoever gets its name next."""
+    """Keeps its blocks from the next holder of its name."""
     return f"\0{adapter.key}".encode()
 
 

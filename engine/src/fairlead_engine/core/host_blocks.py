@@ -16,19 +16,19 @@ class BlockMover(Protocol):
     """Copies whole blocks between the device's cache and the host's places. A runner is one."""
 
     def save_blocks(self, blocks: list[int], places: list[int]) -> None:
-        """Copies what blocks hold to as many places, before any step that is launched later overwrites a block."""
+        """Copies blocks to as many places, before any step that is launched later overwrites them."""
 
     def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
-        """Begins to copy what places hold to as many blocks. The result tells whether all is there; a step that reads
-        the blocks may be launched from then on."""
+        """Begins to copy places to as many blocks. The result tells whether it is finished; steps that read the blocks
+        may be launched from then on."""
 
 
 @dataclass(slots=True)
-class Load:
+class HostLoad:
     """Blocks on their way from the host to the device."""
 
     hashes: list[BlockHash | None]
-    """What each block will hold; None = nobody may share it any more."""
+    """Hash of each block; None = it may not be shared any more."""
     blocks: list[int]
     prefix: list[int]
     """Blocks of the device before them in the prompt, which stay there until the load is over."""
@@ -37,7 +37,7 @@ class Load:
 
     @property
     def held(self) -> list[int]:
-        """Every block of the device that the load keeps from being evicted, in the order of the prompt."""
+        """All blocks of the device that cannot be evicted during the load, in the order of the prompt."""
         return [*self.prefix, *self.blocks]
 
 
@@ -46,7 +46,7 @@ class HostTier:
     last use was longest ago and which is not being loaded."""
 
     def __init__(self, num_places: int, mover: BlockMover | None = None) -> None:
-        """`mover`: None where there are no places."""
+        """`mover`: None without places."""
         assert mover is not None or not num_places
         self.num_places = num_places
         self.num_saved = self.num_loaded = 0
@@ -60,8 +60,8 @@ class HostTier:
         """By last use, the oldest first."""
         self._empty = list(reversed(range(self.num_places)))
         self._unsaved: dict[int, int] = {}
-        """By place, the block whose copy it is to hold (`flush`)."""
-        self.loads: list[Load] = []
+        """Block that each place will hold (`flush`)."""
+        self.loads: list[HostLoad] = []
 
     def __contains__(self, block_hash: object) -> bool:
         return block_hash in self._place_of
@@ -70,8 +70,8 @@ class HostTier:
         return iter(self._place_of)
 
     def keep(self, block_hash: BlockHash, block: int) -> BlockHash | None:
-        """Takes over what an evicted block holds. Returns the hash that this tier has no place for any more: another,
-        the same where all places are being loaded, or None."""
+        """Takes over an evicted block. Returns the hash that lost its place for it: another, the same where all places
+        are being loaded, or None."""
         if block_hash in self._place_of:
             self._place_of.move_to_end(block_hash)
             return None
@@ -87,7 +87,7 @@ class HostTier:
         return left
 
     def drop(self, block_hash: BlockHash) -> bool:
-        """Nobody may share what a block with this hash holds, be it on its way to the device. Whether it was here."""
+        """Forbids sharing blocks with this hash, even on their way to the device; returns whether there was one."""
         for load in self.loads:
             load.hashes = [None if each == block_hash else each for each in load.hashes]
         place = self._place_of.pop(block_hash, None)
@@ -99,21 +99,21 @@ class HostTier:
         return True
 
     def flush(self) -> None:
-        """Copies what was kept since the last call; before a step overwrites the blocks."""
+        """Copies blocks kept since the last call; before a step overwrites them."""
         if self._unsaved and self._mover is not None:
             self._mover.save_blocks(list(self._unsaved.values()), list(self._unsaved))
             self.num_saved += len(self._unsaved)
             self._unsaved.clear()
 
-    def begin(self, hashes: list[BlockHash], prefix: list[int]) -> Load:
-        """Reserves places for a load, whose `blocks` are to be filled in before `load`."""
+    def begin(self, hashes: list[BlockHash], prefix: list[int]) -> HostLoad:
+        """Reserves places for a load; fill in its `blocks` before `load`."""
         for block_hash in reversed(hashes):  # the head of a chain is used by more prompts than its tail
             self._place_of.move_to_end(block_hash)
-        load = Load([*hashes], [], prefix, [self._place_of[each] for each in hashes], lambda: False)
+        load = HostLoad([*hashes], [], prefix, [self._place_of[each] for each in hashes], lambda: False)
         self.loads.append(load)
         return load
 
-    def load(self, load: Load) -> None:
+    def load(self, load: HostLoad) -> None:
         """Begins to copy."""
         assert self._mover is not None, "nothing is kept that could be loaded"
         self.flush()
@@ -124,8 +124,8 @@ class HostTier:
         """Whether a block with this hash is on its way."""
         return any(block_hash in load.hashes for load in self.loads)
 
-    def over(self) -> list[Load]:
-        """Loads that are over, each told once."""
+    def over(self) -> list[HostLoad]:
+        """Loads that are over, each returned once."""
         over = [load for load in self.loads if load.is_over()]
         if over:
             self.loads = [load for load in self.loads if load not in over]

@@ -7,7 +7,7 @@ everything; other clients hear what concerns them. The HTTP protocol between gat
 
 import msgspec
 
-from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, Held, SequenceOutput
+from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, HeldPrompt, SequenceOutput
 from fairlead_protocol.blocks import BlockHash
 
 
@@ -55,7 +55,7 @@ class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Keep a prompt for later requests (`EngineRequest.hold`), until the hold is aborted."""
 
     hold: str
-    held: Held
+    held: HeldPrompt
 
 
 class Inject(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -13,7 +13,7 @@ from fairlead_engine.core.runner import RunnerModel
 from fairlead_engine.types import (
     EngineRequest,
     FinishReason,
-    Held,
+    HeldPrompt,
     Pooling,
     Reading,
     SamplingParams,
@@ -108,11 +108,11 @@ class Holds:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldPrompt] = {}
         self._hashes: dict[tuple[str, bytes], list[BlockHash]] = {}
         """Hashes of whole blocks, by hold and `Sequence.extra`."""
 
-    def add(self, hold: str, held: Held) -> None:
+    def add(self, hold: str, held: HeldPrompt) -> None:
         """Keeps a prompt until `release`."""
         self._held[hold] = held
 

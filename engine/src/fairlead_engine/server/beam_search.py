@@ -27,7 +27,7 @@ from fairlead_engine.types import (
     EngineInfo,
     EngineRequest,
     FinishReason,
-    Held,
+    HeldPrompt,
     SamplingParams,
     SequenceOutput,
     TokenLogprobs,
@@ -236,7 +236,7 @@ class BeamSearch(Generation):
         """Searches to the end."""
         for choices in self._by_prompt:
             begin = choices[0].request
-            held = Held(prompt_token_ids=begin.prompt_token_ids, images=begin.images, adapter=begin.adapter)
+            held = HeldPrompt(prompt_token_ids=begin.prompt_token_ids, images=begin.images, adapter=begin.adapter)
             self._client.hold(_hold(choices[0]), held)
             for choice in choices:  # the core has them, for as long as there are rounds
                 choice.request = msgspec.structs.replace(choice.request, images=())

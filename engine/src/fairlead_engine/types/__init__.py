@@ -39,7 +39,7 @@ __all__ = [
     "EngineRequest",
     "FinishReason",
     "Grammar",
-    "Held",
+    "HeldPrompt",
     "Injectable",
     "Injected",
     "Kind",
@@ -168,7 +168,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where tokens may be put into its answer; None = nowhere."""
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """The common beginning of several requests (`EngineRequest.hold`)."""
 
     prompt_token_ids: list[int]
