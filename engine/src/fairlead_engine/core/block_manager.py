@@ -16,29 +16,29 @@ from fairlead_protocol.blocks import ROOT, BlockHash, hash_block, hash_blocks
 
 
 class BlockListener(Protocol):
-    """Hears which prefixes the cache holds. Calls come from within a step and must return at once."""
+    """Gets to know which prefixes the cache holds. Called within a step, so it must return at once."""
 
     def stored(self, parent: BlockHash, hashes: list[BlockHash]) -> None:
-        """These hashes, each the parent of the next, can be reused from now on; none of them could before."""
+        """These hashes, each the parent of the next, can be reused from now on, and could not before."""
 
     def removed(self, block_hash: BlockHash) -> None:
-        """The last block with this hash was given to somebody else."""
+        """The last block with this hash has other contents from now on."""
 
 
 class BlockManager:
     """`num_blocks` blocks of `block_size` tokens, each in exactly one state.
 
-    - *in use*: in the block tables of one or more sequences, which its reference count counts;
+    - *in use*: in the block tables of one or more sequences, as many as its reference count;
     - *evictable*: in no table, but holding a published prefix; evicted in order of least recent use;
-    - *empty*: in no table and holding nothing anybody could ask for.
+    - *empty*: in no table, and without a published prefix.
 
-    A whole computed block is published under its hash, which covers all tokens before it. Several blocks may hold the
+    A whole computed block is published under its hash, which covers all tokens before it. Several blocks may have the
     same hash: equal prompts that run side by side keep their own, so that block tables only ever grow at the end. A
     sequence gives its blocks back last one first, so that the tail of a chain is evicted before its head, which more
-    prompts share. Which free block a table gets is the allocator's business.
+    prompts share. The allocator chooses a table's next free block.
 
     With a `host` tier an evicted prefix stays reusable: the host's memory keeps a copy, which `fetched` loads back into
-    the device's blocks for a sequence that waits. Source: PagedAttention and automatic prefix caching of vLLM (Kwon et
+    the device's blocks for a waiting sequence. Source: PagedAttention and automatic prefix caching of vLLM (Kwon et
     al., 2023).
     """
 
@@ -61,13 +61,13 @@ class BlockManager:
         self._make_allocator = make_allocator
         self._block_of: dict[BlockHash, int] = {}
         self._adapter_of: dict[BlockHash, str] = {}
-        """The name of the adapter with which a block was computed, of those that were with one."""
+        """Adapter's name of each block that was computed with one."""
         self._copies: dict[BlockHash, list[int]] = {}
-        """Of few hashes: further blocks that hold the same."""
+        """Of few hashes: further blocks with the same contents."""
         self.reset()
 
     def reset(self) -> None:
-        """All blocks are empty: whatever they held is forgotten. Only while no sequence has any."""
+        """Empties all blocks. Only while no sequence has any."""
         for block_hash in self.published():
             if self.listener is not None:
                 self.listener.removed(block_hash)
@@ -79,11 +79,11 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be allocated: empty and evictable ones."""
+        """Empty and evictable blocks."""
         return len(self._free)
 
     def published(self) -> set[BlockHash]:
-        """Hashes of all blocks that can be reused, in whatever tier, as a new set."""
+        """Hashes of all blocks that can be reused, in either tier, as a new set."""
         return set(self._block_of).union(self.host)
 
     def holds(self, block_hash: BlockHash) -> bool:
@@ -116,14 +116,14 @@ class BlockManager:
         return matched
 
     def hosted(self, sequence: Sequence, first: int) -> list[BlockHash]:
-        """Hashes of the sequence's blocks from `first` on, as far as the host alone has them: `fetched` loads those."""
+        """Hashes of the sequence's blocks from `first` on that only the host has: `fetched` loads them."""
         if not self.host.num_places:
             return []
         hashes = sequence.block_hashes[first : sequence.num_sparable_tokens // self.block_size]
         return list(takewhile(lambda each: each in self.host and each not in self._block_of, hashes))
 
     def fetched(self, sequence: Sequence, matched: list[int]) -> list[int] | None:
-        """The prefix of a waiting sequence with what the host has of it behind its `matched` blocks, which is loaded;
+        """The prefix of a waiting sequence: its `matched` blocks and those behind them that the host has, once loaded;
         None while that is under way. Needs as many free blocks as `num_needed` says."""
         hashes = self.hosted(sequence, len(matched))
         if not hashes:
@@ -142,7 +142,7 @@ class BlockManager:
         return None if load in self.host.loads else self.match(sequence)
 
     def settle(self) -> None:
-        """Lets everybody share what was loaded meanwhile."""
+        """Publishes blocks whose load is over."""
         for load in self.host.over():
             for block, block_hash in zip(load.blocks, load.hashes, strict=True):
                 if block_hash is not None:
@@ -150,9 +150,9 @@ class BlockManager:
             self._release(load.held)
 
     def num_needed(self, sequence: Sequence, matched: list[int]) -> int:
-        """Free blocks it takes to hold all tokens of a waiting sequence, `matched` being its cached prefix.
+        """Free blocks that a waiting sequence's tokens need, with `matched` as its cached prefix.
 
-        A matched block that nobody uses now is free as well, and will no longer be.
+        A matched block that is not in use counts too, as it will no longer be free.
         """
         num_unused = sum(1 for block in matched if not self._ref_count[block])
         return self.num_blocks_for(sequence.num_tokens) - len(matched) + num_unused
@@ -165,7 +165,7 @@ class BlockManager:
         sequence.block_table.extend(matched)
 
     def publish(self, sequence: Sequence, start: int) -> None:
-        """Makes the blocks that were completed since token `start` reusable, now that their KV is computed."""
+        """Publishes the blocks completed since token `start`, whose KV is computed."""
         if not self.enable_prefix_caching:
             return
         first, end = start // self.block_size, sequence.num_computed_tokens // self.block_size
@@ -184,14 +184,14 @@ class BlockManager:
         self._announce(sequence, end, hashes)
 
     def retract(self, sequence: Sequence) -> None:
-        """Lets nobody reuse what the sequence was computed from or has computed, nor copies of it.
+        """Unpublishes all blocks of the sequence, computed or shared, and copies of them.
 
-        Call it before the step's `publish`; whoever has these blocks in a table keeps them.
+        Call it before the step's `publish`; tables keep these blocks.
         """
         self._retract(sequence.block_hashes)
 
     def retract_adapter(self, name: str) -> None:
-        """The same, of all that was computed with the adapter of that name."""
+        """The same for all blocks computed with the adapter of that name."""
         self._retract([block_hash for block_hash, adapter in self._adapter_of.items() if adapter == name])
 
     def _retract(self, hashes: list[BlockHash]) -> None:
@@ -212,9 +212,9 @@ class BlockManager:
         return self.num_blocks_for(num_tokens) - len(sequence.block_table) <= self.num_free
 
     def extend(self, sequence: Sequence, num_tokens: int, expected_tokens: int) -> None:
-        """Lets the block table cover `num_tokens` tokens; call `can_extend` first.
+        """Extends the block table to `num_tokens` tokens; call `can_extend` first.
 
-        `expected_tokens` says how long the sequence may become, so that it is put where it has room to grow.
+        `expected_tokens`: how long the sequence may become, so that it is placed where it can grow.
         """
         table, block_size = sequence.block_table, self.block_size
         number, most = -(-num_tokens // block_size), -(-expected_tokens // block_size)
@@ -254,7 +254,7 @@ class BlockManager:
     # -- the rest is private ---------------------------------------------------------------------------------------
 
     def _hold(self, block: int) -> None:
-        """One more user of a block, which keeps it from being evicted."""
+        """Adds a user of a block, which cannot be evicted then."""
         if not self._ref_count[block]:
             self._free.reuse(block)
         self._ref_count[block] += 1
@@ -268,7 +268,7 @@ class BlockManager:
         return block
 
     def _release(self, blocks: list[int]) -> None:
-        """One user less of each, last one first."""
+        """Removes a user of each block, last one first."""
         ref_count, hash_of, release = self._ref_count, self._hash_of, self._free.release
         if blocks:
             self._free.end_run(blocks[-1])
@@ -278,7 +278,7 @@ class BlockManager:
                 release(block, evictable=hash_of[block] is not None)
 
     def _extend_hashes(self, sequence: Sequence, num_tokens: int) -> None:
-        """Hashes the whole blocks among the first `num_tokens` tokens that have no hash yet."""
+        """Computes missing hashes of the whole blocks among the first `num_tokens` tokens."""
         hashes = sequence.block_hashes
         start = len(hashes) * self.block_size
         if num_tokens - start < self.block_size:
@@ -294,7 +294,7 @@ class BlockManager:
             hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=extra)
 
     def _publish_each(self, sequence: Sequence, first: int, end: int) -> None:
-        """The same one by one: what some of the blocks hold may have been published."""
+        """The same one by one, as some blocks may have a published hash."""
         new: list[BlockHash] = []
         for index in range(first, end):
             block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
@@ -308,19 +308,19 @@ class BlockManager:
         self._announce(sequence, end, new)
 
     def _note(self, block: int, block_hash: BlockHash) -> None:
-        """The block holds this from now on."""
+        """Records a block's hash."""
         self._hash_of[block] = block_hash
         if self._block_of.setdefault(block_hash, block) != block:
             self._copies.setdefault(block_hash, []).append(block)
 
     def _announce(self, sequence: Sequence, end: int, hashes: list[BlockHash]) -> None:
-        """Tells the listener about new hashes, which are the sequence's up to block `end`."""
+        """Tells the listener the sequence's new hashes, up to block `end`."""
         if self.listener is not None and hashes:
             first = end - len(hashes)
             self.listener.stored(sequence.block_hashes[first - 1] if first else ROOT, hashes)
 
     def _evict(self, block: int) -> None:
-        """Forgets the prefix that a block holds, or leaves it to the host."""
+        """Forgets a block's prefix, or leaves it to the host."""
         block_hash = self._hash_of[block]
         assert block_hash is not None
         self._hash_of[block] = None
@@ -337,7 +337,7 @@ class BlockManager:
             self._forget(left)
 
     def _forget(self, block_hash: BlockHash) -> None:
-        """No tier has it any more."""
+        """Tells the listener that no tier has it any more."""
         if self._adapter_of:
             self._adapter_of.pop(block_hash, None)
         if self.listener is not None:

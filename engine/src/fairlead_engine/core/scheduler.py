@@ -25,7 +25,7 @@ from fairlead_engine.types.sequences import NO_SLOT, SampledToken, ScheduledSequ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
-    """What the scheduler keeps to; all counts are tokens but `max_num_seqs`."""
+    """Limits of steps and of the queue; all counts are tokens but `max_num_seqs`."""
 
     max_model_len: int
     """Longest prompt plus output."""
@@ -36,32 +36,30 @@ class SchedulerLimits:
     max_num_queued_tokens: int
     """Tokens that may wait to be computed before new requests are refused."""
     max_batch_weight: int | None = None
-    """Prompt and output tokens that all running sequences may come to have together; None = as many as the cache
-    holds."""
+    """Prompt and output tokens of all running sequences together; None = as many as the cache holds."""
     whole_prompts: bool = False
-    """Whether a prompt is computed in one step or not at all; none is longer than a step then."""
+    """Whether a prompt is always computed in one step; none is longer than a step then."""
 
 
 _USUAL_OUTPUT_TOKENS = 128.0
-"""Length of answers before any has ended; each that does counts for a 32nd from then on."""
+"""Length of answers before any has ended; each that ends counts for a 32nd from then on."""
 
 
 class Scheduler:
-    """One token budget per step and no phases: a sequence has tokens that are not computed yet, many or one.
+    """One token budget per step and no phases: a sequence has one or many tokens that are not computed yet.
 
     Running sequences come first, then waiting ones, both by priority and arrival. A prompt that exceeds the budget is
     computed in chunks beside the others' decodes. When blocks run out, the last running sequence is preempted: it gives
     all its blocks back, waits where its rank puts it (before everything that never ran), and computes its tokens again
-    later, most of which its own published blocks then spare it. The first running sequence is never preempted for
-    another and always fits the cache, so every step gets something done.
+    later, except those of its own published blocks that are still there. The first running sequence is never preempted
+    for another and always fits the cache, so every step makes progress.
 
-    The parts of one request (its prompts, its `n` answers) never hold all slots, so that another request finds one at
+    The parts of one request (its prompts, its `n` answers) never hold all slots, so that another request gets one at
     once however many and however long they are.
 
     A waiting sequence whose next block a running one is computing waits until that block can be shared, so that a
-    prefix many prompts have in common is computed once even when they come together. So does a sequence whose next
-    block is being loaded from the host's memory. Those behind it may pass, but only into slots and blocks that it will
-    not need.
+    common prefix of many prompts is computed once even when they come together. So does a sequence whose next block is
+    being loaded from the host's memory. Those behind it may pass, but only into slots and blocks that it will not need.
 
     Sources: the unified budget of vLLM's V1 scheduler; chunked prefill of Sarathi-Serve (Agrawal et al., 2024).
     """
@@ -78,16 +76,16 @@ class Scheduler:
         drafting: Drafting | None = None,
         adapters: Adapters | None = None,
     ) -> None:
-        """`predict_wait` says how many seconds a request that came now would wait before it begins, `is_ready` whether
-        what it needs besides slots and blocks is there: who lacks it is passed by those behind. `adapters` decides the
-        same by whose adapter has a place. With `drafting` no step is planned while another is under way."""
+        """`predict_wait`: seconds until a request that came now would begin. `is_ready`: whether a sequence has what it
+        needs besides slots and blocks; others pass it until then. `adapters`: decides the same by adapters' places.
+        With `drafting` no step is planned while another is under way."""
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
         self.coming = ComingBlocks(blocks.block_size, blocks.holds)
         self.limits = limits
         self.counters = Counters()
         self.num_ended = 0
-        """Sequences since the start, however they ended."""
+        """Ended sequences since the start."""
         self.max_num_parts = max(1, limits.max_num_seqs - max(1, limits.max_num_seqs // 8))
         """Slots that one request may hold."""
         # The last token of a full context is never fed back, so it needs no room in the cache.
@@ -100,9 +98,9 @@ class Scheduler:
         self._sequences: dict[str, Sequence] = {}
         self._parts = ClientParts(self.max_num_parts)
         self._preempted: list[Sequence] = []
-        """Since the last commit: the step that it takes the results of may have them."""
+        """Sequences preempted since the last commit, which may still have results in the next."""
         self._share = blocks.num_blocks * blocks.block_size // limits.max_num_seqs
-        """Tokens that the cache has room for if all sequences are as long."""
+        """Tokens of each sequence that the cache has room for if all are as long."""
         self.mean_output_tokens = _USUAL_OUTPUT_TOKENS
         """Fading mean over the sequences that ended."""
         self._now = now
@@ -111,13 +109,13 @@ class Scheduler:
         self._adapters = adapters
         self.injections = Injections(self.max_len)
         self.injected: list[tuple[Sequence, Injection]] = []
-        """What `schedule` has put into answers."""
+        """Tokens that `schedule` has put into answers."""
         self._results = StepResults(blocks, self.coming, self.slots, self.counters)
 
     # -- requests come and go --------------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> RequestRefusal | None:
-        """Queues a sequence, or says why not."""
+        """Queues a sequence, or returns why not."""
         refusal = self._cannot_run(sequence)
         if refusal is None:
             sequence.num_parts_before = self._parts.number_of(sequence)
@@ -136,7 +134,7 @@ class Scheduler:
 
     def abort(self, request_id: str) -> Sequence | None:
         """Ends a sequence now and frees its blocks; None when it has ended already. A step under way may still write to
-        them: what is computed later comes after it."""
+        them: later steps come after it."""
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return None
@@ -145,9 +143,8 @@ class Scheduler:
         return sequence
 
     def inject(self, request_id: str, injection: Injection) -> None:
-        """Puts tokens into an answer that is generated, at the next place where nothing is torn apart: it has begun, no
-        step under way computes it, and its last token stands in no block that must stay whole. It goes on from there
-        with nothing computed again."""
+        """Puts tokens into an answer at the next possible place: it has begun, no step under way computes it, and its
+        last token is in no block that must stay whole. Nothing is computed again."""
         sequence = self._sequences.get(request_id)
         if sequence is None:
             injection.done("the answer has ended; send it with a new request")
@@ -157,7 +154,7 @@ class Scheduler:
             self.injections.add(sequence, injection)
 
     def rename(self, sequence: Sequence, extra: bytes) -> None:
-        """From here on its blocks have other names: `extra` instead of what they were made with."""
+        """Hashes all its blocks anew, with `extra` instead of what they had."""
         self.coming.gone(sequence)
         sequence.extra, sequence.block_hashes, sequence.awaited = extra, [], None
         self._look_up(sequence)
@@ -167,7 +164,7 @@ class Scheduler:
             self.coming.begin(sequence, sequence.num_computed_tokens // self.blocks.block_size)
 
     def reset(self) -> None:
-        """Begins the books of blocks anew, with an empty prefix cache; only while nothing waits or runs."""
+        """Resets the blocks, with an empty prefix cache; only while nothing waits or runs."""
         assert not self._sequences
         self.blocks.reset()
         self.coming.reset()
@@ -178,7 +175,7 @@ class Scheduler:
 
     @property
     def num_slots(self) -> int:
-        """How many sequences like those there are may run at once."""
+        """How many sequences like the present ones may run at once."""
         limits, sequences = self.limits, self.sequences()
         if limits.max_batch_weight is None or not sequences:
             return limits.max_num_seqs
@@ -187,12 +184,12 @@ class Scheduler:
 
     @property
     def num_held_back(self) -> int:
-        """How many wait because their request may not hold more slots: they stand in nobody else's way."""
+        """Waiting sequences whose request may not hold more slots; they are in nobody's way."""
         return self._parts.num_held_back
 
     @property
     def num_prefill_tokens(self) -> int:
-        """Tokens still to be computed that are not decodes: all that wait, and what is left of running prompts."""
+        """Tokens still to be computed except decodes: of waiting sequences and running prompts."""
         return self.queue.num_tokens + self.slots.num_prompt_tokens
 
     def _cannot_run(self, sequence: Sequence) -> RequestRefusal | None:
@@ -212,7 +209,7 @@ class Scheduler:
         return None
 
     def _look_up(self, sequence: Sequence) -> list[int]:
-        """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
+        """The cached prefix of a waiting sequence; records the prefix expected when it runs."""
         matched = self.blocks.match(sequence)
         num_cached = len(matched) + len(self.blocks.hosted(sequence, len(matched)))
         num_expected = num_cached + self.coming.num_coming(sequence, num_cached)
@@ -222,10 +219,10 @@ class Scheduler:
     # -- before the step -------------------------------------------------------------------------------------------
 
     def schedule(self) -> Batch:
-        """Plans one step: shares out the token budget and sees that every block it writes exists.
+        """Plans one step: divides the token budget, and makes sure that all blocks it writes exist.
 
-        At most one step may be under way: planned, and without a result. It counts as computed, and the tokens that it
-        chooses as there; sequences that surely end with it are left out.
+        At most one step may be under way: planned, and without a result. Its tokens count as computed and chosen;
+        sequences that surely end with it are left out.
         """
         num_preemptions = self.counters.num_preemptions
         self.blocks.settle()
@@ -241,7 +238,7 @@ class Scheduler:
         return batch
 
     def _schedule_running(self) -> Batch:
-        """A token of everyone who is past the prompt, and what the budget leaves of prompts."""
+        """Plans a token of everyone past the prompt, and prompts with the rest of the budget."""
         slots, grown, chunks = self.slots, self._grow(), []
         budget = self.limits.max_num_batched_tokens - len(slots.decoding.going_on)
         num_behind = len(slots.prefilling)
@@ -261,8 +258,8 @@ class Scheduler:
         return Batch(chunks, slots.decoding.take([sequence for sequence in grown if sequence.slot != NO_SLOT]))
 
     def _add_drafts(self, batch: Batch, drafting: Drafting) -> None:
-        """Lets decodes go on by drafts, as far as all others leave budget and blocks: nobody is preempted for them, and
-        no sequence comes to have more than it may end with."""
+        """Adds drafts to decodes as far as budget and blocks are left: without preemption, and not beyond a sequence's
+        end."""
         decodes, drafted, plain = batch.decodes, list[ScheduledSequence](), list[int]()
         budget = self.limits.max_num_batched_tokens - batch.num_tokens
         num_spare = self.blocks.num_free - self.slots.num_reserved_blocks
@@ -285,7 +282,7 @@ class Scheduler:
             batch.chunks[first:first] = drafted
 
     def _grow(self) -> list[Sequence]:
-        """A block for everyone whose next token lacks one; where they do not suffice, by rank."""
+        """Adds a block to everyone whose next token needs one; by rank where there are too few."""
         growing = self.slots.decoding.without_room()
         if is_short := len(growing) > self.blocks.num_free:
             growing.sort(key=rank)
@@ -296,7 +293,7 @@ class Scheduler:
         return growing
 
     def _make_room(self, sequence: Sequence, end: int) -> bool:
-        """Whether there are blocks for its tokens up to `end`, be it that the last sequences are preempted for it; not
+        """Whether there are blocks for its tokens up to `end`, after preempting the last sequences if necessary; False
         where it is the last one itself."""
         while not self.blocks.can_extend(sequence, end):
             victim = self.running[-1]
@@ -306,7 +303,7 @@ class Scheduler:
         return True
 
     def _plan_chunk(self, sequence: Sequence, num_tokens: int) -> ScheduledSequence:
-        """The next tokens of a prompt."""
+        """Plans the next tokens of a prompt."""
         item = ScheduledSequence(sequence, num_tokens)
         sequence.under_way = item
         self._extend(sequence, item.end)
@@ -373,8 +370,8 @@ class Scheduler:
         return items
 
     def _weight(self, sequence: Sequence) -> float:
-        """Tokens it is expected to have in the end: its prompt and what it may generate, or, where nobody has said how
-        much that is, what others generate."""
+        """Tokens it is expected to have in the end: its prompt and its output limit, or, without one, the mean
+        output."""
         num_output_tokens = sequence.sampling.max_tokens
         expected = sequence.num_prompt_tokens + (num_output_tokens or self.mean_output_tokens)
         return max(sequence.num_tokens, min(expected, sequence.max_num_tokens))
@@ -394,8 +391,7 @@ class Scheduler:
             self.counters.prefix_hit_tokens += sequence.num_cached_tokens
 
     def _extend(self, sequence: Sequence, end: int) -> None:
-        """Blocks for its tokens up to `end`. It is expected to grow to its share of the cache at most, which is what it
-        has if all were as long."""
+        """Adds blocks for its tokens up to `end`. It is expected to grow to its share of the cache at most."""
         self.blocks.extend(sequence, end, max(sequence.num_tokens, min(sequence.max_num_tokens, self._share)))
         self.slots.decoding.grew(sequence)
 
@@ -412,7 +408,7 @@ class Scheduler:
         return finished
 
     def _remove(self, ended: list[Sequence]) -> None:
-        """Forgets sequences that have a finish reason, and frees their blocks."""
+        """Forgets ended sequences, and frees their blocks."""
         if not ended:
             return
         self.num_ended += len(ended)
@@ -435,7 +431,7 @@ class Scheduler:
         self.running[:] = [sequence for sequence in self.running if sequence.finish_reason is None]
 
     def _leave(self, sequence: Sequence) -> None:
-        """Gives up the slot, of one that has it."""
+        """Gives up the slot of a running sequence."""
         if sequence.slot == NO_SLOT:
             return
         self._parts.leave(sequence)
@@ -444,7 +440,7 @@ class Scheduler:
         self.slots.leave(sequence)
 
     def check(self) -> None:
-        """Raises AssertionError when a block or a slot is leaked, shared wrongly or counted wrongly."""
+        """Raises AssertionError for a block or a slot that is leaked, shared wrongly or counted wrongly."""
         self.blocks.check(self.sequences())
         self.coming.check(self.sequences())
         self.slots.check()

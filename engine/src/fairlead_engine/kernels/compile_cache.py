@@ -1,9 +1,8 @@
-"""Where compiled kernels are kept from one start to the next, and that what is found there is what was written.
+"""Keeps compiled kernels from one start to the next, and checks that files are as they were written.
 
-Triton keeps what it compiles by all that it depends on: its own version, the kernel's source, constants and types, the
-device's kind. Its files appear whole or not at all, so that several engines may share a folder. What it does not look
-at is whether a file is still what it was: a disk that was full, or a copy that was cut short, would end every start.
-Imported on CUDA alone.
+Triton names compiled kernels by all that they depend on: its own version, the kernel's source, constants and types, the
+kind of device. Its files appear whole or not at all, so several engines may share a folder. It does not check whether a
+file has changed since: after a full disk, or a copy that was cut short, every start would fail. Imported on CUDA alone.
 """
 
 import hashlib
@@ -41,26 +40,27 @@ def use_compile_cache(folder: str | None) -> None:
 
 
 def kept_choices() -> KeptChoices:
-    """What was chosen by timing on a device like the current one, beside the compiled kernels."""
+    """Choices made by timing on a device like the current one, beside the compiled kernels."""
     versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, Triton {triton.__version__}"
     circumstances = f"{torch.cuda.get_device_name()}, {versions}, kernels {sources_digest()}"
     return KeptChoices(Path(knobs.cache.dir) / "fairlead-choices.json", circumstances)
 
 
 class CheckedCache(FileCacheManager):  # type: ignore[misc]
-    """One entry of the cache. A file that is not as it was written does not count, and is compiled and written again.
+    """One entry of the cache. A file that has changed since it was written does not count, and is compiled and written
+    again.
 
     An entry's files are looked for in its own folder, wherever that is by now.
     """
 
     def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
-        """Writes a file, and its digest; the path."""
+        """Writes a file and its digest; returns the path."""
         path: str = super().put(data, filename, binary)
         super().put(_digest(data if isinstance(data, bytes) else str(data).encode()), filename + _DIGEST, binary=False)
         return path
 
     def get_file(self, filename: str) -> str | None:
-        """The path, if the file is there and whole."""
+        """The path, if the file is there and unchanged."""
         path, digest = Path(self._make_path(filename)), Path(self._make_path(filename + _DIGEST))
         try:
             is_whole = _digest(path.read_bytes()) == digest.read_text()
@@ -71,7 +71,7 @@ class CheckedCache(FileCacheManager):  # type: ignore[misc]
         return str(path) if is_whole else None
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """The paths of an entry's files by name, if all of them are there and whole."""
+        """The paths of an entry's files by name, if all of them are there and unchanged."""
         group = self.get_file(_GROUP + filename)
         if group is None:
             return None

@@ -1,8 +1,8 @@
-"""Which implementation of a fused operation runs: the kernel for tensors on CUDA, if Triton works here, else torch.
+"""Chooses the implementation of a fused operation: the kernel for tensors on CUDA, if Triton works here, else torch.
 
-The two lie beside each other, `NAME.py` in plain torch and `NAME_kernel.py` in Triton, with a function of one name and
-signature each. A kernel's module is imported when the first tensor on CUDA comes. What belongs to an attention backend
-is chosen with it.
+The two lie beside each other, `NAME.py` in plain torch and `NAME_kernel.py` in Triton, with a function of the same name
+and signature each. A kernel's module is imported with the first tensor on CUDA. Attention's kernels are chosen with its
+backend.
 """
 
 import os
@@ -21,8 +21,8 @@ Result = TypeVar("Result")
 
 
 def triton_lacks() -> str | None:
-    """What keeps Triton from running kernels here, as a clause; None = nothing. It compiles a module of its driver at
-    first use, for which it looks for a C compiler as this does."""
+    """Why Triton cannot run kernels here, as a clause; None = it can. It compiles a module of its driver at first use,
+    and looks for a C compiler as this does."""
     if find_spec("triton") is None:
         return "Triton is not installed: pip install 'fairlead-engine[cuda]'"
     if not (os.environ.get("CC") or which("gcc") or which("clang")):
@@ -31,12 +31,12 @@ def triton_lacks() -> str | None:
 
 
 def has_kernels(tensor: "Tensor") -> bool:
-    """Whether kernels can work on this tensor."""
+    """Whether kernels can compute with this tensor."""
     return tensor.is_cuda and triton_lacks() is None
 
 
 def with_kernel(module: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Lets the function of the same name in `module` do the work for a first argument on CUDA."""
+    """Calls the function of the same name in `module` instead where the first argument is on CUDA."""
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         @cache

@@ -1,4 +1,4 @@
-"""Products of rows with the weights of the experts that they go to, without a look at who goes where."""
+"""Products of rows with the weights of their experts, without the host reading the routes."""
 
 from typing import NamedTuple
 
@@ -17,8 +17,7 @@ class ExpertWeights(NamedTuple):
     where g is the column's group."""
 
     values: Tensor
-    """[experts, out_features, in_features]: int8, float8_e4m3fn, or floats, which have nothing of what follows but a
-    bias."""
+    """[experts, out_features, in_features]: int8, float8_e4m3fn, or floats, which have only a bias beside them."""
     scales: Tensor | None = None
     """float32 [experts, out_features, groups]; the last group may be narrower."""
     group_size: int = 0
@@ -28,18 +27,18 @@ class ExpertWeights(NamedTuple):
     groups: Tensor | None = None
     """int64 [experts, in_features]: the group of each column; None = j // group_size."""
     bias: Tensor | None = None
-    """[experts, out_features], in the format of what is computed."""
+    """[experts, out_features], in the activations' dtype."""
     row_format: RowFormat | None = None
-    """What rows are rounded to before the product; None = nothing."""
+    """Rows are rounded to it before the product; None = not at all."""
 
     @property
     def rounds_by_rows(self) -> bool:
-        """Whether a row is rounded as a whole, not each so many columns of it."""
+        """Whether a row is rounded as a whole, not in blocks of columns."""
         return self.row_format is not None and not self.rounds_by_blocks
 
     @property
     def rounds_by_blocks(self) -> bool:
-        """Whether as many columns as have one scale are rounded together: those of integers all are."""
+        """Whether the columns with one scale are rounded together: always with integers."""
         is_float = self.row_format is not None and self.row_format.dtype.is_floating_point
         return is_float and self.scales is not None and self.scales.shape[2] > 1
 
@@ -50,16 +49,16 @@ class ExpertWeights(NamedTuple):
 
 @with_kernel("fairlead_engine.kernels.expert_product_kernel")
 def gated_product(x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate = SILU) -> Tensor:
-    """x [tokens, in_features] times the weights of the experts that they go to, and what `gate` makes of that:
-    [pairs, out_features / 2]. `routes.largest_within` gets its rows' largest magnitudes."""
+    """x [tokens, in_features] times the weights of their experts, through `gate`: [pairs, out_features / 2]. Writes the
+    rows' largest magnitudes to `routes.largest_within`."""
     rows = _rounded(x, weights).repeat_interleave(routes.experts.shape[1], dim=0)
     return gate(_product(rows, weights, routes).to(x.dtype))
 
 
 @with_kernel("fairlead_engine.kernels.expert_product_kernel")
 def weighted_product(rows: Tensor, weights: ExpertWeights, routes: Routes, routing: ExpertRouting) -> Tensor:
-    """What came of `gated_product` [pairs, in_features] times the weights of the pairs' experts, and that times what
-    each counts for its token: [tokens, each, out_features], of which a token's sum is wanted."""
+    """Result of `gated_product` [pairs, in_features] times the weights of the pairs' experts, times the expert's weight
+    for the token: [tokens, each, out_features], to be summed for each token."""
     product = _product(_rounded(rows, weights), weights, routes).to(rows.dtype)
     by_token = product.view(*routes.experts.shape, product.shape[1])
     return by_token * shares(routes.scores, routing).unsqueeze(-1).to(rows.dtype)
@@ -79,7 +78,7 @@ def _product(rows: Tensor, weights: ExpertWeights, routes: Routes) -> Tensor:
 
 
 def _rounded(rows: Tensor, weights: ExpertWeights) -> Tensor:
-    """The numbers that are meant."""
+    """Rows after rounding, as floats."""
     if weights.row_format is None:
         return rows
     if weights.rounds_by_blocks:

@@ -24,18 +24,18 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
 
 
 def clamped_swiglu(gate_up: Tensor, alpha: float, limit: float) -> Tensor:
-    """gpt-oss's: gate * sigmoid(alpha * gate) * (up + 1) [rows, size], both within `limit`, the gate from above alone.
-    They lie by turns in [rows, 2 x size], gate first."""
+    """gpt-oss's: gate * sigmoid(alpha * gate) * (up + 1) [rows, size], both within `limit`, the gate only from above.
+    Gate and up alternate in [rows, 2 x size], gate first."""
     gate, up = gate_up[:, ::2].clamp(max=limit), gate_up[:, 1::2].clamp(-limit, limit)
     return torch.sigmoid(alpha * gate).mul_(gate).mul_(up.add_(1.0))
 
 
 class Gate(NamedTuple):
-    """How gate and up become one, where a kernel may do it within their product: `silu_mul`, or `clamped_swiglu`."""
+    """The gate that a kernel may apply within its product: `silu_mul`, or `clamped_swiglu`."""
 
     alpha: float = 1.0
     limit: float | None = None
-    """None = none, and gate and up lie side by side; else by turns."""
+    """None = no limit, with gate and up side by side; else they alternate."""
 
     def __call__(self, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up) if self.limit is None else clamped_swiglu(gate_up, self.alpha, self.limit)

@@ -1,7 +1,7 @@
-"""What was chosen by timing, kept in a file from one start to the next: replicas that share it choose alike, once.
+"""Keeps choices made by timing in a file from one start to the next: replicas that share it choose alike, and once.
 
-The file appears whole or not at all, and whoever cannot read it times again. Of two engines that write at the same time
-one may be forgotten, which costs another start some milliseconds.
+The file appears whole or not at all; if it cannot be read, timing is repeated. Of two engines that write at the same
+time one may be forgotten, which costs another start some milliseconds.
 """
 
 import json
@@ -18,12 +18,12 @@ class KeptChoices:
     """Whole numbers by name, in a file of JSON."""
 
     def __init__(self, path: Path, circumstances: str) -> None:
-        """`circumstances`: all that choices depend on beside their names; those of others are left alone."""
+        """`circumstances`: all that choices depend on beside their names; entries of others are left alone."""
         self._path = path
         self._circumstances = circumstances
 
     def choose(self, name: str, choose: Callable[[], int]) -> int:
-        """What is kept by that name, or what `choose` says, which is then kept."""
+        """The kept choice of that name, or the result of `choose`, which is then kept."""
         key = f"{self._circumstances}, {name}"
         if (kept := self._read().get(key)) is not None:
             return kept
@@ -57,7 +57,7 @@ class KeptChoices:
 
 
 def sources_digest() -> str:
-    """Of all kernels as they are written."""
+    """Digest of all kernels' sources."""
     digest = sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""From a fused projection to what attention takes: heads normalised where wanted, rotated, and stored in the cache."""
+"""From a fused projection to attention's input: heads normalised where wanted, rotated, and stored in the cache."""
 
 from typing import NamedTuple
 
@@ -18,11 +18,11 @@ class HeadNorm(NamedTuple):
 
 
 class HeadTurn(NamedTuple):
-    """What `norm_rope` is told beside the heads."""
+    """Arguments of `norm_rope` beside the heads."""
 
     num_kv_heads: int
     num_value_heads: int
-    """As many as there are keys; or none, where values are a part of keys."""
+    """As many as keys; 0 where values are a part of keys."""
     cosines: Tensor
     sines: Tensor
     norm: HeadNorm | None
@@ -34,8 +34,8 @@ def norm_rope(
     """Query [tokens, heads, head_dim], key [tokens, kv_heads, head_dim] and value [tokens, value_heads, head_dim].
 
     `heads` [tokens, heads + kv_heads + value_heads, head_dim] holds query, key and value heads side by side. The signed
-    cosines and sines [tokens, 1, size] turn the first `size` elements of each head, mostly all and maybe none, by its
-    position: element i is paired with i + size / 2, and the sines of the first half are negative, which makes a
+    cosines and sines [tokens, 1, size] rotate the first `size` elements of each head (mostly all, sometimes none) by
+    its position: element i is paired with i + size / 2, and the sines of the first half are negative, which makes a
     rotation three operations.
     """
     num_heads = heads.shape[1] - num_kv_heads - num_value_heads
@@ -49,7 +49,7 @@ def norm_rope(
 
 
 def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Heads [tokens, heads, head_dim], turned as `norm_rope` says."""
+    """Heads [tokens, heads, head_dim], rotated as in `norm_rope`."""
     size = cosines.shape[-1]
     if not size:
         return heads
@@ -62,8 +62,8 @@ def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 def norm_rope_store(
     heads: Tensor, turn: HeadTurn, keys: StoredHeads, values: StoredHeads | None, slot_mapping: Tensor
 ) -> Tensor:
-    """The query heads [tokens, heads, head_dim] of `heads` [tokens, all heads, head_dim], as `norm_rope` has them; its
-    keys and values go to the slots of `slot_mapping` int64 [tokens] in keys and values [blocks, block_size, kv_heads,
+    """The query heads [tokens, heads, head_dim] of `heads` [tokens, all heads, head_dim], as from `norm_rope`; writes
+    its keys and values to the slots `slot_mapping` int64 [tokens] of keys and values [blocks, block_size, kv_heads,
     head_dim], where None = values are a part of keys."""
     query, key, value = norm_rope(heads, *turn)
     keys.flatten(0, 1).put(0, slot_mapping, key)

@@ -1,4 +1,4 @@
-"""Activations scaled row by row and rounded: what a row becomes depends on nothing else in the batch."""
+"""Activations scaled row by row and rounded: a rounded row depends on nothing else in the batch."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from torch.nn import functional
 from fairlead_engine.kernels.dispatch import with_kernel
 
 LEAST_SCALE = 1e-30
-"""A row of zeros is divided by it."""
+"""Divisor for a row of zeros."""
 _E4M3_BITS = 0x87F0 - 2**16
 """Sign, and the seven other bits of a float8_e4m3fn below the four highest of a bfloat16's exponent."""
 _E4M3_BIAS = 2.0 ** (127 - 7)
@@ -17,26 +17,26 @@ _E4M3_BIAS = 2.0 ** (127 - 7)
 
 
 class RowFormat(NamedTuple):
-    """What rows are rounded to."""
+    """The numbers that rows are rounded to."""
 
     dtype: torch.dtype
     """int8 or float8_e4m3fn."""
     largest: float
-    """What the largest magnitude of each row becomes."""
+    """The largest magnitude of each row is scaled to it."""
 
 
 INT8_ROWS = RowFormat(torch.int8, 127.0)
 E4M3_ROWS = RowFormat(torch.float8_e4m3fn, 448.0)
-"""To the largest number that e4m3 has."""
+"""Scaled to e4m3's largest number."""
 
 
 @with_kernel("fairlead_engine.kernels.rounded_rows_kernel")
 def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple[Tensor, Tensor]:
-    """x [rows, size] over its scales, to the nearest numbers of that format, and the scales, float32 [rows, 1]. Behind
-    the numbers are rows of anything, up to `least_rows` in all.
+    """x [rows, size] over its scales, to the nearest numbers of that format, and the scales, float32 [rows, 1].
+    Undefined rows may follow, up to `least_rows` in all.
 
-    A row with NaN or infinity in it has a scale that is neither finite, so that its products are not. All is float32
-    from the first: torch's operations on two number formats take four times as long.
+    A row with NaN or infinity has a scale that is not finite, so that its products are not. All is float32 from the
+    first: torch's operations on two number formats take four times as long.
     """
     rows = x.to(torch.float32, copy=True)
     scales = rows.abs().amax(-1, keepdim=True).mul_(1 / row_format.largest).clamp_min_(LEAST_SCALE)
@@ -50,8 +50,8 @@ def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple
 
 
 def rounded_blocks(x: Tensor, size: int, row_format: RowFormat) -> Tensor:
-    """Each so many columns of x [rows, columns] rounded by themselves, and back, in x's format. The last block may be
-    narrower."""
+    """Blocks of so many columns of x [rows, columns], each rounded and decoded by itself, in x's format. The last block
+    may be narrower."""
     columns = x.shape[1]
     blocks = functional.pad(x, (0, -columns % size)).view(-1, size)  # zeros beside them change no scale
     rows, scales = rounded_rows(blocks, row_format)

@@ -1,4 +1,4 @@
-"""Which experts a token goes to, what each counts, and which tokens are an expert's, without a look from the host."""
+"""Each token's experts and their weights, and each expert's tokens, without the host reading them."""
 
 from typing import NamedTuple
 
@@ -8,34 +8,34 @@ from torch import Tensor
 from fairlead_engine.kernels.dispatch import with_kernel
 
 _LEAST_SUM = 1e-20
-"""Added to that of sigmoids, which may all be 0."""
+"""Added to the sum of sigmoids, which may all be 0."""
 
 
 class ExpertRouting(NamedTuple):
-    """How a model's router chooses, by what it says of each expert."""
+    """How a model's router chooses from its logits."""
 
     num_chosen: int
     """Experts of a token."""
     normalised: bool = True
     """Whether their weights sum to 1, before `scale`."""
     num_groups: int = 1
-    """Into which experts are divided, neighbours together,"""
+    """Groups of neighbouring experts."""
     num_chosen_groups: int = 1
-    """and of which a token's experts come from so many alone (DeepSeek-V2, arXiv 2405.04434)."""
+    """Groups that a token's experts may come from (DeepSeek-V2, arXiv 2405.04434)."""
     scale: float = 1.0
-    """What weights are multiplied by."""
+    """Factor of the weights."""
     bias: Tensor | None = None
-    """float32 [experts]: scores are sigmoids, each by itself, and this is added to them where experts are compared, but
-    does not count in their weights (DeepSeek-V3, arXiv 2412.19437); None = they are a softmax over all experts."""
+    """float32 [experts]: scores are sigmoids, and this is added to them for comparing experts, but not in their weights
+    (DeepSeek-V3, arXiv 2412.19437); None = scores are a softmax over all experts."""
 
     @property
     def num_counted(self) -> int:
-        """How many of its experts a group is judged by."""
+        """Number of best experts whose scores are a group's."""
         return 1 if self.bias is None else 2
 
     @property
     def least_sum(self) -> float:
-        """Added to that of scores."""
+        """Added to the sum of scores."""
         return 0.0 if self.bias is None else _LEAST_SUM
 
 
@@ -47,8 +47,8 @@ def route_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]
 
 
 def choose_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]:
-    """The same with scores, which are not weights yet. Scores are float32 (arXiv 2401.04088). A group is as good as its
-    best expert, or as its best two together where there is a bias."""
+    """The same with scores instead of weights. Scores are float32 (arXiv 2401.04088). A group's score is that of its
+    best expert, or of its best two together with a bias."""
     bias = routing.bias
     scores = logits.float().sigmoid() if bias is not None else torch.softmax(logits, dim=-1, dtype=torch.float32)
     merits = scores if bias is None else scores + bias
@@ -59,14 +59,14 @@ def choose_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor
 
 
 def shares(scores: Tensor, routing: ExpertRouting) -> Tensor:
-    """From the scores of a token's experts [rows, num_chosen] to their weights."""
+    """Scores of a token's experts [rows, num_chosen] → their weights."""
     if routing.normalised:
         scores = scores / (scores.sum(dim=-1, keepdim=True) + routing.least_sum)
     return scores if routing.scale == 1.0 else scores * routing.scale
 
 
 def _within_groups(merits: Tensor, routing: ExpertRouting, num_counted: int) -> Tensor:
-    """The same with minus infinity for experts of all but the best groups."""
+    """The same with minus infinity for experts outside the best groups."""
     grouped = merits.view(len(merits), routing.num_groups, -1)
     of_groups = grouped.topk(min(num_counted, grouped.shape[-1]), dim=-1).values.sum(-1)
     chosen = of_groups.topk(routing.num_chosen_groups, dim=-1).indices
@@ -75,20 +75,20 @@ def _within_groups(merits: Tensor, routing: ExpertRouting, num_counted: int) -> 
 
 
 class Routes(NamedTuple):
-    """Tokens paired with the experts they go to: pair p is of token p // each."""
+    """Pairs of tokens and their experts: pair p is of token p // each."""
 
     experts: Tensor
     """int32 [tokens, each], a token's best first."""
     scores: Tensor
-    """float32 [tokens, each], which `shares` makes weights of."""
+    """float32 [tokens, each]; `shares` turns them into weights."""
     order: Tensor
-    """int32 [experts, tokens]: an expert's pairs, ascending; behind them there is anything."""
+    """int32 [experts, tokens]: an expert's pairs, ascending; undefined behind them."""
     counts: Tensor
-    """int32 [experts]: how many those are."""
+    """int32 [experts]: number of an expert's pairs."""
     largest: Tensor | None = None
     """float32 [tokens]: the largest magnitude of each row, where kernels round rows; None = they do not."""
     largest_within: Tensor | None = None
-    """float32 [pairs]: zeros, for those of what comes of the pairs."""
+    """float32 [pairs]: zeros, for the largest magnitudes of the pairs' results."""
 
     @property
     def num_pairs(self) -> int:
@@ -97,14 +97,14 @@ class Routes(NamedTuple):
 
 @with_kernel("fairlead_engine.kernels.routes_kernel")
 def find_routes(logits: Tensor, routing: ExpertRouting, x: Tensor, rounds: bool = False) -> Routes:
-    """From a router's logits [tokens, experts] for x [tokens, hidden]; `rounds`: whether the rows of x and what experts
-    make of them are rounded by rows."""
+    """From a router's logits [tokens, experts] for x [tokens, hidden]; `rounds`: whether x and the experts' results are
+    rounded by rows."""
     scores, experts = choose_top_k(logits, routing)
     return pair_up(experts, scores, logits.shape[1])
 
 
 def pair_up(experts: Tensor, scores: Tensor, num_experts: int) -> Routes:
-    """Of experts and scores [tokens, each]."""
+    """Pairs from experts and scores [tokens, each]."""
     is_chosen = torch.arange(num_experts, device=experts.device).view(-1, 1, 1) == experts  # [experts, tokens, each]
     pairs = torch.arange(experts.numel(), device=experts.device)
     # Those of others come behind all of an expert's own, of which there is one a token at most.

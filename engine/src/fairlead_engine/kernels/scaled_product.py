@@ -1,4 +1,4 @@
-"""What comes of a product of integers: its sums times the scales of both sides."""
+"""The result of a product of integers: its sums times the scales of both sides."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""A product of few rows with a weight: what a step of a few decodes consists of."""
+"""A product of few rows with a weight, as in a step of a few decodes."""
 
 from torch import Tensor
 from torch.nn import functional

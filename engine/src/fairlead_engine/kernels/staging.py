@@ -1,4 +1,4 @@
-"""Between host and device: which side a tensor is on, and numbers of the host on their way over."""
+"""Between host and device: a tensor's side, and copies of the host's numbers."""
 
 import struct
 from typing import Any
@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def is_on_host(tensor: Tensor) -> bool:
-    """Whether the host may look at its values without waiting."""
+    """Whether the host may read its values without waiting."""
     return tensor.device.type == "cpu"
 
 
 def int64s(numbers: list[int]) -> npt.NDArray[np.int64]:
-    """They as an array, in a third of the time that numpy takes for a list of Python's integers."""
+    """As an array, in a third of the time that numpy takes for a list of Python's integers."""
     array = np.empty(len(numbers), np.int64)
     struct.pack_into(f"{len(numbers)}q", array.data, 0, *numbers)
     return array
@@ -32,6 +32,6 @@ def to_device(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
 
 
 def stage(numbers: npt.NDArray[Any], place: Tensor) -> None:
-    """Writes them into a tensor of the device, of as many numbers of the same type, without waiting for it."""
+    """Copies them into a tensor of the device, of the same size and type, without waiting for it."""
     tensor = torch.from_numpy(numbers).view_as(place)
     place.copy_(tensor.pin_memory() if place.is_cuda else tensor, non_blocking=True)

@@ -10,8 +10,7 @@ from fairlead_engine.kernels.attention.backend import AttentionBackend, CacheLay
 
 
 class HostCache:
-    """Places 0 to `num_places - 1` beside the layers' `caches` on the device; what they hold is undefined until it is
-    saved."""
+    """Places 0 to `num_places - 1` for blocks of the layers' `caches` on the device; undefined until saved."""
 
     def __init__(
         self, backend: AttentionBackend[Any, Any], layout: CacheLayout, caches: Sequence[LayerCache], num_places: int
@@ -23,11 +22,11 @@ class HostCache:
         self._places = backend.allocate(host, num_places)
 
     def save(self, blocks: Sequence[int], places: Sequence[int]) -> None:
-        """Copies what blocks hold to as many places."""
+        """Copies blocks to as many places."""
         self._copy(self._caches, self._places, blocks, places)
 
     def load(self, places: Sequence[int], blocks: Sequence[int]) -> None:
-        """Copies what places hold to as many blocks."""
+        """Copies places to as many blocks."""
         self._copy(self._places, self._caches, places, blocks)
 
     @torch.inference_mode()
