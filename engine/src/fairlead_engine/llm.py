@@ -40,7 +40,7 @@ Prompt = str | Sequence[int]
 
 @dataclass(slots=True)
 class Completion:
-    """What became of one prompt."""
+    """Result of one prompt."""
 
     prompt_token_ids: list[int]
     text: str = ""
@@ -51,7 +51,7 @@ class Completion:
     """One entry per token of the prompt but the first, when asked for."""
     finish_reason: FinishReason | None = None
     message: str | None = None
-    """What happened, where it ended with an error."""
+    """What happened, if it ended with an error."""
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
 
@@ -80,11 +80,11 @@ class LLM:
 
     @property
     def info(self) -> EngineInfo:
-        """What was settled at load: architecture, limits, cache size."""
+        """Facts settled at load: architecture, limits, cache size."""
         return self.engine.info
 
     def default_sampling(self) -> SamplingParams:
-        """What the model's makers recommend, up to the end of the context."""
+        """The makers' recommendation, up to the end of the context."""
         return SamplingParams(**self.model.sampling_defaults)
 
     def generate(
@@ -114,21 +114,20 @@ class LLM:
         return [job.completion for job in completing]
 
     def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None) -> list[list[float]]:
-        """A vector of each text or list of token ids; `pooling`: None = as the model's makers say. Raises
-        `RequestError`."""
+        """A vector of each text or list of token ids; `pooling`: None = the makers'. Raises `RequestError`."""
         task = self.info.task
         return self._read(Kind.EMBED, self._texts(prompts), pooling or task.pooling, task.reading)
 
     def classify(self, prompts: Prompt | Sequence[Prompt]) -> list[dict[str, float]]:
-        """Of each text or list of token ids what the model's classifier says: label → probability, or score, as
-        `config.json` has it. Raises `RequestError`."""
+        """The classifier's result for each text or list of token ids: label → probability, or score, as `config.json`
+        says. Raises `RequestError`."""
         task = self.info.task
         numbers = self._read(Kind.CLASSIFY, self._texts(prompts), task.pooling, Reading.LABELS)
         return [dict(zip(task.labels, each, strict=True)) for each in numbers]
 
     def score(self, first: str | Sequence[str], second: str | Sequence[str]) -> list[float]:
-        """How much texts have to do with one another: one with one or with each of several, or as many with as many, in
-        order. A cross-encoder's label, or the cosine of vectors. Raises `RequestError`."""
+        """How relevant texts are to one another: one to one or to each of several, or as many to as many, in order. A
+        cross-encoder's label, or the cosine of vectors. Raises `RequestError`."""
         task = self.info.task
         sides = [each if isinstance(each, str) else [*each] for each in (first, second)]
         compared = ScorePrompt(text_1=sides[0], text_2=sides[1])
@@ -257,7 +256,7 @@ class _Job:
 
 
 class _Reading:
-    """One prompt on its way to what is read off it."""
+    """One prompt on its way to a vector or classification."""
 
     def __init__(self, prompt: EncodedPrompt, pooling: Pooling, reading: Reading) -> None:
         self.numbers: list[float] = []
@@ -277,7 +276,7 @@ class _Reading:
         )
 
     def take(self, output: SequenceOutput) -> bool:
-        """Keeps what was read; True when it is there. Raises EngineError where there is nothing."""
+        """Keeps the result; True when it is there. Raises EngineError where there is none."""
         if output.finish_reason is FinishReason.ERROR:
             raise EngineError(output.message or "the engine could not go on with this prompt")
         self.numbers = vector_of(output.embedding or b"")

@@ -1,4 +1,4 @@
-"""Which free block a table gets next: least recently used first, or consecutive ids as far as that costs little.
+"""Chooses a table's next free block: least recently used, or consecutive ids as far as that costs little.
 
 The block manager owns one allocator, made by the attention backend. An allocator knows when blocks were freed and which
 sequence grows where, not what blocks hold.
@@ -20,30 +20,30 @@ class BlockAllocator(Protocol):
         """How many are free."""
 
     def take(self, last: int | None, wanted: int) -> int:
-        """Puts a free block to use; there must be one.
+        """Takes a free block; there must be one.
 
         Hints: block `last` is the one before it in its table, and the sequence is expected to need `wanted` blocks,
         this one included, from here on.
         """
 
     def reuse(self, block: int) -> None:
-        """Puts this very block, which is free, to use."""
+        """Takes this very block, which is free."""
 
     def release(self, block: int, *, evictable: bool) -> None:
         """Frees a block in use. Of several that are evictable, the one released first is evicted first."""
 
     def empty(self, block: int) -> None:
-        """Nobody can ask any more for what this evictable block holds."""
+        """Empties an evictable block, which nobody can ask for any more."""
 
     def end_run(self, last: int) -> None:
         """The table that ends in block `last` will not grow any more."""
 
     def check(self, in_use: set[int], evictable: set[int]) -> None:
-        """Raises AssertionError unless the states are these and every other block is empty."""
+        """Raises AssertionError unless the blocks have these states and every other one is empty."""
 
 
 class LRUBlocks:
-    """Empty blocks first, then what was unused for longest; where a block lies does not matter."""
+    """Empty blocks first, then the least recently used; ids do not matter."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -78,7 +78,7 @@ class LRUBlocks:
 
 
 _TAKEN = 1 << 40
-"""Added to a block's state while it cannot be chosen; more than any number of frees."""
+"""Added to a block's state while it cannot be chosen; more than the number of frees can be."""
 _RECENT_SHARE = 0.25
 """The most recent part of the evictable blocks' time span that is not given up for consecutive ids.
 
@@ -119,7 +119,7 @@ class ConsecutiveBlocks:
         return self._num_empty + len(self._evictable)
 
     def take(self, last: int | None, wanted: int) -> int:
-        """Puts a free block to use, behind block `last` if possible; there must be one."""
+        """Takes a free block, behind block `last` if possible; there must be one."""
         block = -1 if last is None else last + 1
         end = None if last is None else self._reserved_end.pop(last, None)
         if end is not None and self._state[block] >= 2 * _TAKEN:  # reserved, but in use by somebody else
@@ -156,7 +156,7 @@ class ConsecutiveBlocks:
         self._num_empty += 1
 
     def end_run(self, last: int) -> None:
-        """Gives up what is reserved behind block `last`, as its sequence leaves."""
+        """Gives up the reservation behind block `last`, as its sequence leaves."""
         end = self._reserved_end.pop(last, None)
         if end is not None:
             self._state[last + 1 : end] -= _TAKEN
@@ -177,15 +177,15 @@ class ConsecutiveBlocks:
         assert list(self._evictable.values()) == sorted(self._evictable.values()), "eviction order is wrong"
 
     def _newest_to_give_up(self) -> int:
-        """The latest free, by number, whose block may be evicted for consecutive ids."""
+        """Latest free, by number, whose block may be evicted for consecutive ids."""
         if not self._evictable:
             return 0
         oldest = next(iter(self._evictable.values()))
         return oldest + int((self._num_frees - oldest) * (1.0 - _RECENT_SHARE))
 
     def _new_run(self, wanted: int) -> tuple[int, int]:
-        """The stretch [start, end) for a new run: its first block, and those to reserve; the cheapest, else the longest
-        of those that are shorter, else the last free block reserved for another run."""
+        """The stretch [start, end) for a new run, its first block and a reservation: the cheapest, else the longest
+        shorter one, else the last free block reserved for another run."""
         cost = self._costs()
         if wanted <= self.num_blocks:
             total = np.zeros(self.num_blocks + 1, np.int64)
@@ -207,7 +207,7 @@ class ConsecutiveBlocks:
         )
 
     def _costs(self) -> npt.NDArray[np.int64]:
-        """What giving up each block costs [num_blocks]: 0 if empty, more the later it was freed, or at least _TAKEN."""
+        """Cost of giving up each block [num_blocks]: 0 if empty, more the later it was freed, or at least _TAKEN."""
         if not self._evictable:
             return self._state
         before_oldest = next(iter(self._evictable.values())) - 1

@@ -21,14 +21,15 @@ def _triton() -> AttentionBackend[Any, Any]:
 
 
 _FP8_CAPABILITY = (8, 9)
-"""From which on Triton computes with 8-bit floats (e4m3)."""
+"""Least with which Triton computes with 8-bit floats (e4m3)."""
 
 BACKENDS: dict[str, Callable[[], AttentionBackend[Any, Any]]] = {
     "cpu_spans": CPUSpans,
     "block_tables": BlockTables,
     "triton": _triton,
 }
-"""As `--attention-backend` spells them; all run on any device, but `triton` on a CPU in Triton's interpreter only."""
+"""By their names in `--attention-backend`; all run on any device, but `triton` on a CPU only in Triton's
+interpreter."""
 
 
 def choose_backend_name(name: str, device: torch.device) -> str:
@@ -44,8 +45,8 @@ def choose_backend_name(name: str, device: torch.device) -> str:
 
 
 def choose_kv_dtype(name: str, backend: str, device: torch.device) -> torch.dtype | None:
-    """The format that `name` means for keys and values in the cache; None = what they are computed in. Raises
-    ConfigError for one that the backend cannot read on this device."""
+    """The cache's format of keys and values with that name; None = activations'. Raises ConfigError for one that the
+    backend cannot read on this device."""
     if name == "fp8" and backend == "triton" and device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if (major, minor) < _FP8_CAPABILITY:

@@ -1,9 +1,9 @@
-"""Attention sequence by sequence, each over its own stretch of the cache: what is fastest on CPUs.
+"""Attention sequence by sequence, each over its own stretch of the cache, which is fastest on CPUs.
 
 Measured on CPUs, one product per sequence over its own stretch of the slab beats padding, masks and gathers across the
 batch by 1.2 to 5 times. A context in one stretch is read in place; any other is first gathered, which makes a decode
-step of 32 sequences with 400 tokens each a fifth slower. So this backend asks for consecutive blocks. What is stored in
-8 bits is decoded sequence by sequence, so never more than one context is there as floats.
+step of 32 sequences with 400 tokens each a fifth slower. So this backend asks for consecutive blocks. 8-bit contexts
+are decoded sequence by sequence, so never more than one is there as floats.
 """
 
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ class CPUSpans:
         return SpanTables(layout, {})
 
     def prepare(self, batch: DeviceBatch, tables: SpanTables) -> SpanMetadata:
-        """Slots are listed only for a table with gaps; a mask is needed only where a chunk also looks back."""
+        """Lists slots only for a table with gaps, and makes a mask only where a chunk also looks back."""
         tables.update(batch.new_blocks)
         layout, size = tables.layout, tables.layout.block_size
         slots: list[int] = []

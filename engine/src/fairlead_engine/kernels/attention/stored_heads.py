@@ -1,7 +1,7 @@
-"""Keys or values as a cache holds them: floats as they are, or 8 bits for each number and a scale for each head.
+"""Keys or values in a cache: floats, or 8 bits for each number and a scale for each head.
 
-A head of a token is scaled by its own largest magnitude, when it is stored and never again: so what is read back
-depends on that token alone, and not on who else was in its step or in its block.
+A head of a token is scaled by its own largest magnitude, once, when it is stored: so the stored head depends on that
+token alone, and not on the rest of its step or block.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from torch import Tensor
 KV_DTYPES: dict[str, torch.dtype | None] = {"auto": None, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 """As `--kv-cache-dtype` spells them; None = what keys and values are computed in."""
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The magnitude that a head's largest number is stored as; formats that are not here have no scales."""
+"""A head's largest magnitude is stored as this number; other formats have no scales."""
 SMALLEST_SCALE = 2.0**-126
 """Of a head of zeros too: float32's smallest number of full precision."""
 
@@ -24,12 +24,12 @@ class StoredHeads(NamedTuple):
     numbers: Tensor
     """[..., head_dim]."""
     scales: Tensor | None
-    """float32 [...]: what the numbers of each head are to be multiplied by; None = they are floats, as they were."""
+    """float32 [...]: factor of each head's numbers; None = floats."""
 
     @classmethod
     def room(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> "StoredHeads":
-        """Memory for heads of this shape, head_dim last; it is left as it is, so that the operating system hands it out
-        as it is first used."""
+        """Uninitialised memory for heads of this shape, head_dim last: the operating system provides it as it is first
+        used."""
         scales = torch.empty(shape[:-1], dtype=torch.float32, device=device) if dtype in LARGEST else None
         return cls(torch.empty(shape, dtype=dtype, device=device), scales)
 
@@ -38,7 +38,7 @@ class StoredHeads(NamedTuple):
         return self.numbers.nbytes + (0 if self.scales is None else self.scales.nbytes)
 
     def put(self, dim: int, places: Tensor, heads: Tensor) -> None:
-        """Stores float heads at `places` int64 [n] of one dimension; in the others they have this one's shape."""
+        """Stores float heads at `places` int64 [n] of one dimension; the other dimensions are equal."""
         if self.scales is None:
             self.numbers.index_copy_(dim, places, heads)
             return
@@ -47,8 +47,8 @@ class StoredHeads(NamedTuple):
         self.scales.index_copy_(dim, places, scales)
 
     def move(self, dim: int, sources: Tensor, targets: Tensor, into: "StoredHeads | None" = None) -> None:
-        """Copies what is at `sources` int64 [n] of one dimension to `targets`, as it is stored. `into`: heads of the
-        same shape but for that dimension, on any device; None = these."""
+        """Copies stored heads at `sources` int64 [n] of one dimension to `targets`. `into`: heads of the same shape but
+        for that dimension, on any device; None = these."""
         into = into or self
         for found, copies in ((self._bits, into._bits), (self.scales, into.scales)):
             if found is not None and copies is not None:
@@ -57,16 +57,16 @@ class StoredHeads(NamedTuple):
 
     @property
     def _bits(self) -> Tensor:
-        """The numbers as torch copies them by index on a CPU, which it does with no 8-bit floats."""
+        """A view that torch can index on a CPU, as it cannot index 8-bit floats."""
         return self.numbers.view(torch.uint8) if self.scales is not None else self.numbers
 
     def flatten(self, first: int, last: int) -> "StoredHeads":
-        """A view whose dimensions from `first` to `last`, of those before head_dim, are one."""
+        """A view with the dimensions from `first` to `last`, all before head_dim, as one."""
         scales = None if self.scales is None else self.scales.flatten(first, last)
         return StoredHeads(self.numbers.flatten(first, last), scales)
 
     def unflatten(self, dim: int, size: int) -> "StoredHeads":
-        """A view with one dimension, before head_dim, divided into two, of which the second has this size."""
+        """A view with one dimension, before head_dim, divided into two, the second of this size."""
 
         def divided(tensor: Tensor) -> Tensor:
             return tensor.view(*tensor.shape[:dim], -1, size, *tensor.shape[dim + 1 :])
@@ -84,7 +84,7 @@ class StoredHeads(NamedTuple):
         return StoredHeads(self.numbers.index_select(dim, places), scales)
 
     def floats(self, dtype: torch.dtype) -> Tensor:
-        """What the heads are, or nearly are: [..., head_dim]."""
+        """The heads as floats [..., head_dim], rounded if stored in 8 bits."""
         if self.scales is None:
             return self.numbers
         return _wide(self.numbers).mul_(self.scales.unsqueeze(-1)).to(dtype)
@@ -93,7 +93,7 @@ class StoredHeads(NamedTuple):
 def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """heads [..., head_dim], floats → numbers of that shape in `dtype`, and scales float32 [...].
 
-    Rounded to nearest. A head that holds what is no finite number has the scale NaN, and so is NaN as a whole.
+    Rounded to nearest. A head with a number that is not finite has the scale NaN, and so is NaN as a whole.
     """
     wide = heads.float()
     highest = wide.abs().amax(-1)
@@ -113,5 +113,5 @@ def _wide(numbers: Tensor) -> Tensor:
 
 @cache
 def _each_e4m3() -> Tensor:
-    """float32 [256]: what each code is."""
+    """float32 [256]: the value of each code."""
     return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()

@@ -1,7 +1,6 @@
-"""The attention backend for CUDA: block tables read in place by a Triton kernel, whatever mixture a step holds.
+"""The attention backend for CUDA: a Triton kernel reads block tables in place, for any mixture of prompts and decodes.
 
-It keeps its cache as `block_tables.py` does, which is what it is compared with. Nothing of this is imported where
-another backend is chosen.
+Its cache is that of `block_tables.py`, which it is compared with. Imported only where it is chosen.
 """
 
 from typing import NamedTuple
@@ -20,10 +19,10 @@ from fairlead_engine.kernels.staging import to_device
 
 
 class TileShape(NamedTuple):
-    """What a program of a grid works on at a time."""
+    """A program's part of the work at a time."""
 
     most_heads: int | None
-    """Heads of a group that are side by side; None = all."""
+    """Most heads of a group side by side; None = all."""
     least_rows: int
     """Queries times heads."""
     tokens: int
@@ -36,9 +35,9 @@ class TileShape(NamedTuple):
 # registers, read 16 bytes at a time and overlap loads with products (tests/engine/kernels/test_paged_attention.py).
 DECODE_TILE, CHUNK_TILE = TileShape(None, 1, 64, 4, 3), TileShape(None, 128, 64, 8, 3)
 LATENT_DECODE_TILE, LATENT_CHUNK_TILE = TileShape(16, 1, 32, 8, 2), TileShape(16, 32, 32, 8, 2)
-"""Where a value is a part of its key: all heads of queries may share one, which is long."""
+"""For values that are a part of keys: one long key may serve all query heads."""
 _SPLIT_TOKENS = 256
-"""No split of a context is shorter, so that putting together costs little beside it."""
+"""Least length of a split, so that joining splits costs little beside it."""
 _MAX_SPLITS = 32
 _MAX_PARTS = 2**24
 """Elements of rows times splits that are kept at a time: 64 MiB."""
@@ -50,14 +49,14 @@ class TritonPaged(BlockCache):
     pads_contexts = False
 
     def __init__(self, num_programs: int | None = None) -> None:
-        """`num_programs`: how many fill the device; None = four per multiprocessor, or one where there is none."""
+        """`num_programs`: how many fill the device; None = four per multiprocessor, or one without any."""
         if num_programs is None:
             has_cuda = torch.cuda.is_available()
             num_programs = 4 * torch.cuda.get_device_properties().multi_processor_count if has_cuda else 1
         self._num_programs = num_programs
 
     def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> PagedStep:
-        """All numbers that only attention needs go to the device in one copy."""
+        """Copies all numbers for attention alone to the device at once."""
         tables.update(batch.new_blocks)
         slots, num_queries, context_lens = batch.slots, batch.num_queries, batch.context_lens
         query_starts = np.concatenate(([0], num_queries.cumsum()))
@@ -95,8 +94,8 @@ class TritonPaged(BlockCache):
         )
 
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> PagedStep:
-        """A tile for each sequence. Contexts are split as the longest that there may be would be: a split of a shorter
-        one may get nothing to do."""
+        """A tile for each sequence. Contexts are split as the longest possible one; splits behind a shorter one's end
+        do nothing."""
         size, num_sequences = tables.layout.block_size, len(slots)
         rows, positions = torch.arange(num_sequences + 1, dtype=torch.int32, device=slots.device), context_lens - 1
         longest = np.full(num_sequences, tables.rows.shape[1] * size)
@@ -124,7 +123,8 @@ class TritonPaged(BlockCache):
     def _grid(
         self, layout: CacheLayout, query_starts: Numbers, context_lens: Numbers, before: list[Grid]
     ) -> tuple[Grid, Numbers, Numbers]:
-        """Tiles of consecutive sequences, all of single queries or none: the sequence and the first row of each."""
+        """Tiles of consecutive sequences, either with single queries or without: the sequence and the first row of
+        each."""
         num_queries = np.diff(query_starts)
         is_decode = num_queries[0] == 1
         shape = _tile_shape(layout, is_decode=bool(is_decode))
@@ -163,5 +163,5 @@ def _tile_shape(layout: CacheLayout, *, is_decode: bool) -> TileShape:
 
 
 def _side_by_side(group: int, most: int | None) -> int:
-    """The most heads of a group that divide it and are not more than so many."""
+    """The largest divisor of a group's size up to that number."""
     return group if most is None else next(size for size in range(min(group, most), 0, -1) if group % size == 0)

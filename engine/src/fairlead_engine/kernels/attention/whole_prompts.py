@@ -1,7 +1,7 @@
-"""Attention of prompts that are there whole: each token sees all of its own prompt, and nothing is kept.
+"""Attention of whole prompts: each token sees all of its own prompt, and nothing is kept.
 
-Prompts of similar length are attended together, padded to the longest of them: less than half of it is padding. Knows
-no cache, no blocks and no order of tokens.
+Prompts of similar length are attended together, padded to the longest of them, with less than half padding. Knows no
+cache, no blocks and no order of tokens.
 """
 
 from typing import NamedTuple
@@ -19,17 +19,17 @@ class PromptGroup(NamedTuple):
     """Prompts that are attended together."""
 
     rows: Tensor
-    """int64 [prompts, longest]: which rows they are; where one is over, its last."""
+    """int64 [prompts, longest]: their rows; padding repeats the last."""
     mask: Tensor | None
-    """bool [prompts, 1, 1, longest]: which of them are; None = all."""
+    """bool [prompts, 1, 1, longest]: whether it is no padding; None = all."""
     own: Tensor
-    """int64 [tokens]: where these are among `rows`, flattened,"""
+    """int64 [tokens]: places of these among `rows`, flattened."""
     targets: Tensor
-    """and the row of each."""
+    """The row of each."""
 
 
 def group_prompts(lengths: npt.NDArray[np.int64], device: torch.device) -> list[PromptGroup]:
-    """`lengths`: of each prompt, whose rows come one after the other."""
+    """`lengths`: of each prompt; their rows come one after the other."""
     starts = np.cumsum(lengths) - lengths
     sizes = np.array([int(length - 1).bit_length() for length in lengths])
     groups = []

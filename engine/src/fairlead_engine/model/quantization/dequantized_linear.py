@@ -1,6 +1,6 @@
-"""Products with weights that are decoded for each product: half or a quarter of the memory, at the floats' speed.
+"""Products with weights that are decoded for each product: half or a quarter of the memory, at the speed of floats.
 
-Decoding costs as much for one row as for a thousand, so it is for many rows, and for where nothing faster exists.
+Decoding costs as much for one row as for a thousand, so it suits many rows, or devices without anything faster.
 """
 
 import logging
@@ -17,7 +17,7 @@ from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 logger = logging.getLogger(__name__)
 
 PART_ELEMENTS = 2**22
-"""Of the weight, decoded at a time: 8 MiB in bfloat16, which caches hold between its being written and read."""
+"""Of the weight, decoded at a time: 8 MiB in bfloat16, which stay in the caches until they are read."""
 
 
 class DequantizedLinear:
@@ -56,7 +56,7 @@ class DequantizedLinear:
 
 
 class DecodedLinear(DequantizedLinear):
-    """Activations are rounded as for a product of 8-bit numbers, and then both sides decoded and multiplied as floats:
+    """Activations are rounded as for a product of 8-bit numbers, then both sides are decoded and multiplied as floats:
     the same arithmetic, for devices without that product."""
 
     row_format: ClassVar[RowFormat]
@@ -72,5 +72,5 @@ class DecodedLinear(DequantizedLinear):
 
 @cache
 def tell_decoding(name: str, device: str, why: str) -> None:
-    """Says once that weights of the format are decoded for each product there."""
+    """Logs once that weights of the format are decoded for each product there."""
     logger.info("%s: weights are decoded for each product on %s, since there is none of %s", name, device, why)

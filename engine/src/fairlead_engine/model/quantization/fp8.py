@@ -1,5 +1,5 @@
 """8-bit floats (e4m3, arXiv 2209.05433) on both sides. Weights are scaled by output channel or in blocks, activations
-by token, or by token and as many columns as a block has, as they come."""
+as they come: by token, or by token and block of columns."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +13,7 @@ from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear,
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
 _ALIGNMENT = 16
-"""What the sizes of a product's operands must be multiples of on a GPU."""
+"""Sizes of a product's operands on a GPU are multiples of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class DecodedFp8Linear(DecodedLinear):
 
 @cache
 def can_multiply_fp8(device: torch.device) -> bool:
-    """Whether the device has the product: it is tried, since it takes a GPU and a build of torch that both know it."""
+    """Whether the device has the product: tried, since both the GPU and torch's build must have it."""
     one = torch.ones(32, 32, device=device)
     weight = QuantizedWeight(one.to(torch.float8_e4m3fn), one[:, :1].contiguous(), 32)
     return is_right(

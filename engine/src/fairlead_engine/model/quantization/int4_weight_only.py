@@ -1,7 +1,7 @@
 """4-bit integer weights, scaled by output channel and a few dozen columns; activations stay as they are.
 
-The group size is a compromise of its makers' (AWQ, GPTQ: 128) where a checkpoint is stored so; weights that are rounded
-without looking at activations take small groups, whose error is less.
+The group size of a stored checkpoint is its makers' compromise (AWQ, GPTQ: 128); weights that are rounded without
+looking at activations have small groups, with less error.
 """
 
 from dataclasses import dataclass
@@ -17,28 +17,28 @@ from fairlead_engine.model.quantization.dequantized_linear import PART_ELEMENTS,
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
 _LARGEST = 7.5
-"""Integers go from -8 to 7, and the scale as if to 7.5: compressed-tensors' rule, which cuts a little off one side for
+"""Integers go from -8 to 7, with scales as if to 7.5: compressed-tensors' rule, which cuts a little off one side for
 finer steps."""
 _GROUP_SIZE = 32
 _ZERO = 8
-"""What stands for 0 in the unsigned integers that torch packs."""
+"""0 in the unsigned integers that torch packs."""
 _PACKED_GROUPS = (32, 64, 128, 256)
 _ROWS_TOGETHER, _FULL_ROWS = 16, 64
 """Output features are packed by 64 where that divides them; they must be a multiple of 16."""
 _MOST_ROWS = 200
-"""That torch's product with 4-bit integers is faster for than decoding the weight: 3072 x 1024 on one thread with
+"""Up to which torch's product with 4-bit integers is faster than decoding the weight: 3072 x 1024 on one thread with
 AVX512 takes 0.17, 2.4, 9.9, 20 and 39 ms for 1, 32, 128, 256 and 512 rows, and decoded 12, 15 and 24 for the last
 three, give or take a fifth."""
 
 
 class ReorderedLinear:
-    """A product with a weight whose columns were put into another order: it takes each input row in that order, which
-    costs as much as copying it."""
+    """A product with a weight whose columns have another order: reorders each input row, which costs as much as copying
+    it."""
 
     copies_weight = True
 
     def __init__(self, linear: QuantizedLinear, order: Tensor) -> None:
-        """`order` int64 [in_features]: which input each of the weight's columns is for."""
+        """`order` int64 [in_features]: input of each of the weight's columns."""
         self._linear = linear
         self._order = order
         self.weight_bytes = linear.weight_bytes + order.nbytes
@@ -121,7 +121,7 @@ class PackedInt4Linear:
 
 
 def unpacked(packed: Tensor, columns: int) -> Tensor:
-    """int8 [out_features / 64, columns, 64] of what torch packed with AVX512: a block of 64 rows has 32 bytes for each
+    """int8 [out_features / 64, columns, 64] from torch's packing with AVX512: a block of 64 rows has 32 bytes for each
     column, whose lower halves are the first 32 rows."""
     halves = packed.view(-1, columns, _FULL_ROWS // 2)
     return torch.cat((halves & 15, halves >> 4), dim=-1).view(torch.int8).sub_(_ZERO)
@@ -129,7 +129,7 @@ def unpacked(packed: Tensor, columns: int) -> Tensor:
 
 @cache
 def can_unpack() -> bool:
-    """Whether the layout is the one that `unpacked` reads, which depends on the CPU and torch's version."""
+    """Whether the layout, which depends on the CPU and torch's version, is the one that `unpacked` reads."""
     values = (torch.arange(128 * 32) * 7 % 16).view(128, 32)
     found = unpacked(torch._convert_weight_to_int4pack_for_cpu(values.int(), 1), 32)
     return bool(torch.equal(found.transpose(1, 2).flatten(0, 1), values - _ZERO))

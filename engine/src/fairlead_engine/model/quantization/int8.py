@@ -16,8 +16,8 @@ from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear,
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
 _ZERO = 128
-"""What oneDNN's unsigned activations have for 0. With signed ones it falls back on a loop that is 300 times slower on
-CPUs with AVX512-VNNI and no AMX."""
+"""oneDNN's 0 of unsigned activations. With signed ones it falls back on a loop that is 300 times slower on CPUs with
+AVX512-VNNI and no AMX."""
 _CUDA_ROWS = 17
 """Fewest that cuBLAS multiplies."""
 
@@ -69,7 +69,7 @@ class Int8Linear:
 
 
 class PackedInt8Linear:
-    """Through oneDNN on a CPU, whose layout the weight is brought into once. Drop the original to free its memory."""
+    """Through oneDNN on a CPU, in whose layout the weight is packed once. Drop the original to free its memory."""
 
     copies_weight = True
 
@@ -113,8 +113,8 @@ def can_pack_int8() -> bool:
 
 _LARGEST = 127.0
 _MOST_ROWS = 4
-"""That torch's product of bfloat16 with integers is faster for than decoding the weight: 3072 x 1024 on one thread with
-AVX512 takes 0.34, 0.55, 0.85 and 3.1 ms for 1, 4, 8 and 32 rows, after decoding 0.65, 0.71, 0.85 and 1.5."""
+"""Up to which torch's product of bfloat16 with integers is faster than decoding the weight: 3072 x 1024 on one thread
+with AVX512 takes 0.34, 0.55, 0.85 and 3.1 ms for 1, 4, 8 and 32 rows, after decoding 0.65, 0.71, 0.85 and 1.5."""
 
 
 @dataclass(frozen=True, slots=True)

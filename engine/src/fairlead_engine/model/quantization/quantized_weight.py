@@ -1,4 +1,4 @@
-"""Weights as integers or 8-bit floats with scales: how they are held, packed, rounded and multiplied with.
+"""Weights as integers or 8-bit floats with scales: held, packed, rounded and multiplied.
 
 A `WeightFormat` computes with a `QuantizedWeight`; checkpoints store one, with integers of a few bits several to an
 int32.
@@ -28,13 +28,13 @@ class QuantizedWeight:
     group_size: int
     """Columns that share a scale."""
     offsets: Tensor | None = None
-    """float32 [out_features, groups]: what zero points come to; None = 0."""
+    """float32 [out_features, groups], from zero points; None = 0."""
     groups: Tensor | None = None
     """int64 [in_features]: the group of each column; None = j // group_size."""
 
     @staticmethod
     def stacked(parts: Sequence["QuantizedWeight"]) -> "QuantizedWeight":
-        """Several below one another; they have the same columns and groups."""
+        """Several weights below one another, with the same columns and groups."""
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -47,7 +47,7 @@ class QuantizedWeight:
         return QuantizedWeight(values, scales, first.group_size, offsets, first.groups)
 
     def can_be_below(self, other: "QuantizedWeight") -> bool:
-        """Whether the two, of one format, can be stacked: they have the same groups."""
+        """Whether two weights of one format can be stacked: they have the same groups."""
         if self.has_scale_per_row or other.has_scale_per_row:
             return self.has_scale_per_row and other.has_scale_per_row
         if self.groups is None or other.groups is None:
@@ -55,7 +55,7 @@ class QuantizedWeight:
         return self.group_size == other.group_size and torch.equal(self.groups, other.groups)
 
     def columns(self, first: int, end: int) -> "QuantizedWeight":
-        """Those of the weight as a weight of their own. Raises ValueError where that would divide a group."""
+        """Some columns as a weight of their own. Raises ValueError where that would divide a group."""
         values = self.values[:, first:end].contiguous()
         if self.has_scale_per_row:
             return QuantizedWeight(values, self.scales, end - first, self.offsets)
@@ -69,8 +69,8 @@ class QuantizedWeight:
         return QuantizedWeight(values, self.scales[:, kept].contiguous(), size, offsets)
 
     def in_order(self) -> "tuple[QuantizedWeight, Tensor] | None":
-        """The same with its columns sorted by group, and which column each was, int64 [in_features]; None where that
-        does not make every group one of `group_size`."""
+        """The same with its columns sorted by group, and the original index of each column, int64 [in_features]; None
+        where groups would not all have `group_size`."""
         assert self.groups is not None
         order = self.groups.argsort(stable=True)
         if not torch.equal(self.groups[order], torch.arange(len(order), device=order.device) // self.group_size):
@@ -84,7 +84,7 @@ class QuantizedWeight:
         return self.scales.shape[1] == 1
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The weight that is meant, [out_features, in_features]; products and sums of it define every format."""
+        """The weight's values, [out_features, in_features]; products and sums of them define every format."""
         return self.decoded(slice(None), dtype)
 
     def decoded(self, rows: slice, dtype: torch.dtype) -> Tensor:
@@ -93,7 +93,7 @@ class QuantizedWeight:
         return decoded if self.offsets is None else decoded.add_(self.spread(self.offsets[rows].to(dtype)))
 
     def spread(self, per_group: Tensor) -> Tensor:
-        """[rows, groups] → [rows, in_features]: what each column's group has."""
+        """[rows, groups] → [rows, in_features]: each column gets its group's value."""
         if self.groups is not None:
             return per_group.index_select(1, self.groups)
         return per_group.repeat_interleave(self.group_size, dim=1)[:, : self.values.shape[1]]
@@ -104,9 +104,8 @@ def quantize_weight(
 ) -> QuantizedWeight:
     """A weight [out_features, in_features] of any floating dtype, to the nearest values of `dtype`.
 
-    A group's element of largest magnitude is scaled to `largest`, and what then lies beyond `low` and `high` is put
-    there. Where a group is all zeros its scale is 1. `group_size` None = a row is one group; else it divides
-    in_features.
+    A group's largest magnitude is scaled to `largest`, and values beyond `low` and `high` are clamped. The scale of a
+    group of zeros is 1. `group_size` None = a row is one group; else it divides in_features.
     """
     rows, columns = weight.shape
     size = group_size or columns
@@ -124,14 +123,14 @@ WORD_BITS = 32
 
 
 def num_words(size: int, num_bits: int) -> int:
-    """Words that so many integers take."""
+    """Words for so many integers."""
     return -(-size * num_bits // WORD_BITS)
 
 
 def unpack(words: Tensor, num_bits: int, order: Sequence[int] | None = None) -> Tensor:
-    """int8 [rows, 32 / num_bits x words] of int32 [rows, words], half of their range taken off.
+    """int8 [rows, 32 / num_bits x words] from int32 [rows, words], less half of their range.
 
-    The first is in the lowest bits; or the i-th of a word is where `order` says, in integers from the lowest.
+    The first is in the lowest bits; or the i-th is at the place `order[i]` of its word.
     """
     places = range(WORD_BITS // num_bits) if order is None else order
     shifts = torch.tensor([num_bits * place for place in places], dtype=torch.int32, device=words.device)
@@ -140,7 +139,7 @@ def unpack(words: Tensor, num_bits: int, order: Sequence[int] | None = None) -> 
 
 
 def pack(values: Tensor, num_bits: int) -> Tensor:
-    """int32 [rows, words] of signed integers [rows, size], half of their range added: the first in the lowest bits."""
+    """int32 [rows, words] from signed integers [rows, size], plus half of their range: the first in the lowest bits."""
     per_word = WORD_BITS // num_bits
     unsigned = pad(values.to(torch.int64) + 2 ** (num_bits - 1), (0, -values.shape[1] % per_word))
     shifts = torch.arange(0, WORD_BITS, num_bits, device=values.device)
@@ -149,7 +148,7 @@ def pack(values: Tensor, num_bits: int) -> Tensor:
 
 
 class QuantizedLinear(Linear, Protocol):
-    """A linear layer that knows what its weight takes."""
+    """A linear layer that knows its weight's memory."""
 
     weight_bytes: int
     """Memory of values and scales, without the bias."""
@@ -164,11 +163,11 @@ class WeightFormat(Protocol):
 
     @property
     def row_format(self) -> RowFormat | None:
-        """What rows are rounded to before a product: whole, or as many columns together as have one scale of a weight
-        of floats; None = they stay as they are."""
+        """What rows are rounded to before a product: whole, or in blocks with one scale of a floating weight each; None
+        = not at all."""
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
         """Rounds a weight [out_features, in_features] of any floating dtype."""
 
     def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
-        """The fastest layer for this weight on its device; it takes and gives rows in `dtype`."""
+        """The fastest layer for this weight on its device, for rows in `dtype`."""

@@ -1,4 +1,4 @@
-"""Where a layer's quantised weight comes from: rounded while it is loaded, or as the checkpoint stores it."""
+"""Where a layer's quantised weight comes from: rounded during loading, or stored in the checkpoint."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,22 +17,22 @@ class WeightSource(Protocol):
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         """Of the layer `name`, such as model.layers.0.mlp.up_proj; None = its weight is floats.
 
-        `is_sensitive`: whether small errors of it decide much, as those of a router and of the output projection do.
+        `is_sensitive`: whether small errors matter much, as in a router or the output projection.
         """
 
     def read(
         self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
     ) -> QuantizedWeight:
-        """The weight of a layer that has a format, of its outputs only `rows`. Raises ModelLoadError, naming the tensor
-        that does not fit."""
+        """Outputs `rows` of a quantised layer's weight. Raises ModelLoadError, naming the tensor that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """A checkpoint of floats, of which all linear layers but the sensitive ones get one format, as they are read."""
+    """A checkpoint of floats, whose linear layers, except sensitive ones, are rounded to one format as they are
+    read."""
 
     weight_format: WeightFormat | None
-    """None = none does."""
+    """None = not rounded."""
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return None if is_sensitive else self.weight_format
@@ -46,8 +46,8 @@ class Rounded:
 
 
 def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype: torch.dtype, rows: slice) -> Tensor:
-    """int8 or float8_e4m3fn [rows, in_features] of a tensor of that shape; the latter hold no NaN, which decoding them
-    would not tell from a number."""
+    """int8 or float8_e4m3fn [rows, in_features] from a tensor of that shape; floats must not be NaN, which decoding
+    would turn into a number."""
     values = checkpoint.stored(name, shape, dtypes=(dtype,), rows=rows)
     if dtype is torch.float8_e4m3fn:
         check_numbers(name, values.view(torch.uint8).bitwise_and(0x7F) != 0x7F)
@@ -57,8 +57,8 @@ def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype
 def read_scales(
     checkpoint: Checkpoint, name: str, out_features: int, in_features: int, block: tuple[int, int], rows: slice
 ) -> Tensor:
-    """float32 [rows, groups] of a tensor with a scale for each block of rows and columns; what has one for all
-    may be stored with any number of dimensions."""
+    """float32 [rows, groups] from a tensor with a scale for each block of rows and columns; a single scale may have any
+    number of dimensions."""
     shape = (-(-out_features // block[0]), -(-in_features // block[1]))
     flat: tuple[tuple[int, ...], ...] = ((1,), ()) if shape == (1, 1) else ((shape[0],),) if shape[1] == 1 else ()
     scales = checkpoint.stored(name, shape, *flat).to(torch.float32).view(shape)
@@ -67,7 +67,8 @@ def read_scales(
 
 
 def check_numbers(name: str, are_numbers: Tensor) -> None:
-    """Raises ModelLoadError, naming the tensor, unless all are: every request would end with an error, or nonsense."""
+    """Raises ModelLoadError, naming the tensor, if one is not a finite number: every request would end with an error,
+    or nonsense."""
     if not bool(are_numbers.all()):
         raise ModelLoadError(
             ModelLoadReason.CHECKPOINT_INVALID,

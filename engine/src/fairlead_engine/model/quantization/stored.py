@@ -52,7 +52,7 @@ _BY_BITS: dict[int, WeightFormat] = {4: Int4WeightOnly(), 8: Int8WeightOnly()}
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    """The layers are those that have a `qweight`, whatever the configuration says of others."""
+    """Layers with a `qweight`, whatever the configuration says of others."""
 
     stored: GptqFormat
 
@@ -85,19 +85,20 @@ class Gptq:
 
 
 def offsets_of(zeros: Tensor, scales: Tensor) -> Tensor | None:
-    """What zero points [out_features, groups], of values from minus half their range, come to; None where all are 0."""
+    """Offsets from zero points [out_features, groups] of values from minus half their range on; None where all are
+    0."""
     return (zeros * scales).neg_() if bool(zeros.any()) else None
 
 
 def read_scales_by_column(checkpoint: Checkpoint, name: str, num_groups: int, out_features: int, rows: slice) -> Tensor:
-    """float32 [rows, groups] of `scales`, which are stored by groups and outputs."""
+    """float32 [rows, groups] from `scales`, which are stored by groups and outputs."""
     scales = checkpoint.stored(f"{name}.scales", (num_groups, out_features), columns=rows).to(torch.float32)
     check_numbers(f"{name}.scales", scales.isfinite())
     return scales.t().contiguous()
 
 
 def read_groups(checkpoint: Checkpoint, name: str, in_features: int, size: int) -> Tensor | None:
-    """int64 [in_features]: the group of each input; None where they follow one another, or that is not stored."""
+    """int64 [in_features]: the group of each input; None where groups are consecutive, or not stored."""
     if not checkpoint.has(name):
         return None
     if size == in_features:
@@ -118,12 +119,12 @@ def read_groups(checkpoint: Checkpoint, name: str, in_features: int, size: int) 
 
 _AWQ_BITS = 4
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where each of eight outputs is in a word."""
+"""Place of each of eight outputs in a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Awq:
-    """The layers are those that have a `qweight`; `modules_to_not_convert` says the same in names."""
+    """Layers with a `qweight`; `modules_to_not_convert` says the same in names."""
 
     stored: AwqFormat
 
@@ -155,7 +156,7 @@ class Awq:
 
 @dataclass(frozen=True, slots=True)
 class CompressedTensors:
-    """Reads each layer as its group says."""
+    """Reads each layer as its group in the configuration says."""
 
     stored: CompressedFormat
 
@@ -205,7 +206,7 @@ _FP8_ACTIVATIONS = ("activation_scale", "input_scale", "input_scale_ub")
 
 @dataclass(frozen=True, slots=True)
 class FinegrainedFp8:
-    """The layers are those that have scales; `modules_to_not_convert` says the same in patterns."""
+    """Layers with scales; `modules_to_not_convert` says the same in patterns."""
 
     stored: Fp8Format
 
@@ -230,13 +231,13 @@ class FinegrainedFp8:
 
 _MXFP4_GROUP = 32
 _MXFP4_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
-"""Twice what the lower three of four bits say; the highest is the sign."""
+"""Twice the value of the lower three of four bits; the highest is the sign."""
 _MXFP4_BIAS = 127
 
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4:
-    """The layers are those that have `blocks`, of two numbers to a byte, and `scales`."""
+    """Layers with `blocks`, two numbers to a byte, and `scales`."""
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return Int8WeightOnly() if checkpoint.has(f"{name}.blocks") else None
@@ -268,7 +269,7 @@ READERS: dict[type, Callable[[Any], WeightSource]] = {
 
 
 def choose_source(setting: str | None, stored: StoredFormat | None) -> WeightSource:
-    """Where weights come from. Raises ConfigError for a `setting` that the checkpoint contradicts."""
+    """Chooses where weights come from. Raises ConfigError for a `setting` that the checkpoint contradicts."""
     if stored is None:
         return Rounded(FORMATS[setting] if setting else None)
     if setting is not None and stored.names != {setting}:

@@ -19,11 +19,11 @@ _STRATEGY = "strategy"
 
 @dataclass(frozen=True, slots=True)
 class RoundingGrid:
-    """The numbers that weights are rounded to once they are scaled, and how they are stored."""
+    """The numbers that scaled weights are rounded to, and how they are stored."""
 
     dtype: torch.dtype
     largest: float
-    """What the element of largest magnitude that shares a scale is scaled to."""
+    """A group's largest magnitude is scaled to it."""
     low: float
     high: float
     num_bits: int
@@ -33,7 +33,7 @@ class RoundingGrid:
     """Inputs that share a scale; None = all."""
 
     def scales(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """float32 [rows, groups] for a weight [rows, in_features], as numbers that `dtype` has."""
+        """float32 [rows, groups] for a weight [rows, in_features], representable in `dtype`."""
         groups = weight.float().view(len(weight), -1, self.group_size or weight.shape[1])
         scales = (groups.abs().amax(-1) / self.largest).to(dtype).float()
         return torch.where(scales == 0, torch.ones_like(scales), scales)
@@ -45,7 +45,7 @@ class RoundingGrid:
         return quotients.round().clamp_(self.low, self.high)
 
     def nearest(self, weight: Tensor, scales: Tensor) -> QuantizedWeight:
-        """Every element of a weight rounded by itself."""
+        """A weight, each element rounded by itself."""
         size = self.group_size or weight.shape[1]
         values = self.round(weight.float() / scales.repeat_interleave(size, dim=1))
         return QuantizedWeight(values.to(self.dtype), scales, size)
@@ -59,7 +59,7 @@ class RoundingGrid:
         return {f"{name}.weight_packed": pack(weight.values, self.num_bits), f"{name}.weight_shape": shape, **scales}
 
     def config(self, ignored: list[str]) -> dict[str, Any]:
-        """The `quantization_config` of a checkpoint whose linear layers are stored so, but for those `ignored`."""
+        """The `quantization_config` of a checkpoint whose linear layers are stored so, except `ignored`."""
         kind = "float" if self.dtype.is_floating_point else "int"
         alike = {"num_bits": self.num_bits, "type": kind, "symmetric": True}
         weights = {**alike, _STRATEGY: "channel", "group_size": None, "dynamic": False}
@@ -91,27 +91,26 @@ GRIDS = {
 _BLOCK = 128
 """Columns whose errors are spread over the others at once."""
 _LEAST_DAMPING = 0.01
-"""Of the mean moment, added to each: what makes the inverse stable. A text with few inputs says little of how columns
-go together, so that it is as much as there are columns for each input, where that is more."""
+"""Share of the mean moment added to each: makes the inverse stable. A text with few inputs says little of how columns
+go together, so it is the number of columns per input, where that is more."""
 _STEPS = 20
 """Powers of the inputs' magnitudes that are tried."""
 _LEAST_SHARE, _SHARES = 0.5, 11
-"""Of the largest element, down to which scales are tried, and how many."""
+"""Scales are tried down to this share of the largest element, and so many of them."""
 
 
 def relative_error(weight: Tensor, rounded: Tensor, moments: Tensor) -> float:
-    """Mean square of the error of a layer's outputs over that of the outputs, for inputs of these moments."""
+    """Mean square of the error of a layer's outputs over that of the outputs, for inputs with these moments."""
     weight, error = weight.float(), rounded.float() - weight.float()
     size = float(((weight @ moments) * weight).sum())
     return float(((error @ moments) * error).sum()) / size if size > 0 else 0.0
 
 
 def compensate(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tensor, num_inputs: int) -> QuantizedWeight:
-    """GPTQ (arXiv 2210.17323): columns are rounded one after the other, those with the largest moments first, and the
-    error of each is made good, as far as it goes, by those that are still to come.
+    """GPTQ (arXiv 2210.17323): columns are rounded one after the other, those with the largest moments first, and later
+    columns compensate the error of each as far as possible.
 
-    `num_inputs`: that the moments are the sum of. Scales are those of the columns as they were, so that columns stay
-    where they are.
+    `num_inputs`: whose moments were summed. Scales are those of the original columns, so that columns keep their order.
     """
     rows, columns = weight.shape
     size = grid.group_size or columns
@@ -135,8 +134,8 @@ def compensate(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tens
 
 
 def _inverse_root(moments: Tensor, share: float) -> Tensor:
-    """The upper triangular factor of the inverse, `share` of the mean being added to each moment; inputs that never
-    were anything else than 0 have no say."""
+    """The upper triangular factor of the inverse, with `share` of the mean added to each moment; inputs that were
+    always 0 do not count."""
     moments = moments.clone()
     diagonal = moments.diagonal()
     diagonal[diagonal == 0] = 1.0
@@ -156,10 +155,9 @@ def _inverse_root(moments: Tensor, share: float) -> Tensor:
 def best_input_scales(
     weights: Sequence[Tensor], moments: Tensor, magnitudes: Tensor, grid: RoundingGrid, dtype: torch.dtype
 ) -> Tensor:
-    """AWQ (arXiv 2306.00978): what to multiply the columns of these weights by, float32 [in_features], before they are
-    rounded, when their inputs are divided by the same: a power of the inputs' mean magnitudes [in_features], which is
-    the one that errs least. All 1 where nothing is better.
-    """
+    """AWQ (arXiv 2306.00978): factors of these weights' columns, float32 [in_features], before rounding, when inputs
+    are divided by the same: the power of the inputs' mean magnitudes [in_features] with the least error. All 1 where
+    nothing is better."""
     best, least = torch.ones_like(magnitudes), float("inf")
     for step in range(_STEPS):
         scales = magnitudes.clamp_min(1e-4) ** (step / _STEPS)
@@ -176,8 +174,8 @@ def best_input_scales(
 
 
 def clipped_scales(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tensor) -> Tensor:
-    """Scales [rows, groups] that cut off the largest elements where the finer steps for the others are worth it, given
-    what the inputs of each group are: as AWQ has it."""
+    """Scales [rows, groups] that cut off the largest elements where finer steps for the others are worth it, given each
+    group's inputs, as in AWQ."""
     size = grid.group_size or weight.shape[1]
     num_groups = weight.shape[1] // size
     groups = torch.arange(num_groups, device=weight.device)
