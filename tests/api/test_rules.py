@@ -45,8 +45,8 @@ def agreed(obj: dict[str, Any]) -> list[BrokenRule]:
     LLMDeployment.from_body(obj)
     broken = broken_rules(obj)
     stored = whole(prune_nulls(object_schema(), deepcopy(obj)))
-    by_cel = [BrokenRule(each.path, each.rule_message) for each in check_rules(object_schema(), stored)]
-    assert Counter(broken) == Counter(by_cel)
+    by_cel = [(each.path, each.message.rpartition(": ")[2]) for each in check_rules(object_schema(), stored)]
+    assert Counter((each.path, each.message.rpartition(": ")[2]) for each in broken) == Counter(by_cel)
     return broken
 
 

@@ -20,7 +20,6 @@ from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
 from fairlead_local.apiserver.server import ApiServer, Handler, serving
 from fairlead_local.apiserver.store import Store
-from fairlead_local.apiserver.subresources import NoLogs
 
 Denied = Collection[tuple[str, str, str]]
 """Verb, plural and namespace (empty = all) of each right that one does not have."""
@@ -142,7 +141,7 @@ async def refusing_api_server(folder: Path, refusals: Refusals, *namespaces: str
     """An API with these namespaces and no controller; the kubeconfig, which is written to `folder`."""
     operations, token, path = Operations(Store(), Registry()), new_token(), folder / "kubeconfig"
     operations.ensure_namespaces(*namespaces)
-    app = ApiServer(operations, token, NoLogs()).app()
+    app = ApiServer(operations, token).app()
     app.middlewares.append(refusals.guard)
     async with serving(app) as url:
         write_kubeconfig(path, url, token)

@@ -12,7 +12,7 @@ from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
 from fairlead_local.apiserver.server import ApiServer, serving
 from fairlead_local.apiserver.store import HISTORY, Store
-from fairlead_local.apiserver.subresources import LogSource, NoLogs
+from fairlead_local.apiserver.subresources import LogSource
 from fairlead_local.fleet_state import FleetFolder
 from fairlead_local.kubelet.environment import Program
 from fairlead_local.kubelet.kubelet import running_kubelet
@@ -56,7 +56,7 @@ async def local_api_server(
     token, path = new_token(), folder / "kubeconfig"
     fleet = FleetFolder(folder)
     async with AsyncExitStack() as stack:
-        logs: LogSource = NoLogs()
+        logs: LogSource | None = None
         if images is not None:
             kubelet = running_kubelet(operations, fleet, images=images, settings=settings, resources=resources)
             logs = await stack.enter_async_context(kubelet)

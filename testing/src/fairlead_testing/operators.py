@@ -24,7 +24,6 @@ from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
 from fairlead_local.apiserver.server import ApiServer, serving
 from fairlead_local.apiserver.store import Store
-from fairlead_local.apiserver.subresources import NoLogs
 from fairlead_local.system import crd
 
 NAMESPACE = "default"
@@ -135,7 +134,7 @@ async def bare_api_server(folder: Path) -> AsyncIterator[Path]:
     `folder`."""
     operations, token, path = Operations(Store(), Registry()), new_token(), folder / "kubeconfig"
     operations.ensure_namespaces(NAMESPACE)
-    async with serving(ApiServer(operations, token, NoLogs()).app()) as url:
+    async with serving(ApiServer(operations, token).app()) as url:
         write_kubeconfig(path, url, token)
         yield path
 

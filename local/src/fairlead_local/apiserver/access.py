@@ -13,33 +13,23 @@ from pathlib import Path
 import yaml
 from aiohttp import web
 
-from fairlead_local.apiserver.status import forbidden, unauthorized
+from fairlead_local.apiserver.status import StatusError, forbidden
 
 _PREFIX = "token"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-def token_path(token: str) -> str:
-    """The path below which a request needs no Authorization header."""
-    return f"/{_PREFIX}/{token}"
-
-
-class TokenCheck:
-    """Knows the one token there is."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def admit(self, request: web.Request) -> list[str]:
-        """The segments of the path, without the token; raises 401 for whoever does not hold it."""
-        parts = [part for part in request.path.split("/") if part]
-        if parts[:1] == [_PREFIX] and len(parts) > 1:
-            given, parts = parts[1], parts[2:]
-        else:
-            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise unauthorized()
-        return parts
+def admit(request: web.Request, token: str) -> list[str]:
+    """The segments of the path, without the token; raises 401 for a client without the token."""
+    parts = [part for part in request.path.split("/") if part]
+    if parts[:1] == [_PREFIX] and len(parts) > 1:
+        given, parts = parts[1], parts[2:]
+    else:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if not hmac.compare_digest(given.encode(), token.encode()):
+        text = "Unauthorized: use the server of the kubeconfig with its whole path, or send the token as a bearer token"
+        raise StatusError(401, "Unauthorized", text)
+    return parts
 
 
 def refuse_web_pages(request: web.Request) -> None:
@@ -59,7 +49,7 @@ def new_token() -> str:
 
 def write_kubeconfig(path: Path, url: str, token: str) -> None:
     """Writes the file, readable by its owner only. `url` is the API server's. Raises OSError when it cannot."""
-    server = url + token_path(token)
+    server = f"{url}/{_PREFIX}/{token}"
     document = {
         "apiVersion": "v1",
         "kind": "Config",

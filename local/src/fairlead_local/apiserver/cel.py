@@ -119,7 +119,7 @@ def _broken_rules(schema: Schema, value: Any, old: Any, path: str, *, is_kept: b
             broken = _broken(rule, converted, before)
             if broken is not None:
                 shown = "" if isinstance(value, (Mapping, list)) else f"{quoted(value)}: "
-                yield Violation(path, ViolationKind.INVALID, f"Invalid value: {shown}{broken}", broken)
+                yield Violation(path, ViolationKind.INVALID, f"Invalid value: {shown}{broken}")
     for child_schema, child, old_child, child_path in _children(schema, value, old, path):
         yield from _broken_rules(child_schema, child, old_child, child_path, is_kept=is_kept)
 

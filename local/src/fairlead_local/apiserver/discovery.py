@@ -56,9 +56,7 @@ def group(registry: Registry, name: str) -> Json:
 
 def resources(registry: Registry, name: str, version: str) -> Json:
     """`/api/v1` and `/apis/GROUP/VERSION`; raises 404 for what is not served."""
-    served = [r for r in registry if (r.group, r.version) == (name, version)]
-    if not served:
-        raise no_such_path()
+    served = _served(registry, name, version)
     entries = [entry for resource in served for entry in _entries(resource)]
     return {
         "kind": "APIResourceList",
@@ -66,6 +64,12 @@ def resources(registry: Registry, name: str, version: str) -> Json:
         "groupVersion": served[0].api_version,
         "resources": entries,
     }
+
+
+def _served(registry: Registry, name: str, version: str) -> list[ResourceType]:
+    if served := [r for r in registry if (r.group, r.version) == (name, version)]:
+        return served
+    raise no_such_path()
 
 
 def _entries(resource: ResourceType) -> list[Json]:
@@ -104,16 +108,11 @@ def openapi_index(registry: Registry) -> Json:
 
 def openapi(registry: Registry, name: str, version: str) -> Json:
     """`/openapi/v3/api/v1` and so on: enough for `kubectl explain`, and to leave field validation to the server."""
-    served = [r for r in registry if (r.group, r.version) == (name, version)]
-    if not served:
-        raise no_such_path()
-    paths: Json = {}
-    for resource in served:
-        paths |= _paths(resource)
+    served = _served(registry, name, version)
     return {
         "openapi": "3.0.0",
         "info": {"title": "Fairlead local mode", "version": VERSION["gitVersion"]},
-        "paths": paths,
+        "paths": {path: item for resource in served for path, item in _paths(resource).items()},
         "components": {"schemas": {_schema_name(resource): _schema(resource) for resource in served}},
     }
 
@@ -146,14 +145,8 @@ def _operation(resource: ResourceType, action: str, reference: Json) -> Json:
 
 
 def _schema(resource: ResourceType) -> Json:
-    return {**_documented(resource), "x-kubernetes-group-version-kind": [_kind_of(resource)]}
-
-
-def _documented(resource: ResourceType) -> Json:
-    schema: Json = resource.schema
-    if schema.get("description"):
-        return schema
-    return {**schema, "description": f"{resource.kind} of {resource.api_version}, as local mode serves it."}
+    text = resource.schema.get("description") or f"{resource.kind} of {resource.api_version}, as local mode serves it."
+    return {**resource.schema, "description": text, "x-kubernetes-group-version-kind": [_kind_of(resource)]}
 
 
 def _kind_of(resource: ResourceType) -> Json:

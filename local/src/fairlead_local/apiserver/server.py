@@ -12,7 +12,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from fairlead_local.apiserver import discovery, patches, replies, requests, selectors
-from fairlead_local.apiserver.access import TokenCheck, refuse_web_pages
+from fairlead_local.apiserver.access import admit, refuse_web_pages
 from fairlead_local.apiserver.metadata import DeleteOptions, parse_options
 from fairlead_local.apiserver.operations import Edit, Operations, WriteOptions
 from fairlead_local.apiserver.requests import PatchType, ReplyShape, RequestTarget
@@ -39,11 +39,11 @@ _SHUTDOWN_SECONDS = 0.1
 
 
 class ApiServer:
-    """Serves `operations` to bearers of `token`, on loopback names only; `logs` finds what containers wrote."""
+    """Serves `operations` to bearers of `token`, on loopback names only. `logs`: None = there is no kubelet."""
 
-    def __init__(self, operations: Operations, token: str, logs: LogSource) -> None:
+    def __init__(self, operations: Operations, token: str, logs: LogSource | None = None) -> None:
         self._operations = operations
-        self._access = TokenCheck(token)
+        self._token = token
         self._logs = logs
 
     def app(self) -> web.Application:
@@ -66,7 +66,7 @@ class ApiServer:
         refuse_web_pages(request)
         if request.path in _HEALTH:
             return web.Response(text="ok")
-        parts = self._access.admit(request)
+        parts = admit(request, self._token)
         if parts == ["openapi", "v2"]:
             return web.Response(content_type=discovery.OPENAPI_V2_TYPE)
         document = self._document(request, parts)

@@ -65,11 +65,9 @@ def already_exists(qualified: str, name: str) -> StatusError:
     return StatusError(409, "AlreadyExists", f'{qualified} "{name}" already exists', {"name": name, "kind": qualified})
 
 
-def conflict(qualified: str, name: str, why: str, causes: Sequence[Cause] = ()) -> StatusError:
-    details: Json = {"name": name, "kind": qualified}
-    if causes:
-        details["causes"] = _causes(causes)
-    return StatusError(409, "Conflict", f'Operation cannot be fulfilled on {qualified} "{name}": {why}', details)
+def conflict(qualified: str, name: str, why: str) -> StatusError:
+    text = f'Operation cannot be fulfilled on {qualified} "{name}": {why}'
+    return StatusError(409, "Conflict", text, {"name": name, "kind": qualified})
 
 
 STALE = "the object has been modified; please apply your changes to the latest version and try again"
@@ -93,11 +91,6 @@ def forbidden(qualified: str, name: str, why: str) -> StatusError:
     return StatusError(403, "Forbidden", f'{qualified} "{name}" is forbidden: {why}', {"name": name, "kind": qualified})
 
 
-def unauthorized() -> StatusError:
-    text = "Unauthorized: use the server of the kubeconfig with its whole path, or send the token as a bearer token"
-    return StatusError(401, "Unauthorized", text)
-
-
 def expired(message: str) -> StatusError:
     """410: the resourceVersion is no longer (or not yet) known; the client lists again."""
     return StatusError(410, "Expired", message)
@@ -118,10 +111,6 @@ def not_implemented(what: str) -> StatusError:
 
 def internal_error(message: str) -> StatusError:
     return StatusError(500, "InternalError", f"Internal error occurred: {message}")
-
-
-def cannot_store(error: OSError) -> StatusError:
-    return internal_error(f"nothing was changed, because the fleet's data folder cannot be written: {error.strerror}")
 
 
 def success(details: Json) -> Json:

@@ -20,7 +20,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairlead_local.apiserver.status import Json, cannot_store, expired
+from fairlead_local.apiserver.status import Json, expired, internal_error
 
 RESERVED = 10_000
 """resourceVersions reserved at a time; a restart skips at most so many."""
@@ -276,4 +276,5 @@ def _storing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise cannot_store(error) from error
+        text = f"nothing was changed, because the fleet's data folder cannot be written: {error.strerror}"
+        raise internal_error(text) from error

@@ -62,8 +62,6 @@ class Violation:
     kind: ViolationKind
     message: str
     """What is wrong, after `path: `."""
-    rule_message: str = ""
-    """The message of the broken rule alone; empty for other violations."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"

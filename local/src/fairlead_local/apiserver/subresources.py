@@ -118,18 +118,8 @@ class LogSource(Protocol):
         """Whether the process that writes this log still runs."""
 
 
-class NoLogs:
-    """For an API server without a kubelet."""
-
-    def log_path(self, pod: Json, container: str, *, previous: bool) -> Path | None:
-        return None
-
-    def is_writing(self, pod: Json, path: Path) -> bool:
-        return False
-
-
 async def stream_log(
-    request: web.Request, operations: Operations, source: LogSource, target: RequestTarget
+    request: web.Request, operations: Operations, source: LogSource | None, target: RequestTarget
 ) -> web.StreamResponse:
     """Plain text; raises 400 where there is nothing to show yet."""
     if request.method != "GET":
@@ -140,8 +130,9 @@ async def stream_log(
             raise not_implemented(f"{name} for logs: lines are kept as the program wrote them, without their times")
     pod = operations.get(target.resource, target.namespace, target.name)
     container = _container(pod, query.get("container", ""))
-    path = source.log_path(pod, container, previous=requests.is_true(query, "previous") and "previous" in query)
-    if path is None:
+    previous = requests.is_true(query, "previous") and "previous" in query
+    path = source.log_path(pod, container, previous=previous) if source is not None else None
+    if source is None or path is None:
         raise bad_request(_nothing_to_show(pod, container, "previous" in query))
     tail, limit = (requests.positive_int(query, name) for name in ("tailLines", "limitBytes"))
     follow = "follow" in query and requests.is_true(query, "follow")

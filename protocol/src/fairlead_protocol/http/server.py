@@ -57,14 +57,12 @@ class HttpServer(uvicorn.Server):
         """Takes no new requests and finishes running requests; a second call cuts running requests."""
         if self.should_exit:
             self._cut.set()
-        self.should_exit = True
-        self._stopping.set()
+        self.stop()
 
     def cut(self) -> None:
         """Takes no new requests and ends running requests, as after the grace: each client gets an error."""
         self._cut.set()
-        self.should_exit = True
-        self._stopping.set()
+        self.stop()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
