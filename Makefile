@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-PACKAGES := -e ./protocol -e "./operator[plot,logins]" -e "./engine[buckets]" -e ./local
+PACKAGES := -e ./common -e "./operator[plot,logins]" -e "./engine[buckets]" -e ./local
 PINS   := -c requirements/constraints.txt
-PYPROJECTS := protocol/pyproject.toml operator/pyproject.toml engine/pyproject.toml local/pyproject.toml
+PYPROJECTS := common/pyproject.toml operator/pyproject.toml engine/pyproject.toml local/pyproject.toml
 # PyTorch's own index has CPU builds for every platform; PyPI's Linux wheels may bring gigabytes of CUDA.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH  := $(shell grep '^torch==' requirements/constraints.txt)

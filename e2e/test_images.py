@@ -103,7 +103,7 @@ def test_nothing_of_the_machine_that_built_it_is_left(image: ImageArchive) -> No
 
 def test_every_module_of_ours_is_there_compiled(name: str, image: ImageArchive) -> None:
     paths = {entry.path for entry in files(image)}
-    ours = [path for path in paths if path.startswith((f"{SITE}/{OURS[name]}/", f"{SITE}/fairlead_protocol/"))]
+    ours = [path for path in paths if path.startswith((f"{SITE}/{OURS[name]}/", f"{SITE}/fairlead_common/"))]
     sources = [path for path in ours if path.endswith(".py")]
     assert len(sources) > 20
     compiled = [re.sub(r"([^/]+)\.py$", r"__pycache__/\1.cpython-311.pyc", path) for path in sources]

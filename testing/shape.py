@@ -18,13 +18,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = {
-    "protocol": ("protocol/src",),
+    "common": ("common/src",),
     "operator": ("operator/src",),
     "local": ("local/src",),
     "engine": ("engine/src",),
     "testing": ("testing/src",),
 }
-PRODUCT = ("protocol", "operator", "local", "engine")
+PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {

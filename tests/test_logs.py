@@ -6,7 +6,7 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_protocol.logs import JsonFormatter, LineBudget, LogfmtFormatter
+from fairlead_common.logs import JsonFormatter, LineBudget, LogfmtFormatter
 
 
 def test_lines_beyond_the_budget_are_counted_and_told_with_the_next() -> None:

@@ -12,8 +12,8 @@ from reference_pages.chart_page import chart_values, commented_values
 from reference_pages.metrics_page import series
 from reference_pages.tables import Undocumented, described, members
 
+from fairlead_common.settings import docstrings
 from fairlead_engine.__main__ import build_parser
-from fairlead_protocol.settings import docstrings
 
 DOCS = Path(__file__).parent.parent / "docs"
 

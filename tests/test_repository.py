@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TOP_LEVEL = {"operator", "engine", "protocol", "charts", "crds", "tests", "e2e", "docs", "examples", "requirements",
+TOP_LEVEL = {"operator", "engine", "common", "charts", "crds", "tests", "e2e", "docs", "examples", "requirements",
              "local", "testing"}  # fmt: skip
-DISTRIBUTIONS = ("operator", "engine", "protocol", "local", "testing")
+DISTRIBUTIONS = ("operator", "engine", "common", "local", "testing")
 
 
 def tracked() -> list[Path]:
@@ -60,16 +60,16 @@ def test_the_top_level_holds_only_what_the_design_names() -> None:
 def test_the_distributions_have_one_version() -> None:
     versions = {folder: pyproject(folder)["version"] for folder in DISTRIBUTIONS}
     assert len(set(versions.values())) == 1, versions
-    version = versions["protocol"]
-    for module in ("fairlead", "fairlead_engine", "fairlead_protocol", "fairlead_local"):
+    version = versions["common"]
+    for module in ("fairlead", "fairlead_engine", "fairlead_common", "fairlead_local"):
         assert __import__(module).__version__ == version
     for folder in ("operator", "engine"):
-        assert f"fairlead-protocol=={version}" in pyproject(folder)["dependencies"]
+        assert f"fairlead-common=={version}" in pyproject(folder)["dependencies"]
 
 
 @pytest.mark.parametrize(
     ("folder", "package"),
-    [("operator", "fairlead"), ("engine", "fairlead_engine"), ("protocol", "fairlead_protocol"),
+    [("operator", "fairlead"), ("engine", "fairlead_engine"), ("common", "fairlead_common"),
      ("local", "fairlead_local")],
 )  # fmt: skip
 def test_a_product_wheel_has_one_package_and_no_fakes(folder: str, package: str) -> None:
@@ -193,8 +193,8 @@ def test_the_troubleshooting_has_every_reason_and_code_that_means_trouble() -> N
     import fairlead.gateway
     from fairlead.api.conditions import Reason
     from fairlead.gateway.openai.errors import QueueOutcome
+    from fairlead_common.downloads import DownloadFailure
     from fairlead_engine.errors import ModelLoadReason
-    from fairlead_protocol.downloads import DownloadFailure
 
     words = {str(reason) for reason in (*Reason, *ModelLoadReason, *DownloadFailure)} - FINE
     words |= {outcome.label for outcome in QueueOutcome}

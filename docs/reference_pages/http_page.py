@@ -15,11 +15,11 @@ from fairlead.gateway.openai.routes import (
     PATH_DOCUMENT,
     PROBES,
 )
+from fairlead_common.settings import docstrings
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
-from fairlead_protocol.settings import docstrings
 from reference_pages.tables import documented, table
 
 

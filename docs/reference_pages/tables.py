@@ -6,7 +6,7 @@ from typing import Any
 
 from api_schemas import JsonSchema
 
-from fairlead_protocol.settings import docstrings
+from fairlead_common.settings import docstrings
 
 DURATIONS = "Durations are written as `500ms`, `30s`, `10m`; sizes as `512Mi`, `2Gi`."
 

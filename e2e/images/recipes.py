@@ -73,7 +73,7 @@ def _ours(name: str, image: str, folder: str, suffix: str = "", **arguments: str
         name=name,
         tag=f"{image}:{__version__}{suffix}",
         dockerfile=f"Dockerfile.{folder}",
-        packages=("protocol", folder),
+        packages=("common", folder),
         arguments={"VERSION": __version__, **arguments},
         packages_stage="packages",
     )

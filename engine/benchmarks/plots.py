@@ -13,9 +13,9 @@ from results import OURS, rows
 from roofline import Rates, Work
 from workload import WORKLOADS
 
+from fairlead_common.messages import StepCost
+from fairlead_common.profiles import Measured
 from fairlead_engine.characterise.picture import decode_seconds, most_common, prompt_seconds
-from fairlead_protocol.messages import StepCost
-from fairlead_protocol.profiles import Measured
 
 COLUMNS = 2
 OURS_COLOUR, PEER_COLOUR = "#1f6f8b", "#b8b8b8"

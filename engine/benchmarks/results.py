@@ -12,7 +12,7 @@ from typing import Any
 OURS = "fairlead"
 """How our own engine is called among the others."""
 ROOT = Path(__file__).parents[2]
-_MEASURED = ("engine/src", "engine/benchmarks", "protocol/src")
+_MEASURED = ("engine/src", "engine/benchmarks", "common/src")
 """What decides about a run, beside the machine: runs of different sources are not one engine's."""
 
 

@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.llm import LLM
 from fairlead_engine.types import SamplingParams
-from fairlead_protocol.tokenizing import PromptTokenizer
 from lessons.conversation import Conversation, Split, assistant
 from lessons.syllabus import KINDS, draw_all
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parents[2]
-PACKAGES = ("protocol", "operator", "engine", "local", "testing")
+PACKAGES = ("common", "operator", "engine", "local", "testing")
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 

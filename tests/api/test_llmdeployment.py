@@ -11,7 +11,7 @@ from fairlead.api.llmdeployment import (
     RoutingPolicy,
     ScalingMode,
 )
-from fairlead_protocol.models.choices import Dtype
+from fairlead_common.models.choices import Dtype
 
 
 def body(**spec: Any) -> dict[str, Any]:

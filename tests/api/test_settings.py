@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.operator_settings import OperatorSettings, Profile, SettingsError
-from fairlead_protocol.settings import docstrings
+from fairlead_common.settings import docstrings
 
 
 def test_every_setting_has_a_docstring() -> None:

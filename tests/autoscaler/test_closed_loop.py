@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
-from fairlead_protocol.messages import StepCost
+from fairlead_common.messages import StepCost
 from fairlead_testing.virtual_fleet import VirtualFleet, Workload
 
 COST = StepCost(base=0.03, prefill_token=0.0001, decode_seq=0.001, kv_token=1e-6)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
-from fairlead_protocol.messages import StepCost
+from fairlead_common.messages import StepCost
 from fairlead_testing.virtual_fleet import VirtualFleet, Workload
 
 CAPACITY = 4.6

@@ -24,7 +24,7 @@ from fairlead.controller import operator as operator_module
 from fairlead.gateway.gateway_command import add_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.operator_settings import OperatorSettings, Profile
-from fairlead_protocol.settings import given, values_of
+from fairlead_common.settings import given, values_of
 
 ROOT = Path(__file__).parent.parent.parent
 Manifest = dict[str, Any]

@@ -13,8 +13,8 @@ import yaml
 
 from fairlead.cli.main import main
 from fairlead.fit.presets import presets
+from fairlead_common.model_sources import folder_name
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
-from fairlead_protocol.model_sources import folder_name
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHART = Path(__file__).parents[2] / "charts" / "fairlead" / "values.yaml"

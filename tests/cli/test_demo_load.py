@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling
+from fairlead_common.messages import StepCost
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, LONGEST_PAUSE_SECONDS, Crowd, Speed, few, many, wanted
 from fairlead_local.demo.recorder import MOST_ANSWERS, QUIET_SECONDS, Patience
 from fairlead_local.demo.story import autoscaling_of, read_manifest
-from fairlead_protocol.messages import StepCost
 from fairlead_testing.fleet_objects import load
 from fairlead_testing.virtual_fleet import Request, VirtualFleet, Workload
 

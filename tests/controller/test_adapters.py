@@ -23,7 +23,7 @@ from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import BY_KIND, DEPLOYMENTS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS
 from fairlead.manifests.source import PlacedAdapter
-from fairlead_protocol.downloads import (
+from fairlead_common.downloads import (
     SOURCES_PATH,
     SOURCES_PORT,
     DownloadProgress,
@@ -31,7 +31,7 @@ from fairlead_protocol.downloads import (
     SourcesReport,
     SourceState,
 )
-from fairlead_protocol.http.client import TimeLimits
+from fairlead_common.http.client import TimeLimits
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.http import listening
 from fairlead_testing.local_api import local_api_server

@@ -18,7 +18,7 @@ from fairlead.controller.operator import add_arguments, run
 from fairlead.controller.operator_metrics import OperatorMetrics, serve_health
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.kube.resources import LEASES
-from fairlead_protocol.logs import LogfmtFormatter
+from fairlead_common.logs import LogfmtFormatter
 from fairlead_testing.local_api import local_api_server
 from fairlead_testing.operators import bare_api_server, fleet_at
 

@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 import uvloop
 
+from fairlead_common.http.connections import CutConnections
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.server.app import build_app
@@ -19,7 +20,6 @@ from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.prompts_here import PromptsHere
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_protocol.http.connections import CutConnections
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool, running_gateway
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlead_protocol.http import intake
+from fairlead_common.http import intake
 from fairlead_testing.harm import flood, measured_harm
 
 NUM_CONNECTIONS = 250

@@ -67,10 +67,10 @@ async def test_who_comes_above_the_bound_is_told_and_probes_pass(program, open_c
 async def test_far_above_the_bound_connections_are_cut_counted_and_told(
     program, open_connections, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, logger="fairlead_protocol.http.connections")
+    caplog.set_level(logging.WARNING, logger="fairlead_common.http.connections")
     await open_connections(MAX_CONNECTIONS + SURPLUS + 60)
     await until(lambda: num_cut(program, "too-many-connections") >= 60)
     assert program.connections() <= MAX_CONNECTIONS + SURPLUS
-    lines = [record for record in caplog.records if record.name == "fairlead_protocol.http.connections"]
+    lines = [record for record in caplog.records if record.name == "fairlead_common.http.connections"]
     assert 0 < len(lines) < 40, "who opens connections must not fill the log"
     assert lines[0].reason == "too-many-connections"

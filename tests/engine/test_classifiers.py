@@ -8,6 +8,8 @@ import pytest
 import torch
 import transformers
 
+from fairlead_common.models.families.registry import ARCHITECTURES, find_architecture
+from fairlead_common.models.json_fields import JsonFields
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError
@@ -20,8 +22,6 @@ from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_classifier
 from fairlead_engine_testing.encoder_checkpoints import write_word_pieces
 from fairlead_engine_testing.model_runners import loaded_runner
-from fairlead_protocol.models.families.registry import ARCHITECTURES, find_architecture
-from fairlead_protocol.models.json_fields import JsonFields
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "kv_cache_memory": 2**21}
 QUERY = list(range(20, 45))

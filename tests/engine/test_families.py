@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from fairlead_common.models.families.registry import ARCHITECTURES
 from fairlead_engine.model.encoder import ENCODERS
 from fairlead_engine_testing import family_trials
 from fairlead_engine_testing.family_trials import COLUMNS, ROWS, try_family
-from fairlead_protocol.models.families.registry import ARCHITECTURES
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORD: dict[str, Any] = json.loads((DOCS / "families_tried.json").read_text(encoding="utf-8"))

@@ -12,6 +12,8 @@ from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead_common.models.gguf_file import GgufFile
+from fairlead_common.models.gguf_tokenizer import read_gguf_tokenizer
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.llm import LLM
@@ -23,8 +25,6 @@ from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.gguf_files import dinghy_vocabulary, write_gguf
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
-from fairlead_protocol.models.gguf_file import GgufFile
-from fairlead_protocol.models.gguf_tokenizer import read_gguf_tokenizer
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
 CPU = torch.device("cpu")
@@ -83,8 +83,8 @@ def test_a_llama_is_what_transformers_reads_of_its_file(tmp_path: Path) -> None:
 
 
 def test_rotation_is_scaled_as_llama_3_says_by_factors(tmp_path: Path) -> None:
+    from fairlead_common.models.rope_config import RopeConfig, RopeKind
     from fairlead_engine.model.rope import inverse_frequencies
-    from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     fields = llama_fields(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import GifImagePlugin, Image, ImageOps, PngImagePlugin
 
+from fairlead_common.models.image_settings import ImageSettings
 from fairlead_engine.images import image_decoding
 from fairlead_engine.images.image import DecodedImage, ImageError, read_header
 from fairlead_engine_testing.hostile_images import (
@@ -24,7 +25,6 @@ from fairlead_engine_testing.hostile_images import (
     png_with,
     progressive_jpeg,
 )
-from fairlead_protocol.models.image_settings import ImageSettings
 
 SETTINGS = ImageSettings(
     image_token_id=1, patch_size=14, merge_size=2, temporal_patch_size=2, min_pixels=56 * 56, max_pixels=1280 * 784,
@@ -157,7 +157,7 @@ MEASURED = """
 import json, sys
 from pathlib import Path
 from PIL import Image, GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
-from fairlead_protocol.models.image_settings import ImageSettings
+from fairlead_common.models.image_settings import ImageSettings
 from fairlead_engine.images import image_decoding
 from fairlead_engine.images.image import read_header
 def peak():
@@ -187,7 +187,7 @@ def test_no_decoder_takes_more_memory_than_is_counted(name: str) -> None:
 def test_no_entry_of_an_image_gets_a_line_on_stderr() -> None:
     code = (
         "import sys\n"
-        "from fairlead_protocol.models.image_settings import ImageSettings\n"
+        "from fairlead_common.models.image_settings import ImageSettings\n"
         "from fairlead_engine.images.image_decoding import decode\n"
         "from fairlead_engine.images.image import read_header\n"
         "content = sys.stdin.buffer.read()\n"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.__main__ import main
 from fairlead_engine.config import QUANTIZATIONS, EngineConfig
 from fairlead_engine.demo import resolve_model
@@ -15,7 +16,6 @@ from fairlead_engine.runner.comparison import LogitModel, compare, random_prompt
 from fairlead_engine.runner.quantizing import QuantizeOrders, quantize
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 TOKENS = random_prompts(256, 12, 32, seed=3)
 

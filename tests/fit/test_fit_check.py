@@ -12,8 +12,8 @@ from fairlead.fit.fit_check import Fit, Memory, Verdict, assumed, check, read_sh
 from fairlead.fit.memory_need import EngineChoice, reckon
 from fairlead.fit.presets import presets
 from fairlead.fit.remedies import remedies
-from fairlead_protocol.models.choices import DeviceKind, SpeculativeMethod
-from fairlead_protocol.models.load_errors import ModelLoadError
+from fairlead_common.models.choices import DeviceKind, SpeculativeMethod
+from fairlead_common.models.load_errors import ModelLoadError
 
 GIB = 2**30
 LLAMA_8B, LLAMA_70B = (presets()[name].config for name in ("llama-3-1-8b-instruct", "llama-3-1-70b-instruct"))

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.fit.fit_check import read_shape, undivided
 from fairlead.fit.memory_need import EngineChoice, kv_block_bytes, reckon, weight_bytes
-from fairlead_protocol.models.choices import DeviceKind
+from fairlead_common.models.choices import DeviceKind
 
 CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "configs").glob("*"))}
 WITHIN = 0.05

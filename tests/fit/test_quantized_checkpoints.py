@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.load_errors import ModelLoadError
+from fairlead_common.models.quantized_checkpoints import StoredFormat, parse_quantization
+from fairlead_common.models.weight_formats import WeightLayout
 from fairlead_engine.model.quantization.stored import READERS
-from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.load_errors import ModelLoadError
-from fairlead_protocol.models.quantized_checkpoints import StoredFormat, parse_quantization
-from fairlead_protocol.models.weight_formats import WeightLayout
 
 Json = dict[str, Any]
 

@@ -23,6 +23,8 @@ from fairlead.fleet.engine_stream import ReplicaStream, StreamTimes
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.kv_index import SeqGap
 from fairlead.routing.replica import Load, Replica
+from fairlead_common.blocks import BlockHash
+from fairlead_common.messages import HEADER_DISPATCH, PATH_KV_EVENTS
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.server.app import build_app
@@ -32,8 +34,6 @@ from fairlead_engine.server.service import Service
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
 from fairlead_engine_testing.in_process_client import InProcessClient
 from fairlead_engine_testing.prompts_here import PromptsHere
-from fairlead_protocol.blocks import BlockHash
-from fairlead_protocol.messages import HEADER_DISPATCH, PATH_KV_EVENTS
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 

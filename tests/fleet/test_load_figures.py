@@ -5,8 +5,8 @@ import pytest
 
 from fairlead.api.signals_message import ReplicaSignals
 from fairlead.routing.replica import Load
+from fairlead_common.messages import LoadFigures, LoadLine, StepCost, StreamLine
 from fairlead_engine.types import NO_LOAD
-from fairlead_protocol.messages import LoadFigures, LoadLine, StepCost, StreamLine
 
 
 def test_every_figure_travels_from_core_to_operator() -> None:

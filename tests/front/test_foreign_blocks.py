@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fairlead_common.blocks import extra_bytes, hash_blocks
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.front.foreign_blocks import ForeignBlocks
 from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, EventsInterrupted, Removed, Resumed, Stored
 from fairlead_engine.server.engine_stream import KVMirror
-from fairlead_protocol.blocks import extra_bytes, hash_blocks
 
 SIZE = 2
 IDS = (1, 2, 3, 4, 5, 6)

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.messages import StepCost
+from fairlead_common.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_common.messages import StepCost
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.fake_vllm import Encoding, FakeVllm
 from fairlead_testing.fake_vllm.vllm_api import DEFAULT_LIMITS

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead_common.blocks import hash_blocks, num_cacheable_blocks
+from fairlead_common.http.client import TimeLimits
 from fairlead_engine.front import server_questions
 from fairlead_engine.front.foreign_blocks import SequencePlace, SequencePlaces
 from fairlead_engine.front.foreign_engine import NotServing
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.llama_server import LlamaServer, read_gauges
-from fairlead_protocol.blocks import hash_blocks, num_cacheable_blocks
-from fairlead_protocol.http.client import TimeLimits
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.fake_llama import BUILD, FakeLlama
 from fairlead_testing.fronts import Front, front_with

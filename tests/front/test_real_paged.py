@@ -17,9 +17,9 @@ import pytest
 
 import fairlead_engine.demo
 from fairlead.manifests.foreign_servers import EVENTS, LLAMA_CPP, SGLANG, VLLM, ForeignServer
+from fairlead_common.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine_testing.gguf_files import write_dinghy
-from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_testing.fronts import Front, front_with
 from fairlead_testing.real_servers import RealServer, arguments_of_a_pod, free_port, program, running_server
 

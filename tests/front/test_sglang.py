@@ -10,12 +10,12 @@ import aiohttp
 import msgspec
 import pytest
 
+from fairlead_common.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_common.messages import StepCost
 from fairlead_engine.front.event_subscription import decode_events
 from fairlead_engine.front.foreign_engine import NotServing, Stored
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.zmq_servers import SglangServer
-from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_sglang import VERSION, FakeSglang
 from fairlead_testing.fronts import Front, running_front
 

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.gateway.access import KeyedAccess, OpenAccess
 from fairlead.gateway.observation import REFUSALS_LOGGED_AT_ONCE
-from fairlead_protocol.logs import LogfmtFormatter
+from fairlead_common.logs import LogfmtFormatter
 
 KEY, ROTATED, WRONG = "alice-0123456789abcdef", "alice-fedcba9876543210", "mallory-0123456789abc"
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_protocol.http.bodies import BodyReader
-from fairlead_protocol.http.framing import BadRequest, check_head
-from fairlead_protocol.http.intake import MAX_AHEAD
-from fairlead_protocol.lanes import Pacer
+from fairlead_common.http.bodies import BodyReader
+from fairlead_common.http.framing import BadRequest, check_head
+from fairlead_common.http.intake import MAX_AHEAD
+from fairlead_common.lanes import Pacer
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 BODY = json.dumps(CHAT).encode()

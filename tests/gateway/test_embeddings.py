@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fairlead_protocol.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, StepCost
+from fairlead_common.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.engine import Refusal
 from fairlead_testing.fake_engine.prompts import make_tokenizer

@@ -12,6 +12,10 @@ from fairlead.gateway.openai.parse import InferenceRequest, parse
 from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.routing.prompt import Tokens
+from fairlead_common.lanes import Pacer
+from fairlead_common.messages import ModelInfo
+from fairlead_common.models.image_settings import ImageSettings
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.prompts import chat_fields
@@ -23,10 +27,6 @@ from fairlead_engine.types.sequences import Sequence
 from fairlead_engine_testing.prompts_here import prompts_here
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_engine_testing.vision_checkpoints import PAD, VOCAB_SIZE, write_vision_tokenizer
-from fairlead_protocol.lanes import Pacer
-from fairlead_protocol.messages import ModelInfo
-from fairlead_protocol.models.image_settings import ImageSettings
-from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.fake_engine.prompts import told
 
 MAX_MODEL_LEN = 4096

@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead_protocol.http.limited import LINGER_SECONDS
-from fairlead_protocol.logs import LogfmtFormatter
-from fairlead_protocol.settings import SettingError, docstrings
+from fairlead_common.http.limited import LINGER_SECONDS
+from fairlead_common.logs import LogfmtFormatter
+from fairlead_common.settings import SettingError, docstrings
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 

@@ -18,6 +18,12 @@ import fairlead_engine.demo
 from fairlead.gateway.openai.parse import InferenceRequest, parse
 from fairlead.gateway.prompts.fields import raw_prompt
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt, Tokenizers
+from fairlead_common.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_common.lanes import Pacer
+from fairlead_common.messages import FIELD_TOKENS, ModelInfo, PromptTokens
+from fairlead_common.prompts import TextPrompts
+from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.workers.pool import Workers
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.app import build_app
@@ -29,12 +35,6 @@ from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.prompts_here import PromptsHere, prompts_here
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.lanes import Pacer
-from fairlead_protocol.messages import FIELD_TOKENS, ModelInfo, PromptTokens
-from fairlead_protocol.prompts import TextPrompts
-from fairlead_protocol.tokenizing import PromptTokenizer
-from fairlead_protocol.workers.pool import Workers
 from fairlead_testing.fake_engine.prompts import told
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"

@@ -9,6 +9,8 @@ import pytest
 
 from fairlead.gateway.openai.parse import parse
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
+from fairlead_common.lanes import Pacer
+from fairlead_common.messages import ModelInfo, PromptTokens, StepCost
 from fairlead_engine.server.prompts import given_prompts
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ClassifyRequest, RerankRequest, ScoreRequest
@@ -17,8 +19,6 @@ from fairlead_engine.types import ModelTask
 from fairlead_engine_testing.encoder_checkpoints import write_word_pieces
 from fairlead_engine_testing.prompts_here import prompts_here
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_protocol.lanes import Pacer
-from fairlead_protocol.messages import ModelInfo, PromptTokens, StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.engine import Refusal
 from fairlead_testing.fake_engine.prompts import make_tokenizer, told

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.gateway.openai.sse import MAX_EVENT_BYTES, Usage, UsageFilter, usage_of
-from fairlead_protocol.http.client_connection import AnswerTooLarge
+from fairlead_common.http.client_connection import AnswerTooLarge
 
 texts = st.one_of(
     st.text(max_size=20),

@@ -12,9 +12,9 @@ import pytest
 
 import fairlead_engine.demo
 from fairlead.gateway.prompts.reader import Tokenizers
-from fairlead_protocol.messages import ModelBrief, ModelInfo
-from fairlead_protocol.tokenizing import PromptTokenizer
-from fairlead_protocol.workers.pool import Workers
+from fairlead_common.messages import ModelBrief, ModelInfo
+from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.workers.pool import Workers
 from fairlead_testing.fake_engine.prompts import told
 
 DINGHY = PromptTokenizer.from_folder(Path(fairlead_engine.demo.__file__).parent / "dinghy")

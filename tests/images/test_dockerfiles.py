@@ -79,13 +79,13 @@ def third_party(*arguments: str) -> list[str]:
 
 
 def test_third_party_leaves_out_our_own_and_adds_extras() -> None:
-    engine = third_party("protocol", "engine")
+    engine = third_party("common", "engine")
     assert any(line.startswith("torch") for line in engine) and any(line.startswith("jinja2") for line in engine)
     assert not any(line.startswith("fairlead") for line in engine)
-    assert [line for line in third_party("--extra", "cuda", "protocol", "engine") if line not in engine] == [
+    assert [line for line in third_party("--extra", "cuda", "common", "engine") if line not in engine] == [
         "triton==3.7.1; sys_platform == 'linux'"
     ]
-    assert not any("torch" in line for line in third_party("protocol", "operator"))
+    assert not any("torch" in line for line in third_party("common", "operator"))
 
 
 def test_the_engine_can_download_from_buckets() -> None:
@@ -97,7 +97,7 @@ def test_the_engine_can_download_from_buckets() -> None:
 
 def test_every_requirement_of_the_images_is_pinned() -> None:
     pinned = {line.partition("==")[0] for line in text("requirements/constraints.txt").splitlines() if "==" in line}
-    wanted = third_party("--extra", "buckets", "protocol", "engine", "operator")
+    wanted = third_party("--extra", "buckets", "common", "engine", "operator")
     names = {re.match(r"[\w.-]+", line).group().lower().replace("_", "-") for line in wanted}  # type: ignore[union-attr]
     assert names <= pinned
 
@@ -107,7 +107,7 @@ def test_the_build_context_has_what_is_needed_and_little_else() -> None:
     assert "*" in text(".dockerignore").splitlines()
     assert kept == {"requirements"} | {
         f"{package}/{part}"
-        for package in ("protocol", "engine", "operator")
+        for package in ("common", "engine", "operator")
         for part in ("pyproject.toml", "README.md", "src")
     }
     assert all((REPOSITORY / path).exists() for path in kept)

@@ -28,7 +28,7 @@ def checkout(tmp_path: Path) -> Path:
         "requirements/constraints.txt",
         "requirements/image-build.txt",
         "requirements/third_party.py",
-        "protocol/src/fairlead_protocol/blocks.py",
+        "common/src/fairlead_common/blocks.py",
         "engine/pyproject.toml",
         "engine/src/fairlead_engine/demo/dinghy/model.safetensors",
     ],
@@ -66,7 +66,7 @@ def test_bytecode_and_times_do_not_change_the_key(checkout: Path) -> None:
 
 def test_an_image_does_not_depend_on_the_other_ones_code() -> None:
     folders = {path.relative_to(REPOSITORY).parts[0] for path in RECIPES["operator"].files(REPOSITORY)}
-    assert folders == {"Dockerfile.operator", ".dockerignore", "requirements", "protocol", "operator"}
+    assert folders == {"Dockerfile.operator", ".dockerignore", "requirements", "common", "operator"}
 
 
 def test_tags_carry_the_version_and_references_their_registry() -> None:

@@ -9,10 +9,10 @@ from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_duration
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
+from fairlead_common.models.choices import SpeculativeMethod
+from fairlead_common.settings import read_file
 from fairlead_engine.commands.config_sources import from_settings
 from fairlead_engine.config import EngineConfig, ServerConfig
-from fairlead_protocol.models.choices import SpeculativeMethod
-from fairlead_protocol.settings import read_file
 from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")

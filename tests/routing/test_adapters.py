@@ -8,7 +8,7 @@ from fairlead.api.llmdeployment import Routing
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import make_policy
 from fairlead.routing.router import Router
-from fairlead_protocol.messages import StepCost
+from fairlead_common.messages import StepCost
 from fairlead_testing.routing import make_load, make_prompt, make_replica
 from fairlead_testing.simulated_engines import Served, Setup, Simulation, adapted
 

@@ -11,8 +11,8 @@ from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import PredictedTTFT
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
-from fairlead_protocol.blocks import hash_blocks
-from fairlead_protocol.messages import StepCost
+from fairlead_common.blocks import hash_blocks
+from fairlead_common.messages import StepCost
 from fairlead_testing.routing import make_load, make_prompt, make_replica
 
 SLOTS = 3

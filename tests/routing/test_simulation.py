@@ -9,7 +9,7 @@ from statistics import mean, median
 import pytest
 
 from fairlead.routing.policies import POLICIES
-from fairlead_protocol.messages import StepCost
+from fairlead_common.messages import StepCost
 from fairlead_testing.routing import BLOCK_SIZE
 from fairlead_testing.simulated_engines import Served, Setup, Simulation, shared_prefixes, unshared
 

@@ -3,10 +3,10 @@
 import pytest
 
 from fairlead.routing.predictor import prefill_context, step_seconds
+from fairlead_common.messages import StepCost
+from fairlead_common.profiles import BatchWeight
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.profiles import profile_of
-from fairlead_protocol.messages import StepCost
-from fairlead_protocol.profiles import BatchWeight
 from fairlead_testing.engine_model import EngineModel, ModelSequence
 
 COST = StepCost(base=0.01, prefill_step=0.002, prefill_token=0.001, prefill_context=1e-6, decode_seq=0.003)

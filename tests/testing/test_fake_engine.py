@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.routing.replica import Limits
-from fairlead_protocol.blocks import hash_blocks
-from fairlead_protocol.messages import FIELD_TOKENS, KVBlocks, ModelInfo, StepCost
-from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_common.blocks import hash_blocks
+from fairlead_common.messages import FIELD_TOKENS, KVBlocks, ModelInfo, StepCost
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_testing.block_cache import BlockCache
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.engine_model import Ended, EngineModel, ModelSequence

@@ -19,12 +19,12 @@ from harness import Row
 from safetensors.torch import save_file
 from torch import nn
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.types import EngineLoad
 from fairlead_engine_testing.requests import make_request
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 NUM_HEADS = 4
 LONGEST_ANSWER = 64

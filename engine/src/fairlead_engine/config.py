@@ -11,11 +11,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fairlead_engine.errors import ConfigError
-from fairlead_engine.speculative.drafting import METHODS, Method, methods_by_setting
-from fairlead_engine.speculative.tree_shape import StaticTree, TreeError, TreeShape, parse_tree
-from fairlead_protocol.logs import LogFormat
-from fairlead_protocol.models.choices import (
+from fairlead_common.logs import LogFormat
+from fairlead_common.models.choices import (
     ADAPTER_RANK,
     BLOCK_SIZE,
     LEAST_UTILIZATION,
@@ -30,7 +27,10 @@ from fairlead_protocol.models.choices import (
     ToolCallParser,
     step_limits,
 )
-from fairlead_protocol.settings import BYTES, SECONDS
+from fairlead_common.settings import BYTES, SECONDS
+from fairlead_engine.errors import ConfigError
+from fairlead_engine.speculative.drafting import METHODS, Method, methods_by_setting
+from fairlead_engine.speculative.tree_shape import StaticTree, TreeError, TreeShape, parse_tree
 
 DTYPES = tuple(map(str, Dtype))
 DEVICES = ("auto", *map(str, DeviceKind))

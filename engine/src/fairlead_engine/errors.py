@@ -4,10 +4,10 @@ Start-up errors cross the process boundary as `{reason, message}` and end in the
 become HTTP answers in `server/`. Their base, and those of a model's files, are `fairlead check`'s as well.
 """
 
-from fairlead_protocol.models.load_errors import EngineError as EngineError
-from fairlead_protocol.models.load_errors import ModelLoadError as ModelLoadError
-from fairlead_protocol.models.load_errors import ModelLoadReason as ModelLoadReason
-from fairlead_protocol.models.load_errors import StartError as StartError
+from fairlead_common.models.load_errors import EngineError as EngineError
+from fairlead_common.models.load_errors import ModelLoadError as ModelLoadError
+from fairlead_common.models.load_errors import ModelLoadReason as ModelLoadReason
+from fairlead_common.models.load_errors import StartError as StartError
 
 _MAX_FIELD_LENGTH = 200
 _MAX_MESSAGE_LENGTH = 1000

@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairlead_common.adapters import with_adapter
+from fairlead_common.chat import Message
+from fairlead_common.image_parts import image_parts
+from fairlead_common.prompts import ChatPrompt, EncodedPrompt, ScorePrompt
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import Runner
@@ -30,10 +34,6 @@ from fairlead_engine.types import (
     SequenceOutput,
     TokenLogprobs,
 )
-from fairlead_protocol.adapters import with_adapter
-from fairlead_protocol.chat import Message
-from fairlead_protocol.image_parts import image_parts
-from fairlead_protocol.prompts import ChatPrompt, EncodedPrompt, ScorePrompt
 
 Prompt = str | Sequence[int]
 

@@ -30,7 +30,7 @@ from fairlead.api.schema import (
     descriptions,
     unwrap,
 )
-from fairlead_protocol.logs import LogFormat
+from fairlead_common.logs import LogFormat
 
 
 class SettingsError(ValueError):

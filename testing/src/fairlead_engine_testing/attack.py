@@ -27,6 +27,7 @@ from typing import Any
 
 import httpx
 
+from fairlead_common.workers.limits import cpu_seconds
 from fairlead_engine.demo import resolve_model
 from fairlead_engine_testing import hostile_authors
 from fairlead_engine_testing.adapters import write_random_adapter
@@ -43,7 +44,6 @@ from fairlead_engine_testing.hostile_requests import (
     requests_for_each_grammar,
 )
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
-from fairlead_protocol.workers.limits import cpu_seconds
 
 _LIFE_SECONDS = 180.0
 _BURST_SECONDS = 12.0

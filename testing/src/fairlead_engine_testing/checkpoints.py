@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from fairlead_common.models.families.deepseek import DeepseekConfig
+from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
+from fairlead_common.models.model_config import ModelConfig
 from fairlead_engine.model.loading import read_config
-from fairlead_protocol.models.families.deepseek import DeepseekConfig
-from fairlead_protocol.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
-from fairlead_protocol.models.model_config import ModelConfig
 
 Shape = tuple[int, ...]
 _LATENT = {

@@ -19,6 +19,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fairlead_common.chat import ChatTemplate
 from fairlead_engine.config import QUANTIZATIONS
 from fairlead_engine.errors import EngineError
 from fairlead_engine.llm import LLM, Completion
@@ -35,7 +36,6 @@ from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
-from fairlead_protocol.chat import ChatTemplate
 
 WRITES_CALLS: Mapping[str, str] = {
     "deepseek_v3": "deepseek_v3",

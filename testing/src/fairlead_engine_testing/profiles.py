@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from fairlead_common.messages import StepCost
+from fairlead_common.profiles import EngineProfile, FitError
 from fairlead_engine.core.profile import batch_weight, identity
 from fairlead_engine.core.runner import Runner
-from fairlead_protocol.messages import StepCost
-from fairlead_protocol.profiles import EngineProfile, FitError
 
 
 def profile_of(runner: Runner[Any], *, block_size: int, cost: StepCost, **changes: Any) -> EngineProfile:

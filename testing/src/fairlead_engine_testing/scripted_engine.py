@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from fairlead_common.blocks import ROOT, BlockHash
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.request_stream import RequestStream
@@ -19,7 +20,6 @@ from fairlead_engine.types import (
     HeldPrompt,
     SequenceOutput,
 )
-from fairlead_protocol.blocks import ROOT, BlockHash
 
 Script = Callable[[EngineRequest], Iterable[SequenceOutput]]
 

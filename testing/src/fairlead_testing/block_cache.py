@@ -3,8 +3,8 @@ them; and its adapters, what loading each takes, and which have a place now."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fairlead_protocol.blocks import BlockHash
-from fairlead_protocol.messages import StoredBlocks
+from fairlead_common.blocks import BlockHash
+from fairlead_common.messages import StoredBlocks
 
 
 class BlockCache:

@@ -13,7 +13,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from fairlead_protocol.blocks import NO_EXTRA, BlockHash, hash_blocks
+from fairlead_common.blocks import NO_EXTRA, BlockHash, hash_blocks
 from fairlead_testing.block_cache import BlockCache
 
 _TOPIC = b"kv-events"

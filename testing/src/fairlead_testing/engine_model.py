@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from fairlead.routing.predictor import prefill_context, step_seconds
 from fairlead.routing.replica import Limits
-from fairlead_protocol.blocks import BlockHash
-from fairlead_protocol.messages import LoadLine, StepCost
-from fairlead_protocol.profiles import EngineProfile
+from fairlead_common.blocks import BlockHash
+from fairlead_common.messages import LoadLine, StepCost
+from fairlead_common.profiles import EngineProfile
 from fairlead_testing.block_cache import AdapterSlots, BlockCache
 
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import uvloop
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.model.tokenizer_files import read_tokenizer
-from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.fake_engine.answers import Answer
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.http import RecordedRequest, Responder, serve_http

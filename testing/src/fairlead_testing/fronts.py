@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from fairlead_common.http.connections import listening_socket
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.front_process import FrontProcess
-from fairlead_protocol.http.connections import listening_socket
 from fairlead_testing.fake_engine.prompts import CHAT_TEMPLATE, make_tokenizer
 from fairlead_testing.paged_server import PagedServer
 

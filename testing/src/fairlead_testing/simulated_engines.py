@@ -20,8 +20,8 @@ from fairlead.routing.policies import make_policy
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Limits, Load
 from fairlead.routing.router import Router
-from fairlead_protocol.blocks import num_cacheable_blocks
-from fairlead_protocol.messages import StepCost
+from fairlead_common.blocks import num_cacheable_blocks
+from fairlead_common.messages import StepCost
 from fairlead_testing.block_cache import AdapterSlots
 from fairlead_testing.engine_model import EngineModel, ModelSequence
 from fairlead_testing.routing import BLOCK_SIZE, DIGEST, make_prompt, make_replica

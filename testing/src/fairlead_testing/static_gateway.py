@@ -17,7 +17,7 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead.gateway.server import Gateway, PreciseLoop
 from fairlead.routing.replica import Replica
-from fairlead_protocol.logs import configure_logging
+from fairlead_common.logs import configure_logging
 from fairlead_testing.gateways import make_pool
 from fairlead_testing.static_fleet import StaticFleet
 

@@ -1,4 +1,4 @@
-"""A program as strangers write them, for `fairlead_protocol.workers`: it does what each job says."""
+"""A program as strangers write them, for `fairlead_common.workers`: it does what each job says."""
 
 import ctypes
 import time

@@ -22,7 +22,7 @@ from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
 from fairlead.routing.replica import Limits
-from fairlead_protocol.messages import StepCost
+from fairlead_common.messages import StepCost
 from fairlead_testing.engine_model import EngineModel, ModelSequence
 
 MODEL = "default/virtual"

@@ -13,12 +13,12 @@ import pytest
 import tokenizers
 import torch
 
+from fairlead_common.messages import StepCost
+from fairlead_common.profiles import Measured
 from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.checkpoints import llama_fields, tensor_shapes, write_random_checkpoint
 from fairlead_engine_testing.profiles import profile_of
-from fairlead_protocol.messages import StepCost
-from fairlead_protocol.profiles import Measured
 
 RATES = {"bytes_per_second": 1e9, "flops_per_second": 1e9}
 FOLDER = Path(__file__).parents[3] / "engine" / "benchmarks"

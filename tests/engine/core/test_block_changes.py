@@ -2,12 +2,12 @@
 
 import pytest
 
+from fairlead_common.blocks import ROOT, hash_blocks
 from fairlead_engine.core.loop import BlockChanges, run_core
 from fairlead_engine.core.messages import Add, BlocksChanged
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
 from fairlead_engine_testing.played_channel import PlayedChannel
-from fairlead_protocol.blocks import ROOT, hash_blocks
 
 A, B, C = hash_blocks(range(12), 4)
 

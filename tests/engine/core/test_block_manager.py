@@ -7,11 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from fairlead_common.blocks import ROOT, BlockHash, extra_bytes, hash_blocks
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, ConsecutiveBlocks, LRUBlocks
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.sequences import Sequence
-from fairlead_protocol.blocks import ROOT, BlockHash, extra_bytes, hash_blocks
 
 BLOCK_SIZE = 2
 

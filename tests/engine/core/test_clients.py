@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from fairlead_common.blocks import hash_blocks
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.process_client import ProcessClient
@@ -15,7 +16,6 @@ from fairlead_engine_testing import FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import FAKE_CORE, fake_config, make_fake_engine
 from fairlead_engine_testing.in_process_client import InProcessClient
 from fairlead_engine_testing.outputs import outputs_of
-from fairlead_protocol.blocks import hash_blocks
 
 KINDS = ["thread", "process"]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.download import buckets
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine_testing.loopback_buckets import LoopbackBuckets, loopback_buckets
-from fairlead_protocol.downloads import DownloadFailure
 
 WEIGHTS = random.Random(13).randbytes(900_000)
 MODEL = {

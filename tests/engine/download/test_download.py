@@ -17,14 +17,14 @@ from urllib.request import urlopen
 
 import pytest
 
+from fairlead_common.downloads import DownloadFailure, DownloadProgress, DownloadStage
+from fairlead_common.model_sources import folder_name
 from fairlead_engine.download import downloader, limits
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder, hold_model, last_used, read_manifest
 from fairlead_engine.download.remote import DownloadError, Remote, RemoteFile, SourceListing
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
-from fairlead_protocol.downloads import DownloadFailure, DownloadProgress, DownloadStage
-from fairlead_protocol.model_sources import folder_name
 
 SOURCE = "hf://acme/dinghy"
 TOKEN = "hf_secretsecretsecret"

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from fairlead_common.model_sources import folder_name
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
 from fairlead_engine_testing.certificates import make_certificate
 from fairlead_engine_testing.file_server import Listening
 from fairlead_engine_testing.model_places import PASSWORD, SCHEMES, Place, model_place
-from fairlead_protocol.model_sources import folder_name
 
 pytestmark = pytest.mark.slow
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "model-sources.md"

@@ -17,6 +17,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
+from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.download import pickled_weights
 from fairlead_engine.download.downloader import DownloadOrders, download, free_bytes
@@ -27,7 +28,6 @@ from fairlead_engine_testing.checkpoints import llama_fields, write_random_check
 from fairlead_engine_testing.gguf_files import write_gguf
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
-from fairlead_protocol.downloads import DownloadFailure
 
 SOURCE = "hf://acme/cutter"
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.download import http_reader, limits
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder
 from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile, SourceListing
 from fairlead_engine.download.reporting import Reporter
-from fairlead_protocol.downloads import DownloadFailure
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 SOURCE = "hf://acme/dinghy"

@@ -20,6 +20,7 @@ import pytest
 import torch
 from safetensors.numpy import load, save
 
+from fairlead_common.downloads import DownloadFailure, SourcesReport, SourceState
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.listed_adapters import ListedAdapters
 from fairlead_engine.download.models_folder import ModelsFolder, is_held, read_manifest
@@ -27,7 +28,6 @@ from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine.download.selection import SourceKind
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
-from fairlead_protocol.downloads import DownloadFailure, SourcesReport, SourceState
 
 PATIENCE_SECONDS = 60.0
 CONFIG = json.dumps({"peft_type": "LORA", "r": 4}).encode()

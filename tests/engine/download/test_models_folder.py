@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelManifest, ModelsFolder, hold_model, is_held
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter
-from fairlead_protocol.downloads import DownloadFailure
 
 SOURCE = "hf://acme/dinghy"
 

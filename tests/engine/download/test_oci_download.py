@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
+from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
 from fairlead_engine.download.oci_registry import may_be_plain
@@ -28,7 +29,6 @@ from fairlead_engine_testing.loopback_registry import (
     LoopbackRegistry,
     loopback_registry,
 )
-from fairlead_protocol.downloads import DownloadFailure
 
 WEIGHTS = random.Random(9).randbytes(700_000)
 MODEL = {"config.json": b"{}", "tokenizer.json": b'{"model": 2}', "model.safetensors": WEIGHTS}

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fairlead_common.downloads import DownloadStage
 from fairlead_engine.download.reporting import Reporter, bar, size_text
-from fairlead_protocol.downloads import DownloadStage
 
 
 class Clock:

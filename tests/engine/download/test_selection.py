@@ -2,9 +2,9 @@
 
 import pytest
 
+from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.download.remote import DownloadError, RemoteFile
 from fairlead_engine.download.selection import SourceKind, needed
-from fairlead_protocol.downloads import DownloadFailure
 
 ALL = frozenset({".safetensors", ".bin", ".pt", ".gguf"})
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
+from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.download import archive
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder
@@ -23,7 +24,6 @@ from fairlead_engine.download.reporting import Reporter
 from fairlead_engine_testing.certificates import Certificate, make_certificate
 from fairlead_engine_testing.file_server import Listening
 from fairlead_engine_testing.loopback_web import LoopbackWeb, loopback_web
-from fairlead_protocol.downloads import DownloadFailure
 
 WEIGHTS = random.Random(5).randbytes(600_000)
 ZSTD = [("m.tar.zst", "zst"), ("m.tzst", "zst")]

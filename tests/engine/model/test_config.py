@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import tokenizers
 
+from fairlead_common.models.families.registry import ARCHITECTURES
+from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.rope_config import RopeConfig, RopeKind
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.loading import read_config
@@ -23,9 +26,6 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_fields,
     qwen3_moe_fields,
 )
-from fairlead_protocol.models.families.registry import ARCHITECTURES
-from fairlead_protocol.models.model_config import ModelConfig
-from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
 
 def load(folder: Path, fields: dict, generation: dict | None = None) -> ModelConfig:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn import functional
 
+from fairlead_common.models.rope_config import RopeConfig, RopeKind
 from fairlead_engine.kernels.norm_rope_store import norm_rope
 from fairlead_engine.model import linear
 from fairlead_engine.model.linear import PackedLinear, PlainLinear, can_pack, make_linear
 from fairlead_engine.model.rope import RotaryEmbedding, inverse_frequencies
-from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
 CPU = torch.device("cpu")
 LLAMA3 = RopeConfig(

@@ -14,6 +14,10 @@ from fairlead.fit.memory_need import (
     adapter_bytes,
     weight_bytes,
 )
+from fairlead_common.models.choices import DeviceKind, Quantization
+from fairlead_common.models.families.registry import ARCHITECTURES, ENCODERS
+from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.weight_formats import ROUNDED
 from fairlead_engine.model.encoder import ENCODERS as BUILT_ENCODERS
 from fairlead_engine.model.families import BUILDERS
 from fairlead_engine.model.linear import can_pack
@@ -32,10 +36,6 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_mxfp4,
 )
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
-from fairlead_protocol.models.choices import DeviceKind, Quantization
-from fairlead_protocol.models.families.registry import ARCHITECTURES, ENCODERS
-from fairlead_protocol.models.model_config import ModelConfig
-from fairlead_protocol.models.weight_formats import ROUNDED
 
 CPU = torch.device("cpu")
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "vocab_size": 512}

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead_common.models.choices import ReasoningParser, ToolCallParser
 from fairlead_engine.server.answers.answer_formats import AnswerFormats, choose_formats
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.answers.reasoning_formats import REASONING_FORMATS
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.types import FinishReason, SequenceOutput
-from fairlead_protocol.models.choices import ReasoningParser, ToolCallParser
 
 NAMES = ("get_weather", "get_time")
 OSLO = '{"city": "Oslo", "note": "a \\" } ] </tool_cal {"}'

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from fairlead_common.lanes import LARGE_BYTES, Pacer
+from fairlead_common.prompts import CompletionPrompt
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_protocol.lanes import LARGE_BYTES, Pacer
-from fairlead_protocol.prompts import CompletionPrompt
-from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.harm import measured_harm
 from fairlead_testing.hostile_bodies import Hostile, hostile_bodies, lists_in_arguments
 

@@ -6,11 +6,11 @@ from typing import Any
 import openai
 import pytest
 
+from fairlead_common.logs import JsonFormatter, LogfmtFormatter
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_protocol.logs import JsonFormatter, LogfmtFormatter
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 USER = [{"role": "user", "content": "ahoy"}]
 

@@ -7,10 +7,10 @@ import openai
 import pytest
 from openai.types import Completion
 
+from fairlead_common.messages import ModelInfo
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine, answer
-from fairlead_protocol.messages import ModelInfo
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 
 @pytest.mark.parametrize("as_ids", [False, True])

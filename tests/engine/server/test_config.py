@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from fairlead_common.settings import docstrings
 from fairlead_engine.__main__ import main
 from fairlead_engine.commands.config_sources import add_arguments, from_arguments
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.errors import ConfigError
-from fairlead_protocol.settings import docstrings
 
 
 def parse(*flags: str) -> tuple[EngineConfig, ServerConfig]:

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from fairlead.routing.replica import Replica
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine_testing import ScriptedEngine
-from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.gateways import make_pool, running_gateway
 
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "one two three", "A fairlead guides each line."]

@@ -13,8 +13,8 @@ import torch
 import transformers
 
 from fairlead.routing.replica import Replica
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine_testing.encoder_checkpoints import write_encoder, write_word_pieces
-from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.gateways import make_pool, running_gateway
 
 TEXTS = ["The fairlead guides a line.", "ship 42!", "the the the"]

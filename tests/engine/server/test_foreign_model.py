@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 pytestmark = pytest.mark.slow
 """transformers is imported once more, in the engine's process."""

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 from PIL import Image
 
+from fairlead_common.models.image_settings import ImageSettings
+from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.image import DecodedImage
@@ -19,8 +21,6 @@ from fairlead_engine.server.generate_endpoints import ChatEndpoint
 from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
 from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_protocol.models.image_settings import ImageSettings
-from fairlead_protocol.workers.root import WorkerRoot
 
 _SETTINGS = ImageSettings(
     image_token_id=5, patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=64 * 64,

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead_common.models.image_settings import ImageSettings
+from fairlead_common.workers.branch import Branch
+from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.errors import Draining
 from fairlead_engine.images.image import DecodedImage, ImageError, read_header
 from fairlead_engine.images.image_decoding import decode
@@ -21,9 +24,6 @@ from fairlead_engine_testing.hostile_images import (
     png_of_empty_pieces,
     progressive_jpeg,
 )
-from fairlead_protocol.models.image_settings import ImageSettings
-from fairlead_protocol.workers.branch import Branch
-from fairlead_protocol.workers.root import WorkerRoot
 
 SETTINGS = ImageSettings(
     image_token_id=1, patch_size=14, merge_size=2, temporal_patch_size=2, min_pixels=56 * 56, max_pixels=1280 * 784,

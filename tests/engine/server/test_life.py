@@ -9,12 +9,12 @@ import httpx
 import msgspec
 import pytest
 
+from fairlead_common.messages import StepCost
 from fairlead_engine.errors import Draining
 from fairlead_engine.server import metrics
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine_testing import ScriptedEngine, answer
-from fairlead_protocol.messages import StepCost
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "ahoy"}]}
 

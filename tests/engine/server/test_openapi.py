@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlead_common.translate.messages import CountTokensRequest
 from fairlead_engine.server.model_endpoints import LoadAdapterRequest, UnloadAdapterRequest
 from fairlead_engine.server.schemas import (
     ChatRequest,
@@ -18,7 +19,6 @@ from fairlead_engine.server.schemas import (
     ScoreRequest,
     TokenizeRequest,
 )
-from fairlead_protocol.translate.messages import CountTokensRequest
 
 PATHS = {
     ("post", "/v1/chat/completions"),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine_testing import ScriptedEngine
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 Check = Callable[..., None]
 IDS = [100, 101, 102]

@@ -4,9 +4,9 @@ from typing import Any
 
 import tokenizers
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.types import ThinkingBudget
 from fairlead_engine_testing import ScriptedEngine
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 
 def thinking_tokenizer(tokenizer: PromptTokenizer, *, tail: str = "") -> PromptTokenizer:

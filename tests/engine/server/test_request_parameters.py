@@ -12,6 +12,8 @@ import msgspec
 import pytest
 import tokenizers
 
+from fairlead_common.messages import FIELD_TOKENS
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.server.schemas import ENDPOINTS
 from fairlead_engine.types import (
     GENERATES,
@@ -24,8 +26,6 @@ from fairlead_engine.types import (
 from fairlead_engine.types.parameters import By, declared
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import echo, scripted_info
-from fairlead_protocol.messages import FIELD_TOKENS
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "request-parameters.md"
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"} | {

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _WORDS = ["the", "fox", "runs", "é", "s", "a", ".", "SPACE", "SPACESPACE", "SPACEfox", "SPACEruns", "SPACE9", "SPACEé"]

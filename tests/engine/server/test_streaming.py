@@ -13,15 +13,15 @@ import openai
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from fairlead_common.http.server import HttpServer
+from fairlead_common.prompts import EncodedPrompt, Part
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.errors import EngineDead
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.http_server import engine_limits, engine_protocol
 from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.prompts_here import PromptsHere
-from fairlead_protocol.http.server import HttpServer
-from fairlead_protocol.prompts import EncodedPrompt, Part
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 TEXT = 'A "quoted" \\ line,\n\ttabs, null \0, Größe, 日本語, 👩‍👩‍👧 and </script>. ' * 3
 

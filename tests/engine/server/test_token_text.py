@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.server.detokenizer import Detokenizer, StopStrings, TextDelta
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 VOCAB_SIZE = 320
 texts = st.text(alphabet=st.sampled_from("ab c.日本👩‍👧🚢é\n"), max_size=30) | st.text(max_size=30)

@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from tokenizers import decoders, models, pre_tokenizers
 
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.server.answers.answer_formats import AnswerFormats, choose_formats
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.detokenizer import Detokenizer
@@ -23,7 +24,6 @@ from fairlead_engine.server.tool_use import AnswerGrammars, tool_use
 from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 USER: Any = [{"role": "user", "content": "Weather in Oslo?"}]
 CITY = {"type": "string", "maxLength": 5}

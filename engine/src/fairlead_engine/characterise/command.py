@@ -17,6 +17,7 @@ from statistics import mean, median
 
 from msgspec.structs import replace as replace_fields
 
+from fairlead_common.profiles import EngineProfile, Measured, write_profile
 from fairlead_engine.characterise.measuring import Shape, StepRecorder, measure, shapes
 from fairlead_engine.characterise.picture import draw
 from fairlead_engine.config import CharacteriseConfig, EngineConfig
@@ -25,7 +26,6 @@ from fairlead_engine.core.profile import Steps, batch_weight, fit, identity
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import ConfigError, StartError
 from fairlead_engine.version import __version__
-from fairlead_protocol.profiles import EngineProfile, Measured, write_profile
 
 
 def make_profile(

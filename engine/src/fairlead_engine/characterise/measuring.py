@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
+from fairlead_common.profiles import Measured
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import Steps
 from fairlead_engine.core.step_cost import StepCostModel, StepWork
 from fairlead_engine.types import EngineInfo, EngineRequest, SamplingParams
 from fairlead_engine.types.batch import Batch
-from fairlead_protocol.profiles import Measured
 
 _PROMPT_TOKENS = 128
 _OUTPUT_TOKENS = 32

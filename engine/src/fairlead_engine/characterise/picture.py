@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from fairlead_common.messages import StepCost
+from fairlead_common.profiles import EngineProfile, Measured
 from fairlead_engine.core.profile import step_seconds
 from fairlead_engine.core.step_cost import StepWork
-from fairlead_protocol.messages import StepCost
-from fairlead_protocol.profiles import EngineProfile, Measured
 
 _WIDTH, _HEIGHT = 300, 220
 """Of a panel, in pixels."""

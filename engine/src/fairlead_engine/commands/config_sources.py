@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fairlead_common.settings import SettingError, add_flags, given, read_file, values_of
 from fairlead_engine.config import CharacteriseConfig, EngineConfig, ServerConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.front.front_config import FrontConfig
-from fairlead_protocol.settings import SettingError, add_flags, given, read_file, values_of
 
 Own = TypeVar("Own", ServerConfig, CharacteriseConfig)
 """A command's settings beside the engine's."""

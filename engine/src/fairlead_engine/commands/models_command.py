@@ -10,6 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead_common.downloads import SOURCES_PATH, SOURCES_PORT
+from fairlead_common.logs import LogFormat, configure_logging
+from fairlead_common.model_sources import SourceError, parse_source
+from fairlead_common.settings import BYTES
 from fairlead_engine.download.certificates import trusted
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.listed_adapters import ListedAdapters
@@ -18,10 +22,6 @@ from fairlead_engine.download.remote import DownloadError, unsupported
 from fairlead_engine.download.reporting import Reporter, answering, size_text, told
 from fairlead_engine.errors import StartError
 from fairlead_engine.server import termination
-from fairlead_protocol.downloads import SOURCES_PATH, SOURCES_PORT
-from fairlead_protocol.logs import LogFormat, configure_logging
-from fairlead_protocol.model_sources import SourceError, parse_source
-from fairlead_protocol.settings import BYTES
 
 VARIABLE = "FAIRLEAD_MODELS_FOLDER"
 """Environment variable with the models folder where none is named."""

@@ -75,8 +75,8 @@ def _pieces(folder: Path, args: argparse.Namespace) -> Any:
     """int64 [samples, tokens] of the text. Raises ConfigError where it cannot be read or is too short."""
     import torch
 
+    from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
     from fairlead_engine.model.loading import read_config
-    from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
     try:
         text = Path(args.calibration).read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ hashes only; blocks, tokens and budgets are unknown here.
 
 from collections.abc import Callable, Collection
 
+from fairlead_common.blocks import BlockHash
 from fairlead_engine.types.sequences import Sequence
-from fairlead_protocol.blocks import BlockHash
 
 
 class ComingBlocks:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead_common.adapters import UnknownAdapter
+from fairlead_common.blocks import extra_bytes
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.clock import Clock, LatePlanning, StepWatch
@@ -37,8 +39,6 @@ from fairlead_engine.types import (
 from fairlead_engine.types.adapters import Adapter
 from fairlead_engine.types.batch import Batch, TokenMasks
 from fairlead_engine.types.sequences import SampledToken, Sequence
-from fairlead_protocol.adapters import UnknownAdapter
-from fairlead_protocol.blocks import extra_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from fairlead_common import messages
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.grammars import Grammars
 from fairlead_engine.core.injections import Injection
@@ -12,7 +13,6 @@ from fairlead_engine.core.waiting_queue import num_awaited_tokens
 from fairlead_engine.types import EngineLoad, FinishReason, Injected, SequenceOutput
 from fairlead_engine.types.batch import Decodes
 from fairlead_engine.types.sequences import SampledToken, ScheduledSequence, Sequence
-from fairlead_protocol import messages
 
 _NO_TOKEN = "no next token could be chosen: the model computed logits that are not finite"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
+from fairlead_common.blocks import BlockHash
 from fairlead_engine.core.adapter_places import folder_below
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.messages import (
@@ -30,7 +31,6 @@ from fairlead_engine.core.messages import (
 )
 from fairlead_engine.errors import AdapterError, StartError
 from fairlead_engine.types import EngineLoad, SequenceOutput
-from fairlead_protocol.blocks import BlockHash
 
 
 class Channel(Protocol):

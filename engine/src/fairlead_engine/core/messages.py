@@ -7,8 +7,8 @@ everything; other clients hear what concerns them. The HTTP protocol between gat
 
 import msgspec
 
+from fairlead_common.blocks import BlockHash
 from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, HeldPrompt, SequenceOutput
-from fairlead_protocol.blocks import BlockHash
 
 
 class Add(msgspec.Struct, frozen=True, tag=True, array_like=True):

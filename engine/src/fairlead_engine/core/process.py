@@ -13,12 +13,12 @@ from importlib import import_module
 import msgspec
 import zmq
 
+from fairlead_common.logs import LogFormat, configure_logging
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import run_core
 from fairlead_engine.core.messages import Command, Reply
 from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
-from fairlead_protocol.logs import LogFormat, configure_logging
 
 _BYTES_AT_ONCE = 256 * 1024
 """Bytes of one client's commands that are taken between two steps: reading and queueing them takes some 10 ms."""

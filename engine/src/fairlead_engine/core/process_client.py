@@ -19,12 +19,12 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from fairlead_common.logs import LogFormat
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.client import ChannelClient
 from fairlead_engine.core.messages import Command, Died, Failed, Forget, Ping, Reply, Stop
 from fairlead_engine.machine.child_process import described_end, give_orders
 from fairlead_engine.types import EngineInfo
-from fairlead_protocol.logs import LogFormat
 
 log = logging.getLogger(__name__)
 

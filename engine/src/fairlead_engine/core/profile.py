@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
+from fairlead_common import messages
+from fairlead_common.profiles import BatchWeight, EngineProfile, FitError, ProfileUnreadable, read_profile
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.core.scheduler import SchedulerLimits
 from fairlead_engine.core.step_cost import StepCostModel, StepWork
 from fairlead_engine.errors import ConfigError
-from fairlead_protocol import messages
-from fairlead_protocol.profiles import BatchWeight, EngineProfile, FitError, ProfileUnreadable, read_profile
 
 _HELD_OUT = 5
 """One in so many steps is left out of the fit and measures its error."""

@@ -9,6 +9,7 @@ from itertools import chain
 
 import msgspec
 
+from fairlead_common.blocks import BlockHash
 from fairlead_engine.core.runner import RunnerModel
 from fairlead_engine.types import (
     EngineRequest,
@@ -21,7 +22,6 @@ from fairlead_engine.types import (
     fit_prompt,
 )
 from fairlead_engine.types.sequences import Sequence
-from fairlead_protocol.blocks import BlockHash
 
 
 @dataclass(frozen=True, slots=True)

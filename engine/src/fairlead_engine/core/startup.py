@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead_common.models.choices import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
+from fairlead_common.profiles import EngineProfile
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.clock import Clock
@@ -22,8 +24,6 @@ from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import EngineInfo, ModelTask, SamplingParams
 from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
-from fairlead_protocol.models.choices import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
-from fairlead_protocol.profiles import EngineProfile
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fairlead_common import messages
 from fairlead_engine.types.batch import Batch
-from fairlead_protocol import messages
 
 Vector = npt.NDArray[np.float64]
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
 
 SCHEME = "demo://"
 

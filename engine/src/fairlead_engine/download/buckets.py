@@ -15,10 +15,10 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from fairlead_common.model_sources import Source
 from fairlead_engine.download import remote
 from fairlead_engine.download.certificates import PUT_CERTIFICATE
 from fairlead_engine.download.limits import paced
-from fairlead_protocol.model_sources import Source
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fairlead_common.memory_files import memory_file
 from fairlead_engine.download.remote import unreachable
-from fairlead_protocol.memory_files import memory_file
 
 KEY = "ca.crt"
 """Environment variable with certificates in PEM, from a Secret's key of this name."""

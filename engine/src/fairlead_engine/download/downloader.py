@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from fairlead_common.downloads import DownloadStage
+from fairlead_common.model_sources import parse_source
 from fairlead_engine.download import archive, models_folder, pickled_weights, selection
 from fairlead_engine.download.limits import listed, paced
 from fairlead_engine.download.part_file import PART, PartFile, in_thread
@@ -31,8 +33,6 @@ from fairlead_engine.download.remote import (
     unreachable,
 )
 from fairlead_engine.download.reporting import Reporter
-from fairlead_protocol.downloads import DownloadStage
-from fairlead_protocol.model_sources import parse_source
 
 _SUFFIXES = frozenset({".safetensors", ".gguf"}) | pickled_weights.SUFFIXES
 """Weights that the engine reads, or that are converted."""

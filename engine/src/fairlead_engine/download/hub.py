@@ -12,10 +12,10 @@ from urllib.parse import quote
 import msgspec
 from yarl import URL
 
+from fairlead_common.downloads import DownloadFailure
+from fairlead_common.model_sources import Source
 from fairlead_engine.download import remote
 from fairlead_engine.download.http_reader import HttpReader, HttpRefused
-from fairlead_protocol.downloads import DownloadFailure
-from fairlead_protocol.model_sources import Source
 
 _PUBLIC = "https://huggingface.co"
 _DEFAULT_REVISION = "main"

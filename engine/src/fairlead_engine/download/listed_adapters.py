@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from fairlead_common.downloads import DownloadStage, SourcesReport, SourceState
+from fairlead_common.model_sources import SourceError, parse_source
 from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder, hold_model
 from fairlead_engine.download.remote import DownloadError, unreachable, unsupported
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine.download.selection import SourceKind
-from fairlead_protocol.downloads import DownloadStage, SourcesReport, SourceState
-from fairlead_protocol.model_sources import SourceError, parse_source
 
 _AT_ONCE = 2
 """Downloads at a time."""

@@ -23,9 +23,9 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from fairlead_common.downloads import DownloadFailure
+from fairlead_common.model_sources import folder_name
 from fairlead_engine.download.remote import DownloadError, no_space
-from fairlead_protocol.downloads import DownloadFailure
-from fairlead_protocol.model_sources import folder_name
 
 MANIFEST = ".fairlead.json"
 JUST_USED_SECONDS = 600.0

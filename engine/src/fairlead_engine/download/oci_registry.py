@@ -21,12 +21,12 @@ from typing import Any
 
 import msgspec
 
+from fairlead_common.downloads import DownloadFailure
+from fairlead_common.model_sources import Source
 from fairlead_engine.download import archive, remote
 from fairlead_engine.download.http_reader import HttpReader, HttpRefused
 from fairlead_engine.download.registry_login import CONFIG, PASSWORD, USERNAME, RegistryLogin
 from fairlead_engine.download.selection import model_folder
-from fairlead_protocol.downloads import DownloadFailure
-from fairlead_protocol.model_sources import Source
 
 INSECURE = "OCI_INSECURE_REGISTRIES"
 _MANIFESTS = (

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.download.remote import DownloadError
-from fairlead_protocol.downloads import DownloadFailure
 
 if TYPE_CHECKING:
     from torch import Tensor

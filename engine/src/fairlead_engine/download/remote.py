@@ -12,9 +12,9 @@ from functools import partial
 from importlib import import_module
 from typing import Protocol, cast
 
+from fairlead_common.downloads import DownloadFailure
+from fairlead_common.model_sources import Source
 from fairlead_engine.errors import EngineError
-from fairlead_protocol.downloads import DownloadFailure
-from fairlead_protocol.model_sources import Source
 
 
 class DownloadError(EngineError):

@@ -12,8 +12,8 @@ from functools import partial
 
 import msgspec
 
+from fairlead_common.downloads import PROGRESS_PATH, DownloadProgress, DownloadStage
 from fairlead_engine.errors import AddressUnavailable
-from fairlead_protocol.downloads import PROGRESS_PATH, DownloadProgress, DownloadStage
 
 _LOG_SECONDS = 5.0
 _BAR_SECONDS = 0.2

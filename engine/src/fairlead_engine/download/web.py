@@ -12,10 +12,10 @@ from http import HTTPStatus
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
+from fairlead_common.model_sources import Source
 from fairlead_engine.download import archive, remote
 from fairlead_engine.download.http_reader import HttpReader, HttpRefused
 from fairlead_engine.download.selection import ADAPTER_WEIGHTS, INDEX_FILE, SETTINGS, SINGLE_FILE
-from fairlead_protocol.model_sources import Source
 
 _WEIGHTS = (".safetensors", ".gguf")
 _OTHER_WEIGHTS = ("pytorch_model.bin",)

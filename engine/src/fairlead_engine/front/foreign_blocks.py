@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 
+from fairlead_common.blocks import DIGEST_SIZE, ROOT, BlockHash, extra_bytes, hash_block
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.front import foreign_engine
-from fairlead_protocol.blocks import DIGEST_SIZE, ROOT, BlockHash, extra_bytes, hash_block
 
 _SPARE = 4
 """Most blocks in the books, in multiples of the server's: some were removed without an event."""

@@ -7,12 +7,12 @@ from urllib.parse import parse_qs
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fairlead_common.messages import HEADER_REASON, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS, PATH_MODEL
 from fairlead_engine.front.front_proxy import FrontProxy
 from fairlead_engine.front.front_service import FrontService
 from fairlead_engine.server.control_endpoints import MAX_WAIT_SECONDS, DrainReply, KVEndpoints, Status, wait_seconds
 from fairlead_engine.server.exchange import EXCHANGE, Answering, Exchange, Handler
 from fairlead_engine.server.refusals import MethodNotAllowed, NotFound
-from fairlead_protocol.messages import HEADER_REASON, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS, PATH_MODEL
 
 INFERENCE_PATHS = (
     "/v1/chat/completions",

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from fairlead_common.http.origin import Origin
+from fairlead_common.logs import LogFormat
+from fairlead_common.settings import BYTES, SECONDS
 from fairlead_engine.config import LOG_LEVELS
 from fairlead_engine.errors import ConfigError
-from fairlead_protocol.http.origin import Origin
-from fairlead_protocol.logs import LogFormat
-from fairlead_protocol.settings import BYTES, SECONDS
 
 _ADDRESS = re.compile(r"tcp://[^/]+:[0-9]+|ipc://.+")
 ENGINES = ("vllm", "llama-cpp", "sglang")

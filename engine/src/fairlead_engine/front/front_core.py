@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from fairlead_common.blocks import BlockHash
+from fairlead_common.messages import StepCost
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.errors import QueueFull
 from fairlead_engine.front.foreign_blocks import ForeignBlocks, SequencePlace
@@ -14,8 +16,6 @@ from fairlead_engine.front.foreign_engine import BlockEvent, Cleared, ForeignEng
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.passing_requests import PassingRequest, PassingRequests
 from fairlead_engine.types import EngineLoad
-from fairlead_protocol.blocks import BlockHash
-from fairlead_protocol.messages import StepCost
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,11 @@ from collections.abc import Callable, Mapping
 import msgspec
 import uvloop
 
+from fairlead_common.http.addresses import authority
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import TransportError, cause_of
+from fairlead_common.http.connections import allow_descriptors, listening_socket
+from fairlead_common.logs import configure_logging
 from fairlead_engine.errors import AddressUnavailable, EngineError
 from fairlead_engine.front.foreign_engine import ForeignEngine, ForeignModel
 from fairlead_engine.front.front_app import build_front_app
@@ -24,11 +29,6 @@ from fairlead_engine.front.llama_server import LlamaServer
 from fairlead_engine.front.zmq_servers import SglangServer, VllmServer
 from fairlead_engine.server import termination
 from fairlead_engine.server.http_server import make_http_server, settle_garbage
-from fairlead_protocol.http.addresses import authority
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import TransportError, cause_of
-from fairlead_protocol.http.connections import allow_descriptors, listening_socket
-from fairlead_protocol.logs import configure_logging
 
 _PROMPTS = (16, 64, 256, 1024)
 """Tokens of each prompt."""

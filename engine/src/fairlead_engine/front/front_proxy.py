@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
+from fairlead_common import messages
+from fairlead_common.blocks import BlockHash, extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_common.budget import OverBudget, check_json
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import AnswerTooLarge, Connection, TransportError, cause_of, request_head
 from fairlead_engine.errors import EngineDead, EngineError, RequestError
 from fairlead_engine.front.front_service import FrontService
 from fairlead_engine.front.passing_requests import PassingRequest
 from fairlead_engine.server.exchange import Events, Exchange
 from fairlead_engine.server.lifecycle import Admission
-from fairlead_protocol import messages
-from fairlead_protocol.blocks import BlockHash, extra_bytes, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.budget import OverBudget, check_json
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import AnswerTooLarge, Connection, TransportError, cause_of, request_head
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,10 @@ Wired once per process, by `front_process` or a test.
 import asyncio
 from pathlib import Path
 
+from fairlead_common import messages
+from fairlead_common.http.bodies import BodyReader
+from fairlead_common.messages import ModelInfo
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.errors import Draining, NotReady
 from fairlead_engine.front.foreign_engine import ForeignEngine, ForeignModel
 from fairlead_engine.front.front_config import FrontConfig
@@ -14,10 +18,6 @@ from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
-from fairlead_protocol import messages
-from fairlead_protocol.http.bodies import BodyReader
-from fairlead_protocol.messages import ModelInfo
-from fairlead_protocol.tokenizing import PromptTokenizer
 
 _MAX_PARTIAL_BODY_BYTES = 64 * 2**20
 

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import msgspec
 
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import TransportError, cause_of
+from fairlead_common.http.origin import Origin
 from fairlead_engine.front.foreign_engine import NotServing
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import TransportError, cause_of
-from fairlead_protocol.http.origin import Origin
 
 _SECONDS = 5.0
 _LIMITS = TimeLimits(connect=_SECONDS, first_byte=_SECONDS, silence=_SECONDS, whole=_SECONDS)

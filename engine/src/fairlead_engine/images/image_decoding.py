@@ -12,10 +12,10 @@ from hashlib import blake2b
 import msgspec
 from PIL import GifImagePlugin, Image, ImageOps, JpegImagePlugin, PngImagePlugin, WebPImagePlugin  # noqa: F401 (none waits for them)
 
+from fairlead_common.blocks import DIGEST_SIZE
+from fairlead_common.models.image_settings import ImageSettings
+from fairlead_common.workers.process import Handler
 from fairlead_engine.images.image import DecodedImage, ImageError, ImageHeader, Unpacked
-from fairlead_protocol.blocks import DIGEST_SIZE
-from fairlead_protocol.models.image_settings import ImageSettings
-from fairlead_protocol.workers.process import Handler
 
 _FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
 """Pillow's names. It knows dozens of formats; each one offered to strangers must be trusted."""

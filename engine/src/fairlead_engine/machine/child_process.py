@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-from fairlead_protocol.workers.process import be_killed_with as be_killed_with
-from fairlead_protocol.workers.process import leave_signals_to_parent as leave_signals_to_parent
+from fairlead_common.workers.process import be_killed_with as be_killed_with
+from fairlead_common.workers.process import leave_signals_to_parent as leave_signals_to_parent
 
 _STDIN = 0
 

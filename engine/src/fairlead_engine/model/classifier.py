@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.model_task import LabelOutcome
 from fairlead_engine.model.linear import Linear
-from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.model_task import LabelOutcome
 
 _ACTIVATIONS = {"Sigmoid": LabelOutcome.SIGMOID, "Identity": LabelOutcome.PLAIN}
 """By their names in sentence-transformers' cross-encoders."""

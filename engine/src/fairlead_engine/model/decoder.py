@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fairlead_common.models.model_config import ModelConfig
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation, Rotations
@@ -19,7 +20,6 @@ from fairlead_engine.model.lora.adapter_slots import AdaptedRows, AdapterSlots
 from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.model.vision_tower import VisionTower
-from fairlead_protocol.models.model_config import ModelConfig
 
 
 class BetweenAttentions(Protocol):

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.model_config import DecoderShape, ModelConfig, parse_shape
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.model.checkpoint import read_tensors, refused
 from fairlead_engine.model.layers import Attention, ForwardInput, GatedFeedForward, RMSNorm, Rotation, Rotations
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.rope import RotaryEmbedding
-from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.model_config import DecoderShape, ModelConfig, parse_shape
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 _WHAT = "EAGLE-3 head"

@@ -14,6 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fairlead_common.models.families.registry import find_encoder
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.load_errors import refuse
+from fairlead_common.models.model_task import LabelOutcome
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.whole_prompts import PromptGroup, attend_whole
 from fairlead_engine.model.checkpoint import Checkpoint
@@ -21,10 +25,6 @@ from fairlead_engine.model.classifier import Classifier, read_outcome
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.task import longest_prompt, read_task
 from fairlead_engine.types import ModelTask
-from fairlead_protocol.models.families.registry import find_encoder
-from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.load_errors import refuse
-from fairlead_protocol.models.model_task import LabelOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairlead_protocol.models.gguf_file import SIZES, StoredSize
+from fairlead_common.models.gguf_file import SIZES, StoredSize
 
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Types that are stored as floats, by ggml's number."""

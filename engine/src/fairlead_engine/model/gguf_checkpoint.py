@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairlead_common.models.gguf_file import GgufFile, GgufTensor
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.rope_config import RopeConfig, RopeKind
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.gguf_blocks import BLOCKS, FLOATS, OTHERS, BlockType
@@ -21,9 +24,6 @@ from fairlead_engine.model.quantization.int8 import Int8WeightOnly
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat
 from fairlead_engine.model.quantization.source import check_numbers
 from fairlead_engine.model.rope import inverse_frequencies
-from fairlead_protocol.models.gguf_file import GgufFile, GgufTensor
-from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 """By `general.architecture`."""

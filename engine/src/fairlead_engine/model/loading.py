@@ -6,6 +6,18 @@ from pathlib import Path
 import msgspec
 import torch
 
+from fairlead_common.models.families.registry import (
+    ARCHITECTURES,
+    find_architecture,
+    find_encoder,
+    find_family,
+    generating,
+)
+from fairlead_common.models.gguf_file import GgufFile
+from fairlead_common.models.image_settings import ImageSettings, VisionConfig, read_image_settings
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.classifier import read_outcome
@@ -20,18 +32,6 @@ from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.task import read_task
 from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.model.weights import Watch, Weights
-from fairlead_protocol.models.families.registry import (
-    ARCHITECTURES,
-    find_architecture,
-    find_encoder,
-    find_family,
-    generating,
-)
-from fairlead_protocol.models.gguf_file import GgufFile
-from fairlead_protocol.models.image_settings import ImageSettings, VisionConfig, read_image_settings
-from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.model_config import ModelConfig
-from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
 
 
 def is_foreign(folder: Path) -> bool:

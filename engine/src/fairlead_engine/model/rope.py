@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from fairlead_protocol.models.rope_config import RopeConfig, RopeKind
+from fairlead_common.models.rope_config import RopeConfig, RopeKind
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:

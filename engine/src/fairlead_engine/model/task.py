@@ -6,10 +6,10 @@ sentence-transformers' files, `modules.json` and those it names, say how hidden 
 import json
 from pathlib import Path
 
+from fairlead_common.models.families.registry import CLASSIFIER
+from fairlead_common.models.json_fields import JsonFields
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.types import ModelTask, Pooling, Reading
-from fairlead_protocol.models.families.registry import CLASSIFIER
-from fairlead_protocol.models.json_fields import JsonFields
 
 _POOLINGS = {
     "pooling_mode_cls_token": Pooling.CLS,

@@ -8,18 +8,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fairlead_common.chat import ChatTemplateError
+from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
+from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
-from fairlead_protocol.chat import ChatTemplateError
-from fairlead_protocol.models.quantized_checkpoints import GGUF_SUFFIX
-from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 
 def read_tokenizer(model: Path, *, renders: bool = True) -> PromptTokenizer:
     """Tokenizer and chat template; `renders`: as `PromptTokenizer` has it. Raises ModelLoadError (TokenizerInvalid,
     CheckpointInvalid)."""
     if model.suffix == GGUF_SUFFIX:
-        from fairlead_protocol.models.gguf_file import GgufFile
-        from fairlead_protocol.models.gguf_tokenizer import read_gguf_tokenizer
+        from fairlead_common.models.gguf_file import GgufFile
+        from fairlead_common.models.gguf_tokenizer import read_gguf_tokenizer
 
         return read_gguf_tokenizer(GgufFile(model), renders=renders)
     try:

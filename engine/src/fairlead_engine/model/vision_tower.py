@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fairlead_common.models.image_settings import ImageSettings, VisionConfig
+from fairlead_common.models.rope_config import RopeConfig
 from fairlead_engine.kernels.attention.whole_prompts import PromptGroup, attend_whole, group_prompts
 from fairlead_engine.kernels.norm_rope_store import rotate
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import GatedFeedForward, RMSNorm, Rotation
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.rope import inverse_frequencies
-from fairlead_protocol.models.image_settings import ImageSettings, VisionConfig
-from fairlead_protocol.models.rope_config import RopeConfig
 
 _ROPE = RopeConfig(theta=10000.0)
 _MAX_BYTE = 255.0

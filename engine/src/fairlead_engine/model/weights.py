@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairlead_common.models.model_config import ModelConfig, QueryNorm
+from fairlead_common.models.rope_config import RopeConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights
@@ -45,8 +47,6 @@ from fairlead_engine.model.weight_stack import (
     groups_experts,
     put_together,
 )
-from fairlead_protocol.models.model_config import ModelConfig, QueryNorm
-from fairlead_protocol.models.rope_config import RopeConfig
 
 _HEAD = "lm_head"
 _SCORE = "score"

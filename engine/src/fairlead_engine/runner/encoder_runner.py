@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_common.models.families.registry import find_encoder
+from fairlead_common.models.json_fields import JsonFields
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import AdapterError, ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
@@ -26,8 +28,6 @@ from fairlead_engine.runner.pooler import Pooler, write_vectors
 from fairlead_engine.types.adapters import AdapterFacts
 from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import SampledToken, ScheduledSequence
-from fairlead_protocol.models.families.registry import find_encoder
-from fairlead_protocol.models.json_fields import JsonFields
 
 _NEEDLESS = {
     "quantization": "an encoder's weights are computed as they are stored",

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_common.models.image_settings import ImageSettings
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import GivenEmbeddings
 from fairlead_engine.model.vision_tower import VisionTower
 from fairlead_engine.runner.step_plan import PlannedImage
-from fairlead_protocol.models.image_settings import ImageSettings
 
 _CHANNELS = 3
 _MOST_BYTES = 256 * 2**20

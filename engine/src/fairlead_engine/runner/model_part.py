@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_common.models.model_config import DecoderShape, ModelConfig
+from fairlead_common.models.rope_config import RopeKind
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBackend, LayerCache, NewBlocks
@@ -35,8 +37,6 @@ from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.runner.tree_step import Standing, tree_step
-from fairlead_protocol.models.model_config import DecoderShape, ModelConfig
-from fairlead_protocol.models.rope_config import RopeKind
 
 logger = logging.getLogger(__name__)
 

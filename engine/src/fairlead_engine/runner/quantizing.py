@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairlead_common.models.model_config import ModelConfig
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.model.checkpoint import INDEX_FILE, Checkpoint
 from fairlead_engine.model.linear import Linear, make_linear
@@ -28,7 +29,6 @@ from fairlead_engine.model.quantization.written import (
 from fairlead_engine.model.safetensors_writer import SafetensorsWriter
 from fairlead_engine.runner.calibration import LayerwiseReading, WatchedLinear
 from fairlead_engine.runner.placement import choose_device, choose_dtype
-from fairlead_protocol.models.model_config import ModelConfig
 
 METHODS = ("rtn", "awq", "gptq")
 _MAKES_INPUTS = {"o_proj": "v_proj", "down_proj": "up_proj", "w2": "w3"}

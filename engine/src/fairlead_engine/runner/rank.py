@@ -13,13 +13,13 @@ import threading
 import msgspec
 import torch
 
+from fairlead_common.logs import configure_logging
 from fairlead_engine.errors import StartError
 from fairlead_engine.machine.child_process import leave_signals_to_parent
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.rank_messages import HERE, READY, Call, Join, Reader, Step, join_group, reach_store
-from fairlead_protocol.logs import configure_logging
 
 
 def main() -> int:

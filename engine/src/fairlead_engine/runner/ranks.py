@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import torch
 
+from fairlead_common.logs import configured_logging
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import StartError, start_error
 from fairlead_engine.machine.child_process import described_end
@@ -33,7 +34,6 @@ from fairlead_engine.runner.rank_messages import (
     join_group,
     open_store,
 )
-from fairlead_protocol.logs import configured_logging
 
 logger = logging.getLogger(__name__)
 

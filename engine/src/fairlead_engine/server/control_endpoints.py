@@ -10,6 +10,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fairlead_common.loop_shares import Scrapes
+from fairlead_common.messages import HEADER_REASON
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server import metrics
 from fairlead_engine.server.engine_stream import EngineStream, Follower, NotInRing
@@ -17,8 +19,6 @@ from fairlead_engine.server.exchange import ClientDisconnected, Exchange, Struct
 from fairlead_engine.server.lifecycle import Phase
 from fairlead_engine.server.refusals import Gone
 from fairlead_engine.server.service import Service
-from fairlead_protocol.loop_shares import Scrapes
-from fairlead_protocol.messages import HEADER_REASON
 
 NDJSON = "application/x-ndjson"
 """One JSON object a line."""

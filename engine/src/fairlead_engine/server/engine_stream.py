@@ -16,13 +16,13 @@ from typing import Protocol
 
 import msgspec
 
+from fairlead_common.blocks import ROOT, BlockHash
+from fairlead_common.messages import KVBlocks, LoadLine, StoredBlocks, StreamLine
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.errors import Draining, EngineDead
 from fairlead_engine.server.dispatches import Dispatch, Dispatches
 from fairlead_engine.server.lifecycle import Lifecycle
 from fairlead_engine.types import EngineLoad
-from fairlead_protocol.blocks import ROOT, BlockHash
-from fairlead_protocol.messages import KVBlocks, LoadLine, StoredBlocks, StreamLine
 
 RING_BYTES = 4 * 2**20
 """How much of the past a follower may have missed: minutes of decoding, many seconds of prefill at full speed."""

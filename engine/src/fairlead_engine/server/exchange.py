@@ -20,14 +20,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairlead_common.budget import OverBudget
+from fairlead_common.http.bodies import BodyError, BodyFault, BodyReader, HeldBody
+from fairlead_common.http.server import STREAM_WRITER, StreamWriter
+from fairlead_common.messages import HEADER_REQUEST_ID
+from fairlead_common.prompts import PromptError
+from fairlead_common.translate import translation_of
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.server import refusals
-from fairlead_protocol.budget import OverBudget
-from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, HeldBody
-from fairlead_protocol.http.server import STREAM_WRITER, StreamWriter
-from fairlead_protocol.messages import HEADER_REQUEST_ID
-from fairlead_protocol.prompts import PromptError
-from fairlead_protocol.translate import translation_of
 
 log = logging.getLogger(__name__)
 request_log = logging.getLogger("fairlead_engine.request")

@@ -10,6 +10,9 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from fairlead_common.image_parts import url_bytes
+from fairlead_common.loop_shares import LoopShare
+from fairlead_common.prompts import PromptFields
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY
@@ -34,9 +37,6 @@ from fairlead_engine.server.service import Service
 from fairlead_engine.server.structured_output import wish_of
 from fairlead_engine.server.tool_use import reasoning_has_begun, tool_use
 from fairlead_engine.types import Injectable, SamplingParams, ThinkingBudget
-from fairlead_protocol.image_parts import url_bytes
-from fairlead_protocol.loop_shares import LoopShare
-from fairlead_protocol.prompts import PromptFields
 
 PATH_INJECT = "/v1/chat/completions/{id}/inject"
 Generating = TypeVar("Generating", ChatRequest, CompletionRequest)

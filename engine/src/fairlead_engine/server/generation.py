@@ -13,13 +13,13 @@ from typing import Protocol
 
 import msgspec
 
+from fairlead_common.loop_shares import LoopShare, LoopShares
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineRequest, FinishReason, SequenceOutput
-from fairlead_protocol.loop_shares import LoopShare, LoopShares
 
 _HOLD_SECONDS = 30.0
 """Well below a gateway's patience for an answer's first byte."""

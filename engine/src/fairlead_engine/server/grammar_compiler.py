@@ -12,14 +12,14 @@ from contextlib import suppress
 
 import msgspec
 
+from fairlead_common.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
+from fairlead_common.workers.limits import WorkerLimits
+from fairlead_common.workers.pool import GivenUp, Workers
+from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.grammar_job import GrammarJob, Made
 from fairlead_engine.server.workers import Turns, tried
 from fairlead_engine.types import Grammar
-from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
-from fairlead_protocol.workers.limits import WorkerLimits
-from fairlead_protocol.workers.pool import GivenUp, Workers
-from fairlead_protocol.workers.root import WorkerRoot
 
 _SLICES = (0.02, 0.1, 0.5)
 """Processor seconds of a job's successive tries, while quicker jobs may wait. A schema of ten kilobytes takes half of

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from fairlead_common.workers.process import Handler
 from fairlead_engine.core.grammar_limits import parser_limits
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
 from fairlead_engine.server.structured_output import Wish, bare, widest
 from fairlead_engine.server.tool_use import AnswerGrammars, ToolUse
 from fairlead_engine.types import Grammar
-from fairlead_protocol.workers.process import Handler
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

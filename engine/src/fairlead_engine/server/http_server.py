@@ -8,13 +8,13 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+from fairlead_common.http.connections import CutConnections
+from fairlead_common.http.framing import Fault
+from fairlead_common.http.limited import HttpLimits, LimitedProtocol, OnCut, WholeAnswer, make_protocol
+from fairlead_common.http.server import HttpServer
 from fairlead_engine.errors import QueueFull
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.refusals import Outcome, Refusal, refusal
-from fairlead_protocol.http.connections import CutConnections
-from fairlead_protocol.http.framing import Fault
-from fairlead_protocol.http.limited import HttpLimits, LimitedProtocol, OnCut, WholeAnswer, make_protocol
-from fairlead_protocol.http.server import HttpServer
 
 SHUTDOWN_SECONDS = 5
 """Time for written answers to leave when the server stops."""

@@ -13,20 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
+from fairlead_common.chat import Message
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import AnswerTooLarge, TransportError, cause_of
+from fairlead_common.http.origin import PORTS, Origin, parse
+from fairlead_common.image_parts import ImagePart, image_parts
+from fairlead_common.models.image_settings import ImageSettings
+from fairlead_common.prompts import PromptTooLong
+from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError, ImageHeader, read_header
 from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick, place_of, work_of
 from fairlead_engine.server.workers import Turns
 from fairlead_engine.types import EngineInfo, PromptImage
-from fairlead_protocol.chat import Message
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import AnswerTooLarge, TransportError, cause_of
-from fairlead_protocol.http.origin import PORTS, Origin, parse
-from fairlead_protocol.image_parts import ImagePart, image_parts
-from fairlead_protocol.models.image_settings import ImageSettings
-from fairlead_protocol.prompts import PromptTooLong
-from fairlead_protocol.workers.root import WorkerRoot
 
 MAX_BYTES = 16 * 2**20
 """Most bytes of one image."""

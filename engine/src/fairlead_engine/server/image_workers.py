@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlead_common.models.image_settings import ImageSettings
+from fairlead_common.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
+from fairlead_common.workers.limits import WorkerLimits
+from fairlead_common.workers.pool import GivenUp, Workers
+from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.images.image import DecodedImage, ImageError, ImageHeader, Unpacked
 from fairlead_engine.server.workers import Turns, tried
-from fairlead_protocol.models.image_settings import ImageSettings
-from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerTooSlow
-from fairlead_protocol.workers.limits import WorkerLimits
-from fairlead_protocol.workers.pool import GivenUp, Workers
-from fairlead_protocol.workers.root import WorkerRoot
 
 _QUICK_WORK = 14 * 2**20
 """Work of a request that takes some 50 milliseconds: a JPEG of four million pixels, or a progressive JPEG of one

@@ -14,12 +14,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from fairlead_common.http.connections import CutReason
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.peer_link import MetricSample
 from fairlead_engine.server.refusals import Outcome
 from fairlead_engine.types import EngineInfo, EngineLoad, FinishReason
-from fairlead_protocol.http.connections import CutReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OURS = "fairlead_engine_"

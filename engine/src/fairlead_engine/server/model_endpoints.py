@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response
 
+from fairlead_common.adapters import UnknownAdapter, with_adapter
 from fairlead_engine.errors import AdapterError, RequestError
 from fairlead_engine.server.exchange import Exchange, StructResponse
 from fairlead_engine.server.prompts import tokenize_fields
@@ -13,7 +14,6 @@ from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import DetokenizeRequest, TokenizeRequest
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
-from fairlead_protocol.adapters import UnknownAdapter, with_adapter
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

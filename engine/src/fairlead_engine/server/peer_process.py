@@ -16,6 +16,12 @@ import msgspec
 import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import ConnectFailed, Connection, TransportError
+from fairlead_common.http.connections import allow_descriptors
+from fairlead_common.http.origin import Origin
+from fairlead_common.logs import configure_logging
+from fairlead_common.messages import HEADER_REQUEST_ID, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS
 from fairlead_engine.core.process_client import SocketClient
 from fairlead_engine.errors import EngineDead, EngineError
 from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
@@ -26,12 +32,6 @@ from fairlead_engine.server.refusals import refusal
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import ConnectFailed, Connection, TransportError
-from fairlead_protocol.http.connections import allow_descriptors
-from fairlead_protocol.http.origin import Origin
-from fairlead_protocol.logs import configure_logging
-from fairlead_protocol.messages import HEADER_REQUEST_ID, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS
 
 CONTROL_PATHS = frozenset({"/health", "/ready", "/metrics", PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS})
 """Paths about the engine's health, load and blocks, known to the first process."""

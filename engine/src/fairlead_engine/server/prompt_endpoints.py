@@ -18,6 +18,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from fairlead_common.loop_shares import LoopShare
+from fairlead_common.messages import HEADER_CACHED_TOKENS, HEADER_DISPATCH
+from fairlead_common.prompts import EncodedPrompt, PairPrompts, PromptFields
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server import schemas
@@ -31,9 +34,6 @@ from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import Injectable, Kind, Pooling, Reading, SamplingParams, SequenceOutput
-from fairlead_protocol.loop_shares import LoopShare
-from fairlead_protocol.messages import HEADER_CACHED_TOKENS, HEADER_DISPATCH
-from fairlead_protocol.prompts import EncodedPrompt, PairPrompts, PromptFields
 
 Request = TypeVar("Request", bound=schemas.PromptRequest)
 Read = TypeVar("Read", bound=schemas.ReadRequest)

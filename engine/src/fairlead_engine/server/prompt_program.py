@@ -1,4 +1,4 @@
-"""A model's tokenizer and chat template as the program of a process (`fairlead_protocol.workers`), and its jobs.
+"""A model's tokenizer and chat template as the program of a process (`fairlead_common.workers`), and its jobs.
 
 Jobs come from the HTTP process in Python's marshal format: JSON of any depth, without a copy. Answers are MessagePack,
 as their reader trusts nothing of a model's.
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from fairlead_common.chat import ChatTemplateError
+from fairlead_common.least_tokens import LeastTokenCounter
+from fairlead_common.prompts import ChatPrompt, EncodedPrompt, PromptError, PromptFields
+from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.workers.process import Handler
 from fairlead_engine.errors import EngineError, RequestError
 from fairlead_engine.model.tokenizer_files import read_tokenizer
-from fairlead_protocol.chat import ChatTemplateError
-from fairlead_protocol.least_tokens import LeastTokenCounter
-from fairlead_protocol.prompts import ChatPrompt, EncodedPrompt, PromptError, PromptFields
-from fairlead_protocol.tokenizing import PromptTokenizer
-from fairlead_protocol.workers.process import Handler
 
 Refusal = tuple[str | None, str, str | None]
 """The field, a sentence, and a code for programs."""

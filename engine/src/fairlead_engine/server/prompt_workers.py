@@ -11,16 +11,16 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from fairlead_common.prompts import EncodedPrompt, PromptFields
+from fairlead_common.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
+from fairlead_common.workers.limits import WorkerLimits
+from fairlead_common.workers.pool import GivenUp, Workers
+from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, NotReady, RequestError, start_error
 from fairlead_engine.server import prompt_program
 from fairlead_engine.server.prompt_program import Files, Ids, ModelShape, ResultJob, packed, unpacked
 from fairlead_engine.server.workers import PROMPT_PROGRAM, tried
 from fairlead_engine.types import SamplingParams
-from fairlead_protocol.prompts import EncodedPrompt, PromptFields
-from fairlead_protocol.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
-from fairlead_protocol.workers.limits import WorkerLimits
-from fairlead_protocol.workers.pool import GivenUp, Workers
-from fairlead_protocol.workers.root import WorkerRoot
 
 QUICK_BYTES = 24 * 1024
 """Largest job for the quick process: some ten milliseconds."""

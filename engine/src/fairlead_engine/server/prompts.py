@@ -1,12 +1,21 @@
 """Clients' prompts and their token ids, checked against the model. Errors name the place in the request.
 
-`fairlead_protocol.prompts`, shared with gateways, makes tokens of requests. A gateway may send the ids along
+`fairlead_common.prompts`, shared with gateways, makes tokens of requests. A gateway may send the ids along
 (`fairlead_prompt_tokens`); they are checked all the same.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairlead_common.messages import FIELD_TOKENS
+from fairlead_common.prompts import (
+    ChatPrompt,
+    CompletionPrompt,
+    EncodedPrompt,
+    PromptError,
+    PromptFields,
+    TextPrompts,
+)
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.schemas import (
@@ -15,15 +24,6 @@ from fairlead_engine.server.schemas import (
     TokenizeRequest,
 )
 from fairlead_engine.server.served_model import ServedModel, request_error
-from fairlead_protocol.messages import FIELD_TOKENS
-from fairlead_protocol.prompts import (
-    ChatPrompt,
-    CompletionPrompt,
-    EncodedPrompt,
-    PromptError,
-    PromptFields,
-    TextPrompts,
-)
 
 _OF_CHATS = ("tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "continue_final_message")
 

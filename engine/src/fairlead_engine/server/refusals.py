@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 import msgspec
 
+from fairlead_common import messages
 from fairlead_engine.errors import Draining, EngineDead, EngineError, EngineGone, NotReady, QueueFull, RequestError
-from fairlead_protocol import messages
 
 DRAINING_RETRY_SECONDS = 1
 LOADING_RETRY_SECONDS = 5

@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from fairlead_common.http.server import StreamWriter
+from fairlead_common.messages import HEADER_CACHED_TOKENS
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.detokenizer import CallDelta, TextDelta
 from fairlead_engine.server.exchange import Events
@@ -25,8 +27,6 @@ from fairlead_engine.server.logprobs import (
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, FinishReason, TokenLogprobs
-from fairlead_protocol.http.server import StreamWriter
-from fairlead_protocol.messages import HEADER_CACHED_TOKENS
 
 _DONE = b"data: [DONE]\n\n"
 _PIECE = 256

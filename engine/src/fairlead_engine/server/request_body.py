@@ -13,9 +13,9 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from fairlead_common.budget import OverBudget, check_json
+from fairlead_common.messages import PRIVATE_FIELD_PREFIX
 from fairlead_engine.errors import RequestError
-from fairlead_protocol.budget import OverBudget, check_json
-from fairlead_protocol.messages import PRIVATE_FIELD_PREFIX
 
 Schema = TypeVar("Schema", bound=msgspec.Struct)
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
+from fairlead_common import prompts
+from fairlead_common.budget import MAX_TEXTS, CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
+from fairlead_common.messages import PromptTokens
 from fairlead_engine.errors import RequestError
 from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, Pooling, SamplingParams
 from fairlead_engine.types.parameters import By, Parameter, bounded, optional_fields
-from fairlead_protocol import prompts
-from fairlead_protocol.budget import MAX_TEXTS, CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
-from fairlead_protocol.messages import PromptTokens
 
 _IGNORED = Parameter("", By.NOBODY)
 _OTHER_NAMES = {

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import uvloop
 
+from fairlead_common.http.connections import allow_descriptors, listening_socket
+from fairlead_common.logs import configure_logging
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.demo import resolve_model
@@ -22,8 +24,6 @@ from fairlead_engine.download.models_folder import hold_model
 from fairlead_engine.errors import AddressUnavailable, EngineError
 from fairlead_engine.server import termination
 from fairlead_engine.server.workers import prompt_root
-from fairlead_protocol.http.connections import allow_descriptors, listening_socket
-from fairlead_protocol.logs import configure_logging
 
 
 def run(

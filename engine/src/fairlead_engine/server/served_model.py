@@ -11,6 +11,11 @@ from typing import Any
 
 import msgspec
 
+from fairlead_common.adapters import UnknownAdapter, split_adapter
+from fairlead_common.least_tokens import LeastTokenCounter
+from fairlead_common.messages import ModelInfo
+from fairlead_common.prompts import AnswerLimit, EncodedPrompt, PromptError, PromptFields, PromptTooLong
+from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
 from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.model.tokenizer_files import read_tokenizer
@@ -25,11 +30,6 @@ from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun
 from fairlead_engine.types import EngineInfo, Injectable, Kind, PromptImage, SamplingParams
 from fairlead_engine.version import __version__
-from fairlead_protocol.adapters import UnknownAdapter, split_adapter
-from fairlead_protocol.least_tokens import LeastTokenCounter
-from fairlead_protocol.messages import ModelInfo
-from fairlead_protocol.prompts import AnswerLimit, EncodedPrompt, PromptError, PromptFields, PromptTooLong
-from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 _ABILITIES = {
     Kind.GENERATE: "generate text (/v1/chat/completions, /v1/completions)",

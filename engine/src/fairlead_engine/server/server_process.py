@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fairlead_common.http.addresses import authority
+from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineDead
@@ -17,8 +19,6 @@ from fairlead_engine.server.peer_link import Acceptor, Here, HttpProcess
 from fairlead_engine.server.peers import Peers, share
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
-from fairlead_protocol.http.addresses import authority
-from fairlead_protocol.workers.root import WorkerRoot
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from fairlead_common import messages
+from fairlead_common.http.bodies import BodyReader
+from fairlead_common.lanes import Lanes, Pacer
+from fairlead_common.loop_shares import LoopShare, LoopShares
+from fairlead_common.prompts import EncodedPrompt
+from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import Draining, NotReady, RequestError
@@ -36,12 +42,6 @@ from fairlead_engine.types import (
     Reading,
     SamplingParams,
 )
-from fairlead_protocol import messages
-from fairlead_protocol.http.bodies import BodyReader
-from fairlead_protocol.lanes import Lanes, Pacer
-from fairlead_protocol.loop_shares import LoopShare, LoopShares
-from fairlead_protocol.prompts import EncodedPrompt
-from fairlead_protocol.workers.root import WorkerRoot
 
 Result = TypeVar("Result")
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, Protocol
 
-from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_PENDING = 16

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlead_common.prompts import CUSTOM_TOOL, PromptError, check_tool_types
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
 from fairlead_engine.server.answers.constraint import Function, Lark, NamedId
@@ -15,7 +16,6 @@ from fairlead_engine.server.json_schema.normal_form import without_annotations
 from fairlead_engine.server.schemas import ChatRequest
 from fairlead_engine.server.structured_output import NOT_STRICT, Wish, grammar, kept_schema, problem_of, relaxed_schema
 from fairlead_engine.types import Grammar
-from fairlead_protocol.prompts import CUSTOM_TOOL, PromptError, check_tool_types
 
 if TYPE_CHECKING:
     from fairlead_engine.server.token_text import Vocabulary

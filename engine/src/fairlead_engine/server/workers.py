@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Generic, Protocol, TypeVar
 
+from fairlead_common.workers.branch import WorkerInterrupted
+from fairlead_common.workers.pool import WorkersClosed
+from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.errors import Draining, NotReady
-from fairlead_protocol.workers.branch import WorkerInterrupted
-from fairlead_protocol.workers.pool import WorkersClosed
-from fairlead_protocol.workers.root import WorkerRoot
 
 PROMPT_PROGRAM = "fairlead_engine.server.prompt_program"
 _MOST_BESIDE = 16

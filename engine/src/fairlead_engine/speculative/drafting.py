@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from fairlead_common.models.choices import SpeculativeMethod
 from fairlead_engine.speculative.ngram import NGramProposer
 from fairlead_engine.speculative.tree_shape import TreeShape
 from fairlead_engine.types.sequences import UNKNOWN, SampledToken, ScheduledSequence, Sequence
-from fairlead_protocol.models.choices import SpeculativeMethod
 
 _FADING = 0.98
 """Fading of earlier steps in the tokens that a step brings."""

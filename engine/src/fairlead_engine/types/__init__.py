@@ -10,6 +10,10 @@ from enum import StrEnum
 
 import msgspec
 
+from fairlead_common.blocks import ImageSpan
+from fairlead_common.messages import LoadFigures
+from fairlead_common.models.image_settings import ImageSettings
+from fairlead_common.models.model_task import GENERATES, Kind, ModelTask, Pooling, Reading
 from fairlead_engine.types.sampling_params import (
     LOGPROBS,
     MAX_ANSWER_LOGPROBS,
@@ -21,10 +25,6 @@ from fairlead_engine.types.sampling_params import (
     ThinkingBudget,
     dry_breakers,
 )
-from fairlead_protocol.blocks import ImageSpan
-from fairlead_protocol.messages import LoadFigures
-from fairlead_protocol.models.image_settings import ImageSettings
-from fairlead_protocol.models.model_task import GENERATES, Kind, ModelTask, Pooling, Reading
 
 __all__ = [
     "GENERATES",

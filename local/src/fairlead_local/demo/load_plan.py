@@ -22,7 +22,7 @@ from fairlead.autoscaler.want import want
 from fairlead.client.load_generator import LoadGenerator, LoadSample
 from fairlead.client.workload import Conversation
 from fairlead.routing.predictor import step_seconds
-from fairlead_protocol.messages import StepCost
+from fairlead_common.messages import StepCost
 
 ANSWER_TOKENS = 256
 """Length of answers under high load; few clients ask for shorter answers, which one replica serves easily."""

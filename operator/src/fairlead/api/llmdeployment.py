@@ -17,10 +17,10 @@ from fairlead.api.pod_spec import misfits
 from fairlead.api.quantities import format_duration
 from fairlead.api.rules import BrokenRule
 from fairlead.api.schema import Bytes, Constraints, InvalidValue, Quantities, Raw, Seconds, decode
-from fairlead_protocol.models.choices import Dtype, Quantization, SpeculativeMethod
-from fairlead_protocol.models.choices import KvCacheDtype as KvCacheDtype
-from fairlead_protocol.models.choices import ReasoningParser as ReasoningParser
-from fairlead_protocol.models.choices import ToolCallParser as ToolCallParser
+from fairlead_common.models.choices import Dtype, Quantization, SpeculativeMethod
+from fairlead_common.models.choices import KvCacheDtype as KvCacheDtype
+from fairlead_common.models.choices import ReasoningParser as ReasoningParser
+from fairlead_common.models.choices import ToolCallParser as ToolCallParser
 
 
 class InvalidSpec(InvalidValue):

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, g
 
 from fairlead.api.cel import compile_rule, matches
 from fairlead.api.quantities import DURATION_PATTERN, QUANTITY_PATTERN, format_duration, parse_bytes, parse_duration
-from fairlead_protocol.settings import docstrings
+from fairlead_common.settings import docstrings
 
 MAX_NOTATION_LENGTH = 32
 """Characters of the longest duration or quantity."""

@@ -12,8 +12,8 @@ from typing import Self
 from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.arrivals import NO_SURGE, Surge
 from fairlead.autoscaler.buckets import Buckets
-from fairlead_protocol.messages import StepCost
-from fairlead_protocol.profiles import EngineProfile
+from fairlead_common.messages import StepCost
+from fairlead_common.profiles import EngineProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

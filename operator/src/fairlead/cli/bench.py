@@ -39,7 +39,7 @@ from fairlead.client.workload import (
     context_tokens,
     conversations,
 )
-from fairlead_protocol.http.addresses import without_credentials
+from fairlead_common.http.addresses import without_credentials
 
 DEFAULT_CONCURRENCY = 8
 DEFAULT_NUM_REQUESTS = 100

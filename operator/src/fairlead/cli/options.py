@@ -13,7 +13,7 @@ from fairlead.api.quantities import parse_duration
 from fairlead.client.openai import MODEL_NOT_FOUND, OpenAIClient, RequestFailed
 from fairlead.kube.client import KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
-from fairlead_protocol.http.addresses import is_http_address, without_credentials
+from fairlead_common.http.addresses import is_http_address, without_credentials
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"

@@ -22,11 +22,11 @@ from fairlead.controller.worker import Key
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import BY_KIND, PODS, Resource
 from fairlead.manifests.common import Manifest
-from fairlead_protocol.http.addresses import authority
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import TransportError, cause_of
-from fairlead_protocol.http.origin import parse
-from fairlead_protocol.messages import PATH_DRAIN
+from fairlead_common.http.addresses import authority
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import TransportError, cause_of
+from fairlead_common.http.origin import parse
+from fairlead_common.messages import PATH_DRAIN
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from fairlead.manifests.common import Manifest
 from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.manifests.source import CannotBuild, PlacedAdapter, placed_adapters
 from fairlead.operator_settings import OperatorSettings
-from fairlead_protocol.models.load_errors import ModelLoadError
+from fairlead_common.models.load_errors import ModelLoadError
 
 _MIRROR = "HF_ENDPOINT"
 _MOST_REMEDIES = 4

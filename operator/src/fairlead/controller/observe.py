@@ -26,7 +26,7 @@ from fairlead.fleet.gateways import Hanging
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import CONFIGMAPS, PERSISTENT_VOLUME_CLAIMS
 from fairlead.manifests.source import claim_of, mounted_claims
-from fairlead_protocol.downloads import DownloadProgress
+from fairlead_common.downloads import DownloadProgress
 
 ChildKey = tuple[str, str]
 """Kind and name of a child."""

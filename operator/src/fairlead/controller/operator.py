@@ -39,7 +39,7 @@ from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.kube.lease import PRESENCE_LABELS, Lease, Presence
 from fairlead.kube.resources import LLMDEPLOYMENTS
 from fairlead.operator_settings import OperatorSettings, SettingsError
-from fairlead_protocol.logs import configure_logging
+from fairlead_common.logs import configure_logging
 
 logger = logging.getLogger(__name__)
 

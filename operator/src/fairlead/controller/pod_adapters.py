@@ -17,9 +17,9 @@ import msgspec
 from fairlead.api.conditions import shortened
 from fairlead.controller.applier import engine_url
 from fairlead.kube.client import JsonObject
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import TransportError, cause_of
-from fairlead_protocol.http.origin import parse
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import TransportError, cause_of
+from fairlead_common.http.origin import parse
 
 logger = logging.getLogger(__name__)
 

@@ -10,18 +10,18 @@ from enum import StrEnum
 from pathlib import Path
 
 from fairlead.fit.memory_need import EngineChoice, Need, computed_dtype, reckon, weights_format
-from fairlead_protocol.models.choices import (
+from fairlead_common.models.choices import (
     CPU_CACHE_BYTES,
     CPU_CACHE_SHARE,
     LEAST_LOWERED,
     LOWERED_MULTIPLE,
     DeviceKind,
 )
-from fairlead_protocol.models.families.registry import ARCHITECTURES, CLASSIFIER, ENCODERS, find_family
-from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.load_errors import ModelLoadError, ModelLoadReason
-from fairlead_protocol.models.model_config import ModelConfig
-from fairlead_protocol.models.weight_formats import ROUNDED
+from fairlead_common.models.families.registry import ARCHITECTURES, CLASSIFIER, ENCODERS, find_family
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
+from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.weight_formats import ROUNDED
 
 
 def read_shape(config: object) -> ModelConfig:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fairlead.api.llmdeployment import LLMDeploymentSpec
 from fairlead.api.quantities import parse_bytes
-from fairlead_protocol.models.choices import (
+from fairlead_common.models.choices import (
     ADAPTER_RANK,
     BLOCK_SIZE,
     LEAST_UTILIZATION,
@@ -21,8 +21,8 @@ from fairlead_protocol.models.choices import (
     SpeculativeMethod,
     step_limits,
 )
-from fairlead_protocol.models.model_config import ModelConfig
-from fairlead_protocol.models.weight_formats import (
+from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.weight_formats import (
     FLOAT_BYTES,
     ROUNDED,
     WeightLayout,

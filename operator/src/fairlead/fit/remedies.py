@@ -6,7 +6,7 @@ from itertools import combinations
 
 from fairlead.fit.fit_check import Fit, Memory, Verdict, check, size, undivided
 from fairlead.fit.memory_need import EngineChoice
-from fairlead_protocol.models.choices import DeviceKind
+from fairlead_common.models.choices import DeviceKind
 
 _ROUND = 256
 _MOST_RANKS = 64

@@ -11,7 +11,7 @@ from fairlead.fit.fit_check import Memory
 from fairlead.manifests.common import GPU
 from fairlead.manifests.engine import replica_profile
 from fairlead.operator_settings import OperatorSettings, Profile
-from fairlead_protocol.models.choices import DeviceKind
+from fairlead_common.models.choices import DeviceKind
 
 _HOW = "write profiles.{name}.gpuMemory into the operator's settings"
 

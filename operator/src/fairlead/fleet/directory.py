@@ -11,8 +11,8 @@ from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find
 from fairlead.api.llmdeployment import LLMDeployment, Routing, ScalingMode
 from fairlead.fleet.pods import is_active
 from fairlead.routing.replica import Replica
-from fairlead_protocol.adapters import split_adapter
-from fairlead_protocol.downloads import DownloadFailure
+from fairlead_common.adapters import split_adapter
+from fairlead_common.downloads import DownloadFailure
 
 Key = tuple[str, str]
 """Namespace and name of an LLMDeployment."""

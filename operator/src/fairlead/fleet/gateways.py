@@ -21,9 +21,9 @@ from fairlead.kube.backoff import Backoff
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import PODS
 from fairlead.kube.watch import Reflector
-from fairlead_protocol.http.client import HttpClient, TimeLimits, lines
-from fairlead_protocol.http.client_connection import TransportError, cause_of
-from fairlead_protocol.http.origin import parse
+from fairlead_common.http.client import HttpClient, TimeLimits, lines
+from fairlead_common.http.client_connection import TransportError, cause_of
+from fairlead_common.http.origin import parse
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.routing.replica import Replica
-from fairlead_protocol.http.addresses import authority
+from fairlead_common.http.addresses import authority
 
 POD_SELECTOR = f"{names.LABEL_LLMDEPLOYMENT},{names.LABEL_COMPONENT}={names.ENGINE_COMPONENT}"
 """Label selector of the pods to follow."""

@@ -28,11 +28,11 @@ from fairlead.gateway.openai.parse import check_cost, parse, request_id_from, tr
 from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
-from fairlead_protocol.http.bodies import BodyReader, HeldBody
-from fairlead_protocol.lanes import Pacer
-from fairlead_protocol.loop_shares import Scrapes
-from fairlead_protocol.messages import HEADER_REQUEST_ID
-from fairlead_protocol.translate import translation_of
+from fairlead_common.http.bodies import BodyReader, HeldBody
+from fairlead_common.lanes import Pacer
+from fairlead_common.loop_shares import Scrapes
+from fairlead_common.messages import HEADER_REQUEST_ID
+from fairlead_common.translate import translation_of
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from fairlead.gateway.server import Gateway, PreciseLoop
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.routing.datastore import Datastore
-from fairlead_protocol.http.connections import allow_descriptors
-from fairlead_protocol.logs import LogFormat, configure_logging
-from fairlead_protocol.settings import SettingError, add_flags, given, values_of
+from fairlead_common.http.connections import allow_descriptors
+from fairlead_common.logs import LogFormat, configure_logging
+from fairlead_common.settings import SettingError, add_flags, given, values_of
 
 _GC_THRESHOLDS = 700, 10, 60
 """Only the last differs from Python's: searching the 120,000 objects of 1,000 streams takes 50 to 100 ms, stops all

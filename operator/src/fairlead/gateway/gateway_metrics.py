@@ -16,7 +16,7 @@ from fairlead.gateway.observation import Observation, Observer
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.replica_state import is_hanging
-from fairlead_protocol.http.connections import CutReason
+from fairlead_common.http.connections import CutReason
 
 _SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 2.0, 5.0)

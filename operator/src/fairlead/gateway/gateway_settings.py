@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from fairlead.api import names
-from fairlead_protocol.settings import BYTES, SECONDS, SettingError
+from fairlead_common.settings import BYTES, SECONDS, SettingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.books import Failure
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision
-from fairlead_protocol.logs import LineBudget
+from fairlead_common.logs import LineBudget
 
 logger = logging.getLogger("fairlead.gateway.requests")
 

@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import Any
 
 from fairlead.gateway.openai.errors import Header, OpenAIError, body_refusal, unsupported_encoding
-from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, HeldBody
-from fairlead_protocol.http.connections import StallTimer
-from fairlead_protocol.messages import HEADER_REQUEST_ID
-from fairlead_protocol.translate import Translation
+from fairlead_common.http.bodies import BodyError, BodyFault, BodyReader, HeldBody
+from fairlead_common.http.connections import StallTimer
+from fairlead_common.messages import HEADER_REQUEST_ID
+from fairlead_common.translate import Translation
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

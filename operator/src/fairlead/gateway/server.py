@@ -28,10 +28,10 @@ from fairlead.gateway.openai.errors import OpenAIError, http_refusal
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.gateway.signals_stream import SignalsStream
 from fairlead.routing.datastore import Datastore
-from fairlead_protocol.http.client import HttpClient
-from fairlead_protocol.http.connections import CutConnections, listening_socket
-from fairlead_protocol.http.framing import Fault
-from fairlead_protocol.http.limited import (
+from fairlead_common.http.client import HttpClient
+from fairlead_common.http.connections import CutConnections, listening_socket
+from fairlead_common.http.framing import Fault
+from fairlead_common.http.limited import (
     LINGER_SECONDS,
     HttpLimits,
     LimitedProtocol,
@@ -39,9 +39,9 @@ from fairlead_protocol.http.limited import (
     WholeAnswer,
     make_protocol,
 )
-from fairlead_protocol.http.server import HttpServer
-from fairlead_protocol.lanes import Pacer
-from fairlead_protocol.translate import translation_of
+from fairlead_common.http.server import HttpServer
+from fairlead_common.lanes import Pacer
+from fairlead_common.translate import translation_of
 
 logger = logging.getLogger(__name__)
 

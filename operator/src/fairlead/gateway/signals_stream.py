@@ -15,7 +15,7 @@ from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.openai.errors import overloaded
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.routing.replica_state import is_hanging
-from fairlead_protocol.http.bodies import BodyReader
+from fairlead_common.http.bodies import BodyReader
 
 logger = logging.getLogger(__name__)
 

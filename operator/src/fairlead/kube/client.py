@@ -18,9 +18,9 @@ from typing import Any, Self
 
 from fairlead.kube.kubeconfig import KubeConfig, KubeConfigError, LoginFailed, load
 from fairlead.kube.resources import Resource
-from fairlead_protocol.http.client import HttpClient, TimeLimits, lines
-from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
-from fairlead_protocol.http.origin import basic_credentials, parse
+from fairlead_common.http.client import HttpClient, TimeLimits, lines
+from fairlead_common.http.client_connection import Connection, TransportError, cause_of
+from fairlead_common.http.origin import basic_credentials, parse
 
 JsonObject = dict[str, Any]
 

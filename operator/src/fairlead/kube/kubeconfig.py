@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairlead_protocol.http.addresses import authority, is_http_address, without_credentials
-from fairlead_protocol.memory_files import memory_file
+from fairlead_common.http.addresses import authority, is_http_address, without_credentials
+from fairlead_common.memory_files import memory_file
 
 EXEC_SECONDS = 60.0
 """Longest run of a login program; some open a browser and wait for a person."""

@@ -11,7 +11,7 @@ from fairlead.api.llmdeployment import ListedAdapter, LLMDeployment, LLMDeployme
 from fairlead.api.model_cache import ModelCache
 from fairlead.manifests.common import fingerprint
 from fairlead.operator_settings import OperatorSettings
-from fairlead_protocol.model_sources import DOWNLOADED, Source, SourceError, folder_name, parse_source
+from fairlead_common.model_sources import DOWNLOADED, Source, SourceError, folder_name, parse_source
 
 MODEL_VOLUME = "model"
 SPECULATIVE_VOLUME = "speculative"

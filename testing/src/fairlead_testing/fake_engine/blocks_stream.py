@@ -8,8 +8,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from fairlead_protocol.blocks import BlockHash
-from fairlead_protocol.messages import KVBlocks, LoadLine, StoredBlocks, StreamLine
+from fairlead_common.blocks import BlockHash
+from fairlead_common.messages import KVBlocks, LoadLine, StoredBlocks, StreamLine
 from fairlead_testing.block_cache import BlockCache
 from fairlead_testing.http import Responder
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlead.routing.replica import Limits
-from fairlead_protocol.blocks import NO_EXTRA, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.messages import StepCost
+from fairlead_common.blocks import NO_EXTRA, hash_blocks, num_cacheable_blocks
+from fairlead_common.messages import StepCost
 from fairlead_testing.block_cache import AdapterSlots
 from fairlead_testing.engine_model import EngineModel, ModelSequence
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream

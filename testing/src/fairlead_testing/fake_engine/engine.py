@@ -10,9 +10,9 @@ from typing import Any, Self
 import msgspec
 
 from fairlead.routing.replica import Limits, Replica
-from fairlead_protocol.adapters import split_adapter
-from fairlead_protocol.blocks import extra_bytes
-from fairlead_protocol.messages import (
+from fairlead_common.adapters import split_adapter
+from fairlead_common.blocks import extra_bytes
+from fairlead_common.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_DISPATCH,
     HEADER_REASON,
@@ -26,7 +26,7 @@ from fairlead_protocol.messages import (
     REASON_ENGINE_FULL,
     StepCost,
 )
-from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_testing.block_cache import AdapterSlots
 from fairlead_testing.fake_engine.answers import Answer, cut, error
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fairlead_common.models.weight_formats import block_bytes
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.scoring import Scoring, TreeRows
 from fairlead_engine.kernels.attention.stored_heads import LARGEST, StoredHeads
 from fairlead_engine.kernels.norm_rope_store import HeadTurn
-from fairlead_protocol.models.weight_formats import block_bytes
 
 Numbers = npt.NDArray[np.int64]
 """Counts and indices on the host."""

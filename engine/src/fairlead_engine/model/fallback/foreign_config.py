@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead_common.models.families.registry import ARCHITECTURES, named_architecture
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.quantized_checkpoints import QUANTIZATION_SECTIONS
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.task import read_task
 from fairlead_engine.types import ModelTask
-from fairlead_protocol.models.families.registry import ARCHITECTURES, named_architecture
-from fairlead_protocol.models.json_fields import JsonFields
-from fairlead_protocol.models.quantized_checkpoints import QUANTIZATION_SECTIONS
 
 EXTRA = "pip install 'fairlead-engine[transformers]'"
 

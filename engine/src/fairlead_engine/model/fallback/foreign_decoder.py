@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fairlead_common.models.model_config import DecoderShape
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.kernels.norm_rope_store import HeadTurn
@@ -31,7 +32,6 @@ from fairlead_engine.model.fallback.attention_survey import (
 )
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, first_line
 from fairlead_engine.model.layers import ForwardInput
-from fairlead_protocol.models.model_config import DecoderShape
 
 _LOOKS_FOR_PADDING = "warn_if_padding_and_no_attention_mask"
 """A method of transformers' models that makes the host wait for the device."""

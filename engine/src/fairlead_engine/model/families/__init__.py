@@ -6,10 +6,10 @@ One file for each kind of family, with its differences from the shared layers.
 from collections.abc import Callable
 from typing import Any
 
+from fairlead_common.models.families.registry import generating
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families import deepseek, dense, experts, qwen2_5_vl
 from fairlead_engine.model.weights import Weights
-from fairlead_protocol.models.families.registry import generating
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "DeepseekV2ForCausalLM": deepseek.build,

@@ -3,6 +3,7 @@ chosen within groups, beside some that all tokens take. V3's extra layer that pr
 
 import torch
 
+from fairlead_common.models.families.deepseek import DeepseekConfig
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.checkpoint import WHOLE
 from fairlead_engine.model.decoder import Decoder
@@ -10,7 +11,6 @@ from fairlead_engine.model.latent_attention import LatentAttention, LowRankQuery
 from fairlead_engine.model.layers import FeedForward, SharedExpert
 from fairlead_engine.model.shard import scaled
 from fairlead_engine.model.weights import Weights, layer_index
-from fairlead_protocol.models.families.deepseek import DeepseekConfig
 
 _NORM_EPS = 1e-6
 """Of the normalisations within attention, whatever the configuration says of the others."""

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from fairlead_common.models.model_config import ModelConfig
 from fairlead_engine.kernels.gates import gelu_mul
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.weights import BEFORE_BOTH, NormNames, Weights
-from fairlead_protocol.models.model_config import ModelConfig
 
 _GEMMA_NORMS = NormNames(
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"

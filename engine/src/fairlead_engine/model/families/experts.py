@@ -5,6 +5,7 @@ with many narrow experts, and in the older ones an expert that all tokens take. 
 clamped gates, stored in one tensor; every other layer has a window, and heads have sinks.
 """
 
+from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
 from fairlead_engine.kernels.gates import Gate
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
@@ -12,7 +13,6 @@ from fairlead_engine.model.layers import Experts, FeedForward, SharedExpert
 from fairlead_engine.model.shard import scaled
 from fairlead_engine.model.weight_stack import ExpertProjections
 from fairlead_engine.model.weights import Weights, layer_index
-from fairlead_protocol.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
 
 
 def build_mixtral(weights: Weights, config: ExpertsConfig) -> Decoder:

@@ -23,15 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
-from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.gguf_checkpoint import GgufWeights
-from fairlead_engine.model.quantization.fp8 import Fp8
-from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
-from fairlead_engine.model.quantization.int8 import Int8, Int8WeightOnly
-from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat, num_words, unpack
-from fairlead_engine.model.quantization.source import Rounded, WeightSource, check_numbers, read_scales, read_values
-from fairlead_protocol.models.quantized_checkpoints import (
+from fairlead_common.models.quantized_checkpoints import (
     AwqFormat,
     CompressedFormat,
     Fp8Format,
@@ -40,6 +32,14 @@ from fairlead_protocol.models.quantized_checkpoints import (
     Mxfp4Format,
     StoredFormat,
 )
+from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
+from fairlead_engine.model.checkpoint import Checkpoint
+from fairlead_engine.model.gguf_checkpoint import GgufWeights
+from fairlead_engine.model.quantization.fp8 import Fp8
+from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
+from fairlead_engine.model.quantization.int8 import Int8, Int8WeightOnly
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat, num_words, unpack
+from fairlead_engine.model.quantization.source import Rounded, WeightSource, check_numbers, read_scales, read_values
 
 FORMATS: dict[str, WeightFormat] = {
     weight_format.name: weight_format for weight_format in (Int8(), Int8WeightOnly(), Int4WeightOnly(), Fp8())

@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fairlead_common.chat import ChatTemplate, ChatTemplateError
 from fairlead_engine.server.answers.answer_text import AnswerSource, CallArguments, CallBegun, CallCut, CallEnded
 from fairlead_engine.server.answers.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS, ToolFormat
-from fairlead_protocol.chat import ChatTemplate, ChatTemplateError
 
 _MOST_CHARACTERS = 10_000
 """That are looked at behind the question: a call takes a few hundred."""

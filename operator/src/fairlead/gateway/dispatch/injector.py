@@ -15,11 +15,11 @@ from fairlead.gateway.openai.errors import OpenAIError, upstream_failed
 from fairlead.gateway.openai.parse import parse
 from fairlead.gateway.request_client import Client
 from fairlead.routing.replica import Replica
-from fairlead_protocol.http.addresses import authority
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import AnswerTooLarge, ConnectFailed, TransportError
-from fairlead_protocol.http.origin import Origin
-from fairlead_protocol.messages import HEADER_REASON, HEADER_REPLICA, REASON_LOADING
+from fairlead_common.http.addresses import authority
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import AnswerTooLarge, ConnectFailed, TransportError
+from fairlead_common.http.origin import Origin
+from fairlead_common.messages import HEADER_REASON, HEADER_REPLICA, REASON_LOADING
 
 _PATH = re.compile(r"/v1/chat/completions/[A-Za-z0-9._:=+-]{1,256}/inject")
 _MOST_REPLY_BYTES = 64 * 1024

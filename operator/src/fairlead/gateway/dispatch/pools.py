@@ -9,8 +9,8 @@ from fairlead.gateway.openai.errors import bad_request, model_not_found, not_syn
 from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.replica import Load
-from fairlead_protocol.http.client import HttpClient
-from fairlead_protocol.http.origin import Origin
+from fairlead_common.http.client import HttpClient
+from fairlead_common.http.origin import Origin
 
 MakeFleet = Callable[[Datastore, Tokenizers], Fleet]
 """Makes the fleet to follow, which tells the datastore what engines stream, and adds their tokenizers."""

@@ -23,18 +23,18 @@ from fairlead.gateway.openai.sse import UsageFilter, error_code_of, usage_of
 from fairlead.gateway.request_client import JSON, Client
 from fairlead.routing.books import Failure
 from fairlead.routing.replica import Decision, Replica
-from fairlead_protocol.http.addresses import authority
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import (
+from fairlead_common.http.addresses import authority
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import (
     AnswerTooLarge,
     ConnectFailed,
     Connection,
     ServerSilent,
     TransportError,
 )
-from fairlead_protocol.http.origin import Origin
-from fairlead_protocol.loop_shares import LoopShares
-from fairlead_protocol.messages import (
+from fairlead_common.http.origin import Origin
+from fairlead_common.loop_shares import LoopShares
+from fairlead_common.messages import (
     CODE_ENGINE_DEAD,
     HEADER_CACHED_TOKENS,
     HEADER_DISPATCH,

@@ -2,7 +2,7 @@
 
 Only the top level of the JSON body is parsed; values stay the client's bytes, so nothing is lost or reformatted on the
 way to the engine, which validates them. Bodies that would cost the gateway too much are refused
-(`fairlead_protocol.budget`), and private fields (`fairlead_…`) are dropped.
+(`fairlead_common.budget`), and private fields (`fairlead_…`) are dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +14,8 @@ import msgspec
 
 from fairlead.fleet.directory import Pool
 from fairlead.gateway.openai.errors import bad_request
-from fairlead_protocol.adapters import with_adapter
-from fairlead_protocol.budget import (
+from fairlead_common.adapters import with_adapter
+from fairlead_common.budget import (
     MAX_CACHE_SALT_LENGTH,
     MAX_MESSAGES,
     MAX_MODEL_NAME_LENGTH,
@@ -24,9 +24,9 @@ from fairlead_protocol.budget import (
     Priority,
     check_json,
 )
-from fairlead_protocol.messages import FIELD_TOKENS, PRIVATE_FIELD_PREFIX
-from fairlead_protocol.prompts import PromptError
-from fairlead_protocol.translate import Translation
+from fairlead_common.messages import FIELD_TOKENS, PRIVATE_FIELD_PREFIX
+from fairlead_common.prompts import PromptError
+from fairlead_common.translate import Translation
 
 FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent"})
 """Client headers that engines get; credentials and everything else end here."""

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from fairlead.gateway.openai.parse import UNREADABLE
-from fairlead_protocol.http.client_connection import AnswerTooLarge
+from fairlead_common.http.client_connection import AnswerTooLarge
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """The longest event that is taken: a prompt that is echoed comes as one."""

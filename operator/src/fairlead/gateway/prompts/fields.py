@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fairlead.gateway.openai.routes import CLASSIFY_PATH, EMBEDDINGS_PATH, READING_PATHS, RERANK_PATH, SCORE_PATH
-from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
-from fairlead_protocol.budget import CacheSalt
-from fairlead_protocol.image_parts import image_parts, url_bytes
-from fairlead_protocol.prompts import (
+from fairlead_common.blocks import NO_EXTRA, extra_bytes
+from fairlead_common.budget import CacheSalt
+from fairlead_common.image_parts import image_parts, url_bytes
+from fairlead_common.prompts import (
     AnswerLimit,
     ChatPrompt,
     ClassifyPrompt,

@@ -1,4 +1,4 @@
-"""A model's tokenizer and chat template as the program of a process (`fairlead_protocol.workers`): renders, looks up,
+"""A model's tokenizer and chat template as the program of a process (`fairlead_common.workers`): renders, looks up,
 encodes and hashes one request's prompts at a time.
 
 Block hashes are remembered for the same prompts as texts in `prefix_cache.py`: computing one takes 0.6 µs a block,
@@ -16,11 +16,11 @@ import msgspec
 from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE, RawPrompt, raw_prompt
 from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, Encoding, Ids, PrefixCache
 from fairlead.gateway.prompts.prompt_jobs import EncodeJob, Engines, Key, PackedTokens, ReadJob, ReadOutcome, ReadReply
-from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.messages import ModelInfo
-from fairlead_protocol.prompts import Part, PromptError, PromptFields, PromptTooLong, TooLong, cannot_be_tokenised
-from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
-from fairlead_protocol.workers.process import Handler
+from fairlead_common.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
+from fairlead_common.messages import ModelInfo
+from fairlead_common.prompts import Part, PromptError, PromptFields, PromptTooLong, TooLong, cannot_be_tokenised
+from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_common.workers.process import Handler
 
 MAX_CHARACTERS_PER_TOKEN = 32
 """Longer texts will hardly fit the engine's context; the engine decides."""

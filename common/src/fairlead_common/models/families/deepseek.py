@@ -1,0 +1,219 @@
+"""DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention, whose cache is one narrow head for all heads,
+and many narrow experts behind a few layers without, chosen within groups, beside some that all tokens take."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead_common.models.families.experts import ExpertsConfig
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.load_errors import refuse
+from fairlead_common.models.model_config import parse_shape
+from fairlead_common.models.rope_config import yarn_scale
+from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share, vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepseekConfig(ExpertsConfig):
+    """`head_dim` is that of the one key head in the cache; `intermediate_size` is that of layers without experts."""
+
+    query_rank: int | None
+    """Width of the low-rank vector of queries; None = queries are projected directly."""
+    plain_dim: int
+    """Elements of a query or key head without rotary positions."""
+    turned_dim: int
+    """Elements of a query or key head with rotary positions; all heads share them in keys."""
+    value_dim: int
+    """Elements of a head's value."""
+    is_interleaved: bool
+    num_groups: int
+    """Groups of experts."""
+    num_chosen_groups: int
+    """Groups from which the experts of a token are chosen."""
+    routed_scale: float
+    """Factor of the weights of experts."""
+    has_score_bias: bool
+    num_shared_experts: int
+    """Experts that all tokens take, stored as one."""
+    num_guessing_layers: int
+    """Behind the others, in the checkpoint."""
+
+    @property
+    def latent_dim(self) -> int:
+        """Elements of the latent vector from which keys and values are computed."""
+        assert self.shared_value_dim is not None
+        return self.shared_value_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        return self.turned_dim
+
+    @property
+    def inner_sizes(self) -> dict[str, int]:
+        sizes = {}
+        if self.dense_layers:
+            sizes["intermediate_size"] = self.intermediate_size
+        if len(self.dense_layers) < self.num_layers:
+            sizes["moe_intermediate_size"] = self.expert_size
+        return sizes
+
+    @property
+    def widest(self) -> int:
+        experts = (self.num_experts_per_token + self.num_shared_experts) * self.expert_size
+        return max(self.intermediate_size, experts)
+
+    def attention_parts(self, ranks: int) -> list[WeightPart]:
+        return self._latent_parts(ranks, self.num_layers)
+
+    def _latent_parts(self, ranks: int, num: int) -> list[WeightPart]:
+        """Parts of `num` layers: heads are split between ranks, and each rank has the latent."""
+        hidden, latent, heads = self.hidden_size, self.latent_dim, share(self.num_heads, ranks)
+        query = heads * (self.plain_dim + self.turned_dim)
+        parts = [vector("self_attn.kv_a_layernorm", num, latent)]
+        if self.query_rank is None:
+            parts.append(WeightPart("self_attn.q_proj", num, query, hidden))
+        else:
+            rank = self.query_rank
+            parts += [WeightPart("self_attn.q_b_proj", num, query, rank), vector("self_attn.q_a_layernorm", num, rank)]
+            parts.append(WeightPart("self_attn.q_a_proj", num, rank, hidden, bias=rank if self.qkv_bias else 0))
+        restored, down = heads * (self.plain_dim + self.value_dim), self.head_dim
+        return [
+            *parts,
+            WeightPart("self_attn.kv_a_proj_with_mqa", num, down, hidden, bias=down if self.qkv_bias else 0),
+            WeightPart("self_attn.kv_b_proj", num, restored, latent, WeightRole.RESTORED),
+            WeightPart("self_attn.o_proj", num, hidden, heads * self.value_dim, bias=hidden if self.output_bias else 0),
+        ]
+
+    def expert_parts(self, ranks: int, num: int) -> list[WeightPart]:
+        parts = ExpertsConfig.expert_parts(self, ranks, num)
+        if num and self.has_score_bias:
+            parts.append(vector("mlp.gate.e_score_correction_bias", num, self.num_experts))
+        if num and self.num_shared_experts:
+            inner = share(self.num_shared_experts * self.expert_size, ranks)
+            parts += gated_feed_forward("mlp.shared_experts", num, self.hidden_size, inner)
+        return parts
+
+    def unserved_parts(self) -> list[WeightPart]:
+        """Extra layers of V3 that predict one token further."""
+        if not (num := self.num_guessing_layers):
+            return []
+        return [
+            *self._latent_parts(1, num),
+            *self.expert_parts(1, num),
+            WeightPart("eh_proj", num, self.hidden_size, 2 * self.hidden_size, WeightRole.PRECISE),
+            WeightPart("embed_tokens", 2 * num, self.vocab_size, self.hidden_size, WeightRole.EMBEDDING),
+            vector("layernorms", 5 * num, self.hidden_size),
+        ]
+
+
+def parse_deepseek_v2(fields: JsonFields) -> DeepseekConfig:
+    if (scoring := fields.text("scoring_func") or "softmax") != "softmax":
+        raise refuse(f"scoring_func {scoring}", "of a DeepSeek-V2 softmax is supported")
+    method = fields.text("topk_method") or "greedy"
+    if method not in ("greedy", "group_limited_greedy"):
+        raise refuse(f"topk_method {method}", "of a DeepSeek-V2 greedy and group_limited_greedy are supported")
+    if fields.boolean("norm_topk_prob", False):
+        raise refuse("norm_topk_prob", "of a DeepSeek-V2 weights of experts that do not sum to 1 are supported")
+    groups: dict[str, Any] = {"num_groups": 1, "num_chosen_groups": 1}
+    if method != "greedy":
+        groups = _groups(fields, None, None)
+    routing = {
+        "num_experts_per_token": fields.positive_int("num_experts_per_tok"),
+        "is_normalised": False,
+        **groups,
+        "routed_scale": fields.positive_number("routed_scaling_factor", 1.0),
+    }
+    return _parse(
+        fields, routing, query_rank=1536, num_experts=64, num_shared_experts=2, expert_size=1407, first_dense=0
+    )
+
+
+def parse_deepseek_v3(fields: JsonFields) -> DeepseekConfig:
+    if (scoring := fields.text("scoring_func") or "sigmoid") != "sigmoid":
+        raise refuse(f"scoring_func {scoring}", "of a DeepSeek-V3 sigmoid is supported")
+    if (method := fields.text("topk_method") or "noaux_tc") != "noaux_tc":
+        raise refuse(f"topk_method {method}", "of a DeepSeek-V3 noaux_tc is supported")
+    routing = {
+        "num_experts_per_token": fields.positive_int("num_experts_per_tok", 8),
+        "is_normalised": fields.boolean("norm_topk_prob", True),
+        **_groups(fields, 8, 4),
+        "routed_scale": fields.positive_number("routed_scaling_factor", 2.5),
+    }
+    return _parse(
+        fields, routing, query_rank=1536, num_experts=256, num_shared_experts=1, expert_size=2048, first_dense=3,
+        has_score_bias=True,
+    )  # fmt: skip
+
+
+def _groups(fields: JsonFields, num: int | None, num_chosen: int | None) -> dict[str, Any]:
+    return {
+        "num_groups": fields.positive_int("n_group", num),
+        "num_chosen_groups": fields.positive_int("topk_group", num_chosen),
+    }
+
+
+def _parse(
+    fields: JsonFields,
+    routing: dict[str, Any],
+    *,
+    query_rank: int,
+    num_experts: int,
+    num_shared_experts: int,
+    expert_size: int,
+    first_dense: int,
+    has_score_bias: bool = False,
+) -> DeepseekConfig:
+    """`routing`: how the version chooses experts. The other arguments are defaults of the version."""
+    turned, latent = fields.positive_int("qk_rope_head_dim", 64), fields.positive_int("kv_lora_rank", 512)
+    if turned % 2:
+        raise fields.invalid("qk_rope_head_dim", "must be even: rotary positions turn pairs of elements")
+    has_rank = fields.has("q_lora_rank") or not fields.names("q_lora_rank")
+    bias = fields.boolean("attention_bias", False)
+    if bias and not has_rank:
+        raise refuse("attention_bias without q_lora_rank", "use a model whose projections add no bias")
+    if fields.boolean("mlp_bias", False):
+        raise refuse("mlp_bias", "use a model whose feed-forward layers add no bias")
+    shape = parse_shape(fields, head_dim=turned)
+    plain = fields.positive_int("qk_nope_head_dim", 128)
+    rope = shape["rope"]
+    # A head in the cache is longer than those that were trained, by whose size scores are divided.
+    scale = ((latent + turned) / (plain + turned)) ** 0.5 * yarn_scale(rope.factor, rope.score_weight) ** 2
+    shape |= {"num_kv_heads": 1, "head_dim": latent + turned, "shared_value_dim": latent, "query_scale": scale}
+    first = _from_zero(fields, "first_k_dense_replace", first_dense)
+    every = fields.positive_int("moe_layer_freq", 1)
+    config = DeepseekConfig(
+        **shape,
+        query_rank=fields.positive_int("q_lora_rank", query_rank) if has_rank else None,
+        plain_dim=plain,
+        turned_dim=turned,
+        value_dim=fields.positive_int("v_head_dim", 128),
+        qkv_bias=bias,
+        output_bias=bias,
+        is_interleaved=fields.boolean("rope_interleave", True),
+        num_experts=fields.positive_int("n_routed_experts", num_experts),
+        **routing,
+        has_score_bias=has_score_bias,
+        expert_size=fields.positive_int("moe_intermediate_size", expert_size),
+        num_shared_experts=_from_zero(fields, "n_shared_experts", num_shared_experts),
+        dense_layers=frozenset(each for each in range(shape["num_layers"]) if each < first or each % every),
+        num_guessing_layers=_from_zero(fields, "num_nextn_predict_layers", 0) if has_score_bias else 0,
+    )
+    _check_experts(fields, config)
+    return config
+
+
+def _from_zero(fields: JsonFields, name: str, default: int) -> int:
+    """A whole number, where null stands for 0."""
+    if not fields.names(name):
+        return default
+    return fields.whole_number(name)
+
+
+def _check_experts(fields: JsonFields, config: DeepseekConfig) -> None:
+    num_experts, num_groups = config.num_experts, config.num_groups
+    if num_experts % num_groups:
+        raise fields.invalid("n_group", f"must divide n_routed_experts ({num_experts})")
+    if config.num_chosen_groups > num_groups:
+        raise fields.invalid("topk_group", f"must be at most n_group ({num_groups})")
+    available = num_experts // num_groups * config.num_chosen_groups
+    if config.num_experts_per_token > available:
+        raise fields.invalid("num_experts_per_tok", f"must be at most {available}, the experts of topk_group groups")

@@ -1,0 +1,160 @@
+"""Families whose layers have one feed-forward each: defaults, and fields of `config.json` that only they have."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fairlead_common.models.image_settings import parse_vision
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.load_errors import refuse
+from fairlead_common.models.model_config import (
+    ModelConfig,
+    QueryNorm,
+    parse_shape,
+    windows_alternating,
+    windows_by_layer,
+    windows_everywhere,
+)
+from fairlead_common.models.rope_config import RopeConfig, RopeKind, parse_rope
+
+QWEN3_HEAD_DIM = 128
+"""Whatever hidden size and number of heads are."""
+_MISTRAL_WINDOW = 4096
+"""Of a file that does not name one; later models name null."""
+_GEMMA3_BASE, _GEMMA3_LOCAL_BASE = 1_000_000.0, 10_000.0
+_OLMO3_BASE = 500_000.0
+
+
+def parse_llama(fields: JsonFields) -> ModelConfig:
+    return ModelConfig(
+        **parse_shape(fields), **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False)
+    )
+
+
+def attention_bias(fields: JsonFields, default: bool) -> dict[str, Any]:
+    """Of families in which the four attention projections add a bias, or none."""
+    bias = fields.boolean("attention_bias", default)
+    return {"qkv_bias": bias, "output_bias": bias}
+
+
+def parse_mistral(fields: JsonFields) -> ModelConfig:
+    windows = partial(windows_everywhere, default=_MISTRAL_WINDOW)
+    return ModelConfig(**parse_shape(fields, num_kv_heads=8, windows=windows))
+
+
+def parse_phi3(fields: JsonFields) -> ModelConfig:
+    """Long contexts are longrope's, which older files call otherwise; Phi-4-mini turns a part of each head."""
+    return ModelConfig(
+        **parse_shape(
+            fields,
+            rms_norm_eps=1e-5,
+            windows=windows_everywhere,
+            rope_names={"su": RopeKind.LONGROPE, "yarn": RopeKind.LONGROPE},
+            turns_part=True,
+        )
+    )
+
+
+def parse_qwen2(fields: JsonFields) -> ModelConfig:
+    return ModelConfig(**parse_shape(fields, windows=windows_by_layer), qkv_bias=True)
+
+
+def parse_qwen3(fields: JsonFields) -> ModelConfig:
+    shape = parse_shape(fields, head_dim=QWEN3_HEAD_DIM, windows=windows_by_layer)
+    return ModelConfig(**shape, **attention_bias(fields, False), query_norm=QueryNorm.HEADS)
+
+
+def _gemma_shape(fields: JsonFields, *, every: int, caps: tuple[float, float]) -> dict[str, Any]:
+    """What Gemma 2 and 3 have in common; one in `every` layers sees all. `caps`: defaults for scores and logits."""
+    shape = parse_shape(
+        fields,
+        num_kv_heads=4,
+        head_dim=256,
+        windows=partial(windows_alternating, default=4096, every=every),
+        activation="gelu_pytorch_tanh",
+        tie_word_embeddings=True,
+    )
+    scale = fields.positive_number("query_pre_attn_scalar", 256.0)
+    return {
+        **shape,
+        "norm_offset": 1.0,
+        "norms_per_layer": 4,
+        "query_scale": (shape["head_dim"] / scale) ** 0.5,
+        "embedding_scale": shape["hidden_size"] ** 0.5,
+        "soft_cap": _soft_cap(fields, "attn_logit_softcapping", caps[0]),
+        "logit_soft_cap": _soft_cap(fields, "final_logit_softcapping", caps[1]),
+    }
+
+
+def _soft_cap(fields: JsonFields, name: str, default: float) -> float:
+    """0 where the file says null."""
+    if not fields.names(name):
+        return default
+    return fields.positive_number(name) if fields.has(name) else 0.0
+
+
+def parse_gemma2(fields: JsonFields) -> ModelConfig:
+    return ModelConfig(**_gemma_shape(fields, every=2, caps=(50.0, 30.0)))
+
+
+def parse_gemma3(fields: JsonFields) -> ModelConfig:
+    """Older files name the base of layers with a window beside the other's, newer ones have a section for each kind of
+    layer."""
+    if fields.boolean("use_bidirectional_attention", False):
+        raise refuse("use_bidirectional_attention", "use a model that generates text")
+    shape = _gemma_shape(fields, every=fields.positive_int("sliding_window_pattern", 6), caps=(0.0, 0.0))
+    local = _sliding_rope(fields, _GEMMA3_LOCAL_BASE)
+    if local is None:
+        local = RopeConfig(theta=fields.positive_number("rope_local_base_freq", _GEMMA3_LOCAL_BASE))
+    rope = parse_rope(fields, _GEMMA3_BASE, "full_attention")
+    return replace(ModelConfig(**shape, query_norm=QueryNorm.HEADS), rope=rope, local_rope=local)
+
+
+def _sliding_rope(fields: JsonFields, default_theta: float) -> RopeConfig | None:
+    """Of layers that see a window, in files with a section for each kind of layer; None in others."""
+    newer = fields.section("rope_parameters")
+    if newer is None or newer.section("sliding_attention") is None:
+        return None
+    return parse_rope(fields, default_theta, "sliding_attention")
+
+
+def parse_olmo2(fields: JsonFields) -> ModelConfig:
+    return _olmo(fields, parse_shape(fields, rms_norm_eps=1e-5))
+
+
+def _olmo(fields: JsonFields, shape: dict[str, Any]) -> ModelConfig:
+    return ModelConfig(**shape, **attention_bias(fields, False), query_norm=QueryNorm.PROJECTIONS)
+
+
+def parse_olmo3(fields: JsonFields) -> ModelConfig:
+    """Only the positions of layers that see all are stretched."""
+    windows = partial(windows_alternating, default=4096, every=4)
+    shape = parse_shape(fields, rms_norm_eps=1e-5, rope_theta=_OLMO3_BASE, windows=windows)
+    config, rope = _olmo(fields, shape), parse_rope(fields, _OLMO3_BASE, "full_attention")
+    return replace(config, rope=rope, local_rope=_sliding_rope(fields, _OLMO3_BASE) or RopeConfig(theta=rope.theta))
+
+
+_SECTIONS = [16, 24, 24]
+
+
+def parse_qwen2_5_vl(fields: JsonFields) -> ModelConfig:
+    """The decoder's fields are in `text_config`, or in older files beside `vision_config`."""
+    text = fields.with_section("text_config")
+    config = ModelConfig(
+        **parse_shape(
+            text, rms_norm_eps=1e-5, rope_theta=1e6, windows=windows_by_layer, rope_names={"mrope": "default"}
+        ),
+        qkv_bias=True,
+        vision=parse_vision(fields, text.positive_int("hidden_size")),
+    )
+    if config.vision is not None and config.vision.image_token_id >= config.vocab_size:
+        raise fields.invalid("image_token_id", f"must be below vocab_size ({config.vocab_size})")
+    return replace(config, rope=_with_sections(text, config.rope, config.head_dim))
+
+
+def _with_sections(fields: JsonFields, rope: RopeConfig, head_dim: int) -> RopeConfig:
+    scaling = fields.section("rope_parameters") or fields.section("rope_scaling") or JsonFields.empty(fields.path)
+    sections = tuple(scaling.positive_ints("mrope_section") or _SECTIONS)
+    if len(sections) != 3 or sum(sections) != head_dim // 2:
+        raise scaling.invalid("mrope_section", f"must be three numbers that add up to {head_dim // 2}, half a head")
+    return replace(rope, sections=sections)

@@ -1,0 +1,150 @@
+"""Families with several experts in a layer, of which each token takes a few: Mixtral, gpt-oss, Qwen2-MoE, Qwen3-MoE."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fairlead_common.models.families.dense import QWEN3_HEAD_DIM, attention_bias
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.model_config import (
+    ModelConfig,
+    QueryNorm,
+    parse_shape,
+    windows_alternating,
+    windows_everywhere,
+)
+from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsConfig(ModelConfig):
+    """`intermediate_size` is that of layers without experts, where there are any."""
+
+    num_experts: int
+    num_experts_per_token: int
+    expert_size: int
+    """Width of each expert."""
+    dense_layers: frozenset[int] = frozenset()
+    """Layers that have one feed-forward instead of experts."""
+    is_normalised: bool = True
+    """Whether the weights of a token's experts sum to 1."""
+    shared_expert_size: int = 0
+    """Width of the expert that all tokens take; 0 = there is none."""
+    has_expert_bias: bool = False
+    """Whether experts and routers add a bias."""
+
+    @property
+    def num_dense(self) -> int:
+        """Layers without experts."""
+        return sum(index in self.dense_layers for index in range(self.num_layers))
+
+    @property
+    def widest(self) -> int:
+        return self.num_experts_per_token * self.expert_size + self.shared_expert_size
+
+    def feed_forward_parts(self, ranks: int) -> list[WeightPart]:
+        inner = share(self.intermediate_size, ranks)
+        dense = gated_feed_forward("mlp", self.num_dense, self.hidden_size, inner)
+        return [*self.expert_parts(ranks, self.num_layers - self.num_dense), *dense]
+
+    def expert_parts(self, ranks: int, num: int) -> list[WeightPart]:
+        """Of `num` layers with experts, what one rank has."""
+        if not num:
+            return []
+        hidden, bias = self.hidden_size, self.num_experts if self.has_expert_bias else 0
+        parts = [WeightPart("mlp.gate", num, self.num_experts, hidden, WeightRole.PRECISE, bias)]
+        parts += gated_feed_forward(
+            "mlp.experts", num * self.num_experts, hidden, share(self.expert_size, ranks), bias=self.has_expert_bias,
+            role=WeightRole.EXPERT,
+        )  # fmt: skip
+        if self.shared_expert_size:
+            shared = share(self.shared_expert_size, ranks)
+            parts += gated_feed_forward("mlp.shared_expert", num, hidden, shared)
+            parts.append(WeightPart("mlp.shared_expert_gate", num, 1, hidden, WeightRole.PRECISE))
+        return parts
+
+
+def _experts(fields: JsonFields, name: str, num: int, chosen: int) -> dict[str, Any]:
+    """Their number, and how many of them a token takes; `chosen`: the family's default."""
+    per_token = fields.positive_int("num_experts_per_tok", chosen)
+    if per_token > num:
+        raise fields.invalid("num_experts_per_tok", f"must be at most {name} ({num})")
+    return {"num_experts": num, "num_experts_per_token": per_token}
+
+
+def parse_mixtral(fields: JsonFields) -> ExpertsConfig:
+    shape = parse_shape(fields, num_kv_heads=8, rms_norm_eps=1e-5, rope_theta=1e6, windows=windows_everywhere)
+    experts = _experts(fields, "num_local_experts", fields.positive_int("num_local_experts", 8), 2)
+    return ExpertsConfig(**shape, **experts, expert_size=shape["intermediate_size"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptOssConfig(ExpertsConfig):
+    gate_alpha: float
+    """What a gate is multiplied by within its sigmoid."""
+    gate_limit: float
+    """The largest gate, and the largest magnitude of what it lets through."""
+
+
+def parse_gpt_oss(fields: JsonFields) -> GptOssConfig:
+    windows = partial(windows_alternating, default=128, every=2)
+    shape = parse_shape(
+        fields, num_kv_heads=8, head_dim=64, rms_norm_eps=1e-5, rope_theta=150_000.0, windows=windows
+    )  # fmt: skip
+    num_experts = fields.positive_int("num_local_experts", fields.positive_int("num_experts", 128))
+    return GptOssConfig(
+        **shape,
+        **_experts(fields, "num_local_experts", num_experts, 4),
+        **attention_bias(fields, True),
+        expert_size=shape["intermediate_size"],
+        has_expert_bias=True,
+        has_sinks=True,
+        gate_alpha=fields.positive_number("swiglu_alpha", 1.702),
+        gate_limit=fields.positive_number("swiglu_limit", 7.0),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QwenExpertsConfig(ExpertsConfig):
+    """What Qwen's models with experts have in common."""
+
+    @property
+    def inner_sizes(self) -> dict[str, int]:
+        sizes = {"intermediate_size": self.intermediate_size, "moe_intermediate_size": self.expert_size}
+        shared = {"shared_expert_intermediate_size": self.shared_expert_size} if self.shared_expert_size else {}
+        return sizes | shared
+
+
+def parse_qwen2_moe(fields: JsonFields) -> QwenExpertsConfig:
+    return QwenExpertsConfig(
+        **_qwen_experts(fields, parse_shape(fields), expert_size=1408, num_experts=60, chosen=4),
+        shared_expert_size=fields.positive_int("shared_expert_intermediate_size", 5632),
+        qkv_bias=fields.boolean("qkv_bias", True),
+    )
+
+
+def parse_qwen3_moe(fields: JsonFields) -> QwenExpertsConfig:
+    shape = parse_shape(fields, num_kv_heads=4, head_dim=QWEN3_HEAD_DIM)
+    return QwenExpertsConfig(
+        **_qwen_experts(fields, shape, expert_size=768, num_experts=128, chosen=8),
+        **attention_bias(fields, False),
+        query_norm=QueryNorm.HEADS,
+    )
+
+
+def _qwen_experts(
+    fields: JsonFields, shape: dict[str, Any], *, expert_size: int, num_experts: int, chosen: int
+) -> dict[str, Any]:
+    """`shape` with the fields of experts; the others are the family's defaults. `num_experts` has another name in what
+    newer versions of transformers write."""
+    num_experts = fields.positive_int("num_experts", fields.positive_int("num_local_experts", num_experts))
+    num_layers, each = shape["num_layers"], fields.positive_int("decoder_sparse_step", 1)
+    experts = _experts(fields, "num_experts", num_experts, chosen)
+    dense = {*fields.whole_numbers("mlp_only_layers")} | {index for index in range(num_layers) if (index + 1) % each}
+    return {
+        **shape,
+        **experts,
+        "expert_size": fields.positive_int("moe_intermediate_size", expert_size),
+        "is_normalised": fields.boolean("norm_topk_prob", False),
+        "dense_layers": frozenset(dense),
+    }

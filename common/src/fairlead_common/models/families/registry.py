@@ -1,0 +1,101 @@
+"""Families of models by the architecture that `config.json` names: those that generate, and their classifiers.
+
+Whoever computes a family registers how (`fairlead_engine.model.families`), under the same names.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fairlead_common.models.families import dense, experts
+from fairlead_common.models.families.deepseek import parse_deepseek_v2, parse_deepseek_v3
+from fairlead_common.models.families.dense import parse_qwen2_5_vl
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
+from fairlead_common.models.model_config import ModelConfig
+
+CLASSIFIER = "ForSequenceClassification"
+"""What the names of architectures end with that classify."""
+_GENERATES = "ForCausalLM"
+
+
+class FamilyFields(NamedTuple):
+    """What a family's `config.json` says."""
+
+    model_type: str
+    """As `model_type` spells it; decides where `architectures` names none."""
+    parse: Callable[[JsonFields], ModelConfig]
+    """Raises ModelLoadError with what does not fit, or what no layer computes."""
+
+
+ARCHITECTURES: dict[str, FamilyFields] = {
+    "DeepseekV2ForCausalLM": FamilyFields("deepseek_v2", parse_deepseek_v2),
+    "DeepseekV3ForCausalLM": FamilyFields("deepseek_v3", parse_deepseek_v3),
+    "Gemma2ForCausalLM": FamilyFields("gemma2", dense.parse_gemma2),
+    "Gemma3ForCausalLM": FamilyFields("gemma3_text", dense.parse_gemma3),
+    "GptOssForCausalLM": FamilyFields("gpt_oss", experts.parse_gpt_oss),
+    "LlamaForCausalLM": FamilyFields("llama", dense.parse_llama),
+    "MistralForCausalLM": FamilyFields("mistral", dense.parse_mistral),
+    "MixtralForCausalLM": FamilyFields("mixtral", experts.parse_mixtral),
+    "Olmo2ForCausalLM": FamilyFields("olmo2", dense.parse_olmo2),
+    "Olmo3ForCausalLM": FamilyFields("olmo3", dense.parse_olmo3),
+    "Phi3ForCausalLM": FamilyFields("phi3", dense.parse_phi3),
+    "Qwen2ForCausalLM": FamilyFields("qwen2", dense.parse_qwen2),
+    "Qwen2_5_VLForConditionalGeneration": FamilyFields("qwen2_5_vl", parse_qwen2_5_vl),
+    "Qwen2MoeForCausalLM": FamilyFields("qwen2_moe", experts.parse_qwen2_moe),
+    "Qwen3ForCausalLM": FamilyFields("qwen3", dense.parse_qwen3),
+    "Qwen3MoeForCausalLM": FamilyFields("qwen3_moe", experts.parse_qwen3_moe),
+}
+"""As `architectures` in `config.json` spells them."""
+_CLASSIFIERS = {
+    **{name.replace(_GENERATES, CLASSIFIER): name for name in ARCHITECTURES},
+    "Gemma3TextForSequenceClassification": "Gemma3ForCausalLM",
+}
+"""The same models with a classifier in place of the output projection, by the name of those that generate."""
+ENCODERS = tuple(
+    name + end for name in ("Bert", "DistilBert", "Roberta", "XLMRoberta") for end in ("Model", CLASSIFIER)
+)
+"""Architectures that are computed without a cache."""
+
+
+def generating(architecture: str) -> str:
+    """The name in `ARCHITECTURES` of what `find_family` has found."""
+    return _CLASSIFIERS.get(architecture, architecture)
+
+
+def find_encoder(fields: JsonFields) -> str | None:
+    """The first architecture of an encoder that `config.json` names; None where it names none."""
+    names = fields.texts("architectures")
+    return next((name for name in ENCODERS if name in names), None)
+
+
+def find_family(fields: JsonFields) -> str | None:
+    """The first architecture that `config.json` names and we know, one that generates before a classifier; its
+    `model_type` decides when it names none."""
+    names, model_type = fields.texts("architectures"), fields.text("model_type")
+    for name, family in ARCHITECTURES.items():
+        if name in names or (not names and family.model_type == model_type):
+            return name
+    return next((name for name in _CLASSIFIERS if name in names), None)
+
+
+def find_architecture(fields: JsonFields) -> str:
+    """The same. Raises ModelLoadError with reason UnsupportedArchitecture, which lists what is supported."""
+    if (encoder := find_encoder(fields)) is not None:
+        raise ModelLoadError(
+            ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+            f"config.json names {encoder}, an encoder: it makes vectors of texts, or classifies them, and generates "
+            "none, which is needed here",
+        )
+    if (name := find_family(fields)) is not None:
+        return name
+    raise ModelLoadError(
+        ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+        f"{named_architecture(fields)}; supported are {', '.join((*ARCHITECTURES, *ENCODERS))}. Choose a model of one "
+        "of these.",
+    )
+
+
+def named_architecture(fields: JsonFields) -> str:
+    """What `config.json` names, in words."""
+    named = ", ".join(fields.texts("architectures")) or fields.text("model_type") or "none"
+    return f"config.json names the architecture {named}"

@@ -1,0 +1,153 @@
+"""The header of a GGUF file, llama.cpp's: metadata, where each tensor is, and what its type takes. Whatever a file says
+is held against its size. Its tokenizer is `gguf_tokenizer`'s, its weights are the engine's."""
+
+import mmap
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""Types of values, as `struct` has them."""
+_STRING, _ARRAY = 8, 9
+_MOST_DIMENSIONS = 4
+_MOST_ELEMENTS = 2**24
+"""Of a list: the longest there are hold a tokenizer's merges."""
+_MOST_ALIGNMENT = 2**20
+_DEFAULT_ALIGNMENT = 32
+
+
+class StoredSize(NamedTuple):
+    """What a type of tensors takes."""
+
+    size: int
+    """Numbers in a block; 1 where there are none."""
+    num_bytes: int
+    """Of a block."""
+
+
+SIZES = {
+    number: StoredSize(*stored)
+    for number, stored in {
+        0: (1, 4), 1: (1, 2), 30: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
+        10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210),
+    }.items()
+}  # fmt: skip
+"""Of the types that are read, by ggml's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """Where a tensor is, and what it is like."""
+
+    shape: tuple[int, ...]
+    """Rows first, as torch has it."""
+    kind: int
+    """Its type, by ggml's number."""
+    offset: int
+    """Of its first byte in the file."""
+
+
+class GgufFile:
+    """Read when it is made; its tensors when they are asked for. Raises ModelLoadError, naming file and field."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # the latter of an empty file
+            self.refuse(f"cannot be read ({error})")
+        self._at = 0
+        if self._take(4, "its first bytes") != _MAGIC:
+            self.refuse("does not begin as GGUF files do")
+        version, num_tensors, num_values = (self._number(code, "its header") for code in "IQQ")
+        if version not in _VERSIONS:
+            self.refuse(f"is of version {version}; supported are {' and '.join(map(str, _VERSIONS))}")
+        self.metadata: dict[str, Any] = {}
+        for _ in range(num_values):
+            key = self._text("a key")
+            if key in self.metadata:  # or a file of zeros would have billions of values
+                self.refuse(f"has two values for {key!r}")
+            self.metadata[key] = self._value(self._number("I", key), key)
+        places: dict[str, GgufTensor] = {}
+        for _ in range(num_tensors):
+            name, tensor = self._place()
+            if name in places:
+                self.refuse(f"has two tensors of the name {name!r}")
+            places[name] = tensor
+        alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or not 0 < alignment <= _MOST_ALIGNMENT:
+            self.refuse(f"has a general.alignment of {alignment!r}")
+        begin = -(-self._at // alignment) * alignment
+        self.tensors = {
+            name: GgufTensor(tensor.shape, tensor.kind, begin + tensor.offset) for name, tensor in places.items()
+        }
+        for name, tensor in self.tensors.items():
+            self._check_size(name, tensor)
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Raises the error that says so."""
+        raise ModelLoadError(
+            ModelLoadReason.CHECKPOINT_INVALID, f"{self.path} {problem}. It is damaged or incomplete: fetch it again."
+        )
+
+    def _check_size(self, name: str, tensor: GgufTensor) -> None:
+        if (stored := SIZES.get(tensor.kind)) is None:
+            return  # refused by name when it is asked for
+        row_bytes = -(-tensor.shape[-1] // stored.size) * stored.num_bytes
+        if tensor.offset + prod(tensor.shape[:-1]) * row_bytes > len(self._bytes):
+            self.refuse(f"ends within {name}")
+
+    def bytes_at(self, offset: int, size: int, what: str) -> bytes:
+        """A part of the file, which must have it."""
+        if offset + size > len(self._bytes):
+            self.refuse(f"ends within {what}")
+        return self._bytes[offset : offset + size]
+
+    def _take(self, size: int, what: str) -> bytes:
+        taken = self.bytes_at(self._at, size, what)
+        self._at += size
+        return taken
+
+    def _number(self, code: str, what: str) -> Any:
+        return struct.unpack("<" + code, self._take(struct.calcsize("<" + code), what))[0]
+
+    def _text(self, what: str) -> str:
+        raw = self._take(self._number("Q", what), what)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            self.refuse(f"has {what} that is no text")
+
+    def _value(self, kind: int, key: str) -> Any:
+        if kind == _STRING:
+            return self._text(key)
+        if kind == _ARRAY:
+            element, count = self._number("I", key), self._number("Q", key)
+            if count > _MOST_ELEMENTS:
+                self.refuse(f"has a list of {count} elements in {key}")
+            if element == _STRING:
+                return [self._text(key) for _ in range(count)]
+            if element not in _SCALARS:
+                self.refuse(f"has a list of type {element} in {key}")
+            size = struct.calcsize("<" + _SCALARS[element])
+            return list(struct.unpack(f"<{count}{_SCALARS[element]}", self._take(count * size, key)))
+        if kind not in _SCALARS:
+            self.refuse(f"has a value of type {kind} in {key}")
+        return self._number(_SCALARS[kind], key)
+
+    def _place(self) -> tuple[str, GgufTensor]:
+        name = self._text("a tensor's name")
+        num_dimensions = self._number("I", name)
+        if not 0 < num_dimensions <= _MOST_DIMENSIONS:
+            self.refuse(f"gives the tensor {name} {num_dimensions} dimensions")
+        shape = tuple(self._number("Q", name) for _ in range(num_dimensions))
+        if not all(shape):
+            self.refuse(f"gives the tensor {name} a dimension of 0")
+        return name, GgufTensor(shape[::-1], self._number("I", name), self._number("Q", name))

@@ -1,0 +1,136 @@
+"""What a GGUF file says of its tokenizer, as `tokenizer.json` and a chat template."""
+
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from fairlead_common.chat import ChatTemplateError
+from fairlead_common.models.gguf_file import GgufFile
+from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
+from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
+
+_CONTROL, _USER_DEFINED = 3, 4
+"""Types of tokens: special ones, and those that are found whole in any text."""
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA3, _QWEN2 = _WORDS % "{1,3}", _WORDS % ""
+_SPLITS = {
+    "default": None,
+    "gpt-2": None,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+}
+"""Where `tokenizer.ggml.pre` cuts text before it is merged; None = as GPT-2 does."""
+_SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+_SPACE = "\u2581"
+
+
+def read_gguf_tokenizer(file: GgufFile, *, renders: bool = True) -> PromptTokenizer:
+    """`renders`: as `PromptTokenizer` has it. Raises ModelLoadError, naming the field, for one that cannot be built."""
+    tokens, kind = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.model")
+    if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
+        raise _invalid(file, "tokens", "is no list of texts")
+    if kind not in ("gpt2", "llama"):
+        raise _invalid(file, "model", f"is {kind!r}; supported are gpt2 (BPE) and llama (SentencePiece)")
+    template = file.metadata.get("tokenizer.chat_template")
+    if not isinstance(template, str | None):
+        raise _invalid(file, "chat_template", "is no text")
+    special = {name: tokens[token] for name, key in _SPECIAL.items() if (token := _id(file, key, tokens)) is not None}
+    try:
+        tokenizer = _byte_level(file, tokens) if kind == "gpt2" else _sentence_piece(file, tokens, special)
+        _add_tokens(file, tokenizer, tokens)
+        if file.metadata.get("tokenizer.ggml.add_bos_token", kind == "llama") and "bos_token" in special:
+            bos = special["bos_token"]
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokens.index(bos))]
+            )
+        return PromptTokenizer(tokenizer.to_str(), chat_template=template, special_tokens=special, renders=renders)
+    except (TokenizerError, ChatTemplateError, ValueError) as error:
+        raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, f"{file.path}: {error}") from error
+
+
+def _id(file: GgufFile, name: str, tokens: list[str]) -> int | None:
+    token_id = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+    if token_id is not None and (not isinstance(token_id, int) or not 0 <= token_id < len(tokens)):
+        raise _invalid(file, f"{name}_token_id", f"is {token_id!r}, and there are {len(tokens)} tokens")
+    return token_id
+
+
+def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
+    merges = _texts(file, "merges")
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    if any(len(pair) != 2 for pair in pairs):
+        raise _invalid(file, "merges", "has merges that are not of two tokens")
+    if (pre := file.metadata.get("tokenizer.ggml.pre", "default")) not in _SPLITS:
+        raise _invalid(file, "pre", f"is {pre!r}; supported are {', '.join(_SPLITS)}")
+    tokenizer = Tokenizer(_bpe(file, tokens, pairs))
+    split = _SPLITS[pre]
+    bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
+    tokenizer.pre_tokenizer = bytes_alone if split is None else pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(split), behavior="isolated"), bytes_alone]
+    )  # fmt: skip
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _sentence_piece(file: GgufFile, tokens: list[str], special: dict[str, str]) -> Tokenizer:
+    scores = file.metadata.get("tokenizer.ggml.scores")
+    if not isinstance(scores, list) or len(scores) != len(tokens):
+        raise _invalid(file, "scores", "is no list with a number for each token")
+    unknown = special.get("unk_token", "<unk>")
+    merges = _merges(tokens, scores)
+    tokenizer = Tokenizer(_bpe(file, tokens, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    spaces: list[Any] = [normalizers.Replace(" ", _SPACE)]
+    if file.metadata.get("tokenizer.ggml.add_space_prefix", True):
+        spaces.insert(0, normalizers.Prepend(_SPACE))
+    tokenizer.normalizer = normalizers.Sequence(spaces)
+    undone: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*undone, decoders.Strip(" ", 1, 0)] if len(spaces) > 1 else undone)
+    return tokenizer
+
+
+def _merges(tokens: list[str], scores: list[float]) -> list[tuple[str, str]]:
+    """Every way in which a token is two others, the likeliest tokens first, as SentencePiece would join them."""
+    ids = {token: index for index, token in enumerate(tokens)}
+    found = []
+    for token, score in zip(tokens, scores, strict=True):
+        cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
+        pairs = sorted((ids[left], ids[right], left, right) for left, right in cuts if left in ids and right in ids)
+        found += [(-score, left, right) for *_, left, right in pairs]
+    return [(left, right) for _, left, right in sorted(found, key=lambda each: each[0])]
+
+
+def _bpe(file: GgufFile, tokens: list[str], merges: list[Any], **settings: Any) -> models.BPE:
+    try:
+        return models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges, **settings)
+    except Exception as error:  # the Rust side raises bare Exception
+        raise _invalid(file, "merges", f"does not fit the tokens: {error}") from error
+
+
+def _add_tokens(file: GgufFile, tokenizer: Tokenizer, tokens: list[str]) -> None:
+    kinds = file.metadata.get("tokenizer.ggml.token_type") or []
+    if not isinstance(kinds, list) or len(kinds) not in (0, len(tokens)):
+        raise _invalid(file, "token_type", "is no list with a number for each token")
+    marked = [(token, kind) for token, kind in zip(tokens, kinds, strict=False) if token]
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token, kind in marked if kind == _CONTROL]
+    )
+    tokenizer.add_tokens(
+        [AddedToken(token, normalized=False, special=False) for token, kind in marked if kind == _USER_DEFINED]
+    )
+
+
+def _texts(file: GgufFile, name: str) -> list[str]:
+    value = file.metadata.get(f"tokenizer.ggml.{name}")
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _invalid(file, name, "is no list of texts")
+    return value
+
+
+def _invalid(file: GgufFile, name: str, problem: str) -> ModelLoadError:
+    key = f"tokenizer.{name}" if name == "chat_template" else f"tokenizer.ggml.{name}"
+    return ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, f"{file.path}: {key} {problem}")

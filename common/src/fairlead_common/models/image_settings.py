@@ -1,0 +1,240 @@
+"""Images and the vision tower, as the files of a checkpoint describe them: sizes, pixel values, and the shape of the
+tower. Knows no pixels itself.
+
+Both processes of an engine read the settings: for patches of images, and for the size of memory.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
+from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, vector
+
+_Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Three = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
+MOST_UNEQUAL = 200
+"""Largest ratio of the longer side of an image to the shorter side."""
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_FILES = ("preprocessor_config.json", "processor_config.json")
+_BICUBIC = 3
+"""As Pillow numbers it."""
+
+
+class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Preprocessing of images for a model."""
+
+    image_token_id: int
+    """Token that stands for a merged patch of an image in a prompt."""
+    patch_size: int
+    """Pixels of a side of a patch as the vision tower takes it."""
+    merge_size: int
+    """Side of the square of patches that becomes one token."""
+    temporal_patch_size: int
+    """Frames of a video per patch; an image is repeated to fill them."""
+    min_pixels: int
+    """Smaller images are enlarged."""
+    max_pixels: int
+    """Larger images are reduced."""
+    mean: tuple[float, ...]
+    """Subtracted from red, green and blue, which lie between 0 and 1."""
+    std: tuple[float, ...]
+    """Divisor of red, green and blue after subtracting the mean."""
+
+    @property
+    def factor(self) -> int:
+        """Side, in pixels, of the square that becomes a token."""
+        return self.patch_size * self.merge_size
+
+    @property
+    def most_tokens(self) -> int:
+        """Of the largest image."""
+        return max(1, self.max_pixels // self.factor**2)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of tokens of an image with `height` x `width` pixels: nearly its proportions, and within the
+        allowed number of pixels. Raises ValueError for an image that is far longer than wide. Source: `smart_resize`
+        of the processor of Qwen2-VL."""
+        if max(height, width) > MOST_UNEQUAL * min(height, width):
+            raise ValueError(f"is {width} x {height} pixels; no side may be over {MOST_UNEQUAL} times the other")
+        factor, area = self.factor, height * width
+        rows, columns = round(height / factor), round(width / factor)
+        if rows * columns * factor**2 > self.max_pixels:
+            shrink = math.sqrt(area / self.max_pixels)
+            return max(1, math.floor(height / shrink / factor)), max(1, math.floor(width / shrink / factor))
+        if rows * columns * factor**2 < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / area)
+            return math.ceil(height * grow / factor), math.ceil(width * grow / factor)
+        return rows, columns
+
+    def bounded(self, max_pixels: int | None) -> "ImageSettings":
+        """A copy with images of at most `max_pixels`; None = no further bound. Raises ValueError below the smallest
+        image."""
+        if max_pixels is None:
+            return self
+        if max_pixels < max(self.min_pixels, self.factor**2):
+            raise ValueError(f"is below the {max(self.min_pixels, self.factor**2)} pixels of the smallest image")
+        return msgspec.structs.replace(self, max_pixels=min(self.max_pixels, max_pixels))
+
+
+class _Bounds(msgspec.Struct):
+    shortest_edge: _Size = 56 * 56
+    longest_edge: _Size = 28 * 28 * 1280
+
+
+class _Processor(msgspec.Struct):
+    """Fields of the file; values that ask for unsupported preprocessing are refused."""
+
+    patch_size: _Size = 14
+    temporal_patch_size: _Size = 2
+    merge_size: _Size = 2
+    min_pixels: _Size | None = None
+    max_pixels: _Size | None = None
+    size: _Bounds | None = None
+    image_mean: _Three = _CLIP_MEAN
+    image_std: _Three = _CLIP_STD
+    resample: int = _BICUBIC
+    rescale_factor: float = 1 / 255
+    do_resize: bool = True
+    do_rescale: bool = True
+    do_normalize: bool = True
+    do_convert_rgb: bool = True
+
+
+def read_image_settings(folder: Path, image_token_id: int) -> ImageSettings:
+    """Of the processor of Qwen2-VL and Qwen2.5-VL. Raises ModelLoadError: ModelNotFound, ModelConfigInvalid."""
+    path = next((folder / name for name in _FILES if (folder / name).exists()), None)
+    if path is None:
+        raise ModelLoadError(
+            ModelLoadReason.MODEL_NOT_FOUND,
+            f"{folder} has no {_FILES[0]}, which says how large the model wants its images; fetch it again",
+        )
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+        raw = content.get("image_processor")
+        fields = msgspec.json.decode(msgspec.json.encode(content) if raw is None else raw, type=_Processor)
+        return _settings(fields, image_token_id)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelLoadError(ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} cannot be used: {error}") from error
+
+
+def _settings(fields: _Processor, image_token_id: int) -> ImageSettings:
+    """Raises ValueError."""
+    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+        if not getattr(fields, name):
+            raise ValueError(f"{name} is false, and images are always treated so")
+    if fields.resample != _BICUBIC or abs(fields.rescale_factor * 255 - 1) > 1e-6:
+        raise ValueError(f"resample and rescale_factor must be {_BICUBIC} (bicubic) and 1/255")
+    if not all(0 < each < math.inf for each in fields.image_std):
+        raise ValueError("image_std must be above 0")
+    bounds = fields.size or _Bounds()
+    settings = ImageSettings(
+        image_token_id=image_token_id,
+        patch_size=fields.patch_size,
+        merge_size=fields.merge_size,
+        temporal_patch_size=fields.temporal_patch_size,
+        min_pixels=fields.min_pixels or bounds.shortest_edge,
+        max_pixels=fields.max_pixels or bounds.longest_edge,
+        mean=fields.image_mean,
+        std=fields.image_std,
+    )
+    if settings.max_pixels < max(settings.min_pixels, settings.factor**2):
+        raise ValueError("max_pixels is below min_pixels, or below one patch")
+    return settings
+
+
+_CHANNELS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionConfig:
+    """Shape of a vision tower. Sizes count elements, or pixels where noted."""
+
+    image_token_id: int
+    """The token that stands for a merged patch in a prompt."""
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    patch_size: int
+    """Pixels of a side of a patch."""
+    temporal_patch_size: int
+    """Frames of a video per patch."""
+    merge_size: int
+    """Side of the square of patches that becomes one vector."""
+    window_size: int
+    """Side, in pixels, of the window that a patch sees in most layers."""
+    whole_layers: frozenset[int]
+    """Layers with attention over the whole image."""
+    out_size: int
+    """Elements of an output vector."""
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def patch_elements(self) -> int:
+        """Numbers that a patch has."""
+        return _CHANNELS * self.temporal_patch_size * self.patch_size**2
+
+    def parts(self) -> list[WeightPart]:
+        """The tower's weights, all of which keep their precision."""
+        size, inner, num, keep = self.hidden_size, self.intermediate_size, self.num_layers, WeightRole.PRECISE
+        merged = size * self.merge_size**2
+        return [
+            WeightPart("visual.patch_embed", 1, size, self.patch_elements, keep),
+            WeightPart("visual.attn.qkv", num, 3 * size, size, keep, 3 * size),
+            WeightPart("visual.attn.proj", num, size, size, keep, size),
+            *gated_feed_forward("visual.mlp", num, size, inner, bias=True, role=keep),
+            vector("visual.norms", 2 * num + 1, size),
+            WeightPart("visual.merger.mlp.0", 1, merged, merged, keep, merged),
+            WeightPart("visual.merger.mlp.2", 1, self.out_size, merged, keep, self.out_size),
+        ]
+
+    @property
+    def window_patches(self) -> int:
+        """Merged patches of a side of a window."""
+        return self.window_size // self.merge_size // self.patch_size
+
+
+def parse_vision(fields: JsonFields, hidden_size: int) -> VisionConfig:
+    """Of Qwen2.5-VL's `config.json`; `hidden_size`: of the decoder. Raises ModelLoadError: ModelConfigInvalid, or
+    UnsupportedArchitecture for what no layer here computes."""
+    found = fields.section("vision_config")
+    if found is None:
+        raise fields.invalid("vision_config", "must say what the vision tower is made of")
+    image_token_id = fields.token_ids("image_token_id")
+    if len(image_token_id) != 1:
+        raise fields.invalid("image_token_id", "must be a token id")
+    if (found.text("hidden_act") or "silu") != "silu":
+        raise found.unsupported("hidden_act", "silu is supported")
+    for name in ("in_channels", "in_chans"):
+        if found.positive_int(name, _CHANNELS) != _CHANNELS:
+            raise found.unsupported(name, "images have three channels")
+    config = VisionConfig(
+        image_token_id=image_token_id[0],
+        num_layers=found.positive_int("depth", 32),
+        hidden_size=found.positive_int("hidden_size"),
+        intermediate_size=found.positive_int("intermediate_size"),
+        num_heads=found.positive_int("num_heads", 16),
+        patch_size=found.positive_int("patch_size", 14),
+        temporal_patch_size=found.positive_int("temporal_patch_size", 2),
+        merge_size=found.positive_int("spatial_merge_size", 2),
+        window_size=found.positive_int("window_size", 112),
+        whole_layers=frozenset(found.whole_numbers("fullatt_block_indexes")),
+        out_size=found.positive_int("out_hidden_size", hidden_size),
+    )
+    if config.hidden_size % config.num_heads or config.head_dim % 4:
+        raise found.invalid("num_heads", "must divide hidden_size into heads of a multiple of four elements")
+    if config.out_size != hidden_size:
+        raise found.invalid("out_hidden_size", f"must be the decoder's hidden_size ({hidden_size})")
+    if not config.window_patches:
+        raise found.invalid("window_size", "must hold a patch")
+    return config

@@ -1,0 +1,326 @@
+"""`config.json` of any model, checked, with one name per fact; families add fields.
+
+Values that would change the computation from the trained model are refused here, before any weight is read.
+The parts of a model (`ModelConfig.parts`) decide how much memory it takes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any
+
+from fairlead_common.models.image_settings import VisionConfig
+from fairlead_common.models.json_fields import MOST, JsonFields
+from fairlead_common.models.load_errors import ModelLoadError, refuse
+from fairlead_common.models.model_task import GENERATES, LabelOutcome, ModelTask
+from fairlead_common.models.quantized_checkpoints import StoredFormat, parse_quantization
+from fairlead_common.models.rope_config import RopeConfig, RopeKind, parse_rope
+from fairlead_common.models.weight_formats import (
+    FLOAT_BYTES,
+    WeightLayout,
+    WeightPart,
+    WeightRole,
+    gated_feed_forward,
+    num_parameters,
+    share,
+    vector,
+)
+
+_WHOLE, _SLIDING = "full_attention", "sliding_attention"
+
+
+def no_windows(fields: JsonFields) -> tuple[int, ...]:
+    """0 for each layer: the whole context. Raises ModelLoadError where the file asks for something else."""
+    if partial := sorted({*fields.texts("layer_types")} - {_WHOLE}):
+        raise _refused(f"layer_types {', '.join(partial)}")
+    if fields.boolean("use_sliding_window", False):
+        raise _refused("use_sliding_window")
+    return (0,) * fields.positive_int("num_hidden_layers")
+
+
+def windows_everywhere(fields: JsonFields, default: int = 0) -> tuple[int, ...]:
+    """The same window in all layers: `sliding_window`, which may be null; `default` where the field is absent."""
+    window = default if not fields.names("sliding_window") else 0
+    if fields.has("sliding_window"):
+        window = fields.positive_int("sliding_window")
+    return (window,) * fields.positive_int("num_hidden_layers")
+
+
+def windows_by_layer(fields: JsonFields) -> tuple[int, ...]:
+    """Windows of Qwen: none without `use_sliding_window`; else in layers that `layer_types` names, or in layers from
+    `max_window_layers` on."""
+    num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("layer_types")
+    is_used = fields.boolean("use_sliding_window", False) and (fields.has("sliding_window") or not kinds)
+    window = fields.positive_int("sliding_window", 4096) if is_used else 0
+    if not kinds:
+        first = fields.positive_int("max_window_layers", 28) if fields.has("max_window_layers") else 28
+        return tuple(window if index >= first else 0 for index in range(num_layers))
+    _check_kinds(fields, kinds, num_layers)
+    if _SLIDING in kinds and not window:
+        raise fields.invalid("layer_types", "must not name sliding_attention without use_sliding_window")
+    return tuple(window if kind == _SLIDING else 0 for kind in kinds)
+
+
+def windows_alternating(fields: JsonFields, default: int, every: int) -> tuple[int, ...]:
+    """The last of every `every` layers, or each layer that `layer_types` names, sees the whole context; the rest sees
+    `sliding_window`."""
+    num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("layer_types")
+    window = fields.positive_int("sliding_window", default)
+    if not kinds:
+        return tuple(window if (index + 1) % every else 0 for index in range(num_layers))
+    _check_kinds(fields, kinds, num_layers)
+    return tuple(window if kind == _SLIDING else 0 for kind in kinds)
+
+
+def _check_kinds(fields: JsonFields, kinds: list[str], num_layers: int) -> None:
+    if unknown := sorted({*kinds} - {_WHOLE, _SLIDING}):
+        raise _refused(f"layer_types {', '.join(unknown)}")
+    if len(kinds) != num_layers:
+        raise fields.invalid("layer_types", f"must name as many as num_hidden_layers ({num_layers})")
+
+
+def _refused(what: str) -> ModelLoadError:
+    return refuse(what, "use a model whose layers all attend to the whole context")
+
+
+class QueryNorm(Enum):
+    """Which vectors of queries and keys are normalised before attention."""
+
+    NONE = auto()
+    HEADS = auto()
+    """Each head by itself, all with the same weights."""
+    PROJECTIONS = auto()
+    """All heads of a token at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderShape:
+    """Facts of a decoder that any runner needs. Sizes count elements; nothing here depends on the runner."""
+
+    architecture: str = ""
+    """Name of the architecture, such as LlamaForCausalLM; filled in after the family was found by name."""
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    """Key and value heads; `num_heads / num_kv_heads` query heads share one."""
+    head_dim: int
+    """Elements per head, as queries and keys have them in the cache; not always `hidden_size / num_heads`."""
+    shared_value_dim: int | None = None
+    """Number of last elements of a key that are the value; None = values are stored beside keys, with equal length."""
+    max_position_embeddings: int
+    """Longest context, in tokens, that the model was made for."""
+    dtype: str
+    """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end an output; empty when neither checkpoint nor tokenizer names any."""
+    quantization: StoredFormat | None = None
+    """Quantisation of the weights in the checkpoint; None = floats."""
+    task: ModelTask = GENERATES
+    """What it was made for; filled in with `architecture`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(DecoderShape):
+    """The shape of a model with a family here, and all parameters of the layers."""
+
+    intermediate_size: int
+    """Width of the feed-forward layer, or of each expert."""
+    windows: tuple[int, ...]
+    """Tokens that a token sees in each layer, including itself; 0 = all earlier tokens."""
+    rms_norm_eps: float
+    rope: RopeConfig
+    local_rope: RopeConfig | None = None
+    """Rotary embedding of layers with a window; None = `rope`."""
+    norm_offset: float = 0.0
+    """Added to the weights of normalisations; some checkpoints store the difference."""
+    embedding_scale: float = 1.0
+    """Factor of embeddings, rounded to the number format first."""
+    query_scale: float = 1.0
+    """Factor of queries besides the scale by the size of a head."""
+    soft_cap: float = 0.0
+    """Bound of attention scores, by tanh; 0 = unbounded."""
+    logit_soft_cap: float = 0.0
+    """Bound of logits, by tanh; 0 = unbounded."""
+    tie_word_embeddings: bool
+    """Whether the output projection is the embedding table."""
+    vision: VisionConfig | None = None
+    """The vision tower; None = the model sees no images."""
+    outcome: LabelOutcome = LabelOutcome.PLAIN
+    """How a classifier turns logits into results; filled in with `architecture`."""
+    qkv_bias: bool = False
+    """Whether the projections of query, key and value add a bias."""
+    output_bias: bool = False
+    """Whether attention's output projection adds a bias."""
+    mlp_bias: bool = False
+    """Whether projections of feed-forward layers add a bias."""
+    query_norm: QueryNorm = QueryNorm.NONE
+    norms_per_layer: int = 2
+    """Normalisations of the stream in each layer."""
+    has_sinks: bool = False
+    """Whether each head has a score for attending to nothing."""
+
+    def for_context(self, longest: int | None) -> "ModelConfig":
+        """The config for an engine with sequences of at most `longest` tokens; None = `max_position_embeddings`."""
+        longest = self.max_position_embeddings if longest is None else longest
+        local = None if self.local_rope is None else self.local_rope.for_context(longest)
+        return replace(self, rope=self.rope.for_context(longest), local_rope=local)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Elements of a head among which positions turn a share."""
+        return self.head_dim
+
+    @property
+    def inner_sizes(self) -> dict[str, int]:
+        """Widths of all feed-forward layers, by the field of `config.json`."""
+        return {"intermediate_size": self.intermediate_size}
+
+    @property
+    def widest(self) -> int:
+        """Elements of the widest inner vector of a token in feed-forward layers, all experts of the token together."""
+        return self.intermediate_size
+
+    @property
+    def stored(self) -> WeightLayout | None:
+        """Layout of the quantised weights in the checkpoint; None = floats."""
+        return None if self.quantization is None else self.quantization.layout
+
+    def kv_heads_of(self, ranks: int) -> int:
+        """Key and value heads of one of `ranks` ranks; ranks share one where there are fewer heads."""
+        return share(self.num_kv_heads, ranks)
+
+    def parts(self, ranks: int = 1) -> list[WeightPart]:
+        """Parts of the model on one of `ranks` ranks."""
+        words = share(self.vocab_size, ranks)
+        parts = [WeightPart("embed_tokens", 1, words, self.hidden_size, WeightRole.EMBEDDING)]
+        parts += [*self.attention_parts(ranks), *self.feed_forward_parts(ranks)]
+        parts.append(vector("layernorms", self.norms_per_layer * self.num_layers, self.hidden_size))
+        if self.vision is not None:
+            parts += self.vision.parts()
+        if not self.tie_word_embeddings:
+            parts.append(WeightPart("lm_head", 1, words, self.hidden_size, WeightRole.HEAD))
+        return [*parts, vector("norm", 1, self.hidden_size)]
+
+    def attention_parts(self, ranks: int) -> list[WeightPart]:
+        """Of all layers, what one rank has."""
+        heads, kv_heads, num = share(self.num_heads, ranks), self.kv_heads_of(ranks), self.num_layers
+        hidden, rows = self.hidden_size, (heads + 2 * kv_heads) * self.head_dim
+        parts = [
+            WeightPart("self_attn.qkv_proj", num, rows, hidden, bias=rows if self.qkv_bias else 0, projections=3),
+            WeightPart("self_attn.o_proj", num, hidden, heads * self.head_dim, bias=hidden if self.output_bias else 0),
+        ]
+        if self.query_norm is not QueryNorm.NONE:
+            normed = 2 if self.query_norm is QueryNorm.HEADS else heads + kv_heads
+            parts.append(vector("self_attn.norms", num, normed * self.head_dim))
+        return [*parts, vector("self_attn.sinks", num, heads)] if self.has_sinks else parts
+
+    def feed_forward_parts(self, ranks: int) -> list[WeightPart]:
+        """Of all layers, what one rank has."""
+        inner = share(self.intermediate_size, ranks)
+        return gated_feed_forward("mlp", self.num_layers, self.hidden_size, inner, bias=self.mlp_bias)
+
+    def unserved_parts(self) -> list[WeightPart]:
+        """Further weights of a checkpoint, which the engine does not load."""
+        return []
+
+    @property
+    def num_parameters(self) -> int:
+        return num_parameters(self.parts())
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the checkpoint's files without their headers."""
+        each, stored, total = FLOAT_BYTES[self.dtype], self.stored, 0
+        for part in (*self.parts(), *self.unserved_parts()):
+            is_quantised = stored is not None and stored.takes(part)
+            total += stored.stored_bytes(part) if stored is not None and is_quantised else part.weights * each
+            total += part.biases * each
+        return total
+
+
+def parse_shape(
+    fields: JsonFields,
+    *,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    rms_norm_eps: float = 1e-6,
+    rope_theta: float = 10000.0,
+    windows: Callable[[JsonFields], tuple[int, ...]] = no_windows,
+    activation: str = "silu",
+    tie_word_embeddings: bool = False,
+    rope_names: Mapping[str, str] = {},
+    turns_part: bool = False,
+) -> dict[str, Any]:
+    """The fields of `ModelConfig` as `config.json` spells them in every family.
+
+    The arguments are the family's defaults: None = as many key and value heads as query heads, and a head size of
+    hidden size over heads; `windows` reads what a token sees in each layer; `rope_names` and `turns_part` are
+    `parse_rope`'s. Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for what no layer here
+    computes.
+    """
+    hidden_size = fields.positive_int("hidden_size")
+    num_heads = fields.positive_int("num_attention_heads")
+    num_kv_heads = fields.positive_int("num_key_value_heads", num_kv_heads or num_heads)
+    if num_heads % num_kv_heads:
+        raise fields.invalid("num_key_value_heads", f"must divide num_attention_heads ({num_heads})")
+    found = fields.text("hidden_activation") or fields.text("hidden_act") or activation
+    if found != activation:
+        raise refuse(f"hidden_act {found}", f"{activation} is supported")
+    dtype = fields.text("dtype") or fields.text("torch_dtype") or "float32"
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise refuse(f"dtype {dtype}", "supported are float32, bfloat16 and float16")
+    head_dim = _head_dim(fields, head_dim, hidden_size, num_heads)
+    rope = parse_rope(fields, rope_theta, names=rope_names, turns_part=turns_part)
+    _check_turned(fields, rope, head_dim)
+    longest = fields.positive_int("max_position_embeddings")
+    if rope.kind is RopeKind.YARN:  # some files say what the model was made for first, some what it is made for now
+        stretched = rope.original_max_position_embeddings * rope.factor
+        if stretched > MOST:
+            raise fields.invalid(
+                "max_position_embeddings", f"must not be stretched to more than {MOST} by yarn's factor"
+            )
+        longest = max(longest, int(stretched))
+    return {
+        "vocab_size": fields.positive_int("vocab_size"),
+        "hidden_size": hidden_size,
+        "intermediate_size": fields.positive_int("intermediate_size"),
+        "num_layers": fields.positive_int("num_hidden_layers"),
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim,
+        "windows": windows(fields),
+        "max_position_embeddings": longest,
+        "rms_norm_eps": fields.positive_number("rms_norm_eps", rms_norm_eps),
+        "rope": rope,
+        "tie_word_embeddings": fields.boolean("tie_word_embeddings", tie_word_embeddings),
+        "dtype": dtype,
+        "eos_token_ids": fields.token_ids("eos_token_id"),
+        "quantization": parse_quantization(fields),
+    }
+
+
+def _head_dim(fields: JsonFields, default: int | None, hidden_size: int, num_heads: int) -> int:
+    if fields.has("head_dim") or default is not None:
+        head_dim = fields.positive_int("head_dim", default)
+    elif hidden_size % num_heads:
+        raise fields.invalid(
+            "num_attention_heads", f"must divide hidden_size ({hidden_size}) when head_dim is left out"
+        )
+    else:
+        head_dim = hidden_size // num_heads
+    if head_dim % 2:
+        raise fields.invalid("head_dim", "must be even: rotary positions turn pairs of elements")
+    return head_dim
+
+
+def _check_turned(fields: JsonFields, rope: RopeConfig, head_dim: int) -> None:
+    num_turned = rope.num_turned(head_dim)
+    if num_turned < 2 or num_turned % 2:
+        raise fields.invalid("partial_rotary_factor", f"must leave an even part of head_dim ({head_dim})")
+    if rope.kind is RopeKind.LONGROPE and {len(rope.short_factors), len(rope.long_factors)} != {num_turned // 2}:
+        raise refuse(
+            f"{len(rope.short_factors)} short and {len(rope.long_factors)} long factors of positions",
+            f"longrope has one for each two of the {num_turned} elements of a head that are turned",
+        )

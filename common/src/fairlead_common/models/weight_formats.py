@@ -1,0 +1,179 @@
+"""What a model is made of, and the bytes of that: weights in the files of a checkpoint and in the memory of an engine,
+by format, and blocks of the KV cache.
+
+A format that a device has no product for is kept as 8-bit numbers and decoded, so that 4-bit weights take more than
+half a byte on a GPU.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead_common.models.choices import DeviceKind, Quantization
+
+
+class WeightRole(StrEnum):
+    """Role of a weight, which decides the formats in files and in memory."""
+
+    LINEAR = "linear"
+    """Quantised where anything is."""
+    EXPERT = "expert"
+    """The same, of an expert that tokens choose."""
+    PRECISE = "precise"
+    """Always kept as floats: routers, towers, norms."""
+    RESTORED = "restored"
+    """Stored like linear layers, and kept as floats, because the product has another form."""
+    EMBEDDING = "embedding"
+    HEAD = "head"
+    """The output projection."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """`num` weights of one shape, [rows, columns] each; rows are outputs. A vector has one column."""
+
+    name: str
+    """Of the layer, as checkpoints name it within its place."""
+    num: int
+    rows: int
+    columns: int
+    role: WeightRole = WeightRole.LINEAR
+    bias: int = 0
+    """Elements of the bias of each weight."""
+    projections: int = 1
+    """Products of one input that lie side by side in the weight; adapters have one weight for each product."""
+
+    @property
+    def weights(self) -> int:
+        """Numbers of the weights alone."""
+        return self.num * self.rows * self.columns
+
+    @property
+    def biases(self) -> int:
+        return self.num * self.bias
+
+
+def num_parameters(parts: Iterable[WeightPart]) -> int:
+    """Numbers of all."""
+    return sum(part.weights + part.biases for part in parts)
+
+
+def vector(name: str, num: int, size: int) -> WeightPart:
+    """`num` vectors of `size` elements, which keep their precision."""
+    return WeightPart(name, num, size, 1, WeightRole.PRECISE)
+
+
+def gated_feed_forward(
+    name: str, num: int, hidden: int, inner: int, *, bias: bool = False, role: WeightRole = WeightRole.LINEAR
+) -> list[WeightPart]:
+    """`num` gated feed-forward layers whose inner vectors have `inner` elements on each rank."""
+    return [
+        WeightPart(f"{name}.gate_up_proj", num, 2 * inner, hidden, role, 2 * inner if bias else 0, projections=2),
+        WeightPart(f"{name}.down_proj", num, hidden, inner, role, hidden if bias else 0),
+    ] if num else []  # fmt: skip
+
+
+def share(size: int, ranks: int) -> int:
+    """The larger share of `size` elements that one of `ranks` ranks has."""
+    return -(-size // ranks)
+
+
+FLOAT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Of number formats by name."""
+_INT4_GROUP = 32
+"""Inputs that share a scale where 4-bit weights are rounded while they are loaded."""
+_PACKED_GROUPS = (32, 64, 128, 256)
+_ROWS_TOGETHER = 16
+_FP8_ALIGNMENT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WeightLayout:
+    """How the weights of quantised linear layers are laid out."""
+
+    name: str
+    """As `engine.quantization` spells it."""
+    group: int | None = None
+    """Columns that share a scale; None = all."""
+    block_rows: int = 1
+    """Rows that share a stored scale; in memory each row has a scale."""
+    stored_bits: int = 8
+    has_zeros: bool = False
+    """Whether memory holds a zero point beside each scale."""
+    stores_zeros: bool = False
+    """Whether files hold a zero point beside each scale."""
+    scale_bytes: int = 2
+    """Bytes of a stored scale."""
+    experts_only: bool = False
+    is_stored: bool = False
+    """Whether the checkpoint has this format; otherwise weights are rounded during loading."""
+    has_name: bool = True
+    """Whether `engine.quantization` may name the stored format: not where layers differ, nor where memory holds another
+    format."""
+    ignored: tuple[str, ...] = ()
+    """Parts of names of layers that keep their floats."""
+
+    def takes(self, part: WeightPart) -> bool:
+        """Whether a part is quantised."""
+        if part.role not in (WeightRole.LINEAR, WeightRole.EXPERT, *((WeightRole.RESTORED,) if self.is_stored else ())):
+            return False
+        if any(each in part.name for each in self.ignored):
+            return False
+        return part.role is WeightRole.EXPERT or not self.experts_only
+
+    def num_groups(self, columns: int) -> int:
+        """Scales of a row."""
+        return 1 if self.group is None else -(-columns // self.group)
+
+    def stored_bytes(self, part: WeightPart) -> int:
+        """Of a part's weights in the checkpoint's files."""
+        values = -(-part.weights * self.stored_bits // 8)
+        scales = part.num * -(-part.rows // self.block_rows) * self.num_groups(part.columns)
+        zeros = scales * self.stored_bits // 8 if self.stores_zeros else 0
+        return values + scales * self.scale_bytes + zeros
+
+    def kept_bytes(self, part: WeightPart, device: DeviceKind, float_bytes: int) -> int:
+        """Of a part's weights in the engine's memory; `float_bytes`: of a number that is computed in."""
+        rows, groups = part.num * part.rows, self.num_groups(part.columns)
+        scales = rows * groups
+        offsets = 4 * scales if self.has_zeros else 0
+        match self.name:
+            case "int8":
+                return part.weights + rows * (12 if device is DeviceKind.CPU else 4)
+            case "int4-weight-only" if device is DeviceKind.CPU and self._packs(part):
+                return part.weights // 2 + 2 * scales * float_bytes
+            case "fp8" if device is DeviceKind.CUDA and groups == 1 and self._is_aligned(part):
+                return part.weights + 4 * rows
+            case _:
+                return part.weights + scales * (4 + float_bytes) + offsets
+
+    def _packs(self, part: WeightPart) -> bool:
+        fits = self.group in _PACKED_GROUPS and part.rows % _ROWS_TOGETHER == 0
+        return fits and self.group is not None and part.columns % self.group == 0
+
+    @staticmethod
+    def _is_aligned(part: WeightPart) -> bool:
+        return part.rows % _FP8_ALIGNMENT == 0 and part.columns % _FP8_ALIGNMENT == 0
+
+
+ROUNDED: Mapping[str, WeightLayout] = {
+    Quantization.INT8: WeightLayout("int8"),
+    Quantization.INT8_WEIGHT_ONLY: WeightLayout("int8-weight-only"),
+    Quantization.INT4_WEIGHT_ONLY: WeightLayout("int4-weight-only", group=_INT4_GROUP),
+    Quantization.FP8: WeightLayout("fp8"),
+}
+"""Formats that weights are rounded to while they are loaded."""
+
+
+BYTES_PER_SCALE = 4
+"""Of the scale that each head of a token has in a cache of 8-bit numbers."""
+
+
+def block_bytes(
+    num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, number_bytes: int, *,
+    has_scales: bool, has_values: bool,
+) -> int:  # fmt: skip
+    """Bytes of one block of `block_size` tokens, all layers together. `has_values`: whether values are stored beside
+    keys; in latent attention values are a part of keys. Layers with a window hold whole contexts, too."""
+    per_head = head_dim * number_bytes + (BYTES_PER_SCALE if has_scales else 0)
+    return (2 if has_values else 1) * num_layers * num_kv_heads * block_size * per_head
