@@ -77,11 +77,9 @@ class DraftModel:
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of its own cache per block."""
         return self._part.layout.bytes_per_block
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
-        """Makes room for as many blocks and slots as the large model has, whose `tokens` it reads and adds to."""
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
         self._part.clear()
         self._part.tokens = _WithinVocabulary(tokens, self._part.config.vocab_size)
@@ -92,11 +90,9 @@ class DraftModel:
 
     @property
     def host(self) -> HostCache | None:
-        """Copies of its blocks in the host's memory."""
         return self._part.host
 
     def allocate_places(self, num_places: int) -> None:
-        """Makes room in the host's memory for copies of so many blocks."""
         self._part.allocate_places(num_places)
 
     def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:

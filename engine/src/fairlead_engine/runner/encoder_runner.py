@@ -84,28 +84,23 @@ class EncoderRunner:
         return self._model.weight_bytes
 
     def kv_bytes_per_block(self) -> int:
-        """No cache."""
         return 0
 
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int | None:
-        """No cache."""
         return None
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """No cache."""
 
     def allocate_places(self, num_places: int) -> None:
-        """No cache."""
         raise NotImplementedError
 
     def save_blocks(self, blocks: list[int], places: list[int]) -> None:
-        """No cache."""
         raise NotImplementedError
 
     def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
-        """No cache."""
         raise NotImplementedError
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
@@ -142,7 +137,6 @@ class EncoderRunner:
         return LaunchedPrompts(batch, [(item, readback(vector)) for item, vector in found], readback)
 
     def is_over(self, launched: LaunchedPrompts) -> bool:
-        """Whether all results are on the host."""
         return launched.readback.is_over()
 
     def collect(self, launched: LaunchedPrompts) -> list[SampledToken | None]:
@@ -152,7 +146,6 @@ class EncoderRunner:
         return [None] * len(launched.batch)
 
     def forget(self, request_ids: Collection[str]) -> None:
-        """Drops what is kept of ended requests; unknown ids are ignored."""
         self._pooler.forget(request_ids)
 
     def _columns(self, item: ScheduledSequence) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":

@@ -226,12 +226,10 @@ class ModelRunner:
         return Call(method, arguments).on(self._part)
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
-        """Chooses free blocks as suits the attention backend."""
         return self._part.backend.allocator(num_blocks)
 
     @property
     def num_adapter_slots(self) -> int:
-        """Adapters that can be on the device at once."""
         slots = self._part.model.slots
         return 0 if slots is None else slots.num_slots
 
@@ -241,11 +239,9 @@ class ModelRunner:
         return facts
 
     def place_adapter(self, key: int, slot: int) -> None:
-        """Places a read adapter for later launches."""
         self._everywhere("host_adapters.place", key, slot)
 
     def forget_adapter(self, key: int) -> None:
-        """Drops an adapter from the host's memory."""
         self._everywhere("host_adapters.forget", key)
 
     def launch(self, batch: Batch) -> Launched:
@@ -292,7 +288,6 @@ class ModelRunner:
         )
 
     def is_over(self, launched: Launched) -> bool:
-        """Whether all results are on the host."""
         return launched.readback.is_over()
 
     def collect(self, launched: Launched) -> list[SampledToken | None]:
@@ -340,7 +335,6 @@ class ModelRunner:
                 yield item, rank_tokens(next(logits), to_device(np.array(part), self.device), num_top or 0)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """Drops what is kept of ended requests; unknown ids are ignored."""
         request_ids = tuple(request_ids)
         self._sampler.forget(request_ids)
         self._pooler.forget(request_ids)
