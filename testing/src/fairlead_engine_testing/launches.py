@@ -114,7 +114,7 @@ LOOKS = WAITING | {"bincount", "lift_fresh", "_pin_memory"}
 
 
 class CPUGraphs:
-    """Captures for a CPU (`Recorder`)."""
+    """Captures for a CPU (`GraphRecorder`)."""
 
     def __init__(self) -> None:
         self.num_replays = 0
