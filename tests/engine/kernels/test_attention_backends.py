@@ -17,12 +17,11 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
+from fairlead_engine_testing.devices import INTERPRETED, NEEDS_CUDA
 from fairlead_engine_testing.kv_caches import as_stored, device_batch, forward, spoil
 
 CPU = torch.device("cpu")
-NEEDS_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
 HEAD_DIM = 8
-INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for CUDA where there is one")
 ON_CPU = [pytest.param(name, marks=INTERPRETED) if name == "triton" else name for name in BACKENDS]
 NUM_BLOCKS = 90
 

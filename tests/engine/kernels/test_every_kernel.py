@@ -43,5 +43,5 @@ def test_it_has_a_twin_in_plain_torch(path):
 def test_it_is_tried_by_interpreter_and_gpu_and_compiled_for_one_that_is_not_there(path):
     sources = {test.name: test.read_text() for test in TESTS.rglob("test_*.py") if test != Path(__file__)}
     trying = {name: text for name, text in sources.items() if re.search(rf"\b{path.stem}\b", text)}
-    assert [name for name, text in trying.items() if "marks=(pytest.mark.gpu," in text and '"cpu"' in text]
+    assert [name for name, text in trying.items() if "on_each_device\n" in text or "INTERPRETED, NEEDS_CUDA" in text]
     assert [name for name, text in trying.items() if "compile_for_gpu" in text]

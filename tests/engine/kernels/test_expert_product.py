@@ -9,18 +9,9 @@ from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product,
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_blocks, rounded_rows
 from fairlead_engine.kernels.routes import ExpertRouting, shares
+from fairlead_engine_testing.devices import on_each_device
 from fairlead_engine_testing.gpu_code import compiled
 
-HAS_CUDA = torch.cuda.is_available()
-on_each_device = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="Triton compiles for CUDA where there is one")),
-        pytest.param(
-            "cuda", marks=(pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
-        ),
-    ],
-)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 """The interpreter's, where an exponential is infinite or a number is none."""
 FORMATS = {"floats": None, "int8": torch.int8, "e4m3": torch.float8_e4m3fn}

@@ -13,19 +13,10 @@ from fairlead_engine.kernels.norm_rope_store import HeadNorm, HeadTurn, norm_rop
 from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_rows
 from fairlead_engine.kernels.scaled_product import scaled_product
+from fairlead_engine_testing.devices import on_each_device
 from fairlead_engine_testing.gpu_code import compiled
 from fairlead_engine_testing.kv_caches import side_by_side, spoil
 
-HAS_CUDA = torch.cuda.is_available()
-on_each_device = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="Triton compiles for CUDA where there is one")),
-        pytest.param(
-            "cuda", marks=(pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
-        ),
-    ],
-)
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3}
 LARGEST_STEP = {torch.int8: 1.01, torch.float8_e4m3fn: 32.1}
 """From one number of a format of the cache to the next."""

@@ -14,20 +14,11 @@ from hypothesis import strategies as st
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.attention.stored_heads import quantize_heads
+from fairlead_engine_testing.devices import on_each_device
 from fairlead_engine_testing.gpu_code import compiled
 from fairlead_engine_testing.kv_caches import as_stored, device_batch, spoil
 
 KV_DTYPES = [None, torch.int8, torch.float8_e4m3fn]
-HAS_CUDA = torch.cuda.is_available()
-on_each_device = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="Triton compiles for CUDA where there is one")),
-        pytest.param(
-            "cuda", marks=(pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
-        ),
-    ],
-)
 
 
 def attention_written_out(

@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 from fairlead_engine.runner import logit_changes
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
+from fairlead_engine_testing.devices import on_each_device
 from fairlead_engine_testing.gpu_code import compiled
 
-HAS_CUDA = torch.cuda.is_available()
-on_each_device = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="Triton compiles for CUDA where there is one")),
-        pytest.param(
-            "cuda", marks=(pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
-        ),
-    ],
-)
 strengths = st.builds(
     SamplingParams,
     repetition_penalty=st.sampled_from([1e-35, 0.5, 1.0, 1.7]),

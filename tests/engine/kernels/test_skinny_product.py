@@ -8,18 +8,8 @@ from hypothesis import strategies as st
 from fairlead_engine.kernels.skinny_product import MOST_ROWS, skinny_product
 from fairlead_engine.model import product_trial
 from fairlead_engine.model.linear import PlainLinear, SkinnyLinear, make_linear
+from fairlead_engine_testing.devices import HAS_CUDA, on_each_device
 from fairlead_engine_testing.gpu_code import compiled
-
-HAS_CUDA = torch.cuda.is_available()
-on_each_device = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="Triton compiles for CUDA where there is one")),
-        pytest.param(
-            "cuda", marks=(pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
-        ),
-    ],
-)
 
 
 @on_each_device

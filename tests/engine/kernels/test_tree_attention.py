@@ -14,13 +14,11 @@ from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.kernels.attention.scoring import Scoring, TreeRows, ancestor_bits
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
+from fairlead_engine_testing.devices import INTERPRETED, NEEDS_CUDA
 from fairlead_engine_testing.gpu_code import compiled
 from fairlead_engine_testing.kv_caches import as_stored, device_batch, forward, spoil
 
 HEAD_DIM = 16
-HAS_CUDA = torch.cuda.is_available()
-NEEDS_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
-INTERPRETED = pytest.mark.skipif(HAS_CUDA, reason="Triton compiles for CUDA where there is one")
 PLACES = [
     pytest.param("cpu_spans", "cpu"),
     pytest.param("block_tables", "cpu"),

@@ -28,20 +28,11 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_moe_fields,
     write_random_checkpoint,
 )
+from fairlead_engine_testing.devices import HAS_CUDA, on_each_device
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 
 VOCAB_SIZE = 61
-HAS_CUDA = torch.cuda.is_available()
-on_each_device = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="CUDA captures where there is one")),
-        pytest.param(
-            "cuda", marks=(pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
-        ),
-    ],
-)
 
 
 @pytest.fixture(scope="module")
