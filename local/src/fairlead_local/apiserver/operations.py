@@ -14,7 +14,7 @@ from fairlead_local.apiserver.metadata import DeleteOptions
 from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Registry, ResourceType
 from fairlead_local.apiserver.selectors import EVERY_FIELD, EVERY_LABEL, FieldSelector, LabelSelector
 from fairlead_local.apiserver.status import Json, already_exists, forbidden, not_found, success
-from fairlead_local.apiserver.store import Change, ChangeType, Store
+from fairlead_local.apiserver.store import Change, ChangeType, Store, key_of
 from fairlead_local.apiserver.times import timestamp
 
 
@@ -111,10 +111,8 @@ class Operations:
 
     def set_status(self, resource: ResourceType, obj: Json, status: Json, options: WriteOptions) -> Json:
         """Writes the status of an object, of which the caller has seen any version; returns the object."""
-        metadata = obj["metadata"]
         options = replace(options, subresource="status")
-        namespace, name = metadata.get("namespace", ""), metadata["name"]
-        return self.edit(resource, namespace, name, lambda live: {**live, "status": status}, options).object
+        return self.edit(resource, *key_of(obj), lambda live: {**live, "status": status}, options).object
 
     def apply(
         self, resource: ResourceType, namespace: str, name: str, config: Json, options: WriteOptions, *, force: bool
@@ -162,8 +160,7 @@ class Operations:
         """Deletes the selected objects; returns their last state."""
         selected = self.list(resource, namespace, labels, fields)
         for obj in selected:
-            meta = obj["metadata"]
-            self.delete(resource, meta.get("namespace", ""), meta["name"], options)
+            self.delete(resource, *key_of(obj), options)
         return selected
 
     def _admit_new(self, resource: ResourceType, namespace: str, obj: Json) -> Json:

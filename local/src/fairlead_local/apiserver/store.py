@@ -194,10 +194,9 @@ class Store:
 
     def put(self, resource: str, obj: Json) -> Json:
         """Stores `obj` with a fresh resourceVersion in the metadata; returns the stored object."""
-        metadata = obj["metadata"]
-        key = (metadata.get("namespace", ""), metadata["name"])
+        key = key_of(obj)
         previous = self._objects[resource].get(key)
-        obj = {**obj, "metadata": {**metadata, "resourceVersion": str(self._next_version())}}
+        obj = self._versioned(obj)
         self._keep(resource, key, obj)
         self._objects[resource][key] = obj
         self._record(
@@ -208,9 +207,7 @@ class Store:
     def remove(self, resource: str, last: Json) -> Json:
         """Removes the object; `last`: the final state. Returns the final state with the resourceVersion of the
         deletion."""
-        metadata = last["metadata"]
-        key = (metadata.get("namespace", ""), metadata["name"])
-        last = {**last, "metadata": {**metadata, "resourceVersion": str(self._next_version())}}
+        key, last = key_of(last), self._versioned(last)
         self._keep(resource, key, None)
         previous = self._objects[resource].pop(key)
         self._record(Change(ChangeType.DELETED, resource, last, previous, self.version))
@@ -235,12 +232,13 @@ class Store:
         if self._journal:
             self._journal.close()
 
-    def _next_version(self) -> int:
+    def _versioned(self, obj: Json) -> Json:
+        """`obj` with the next resourceVersion."""
         if self._journal:
             with _storing():
                 self._journal.reserve(self.version + 1)
         self.version += 1
-        return self.version
+        return {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
 
     def _keep(self, resource: str, key: tuple[str, str], obj: Json | None) -> None:
         """On disk before anywhere else."""
@@ -269,6 +267,11 @@ class Store:
             if resource not in VOLATILE:
                 for (namespace, name), obj in objects.items():
                     yield (resource, namespace, name), obj
+
+
+def key_of(obj: Json) -> tuple[str, str]:
+    """Namespace, empty for an object without, and name."""
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
 @contextmanager

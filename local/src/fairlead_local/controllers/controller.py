@@ -14,7 +14,7 @@ from fairlead_local.apiserver.metadata import random_suffix
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import EVENTS
 from fairlead_local.apiserver.status import Json, StatusError
-from fairlead_local.apiserver.store import Change, ChangeType, Store
+from fairlead_local.apiserver.store import Change, ChangeType, Store, key_of
 from fairlead_local.apiserver.times import seconds_since, timestamp
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class EventExpiry(Controller):
 
     def keys(self, change: Change) -> Iterable[Key]:
         if change.resource == EVENTS.qualified and change.type is not ChangeType.DELETED:
-            yield change.object["metadata"]["namespace"], change.object["metadata"]["name"]
+            yield key_of(change.object)
 
     def reconcile(self, key: Key) -> float | None:
         event = self._operations.find(EVENTS, *key)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fairlead_local.apiserver.metadata import DeleteOptions, controller_reference, is_owned_by, owner_references
 from fairlead_local.apiserver.resources import DEPLOYMENTS, REPLICA_SETS
 from fairlead_local.apiserver.status import Json
-from fairlead_local.apiserver.store import Change
+from fairlead_local.apiserver.store import Change, key_of
 from fairlead_local.controllers import rollout
 from fairlead_local.controllers.controller import Controller, Key
 from fairlead_local.controllers.rollout import (
@@ -46,7 +46,7 @@ class DeploymentController(Controller):
     def keys(self, change: Change) -> Iterable[Key]:
         metadata = change.object["metadata"]
         if change.resource == DEPLOYMENTS.qualified:
-            yield metadata["namespace"], metadata["name"]
+            yield key_of(change.object)
         elif change.resource == REPLICA_SETS.qualified:
             for reference in owner_references(change.object):
                 if reference["kind"] == "Deployment":
@@ -79,8 +79,7 @@ class DeploymentController(Controller):
             self._number(deployment, sets)
             if is_complete(deployment, deployment.get("status") or {}):
                 self._forget_old(deployment, sets.old)
-        metadata = deployment["metadata"]
-        deployment = self._operations.get(DEPLOYMENTS, metadata["namespace"], metadata["name"])
+        deployment = self._operations.get(DEPLOYMENTS, *key_of(deployment))
         return deployment, self._sets(deployment), created
 
     def _sets(self, deployment: Json) -> Sets:
@@ -135,7 +134,7 @@ class DeploymentController(Controller):
                 continue
             metadata = {**found["metadata"], "annotations": annotations}
             sized = {**found, "metadata": metadata, "spec": {**found["spec"], "replicas": count}}
-            self._operations.update(REPLICA_SETS, metadata["namespace"], metadata["name"], sized, self._options)
+            self._operations.update(REPLICA_SETS, *key_of(found), sized, self._options)
             if count != wanted(found):
                 direction = "up" if count > wanted(found) else "down"
                 text = f"Scaled {direction} replica set {name_of(found)} from {wanted(found)} to {count}"
@@ -148,19 +147,17 @@ class DeploymentController(Controller):
         newest = max([_revision(sets.new), *(_revision(found) + 1 for found in sets.old)])
         for resource, found in ((REPLICA_SETS, sets.new), (DEPLOYMENTS, deployment)):
             if _revision(found) != newest:
-                metadata = found["metadata"]
-                live = self._operations.get(resource, metadata["namespace"], metadata["name"])
+                live = self._operations.get(resource, *key_of(found))
                 annotations = {**(live["metadata"].get("annotations") or {}), REVISION: str(newest)}
                 numbered = {**live, "metadata": {**live["metadata"], "annotations": annotations}}
-                self._operations.update(resource, metadata["namespace"], metadata["name"], numbered, self._options)
+                self._operations.update(resource, *key_of(found), numbered, self._options)
 
     def _forget_old(self, deployment: Json, old: Sequence[Json]) -> None:
         """Deletes the oldest empty sets beyond the history limit."""
         empty = [found for found in old if not wanted(found) and not (found.get("status") or {}).get("replicas")]
         limit = deployment["spec"].get("revisionHistoryLimit", 10)
         for found in empty[: max(0, len(empty) - limit)]:
-            namespace = found["metadata"]["namespace"]
-            self._operations.delete(REPLICA_SETS, namespace, name_of(found), DeleteOptions())
+            self._operations.delete(REPLICA_SETS, *key_of(found), DeleteOptions())
 
 
 def _revision(obj: Json) -> int:

@@ -16,7 +16,7 @@ from fairlead_local.apiserver.metadata import (
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, ResourceType
 from fairlead_local.apiserver.status import Json
-from fairlead_local.apiserver.store import Change, ChangeType
+from fairlead_local.apiserver.store import Change, ChangeType, key_of
 from fairlead_local.controllers.controller import Controller, Key
 
 
@@ -80,7 +80,7 @@ class GarbageCollector(Controller):
         foreground = waiting and self._dependents.get(metadata["uid"])
         policy = Propagation.FOREGROUND if foreground else Propagation.BACKGROUND
         options = DeleteOptions(propagation=policy, uid=metadata["uid"])
-        self._operations.delete(resource, metadata.get("namespace", ""), metadata["name"], options)
+        self._operations.delete(resource, *key_of(obj), options)
 
     def _release(self, resource: ResourceType, obj: Json) -> None:
         """Does what an object's deletion waits for, as far as that is the collector's."""
@@ -118,12 +118,11 @@ class GarbageCollector(Controller):
         return (resource, owner) if owner and owner["metadata"]["uid"] == reference["uid"] else None
 
     def _edit(self, resource: ResourceType, obj: Json, change: "partial[Json]") -> None:
-        metadata = obj["metadata"]
-        self._operations.edit(resource, metadata.get("namespace", ""), metadata["name"], change, self._options)
+        self._operations.edit(resource, *key_of(obj), change, self._options)
 
 
 def _key(qualified: str, obj: Json) -> Key:
-    return qualified, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+    return (qualified, *key_of(obj))
 
 
 def _waits_for_dependents(owner: Json) -> bool:
@@ -191,10 +190,9 @@ def _clear(operations: Operations, resources: Iterable[ResourceType], namespace:
     left = 0
     for resource in resources:
         for obj in operations.list(resource, namespace):
-            metadata = obj["metadata"]
-            if "deletionTimestamp" not in metadata:
-                operations.delete(resource, metadata.get("namespace", ""), metadata["name"], DeleteOptions())
-            left += operations.find(resource, metadata.get("namespace", ""), metadata["name"]) is not None
+            if "deletionTimestamp" not in obj["metadata"]:
+                operations.delete(resource, *key_of(obj), DeleteOptions())
+            left += operations.find(resource, *key_of(obj)) is not None
     return left == 0
 
 

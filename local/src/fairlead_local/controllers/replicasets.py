@@ -11,7 +11,7 @@ from fairlead_local.apiserver.metadata import DeleteOptions, controller_referenc
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import PODS, REPLICA_SETS
 from fairlead_local.apiserver.status import Json, StatusError
-from fairlead_local.apiserver.store import Change
+from fairlead_local.apiserver.store import Change, key_of
 from fairlead_local.apiserver.times import condition, conditions_of, parse_time, seconds_since, with_condition
 from fairlead_local.controllers.controller import Controller, Key
 
@@ -32,7 +32,7 @@ class ReplicaSetController(Controller):
     def keys(self, change: Change) -> Iterable[Key]:
         metadata = change.object["metadata"]
         if change.resource == REPLICA_SETS.qualified:
-            yield metadata["namespace"], metadata["name"]
+            yield key_of(change.object)
         elif change.resource == PODS.qualified:
             for state in (change.object, change.previous):
                 for reference in owner_references(state) if state else ():
@@ -72,9 +72,8 @@ class ReplicaSetController(Controller):
                 self._set_owners(pod, [reference for reference in owner_references(pod) if reference["uid"] != uid])
 
     def _set_owners(self, pod: Json, references: list[Json]) -> None:
-        metadata = pod["metadata"]
-        changed = {**pod, "metadata": {**metadata, "ownerReferences": references}}
-        self._operations.update(PODS, metadata["namespace"], metadata["name"], changed, self._options)
+        changed = {**pod, "metadata": {**pod["metadata"], "ownerReferences": references}}
+        self._operations.update(PODS, *key_of(pod), changed, self._options)
 
     def _scale(self, replica_set: Json, pods: Sequence[Json]) -> str | None:
         """Creates or deletes the difference; returns why a pod could not be created."""
@@ -87,7 +86,7 @@ class ReplicaSetController(Controller):
                 return str(error)
         for pod in victims(pods, -missing):
             name = pod["metadata"]["name"]
-            self._operations.delete(PODS, pod["metadata"]["namespace"], name, DeleteOptions())
+            self._operations.delete(PODS, *key_of(pod), DeleteOptions())
             self._recorder.normal(replica_set, "SuccessfulDelete", f"Deleted pod: {name}")
         return None
 

@@ -14,7 +14,7 @@ from fairlead_local.apiserver import selectors
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import CLAIMS, NODES, PODS
 from fairlead_local.apiserver.status import Json
-from fairlead_local.apiserver.store import Change, ChangeType
+from fairlead_local.apiserver.store import Change, ChangeType, key_of
 from fairlead_local.apiserver.times import condition, conditions_of, with_condition
 from fairlead_local.controllers.controller import Controller, Key
 
@@ -28,13 +28,12 @@ class PodScheduler(Controller):
     manager = SCHEDULER_NAME
 
     def keys(self, change: Change) -> Iterable[Key]:
-        metadata = change.object["metadata"]
         if change.resource == PODS.qualified and change.type is ChangeType.ADDED:
-            yield metadata["namespace"], metadata["name"]
+            yield key_of(change.object)
         elif change.resource in (NODES.qualified, CLAIMS.qualified) or _frees_room(change):
             for pod in self._operations.list(PODS):
                 if not pod["spec"].get("nodeName"):
-                    yield pod["metadata"]["namespace"], pod["metadata"]["name"]
+                    yield key_of(pod)
 
     def reconcile(self, key: Key) -> float | None:
         namespace, name = key
@@ -92,7 +91,7 @@ class PodScheduler(Controller):
         text = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {node}"
         self._recorder.normal(pod, "Scheduled", text)
         del bound["metadata"]
-        self._operations.edit(PODS, metadata["namespace"], metadata["name"], lambda live: {**live, **bound}, _OPTIONS)
+        self._operations.edit(PODS, *key_of(pod), lambda live: {**live, **bound}, _OPTIONS)
 
     def _refuse(self, pod: Json, message: str) -> None:
         status = pod.get("status") or {}
@@ -159,7 +158,7 @@ class ClaimController(Controller):
 
     def keys(self, change: Change) -> Iterable[Key]:
         if change.resource == CLAIMS.qualified and change.type is not ChangeType.DELETED:
-            yield change.object["metadata"]["namespace"], change.object["metadata"]["name"]
+            yield key_of(change.object)
 
     def reconcile(self, key: Key) -> float | None:
         namespace, name = key

@@ -13,6 +13,7 @@ from fairlead_local.apiserver.metadata import DeleteOptions
 from fairlead_local.apiserver.operations import WriteOptions
 from fairlead_local.apiserver.resources import PODS
 from fairlead_local.apiserver.status import Json, StatusError
+from fairlead_local.apiserver.store import key_of
 from fairlead_local.apiserver.times import timestamp
 from fairlead_local.kubelet.container import ContainerContext, ContainerRole, ContainerRunner, Node, Prepared, pause
 from fairlead_local.kubelet.environment import (
@@ -197,9 +198,8 @@ class PodWorker:
         return Prepared(launch, probes, parse_pre_stop(spec, self._ip))
 
     def _write_status(self) -> None:
-        metadata = self._pod["metadata"]
-        live = self._node.operations.find(PODS, metadata["namespace"], metadata["name"])
-        if live is None or live["metadata"]["uid"] != metadata["uid"]:
+        live = self._node.operations.find(PODS, *key_of(self._pod))
+        if live is None or live["metadata"]["uid"] != self._pod["metadata"]["uid"]:
             return
         init, records = (
             [runner.record for runner in runners.values()] for runners in (self._init_runners, self._runners)
@@ -208,14 +208,13 @@ class PodWorker:
         try:
             self._node.operations.set_status(PODS, live, status, _OPTIONS)
         except StatusError:
-            log.exception("cannot write the status of pod %s/%s", metadata["namespace"], metadata["name"])
+            log.exception("cannot write the status of pod %s/%s", *key_of(self._pod))
 
     def _finalize(self) -> None:
         """Confirms the pod's end to the API and removes its folder."""
-        metadata = self._pod["metadata"]
-        options = DeleteOptions(grace_seconds=0, uid=metadata["uid"])
+        options = DeleteOptions(grace_seconds=0, uid=self._pod["metadata"]["uid"])
         try:
-            self._node.operations.delete(PODS, metadata["namespace"], metadata["name"], options)
+            self._node.operations.delete(PODS, *key_of(self._pod), options)
         except StatusError:
             pass  # somebody deleted it by force
         clear(self._folder)
