@@ -1,11 +1,11 @@
 """Long work in turn: prompts are tokenised in lanes, off the event loop; bodies are decoded at a pace, on the loop.
 
-Tokenising takes some two hundred times the memory of the text, so prompts of many clients are tokenised in turn: very
-long prompts one by one, and other prompts beside, which never wait for a very long prompt. A busy thread stays taken
-when the client has left, so leaving early lets no further prompt in.
+Tokenising takes some two hundred times the memory of the text, and so happens in turn: one lane is for very long
+prompts, one by one, and another lane for the rest, which never waits for a very long prompt. A busy thread stays taken
+when the client has left, and leaving early lets no further prompt in.
 
-Decoding JSON holds the interpreter in any thread, so large bodies are decoded one by one and smaller bodies a few at a
-time; in between, tokens of other requests go on. Gateway and engine have one `Lanes` and one `Pacer` each.
+Decoding JSON holds the interpreter in any thread, and so happens in turn as well: large bodies singly, smaller bodies a
+few at a time, with tokens of other requests in between. Gateway and engine have a `Lanes` and a `Pacer` each.
 """
 
 import asyncio

@@ -179,7 +179,7 @@ def _status(folder: FleetFolder, output: str | None) -> int:
 
 
 def _described(folder: FleetFolder) -> Json:
-    """What runs, for programs: the fleet, its models with their conditions, its pods."""
+    """The running fleet as JSON: models with conditions, and pods."""
     state, last = running_fleet(folder), read_state(folder)
     found: Json = {"folder": str(folder.path), "running": state is not None, "message": last.message if last else ""}
     if state is None:

@@ -182,7 +182,7 @@ def read_state(folder: FleetFolder) -> FleetState | None:
 
 
 def running_fleet(folder: FleetFolder) -> FleetState | None:
-    """The state of the fleet that runs in this folder, None when none does."""
+    """The state of the running fleet of this folder; None = no fleet runs."""
     state = read_state(folder)
     return state if state and state.supervisor.alive else None
 

@@ -1,7 +1,7 @@
 """The process behind `fairlead local up`: API server, controllers and kubelet in one, the rest as pods.
 
-`run_fleet` is the story. Everything it started has ended when it returns, however it returns; where it cannot return,
-because the process was killed, the keeper ends the rest.
+`run_fleet` is the story. All processes have ended when it returns or raises; after a kill of the supervisor, the
+keeper ends the rest.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ class FleetOptions:
     lock: int | None = None
     """A descriptor that holds the folder's lock already; None = it has to be taken."""
     lifeline: int | None = None
-    """A pipe's end. When it closes without a word, whoever wanted the fleet is gone, and the fleet ends; a word lets it
-    go on by itself. None = nobody need hold it."""
+    """End of a pipe held by the starter. The fleet ends when the pipe closes without a byte; a byte lets the fleet go
+    on alone. None = the fleet does not depend on the starter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[Running
 
 
 def _in_words(folder: FleetFolder, error: Exception) -> Exception:
-    """What the disk did not take, whoever wrote it, as a sentence; anything else as it is."""
+    """Failed writes to a full disk as a FleetError; other errors unchanged."""
     fault = None if isinstance(error, FleetError) else disk_fault(error)
     return error if fault is None else folder.unwritable(fault)
 
@@ -200,8 +200,7 @@ def _port_error(error: OSError, port: int, flag: str) -> FleetError:
 
 
 async def _until_stopped(story: Coroutine[Any, Any, None], lifeline: int | None) -> None:
-    """Runs the story until it fails, or a signal or the lifeline asks for its end; it is over, in order, when this
-    returns."""
+    """Runs the story until a failure, a signal or the end of the lifeline; the story has ended in order afterwards."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopped.set)

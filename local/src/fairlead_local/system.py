@@ -49,9 +49,9 @@ def crd() -> Json:
 
 
 def operator_settings(gateway_url: str, port: int, claims: Path, models: Path) -> Json:
-    """The operator's settings file: local mode may serve folders of this machine, its pods have no mounts, and its API
-    has none of the kinds that guard and watch engines. `claims`: the folder of all claims. `models`: that of downloaded
-    models, for `model.cache.node`."""
+    """The settings file of the operator: local mode may serve folders of this machine, pods have no mounts, and the API
+    lacks the kinds that guard and watch engines. `claims`: folder of all claims. `models`: folder of downloaded models,
+    for `model.cache.node`."""
     absent = dict.fromkeys(("networkPolicies", "podDisruptionBudgets", "podMonitors"), False)
     local = {"allowFileSources": True, "claimsFolder": str(claims), "nodeModelsFolder": str(models)}
     return {"gatewayUrl": gateway_url, "host": HOST, "port": port} | local | absent

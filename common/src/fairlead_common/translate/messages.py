@@ -201,9 +201,9 @@ class Chat(NamedTuple):
     """A conversation in the OpenAI form."""
 
     fields: dict[str, Any]
-    """`messages`, and of `tools`, `chat_template_kwargs` and how the prompt ends those that it has."""
+    """`messages`, and optionally `tools`, `chat_template_kwargs` and the fields for the end of the prompt."""
     places: list[str]
-    """Of each of the messages, where it stands in Anthropic's request."""
+    """Place of each message in the request of Anthropic."""
 
 
 class CountTokens:
@@ -287,7 +287,7 @@ def _chat_messages(request: CountTokensRequest) -> Iterator[tuple[str, dict[str,
 
 
 def _user(content: str | Sequence[Any], place: str) -> Iterator[dict[str, Any]]:
-    """Results of tools as messages of their own, in order, what is between them as a user's."""
+    """Results of tools as separate messages, in order, with the content between results as messages of the user."""
     said: list[dict[str, Any]] = []
     for index, block in enumerate([] if isinstance(content, str) else content):
         if not isinstance(block, ToolResultBlock):
@@ -391,7 +391,7 @@ _ADVICE = (
     ),
     (r".*", "send another"),
 )
-"""What to send instead of a value that is not known, by the place."""
+"""Place → advice for an unknown value."""
 
 
 def _decoded(body: bytes) -> CountTokensRequest:

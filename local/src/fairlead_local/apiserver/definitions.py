@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: whether one can be served, and the resource types that come of it. Pure."""
+"""CustomResourceDefinitions: problems that prevent serving, and the resulting resource types. Pure."""
 
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from fairlead_local.apiserver.status import Cause, Json
 from fairlead_local.apiserver.times import age, timestamp
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
-"""On every definition, so that its objects are deleted before it is."""
+"""Finalizer of every definition, to delete the objects before the definition."""
 
 
 def problems(definition: Json) -> list[Cause]:
@@ -56,7 +56,7 @@ def _version_problems(version: Json, path: str) -> list[Cause]:
 
 
 def accepted(definition: Json) -> Json:
-    """The definition with its names completed, its cleanup finalizer, and the status of one that is served."""
+    """The definition with completed names, the cleanup finalizer, and the status of a served definition."""
     names = definition["spec"]["names"]
     names = {"singular": names["kind"].lower(), "listKind": f"{names['kind']}List", **names}
     metadata = definition["metadata"]
@@ -135,7 +135,7 @@ def _column(column: Json) -> Column:
 
 
 def _cell(obj: Json, *, path: str, kind: str) -> Any:
-    """None where the value is absent or not of the column's type, as the API server prints it."""
+    """The value of a cell; None = absent or of a type other than the type of the column, as in Kubernetes."""
     value = selectors.find(obj, path)
     match kind, value:
         case _, None:

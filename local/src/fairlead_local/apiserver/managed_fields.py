@@ -104,7 +104,7 @@ def track(schema: Json, ownership: Ownership, manager: Manager, old: Json, new: 
 
 @dataclass(frozen=True, slots=True)
 class AppliedObject:
-    """The object after an apply, and who owns what in it."""
+    """The object after an apply, and the owners of its fields."""
 
     object: Json
     ownership: Ownership
@@ -113,7 +113,7 @@ class AppliedObject:
 def apply(
     schema: Json, ownership: Ownership, manager: Manager, live: Json, config: Json, now: str, *, force: bool
 ) -> AppliedObject:
-    """Lays `config` over `live` ({} if there is none) and takes back what `manager` applied before and left out now.
+    """Merges `config` into `live` ({} = a new object) and removes fields that `manager` applied before and now omits.
 
     Raises 409 with every field that another manager owns and `config` would change, unless `force`.
     """
@@ -136,7 +136,7 @@ def apply(
 
 
 def _without(ownership: Mapping[Manager, Owned], lost: FieldSet, *, but: Manager | None) -> Ownership:
-    """Ownership after every manager `but` one lost these paths."""
+    """Ownership after all managers except `but` lost these paths."""
     result: Ownership = {}
     for manager, owned in ownership.items():
         left = owned.fields if manager == but else owned.fields - lost

@@ -42,7 +42,7 @@ Edit = Callable[[Json], Json]
 
 
 class Operations:
-    """The verbs over one store. Definitions stored in it decide which custom kinds `registry` serves."""
+    """The verbs over one store. Stored definitions decide which custom kinds `registry` serves."""
 
     def __init__(self, store: Store, registry: Registry) -> None:
         self.store = store
@@ -252,7 +252,7 @@ def _confined(resource: ResourceType, live: Json, proposed: Json, subresource: s
 
 
 def _restricted(resource: ResourceType, config: Json, subresource: str) -> Json:
-    """An applied configuration without fields that this endpoint does not write, so that no manager owns them."""
+    """An applied configuration, restricted to fields that this endpoint writes and a manager may own."""
     if subresource == "status":
         identity = {field: config["metadata"].get(field) for field in ("name", "namespace", "resourceVersion")}
         kept = {field: config[field] for field in ("apiVersion", "kind", "status") if field in config}

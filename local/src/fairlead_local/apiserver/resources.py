@@ -15,7 +15,7 @@ from fairlead_local.apiserver.status import Json, no_such_path
 
 
 def schema_of(name: str) -> Json:
-    """The schema of a type, such as `Pod` or `ObjectMeta`, with those it refers to. Do not change the result."""
+    """The schema of a type, such as `Pod` or `ObjectMeta`, including referenced types. Do not change the result."""
     return _types()[name]
 
 

@@ -28,7 +28,7 @@ TEMPLATE_HASH = "pod-template-hash"
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """A Deployment's ReplicaSets: the one with its present template, None before it exists, and the others by age."""
+    """ReplicaSets of a Deployment. `new`: with the present template, None = not created; `old`: other sets by age."""
 
     new: Json | None
     old: Sequence[Json]

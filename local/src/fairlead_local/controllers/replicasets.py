@@ -23,8 +23,8 @@ _INTEGER = re.compile(r"-[0-9]+|0|[1-9][0-9]*")
 class ReplicaSetController(Controller):
     """Creates and deletes pods of ReplicaSets, and counts them in the status.
 
-    Pods that match and have no controller are adopted; pods whose labels were changed so that they do not match any
-    more are released, and replaced.
+    Matching pods without a controller are adopted; pods that no longer match after a change of labels are released and
+    replaced.
     """
 
     manager = "replicaset-controller"
@@ -125,7 +125,7 @@ class ReplicaSetController(Controller):
 
 
 def active_pods(operations: Operations, replica_set: Json) -> list[Json]:
-    """The pods it owns that are neither being deleted nor done."""
+    """Pods owned by the ReplicaSet, except deleted and finished pods."""
     metadata = replica_set["metadata"]
     pods = operations.list(PODS, metadata["namespace"])
     return [pod for pod in pods if is_owned_by(pod, metadata["uid"]) and is_active(pod)]
@@ -134,8 +134,8 @@ def active_pods(operations: Operations, replica_set: Json) -> list[Json]:
 def victims(pods: Sequence[Json], count: int) -> list[Json]:
     """Which pods go first: unassigned, pending, not ready, cheap, lately ready, often restarted, young.
 
-    The order of Kubernetes' `ActivePodsWithRanks`. Its rank by pods of one node says nothing where there is one node;
-    times are compared as they are, not by their logarithm.
+    The order of `ActivePodsWithRanks` in Kubernetes, without the rank by pods per node, since there is one node; times
+    are compared exactly, not by logarithm.
     """
     return sorted(pods, key=_worth)[: max(0, count)]
 

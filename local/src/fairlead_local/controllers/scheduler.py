@@ -1,4 +1,4 @@
-"""What is bound before a pod can run: pods to the node, where what they ask for is there, and PersistentVolumeClaims to
+"""Bindings before a pod can run: of pods to the node, as far as resources suffice, and of PersistentVolumeClaims to
 folders of this machine."""
 
 from collections import Counter
@@ -105,7 +105,7 @@ class PodScheduler(Controller):
 
 
 def requests(pod: Json) -> dict[str, Decimal]:
-    """What a pod's containers ask for that run as long as it does."""
+    """Requested resources of the containers that run as long as the pod."""
     total: dict[str, Decimal] = {}
     for container in lasting_containers(pod["spec"]):
         for name, quantity in ((container.get("resources") or {}).get("requests") or {}).items():

@@ -1,7 +1,8 @@
-"""A hub for `hf://` where there is no internet: folders, served by the hub's HTTP API as fast as one says. With the
-standard library alone, so that this file is also a program: `python loopback_hub.py HOST PORT NAME BYTES_PER_SECOND
-[NAME=FOLDER …]` serves the dinghy that comes with the engine, and other folders, to whoever has the token whose SHA-256
-is in HUB_TOKEN_SHA256; the one of HUB_STRANGER_SHA256 is told to accept the model's terms first.
+"""A hub for `hf://` without internet: folders, served by the HTTP API of the hub at a given speed.
+
+Needs the standard library alone, and is also a program: `python loopback_hub.py HOST PORT NAME BYTES_PER_SECOND
+[NAME=FOLDER …]` serves the dinghy of the engine, and other folders. HUB_TOKEN_SHA256 holds the SHA-256 of the token for
+access; the token of HUB_STRANGER_SHA256 gets a refusal until the terms of the model are accepted.
 """
 
 import hashlib

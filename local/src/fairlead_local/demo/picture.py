@@ -1,4 +1,4 @@
-"""The demo's picture: the load's panels, and between them what the fleet did meanwhile, with its decisions marked."""
+"""The picture of the demo: panels of the load and of the fleet, with scaling decisions marked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LEAD_SECONDS = 5.0
 """How much of the time before the load is drawn."""
 _FEW = 8
-"""Replicas that have a tick each; there are none above them, where the decisions are named."""
+"""Most replicas with a tick each; more replicas get automatic ticks."""
 _LABEL_SHARE = 0.075
 """Of the width: room that the label of a decision takes."""
 
@@ -84,7 +84,7 @@ def _cache(axis: "Axes", scene: Scene) -> None:
 
 
 def _replicas(axis: "Axes", scene: Scene) -> None:
-    """Stacked, so that the top is how many there are; the decisions are named in the room above."""
+    """Stacked areas, whose top is the number of replicas; decisions are named above."""
     times = [moment.time for moment in scene.moments]
     below = [0.0] * len(times)
     for name, colour in (("ready", "tab:green"), ("starting", "tab:orange"), ("draining", "tab:red")):

@@ -46,7 +46,7 @@ _PLAYABLE = (
     "the demo needs one with autoscaling, minReplicas: 0 and maxReplicas of 2 or more: examples/02-autoscaling.yaml"
 )
 _AS_IF_STORED = {"namespace": NAMESPACE, "uid": "", "creationTimestamp": "1970-01-01T00:00:00Z"}
-"""What an object has that an API server has stored, and a file lacks."""
+"""Metadata of a stored object that a file lacks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +119,7 @@ def ttft_target(manifest: Mapping[str, Any]) -> float | None:
 
 
 def autoscaling_of(manifest: Mapping[str, Any]) -> Autoscaling | None:
-    """Of any LLMDeployment; never None for one that `read_manifest` has let pass."""
+    """Autoscaling of an LLMDeployment; never None after `read_manifest`."""
     return LLMDeployment.from_body({**manifest, "metadata": _AS_IF_STORED | manifest["metadata"]}).spec.autoscaling
 
 
@@ -165,7 +165,7 @@ class Demo:
         self.scaling: ScalingStory | None = None
         """From the measuring of step costs on."""
         self.from_zero: LoadSample | None = None
-        """The request that found no replica, its times counted as the load's are."""
+        """The request from zero replicas, with times on the clock of the load."""
 
     async def play(self) -> None:
         """The whole story. Raises StepFailed at the first step that does not hold."""
@@ -208,8 +208,8 @@ class Demo:
         return f"llmdeployment/{self.name}: the same object that `kubectl apply -f` would make"
 
     async def ready(self, name: str = "") -> str:
-        """Waits for the first replica, and says what it waits for whenever that changes. `name`: of another
-        LLMDeployment than the demo's own."""
+        """Waits for the first replica, and prints each new reason of waiting. `name`: of an LLMDeployment besides the
+        main one."""
         said = None
         patience = Patience(time.monotonic())
         while True:
@@ -230,7 +230,7 @@ class Demo:
         return _checked(await self._answer())
 
     async def download(self) -> str:
-        """An LLMDeployment whose model comes from a hub of this machine, until it has answered."""
+        """An LLMDeployment with a model from a hub on this machine, until the first answer."""
         shelf = Shelf(name="fairlead/dinghy", folder=bundled_dinghy(), bytes_per_second=HUB_BYTES_PER_SECOND)
         with hub(shelf) as endpoint:
             for resource, manifest in downloaded(endpoint):

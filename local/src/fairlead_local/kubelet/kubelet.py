@@ -85,7 +85,7 @@ class Kubelet:
         return worker is not None and worker.is_writing(path)
 
     async def stop(self) -> None:
-        """Ends every container; the pods stay in the API, because it is the node that goes."""
+        """Ends every container; pods stay in the API, as when a node goes away."""
         for worker in self._workers.values():
             worker.stop(self._node.settings.shutdown_grace)
         for worker in tuple(self._workers.values()):
@@ -108,7 +108,7 @@ async def running_kubelet(
 ) -> AsyncIterator[Kubelet]:
     """A kubelet for this machine while the context lasts; everything it started has ended afterwards.
 
-    `resources`: what the node offers, None = what the machine has. `environment`: for every container.
+    `resources`: offered by the node, None = by the machine. `environment`: for every container.
     Raises NoAddress.
     """
     addresses = AddressBlock(str(folder.path))

@@ -86,7 +86,7 @@ def pod_status(
 
 
 def _init_status(record: ContainerRecord) -> Json:
-    """An init container is ready once it has done what it is for; a sidecar as any container is."""
+    """The status of an init container, which is ready after success; sidecars are ready like other containers."""
     return record.status() | ({} if record.is_sidecar else {"ready": record.has_succeeded})
 
 
@@ -122,7 +122,7 @@ def _conditions(
 
 
 def qos_class(pod: Json) -> str:
-    """Guaranteed when every container's requests equal its limits, BestEffort when none has any, else Burstable."""
+    """Guaranteed = requests of every container equal the limits; BestEffort = no requests or limits; else Burstable."""
     containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
     resources = [container.get("resources") or {} for container in containers]
     if not any(found.get("requests") or found.get("limits") for found in resources):

@@ -1,4 +1,4 @@
-"""One run of one container: a process of its own group, its log file, its termination message, its end."""
+"""One run of one container: a process in a new group, the log file, the termination message, and the end."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ _FALLBACK_LINES = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLaunch:
-    """What to start, and which files go with it."""
+    """The command to start, and its files."""
 
     name: str
     """For people: `namespace/pod/container`."""
