@@ -15,7 +15,7 @@ from decimal import Decimal
 from fairlead.api.names import ENGINE_IMAGE, OPERATOR_IMAGE
 from fairlead.api.quantities import parse_quantity
 from fairlead_local.apiserver.operations import Operations
-from fairlead_local.apiserver.resources import CONFIG_MAPS, SECRETS
+from fairlead_local.apiserver.resources import CONFIG_MAPS, SECRETS, ResourceType
 from fairlead_local.apiserver.status import Json
 
 
@@ -139,12 +139,8 @@ def arguments(words: Sequence[str], variables: Mapping[str, str], mounts: Mappin
 
 
 def _one_key(operations: Operations, namespace: str, source: Json) -> str | None:
-    """The value of a configMapKeyRef or secretKeyRef; None when it is optional and absent."""
-    if reference := source.get("configMapKeyRef"):
-        found, kind = config_map(operations, namespace, reference.get("name", "")), "ConfigMap"
-    else:
-        reference = source.get("secretKeyRef") or {}
-        found, kind = secret(operations, namespace, reference.get("name", "")), "Secret"
+    """The value of a configMapKeyRef or secretKeyRef; None = optional and absent."""
+    reference, kind, found = _referred(operations, namespace, source, "KeyRef")
     key, name = reference.get("key", ""), reference.get("name", "")
     if found is not None and key in found:
         return found[key].decode()
@@ -156,31 +152,30 @@ def _one_key(operations: Operations, namespace: str, source: Json) -> str | None
 
 
 def _all_keys(operations: Operations, namespace: str, source: Json) -> dict[str, str]:
-    if reference := source.get("configMapRef"):
-        found, kind = config_map(operations, namespace, reference.get("name", "")), "configmap"
-    else:
-        reference = source.get("secretRef") or {}
-        found, kind = secret(operations, namespace, reference.get("name", "")), "secret"
+    reference, kind, found = _referred(operations, namespace, source, "Ref")
     if found is None and not reference.get("optional"):
-        raise ContainerConfigError(f'{kind} "{reference.get("name", "")}" not found')
+        raise ContainerConfigError(f'{kind.lower()} "{reference.get("name", "")}" not found')
     return {key: value.decode() for key, value in (found or {}).items()}
 
 
-def config_map(operations: Operations, namespace: str, name: str) -> dict[str, bytes] | None:
-    """A ConfigMap's contents, None when there is none."""
-    found = operations.find(CONFIG_MAPS, namespace, name)
-    if found is None:
-        return None
-    binary = {key: base64.b64decode(value) for key, value in (found.get("binaryData") or {}).items()}
-    return binary | {key: value.encode() for key, value in (found.get("data") or {}).items()}
+def _referred(
+    operations: Operations, namespace: str, source: Json, suffix: str
+) -> tuple[Json, str, dict[str, bytes] | None]:
+    """A reference such as configMapKeyRef or secretRef, the kind, and the contents; None = no such object."""
+    resource, reference = CONFIG_MAPS, source.get(f"configMap{suffix}")
+    if not reference:
+        resource, reference = SECRETS, source.get(f"secret{suffix}") or {}
+    return reference, resource.kind, contents(operations, resource, namespace, reference.get("name", ""))
 
 
-def secret(operations: Operations, namespace: str, name: str) -> dict[str, bytes] | None:
-    """A Secret's contents, decoded; None when there is none."""
-    found = operations.find(SECRETS, namespace, name)
+def contents(operations: Operations, resource: ResourceType, namespace: str, name: str) -> dict[str, bytes] | None:
+    """The decoded contents of a ConfigMap or Secret; None = no such object."""
+    found = operations.find(resource, namespace, name)
     if found is None:
         return None
-    return {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
+    binary, texts = ("data", "") if resource is SECRETS else ("binaryData", "data")
+    decoded = {key: base64.b64decode(value) for key, value in (found.get(binary) or {}).items()}
+    return decoded | {key: value.encode() for key, value in (found.get(texts) or {}).items()}
 
 
 def _field(pod: Json, path: str, pod_ip: str, host_ip: str) -> str:

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead_local.apiserver.operations import Operations
-from fairlead_local.apiserver.resources import CLAIMS
+from fairlead_local.apiserver.resources import CLAIMS, CONFIG_MAPS, SECRETS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.controllers.scheduler import claim_folder
-from fairlead_local.kubelet.environment import config_map, secret
+from fairlead_local.kubelet.environment import contents
 
+_CONTENTS = {"configMap": (CONFIG_MAPS, "name"), "secret": (SECRETS, "secretName")}
+"""Kind of a volume with files of an object → resource, and the field with the name of the object."""
 _SUPPORTED = ("emptyDir", "configMap", "secret", "persistentVolumeClaim", "hostPath")
 _HOST_PATH_TYPES = ("", "Directory", "DirectoryOrCreate")
 
@@ -53,9 +55,8 @@ class PodVolumes:
 
     def uses(self, kind: str, name: str) -> bool:
         """Whether a ConfigMap (`configMap`) or Secret (`secret`) of this name is mounted."""
-        field = "name" if kind == "configMap" else "secretName"
         volumes = self._pod["spec"].get("volumes") or ()
-        return any((volume.get(kind) or {}).get(field) == name for volume in volumes)
+        return any((volume.get(kind) or {}).get(_CONTENTS[kind][1]) == name for volume in volumes)
 
     def _location(self, volume: Json) -> Path:
         if claim := volume.get("persistentVolumeClaim"):
@@ -67,12 +68,10 @@ class PodVolumes:
 
     def _set_up(self, volume: Json) -> None:
         folder, namespace = self._location(volume), self._pod["metadata"]["namespace"]
-        if source := volume.get("configMap"):
-            content = config_map(self._operations, namespace, source.get("name", ""))
-            _write_files(folder, volume, source, content, f'configmap "{source.get("name", "")}"')
-        elif source := volume.get("secret"):
-            content = secret(self._operations, namespace, source.get("secretName", ""))
-            _write_files(folder, volume, source, content, f'secret "{source.get("secretName", "")}"')
+        if kind := next((each for each in _CONTENTS if volume.get(each)), None):
+            (resource, field), source = _CONTENTS[kind], volume[kind]
+            content = contents(self._operations, resource, namespace, source.get(field, ""))
+            _write_files(folder, volume, source, content, f'{kind.lower()} "{source.get(field, "")}"')
         elif source := volume.get("persistentVolumeClaim"):
             if self._operations.find(CLAIMS, namespace, source["claimName"]) is None:
                 raise MountError(f'persistentvolumeclaim "{source["claimName"]}" not found')
