@@ -1,9 +1,12 @@
-"""Streams that take much of the event loop go on in turn, and those that take little at once."""
+"""Streams that take much of the event loop go on in turn, and those that take little at once; renderings of metrics are
+shared, fresh, and few."""
 
 import asyncio
 import time
 
-from fairlead_common.loop_shares import BURST_SECONDS, PIECE_SECONDS, LoopShare, LoopShares
+import pytest
+
+from fairlead_common.loop_shares import BURST_SECONDS, PIECE_SECONDS, REST, LoopShare, LoopShares, Scrapes
 
 
 def work(share: LoopShare) -> None:
@@ -50,6 +53,60 @@ async def test_a_stream_that_takes_little_does_not_wait_for_those_that_take_much
         assert resting.done()
     for stream in streams:
         stream.cancel()
+
+
+async def test_whoever_asks_at_the_same_time_gets_the_same_rendering() -> None:
+    count = iter(range(10))
+    scrapes = Scrapes(lambda: b"%d" % next(count))
+    assert await asyncio.gather(*(scrapes.text() for _ in range(5))) == [b"0"] * 5
+    assert await scrapes.text() == b"1"
+
+
+async def test_nothing_that_happened_before_is_missed() -> None:
+    events = 0
+    scrapes = Scrapes(lambda: b"%d" % events)
+    for events in range(20):
+        assert await scrapes.text() == b"%d" % events
+
+
+@pytest.mark.parametrize("prepares", [False, True])
+async def test_renderings_take_no_more_than_their_share_of_the_time(prepares: bool) -> None:
+    """Preparing, which takes a while, begins no other rendering."""
+    spent, num_preparing = 0.0, 0
+
+    async def prepare() -> None:
+        nonlocal num_preparing
+        num_preparing += 1
+        assert num_preparing == 1
+        await asyncio.sleep(0.02)
+        num_preparing -= 1
+
+    def render() -> bytes:
+        nonlocal spent
+        begun = time.monotonic()
+        time.sleep(0.01)
+        spent += time.monotonic() - begun
+        return b""
+
+    scrapes, begun = Scrapes(render, prepare if prepares else None), time.monotonic()
+    asked = []
+    while time.monotonic() - begun < 0.5:
+        asked.append(asyncio.create_task(scrapes.text()))
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*asked)
+    assert spent / (time.monotonic() - begun) < 2 / (1 + REST)
+
+
+async def test_who_leaves_takes_nothing_from_the_others_and_an_error_is_everybodys() -> None:
+    scrapes = Scrapes(lambda: b"well")
+    leaving, staying = asyncio.create_task(scrapes.text()), asyncio.create_task(scrapes.text())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert await staying == b"well"
+    broken = Scrapes(lambda: b"%d" % (1 // 0))
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            await broken.text()
 
 
 async def test_spread_items_leave_the_loop_to_others() -> None:
