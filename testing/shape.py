@@ -28,15 +28,15 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 86_250,
+    "lines of the product": 84_300,
     "lines of tests, e2e and testing": 96_800,
-    "modules of the product": 667,
-    "% placeholder words in docstrings": 13.9,
-    "short modules with one importer": 31,
-    "class names defined twice": 23,
+    "modules of the product": 508,
+    "% placeholder words in docstrings": 8.9,
+    "short modules with one importer": 4,
+    "class names defined twice": 3,
     "loose modules of the engine": 5,
     "classes of more than 30 methods": 0,
-    "functions of more than 60 lines": 3,
+    "functions of more than 60 lines": 0,
     "import circles": 0,
 }
 """Of each figure, the most that it may be."""

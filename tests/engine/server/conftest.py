@@ -255,6 +255,20 @@ def start_engine_in() -> Callable[[Path], EngineStarter]:
     return EngineStarter
 
 
+@pytest.fixture(scope="module")
+def serve_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], EngineProcess]]:
+    """Serves a model's folder as `tiny`, for the tests of one module."""
+    starter = EngineStarter(tmp_path_factory.mktemp("served"))
+
+    def serve(folder: Path) -> EngineProcess:
+        engine = starter("--model", str(folder), "--served-name", "tiny", "--dtype", "float32")
+        engine.wait_ready()
+        return engine
+
+    yield serve
+    starter.kill()
+
+
 @pytest.fixture(scope="session")
 def served(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """One engine, as `tiny`, for all tests that leave it as it was."""

@@ -1,7 +1,6 @@
 """An encoder behind HTTP, by itself and behind a gateway: the official client's embeddings, and what is refused."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,14 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoder(folder: Path, tmp_path_factory: pytest.TempPathFactory, start_engine_in: Any) -> Iterator[Any]:
-    starter = start_engine_in(tmp_path_factory.mktemp("served"))
-    try:
-        engine = starter("--model", str(folder), "--served-name", "tiny", "--dtype", "float32")
-        engine.wait_ready()
-        yield engine
-    finally:
-        starter.kill()
+def encoder(folder: Path, serve_folder: Any) -> Any:
+    return serve_folder(folder)
 
 
 def check_client(client: openai.OpenAI, folder: Path) -> None:

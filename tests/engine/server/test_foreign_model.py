@@ -1,7 +1,6 @@
 """A model that only transformers knows behind HTTP, asked by the official client; and one that is refused."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: PromptTokenizer)
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path, tmp_path_factory: pytest.TempPathFactory, start_engine_in: Any) -> Iterator[Any]:
-    starter = start_engine_in(tmp_path_factory.mktemp("served"))
-    try:
-        engine = starter("--model", str(folder), "--served-name", "tiny", "--dtype", "float32")
-        engine.wait_ready()
-        yield engine
-    finally:
-        starter.kill()
+def engine(folder: Path, serve_folder: Any) -> Any:
+    return serve_folder(folder)
 
 
 def test_the_official_client_gets_the_references_tokens(engine: Any, folder: Path, tokenizer, reference) -> None:

@@ -3,7 +3,6 @@ place."""
 
 import asyncio
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,14 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cross_encoder(folder: Path, tmp_path_factory: pytest.TempPathFactory, start_engine_in: Any) -> Iterator[Any]:
-    starter = start_engine_in(tmp_path_factory.mktemp("served"))
-    try:
-        engine = starter("--model", str(folder), "--served-name", "tiny", "--dtype", "float32")
-        engine.wait_ready()
-        yield engine
-    finally:
-        starter.kill()
+def cross_encoder(folder: Path, serve_folder: Any) -> Any:
+    return serve_folder(folder)
 
 
 def logits(folder: Path, *texts: Any) -> torch.Tensor:
