@@ -240,8 +240,11 @@ def test_what_another_rank_cannot_read_fails_that_load_alone(tmp_path: Path, mon
     told: list[AdapterError | None] = []
     try:
         engine = Engine(config, runner)
-        send = runner._ranks.read_adapter
-        monkeypatch.setattr(runner._ranks, "read_adapter", lambda key, folder: send(key, folder / "absent"))
+        call = runner._ranks.call
+        absent = str(folder / "absent")
+        monkeypatch.setattr(
+            runner._ranks, "call", lambda method, key, *read: call(method, key, *[absent for _ in read])
+        )
         for name in ("lost", "found"):
             engine.load_adapter(name, folder, told.append)
             while len(told) < 1 + (name == "found"):
