@@ -57,7 +57,8 @@ class HttpServer(uvicorn.Server):
         """Takes no new requests and finishes running requests; a second call cuts running requests."""
         if self.should_exit:
             self._cut.set()
-        self.stop()
+        self.should_exit = True
+        self._stopping.set()
 
     def cut(self) -> None:
         """Takes no new requests and ends running requests, as after the grace: each client gets an error."""
