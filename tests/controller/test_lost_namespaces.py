@@ -58,6 +58,11 @@ async def until_looked_after(fleet: Fleet, namespace: str, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def create_and_wait(fleet: Fleet, namespace: str, name: str) -> None:
+    await create(fleet, namespace, name)
+    await until_looked_after(fleet, namespace, name)
+
+
 async def until_said(caplog: pytest.LogCaptureFixture, words: str) -> None:
     async with asyncio.timeout(30):
         while words not in caplog.text:
@@ -87,14 +92,12 @@ async def test_a_namespace_that_is_not_there_yet_is_said_once_and_looked_after_w
     refusals.reviews = reviews
     refusals.lose("other")
     async with running_operator(fleet, NAMESPACED) as seen:
-        await create(fleet, "default", "here")
-        await until_looked_after(fleet, "default", "here")
+        await create_and_wait(fleet, "default", "here")
         await until_looked_again(refusals)
         assert caplog.text.count(LEFT_ALONE) == 1
         assert "take it out of watch.namespaces" in caplog.text
         refusals.give_back("other")
-        await create(fleet, "other", "there")
-        await until_looked_after(fleet, "other", "there")
+        await create_and_wait(fleet, "other", "there")
         assert sorted(seen.cluster.keys()) == [("default", "here"), ("other", "there")]
 
 
@@ -110,12 +113,10 @@ async def test_a_namespace_that_goes_takes_no_other_along(
         refusals.lose("other")
         await until_said(caplog, LEFT_ALONE)
         await until_left_alone(seen)
-        await create(fleet, "default", "later")
-        await until_looked_after(fleet, "default", "later")
+        await create_and_wait(fleet, "default", "later")
         refusals.give_back("other")
         await until_said(caplog, "the namespace other can be watched again")
-        await create(fleet, "other", "anew")
-        await until_looked_after(fleet, "other", "anew")
+        await create_and_wait(fleet, "other", "anew")
 
 
 async def test_a_watch_that_is_refused_makes_the_operator_look_at_once(
@@ -131,13 +132,11 @@ async def test_a_watch_that_is_refused_makes_the_operator_look_at_once(
     monkeypatch.setattr(operator, "kopf_settings", impatient)
     async with running_operator(fleet, replace(NAMESPACED, resync_interval=600.0)) as seen:
         await create(fleet, "default", "here")
-        await create(fleet, "other", "there")
-        await until_looked_after(fleet, "other", "there")
+        await create_and_wait(fleet, "other", "there")
         refusals.lose("other")
         await until_said(caplog, LEFT_ALONE)
         await until_left_alone(seen)
-        await create(fleet, "default", "later")
-        await until_looked_after(fleet, "default", "later")
+        await create_and_wait(fleet, "default", "later")
 
 
 async def test_an_operator_that_may_read_no_namespace_at_all_ends_and_names_them(
@@ -158,9 +157,7 @@ async def test_an_operator_that_nobody_tells_its_rights_works_and_says_so_once(
     monkeypatch.setattr("fairlead.controller.capabilities.PAUSE_SECONDS", 0.1)
     refusals.reviews = reviews
     async with running_operator(fleet, NAMESPACED):
-        await create(fleet, "other", "there")
-        await until_looked_after(fleet, "other", "there")
+        await create_and_wait(fleet, "other", "there")
         await until_looked_again(refusals)
         assert caplog.text.count("Whether the operator lacks rights cannot be asked for: nobody may ask") == 1
-        await create(fleet, "default", "here")
-        await until_looked_after(fleet, "default", "here")
+        await create_and_wait(fleet, "default", "here")

@@ -176,3 +176,19 @@ def test_a_slow_reader_finds_it_between_what_came_before_and_after() -> None:
         taken.append(stream.take())
     assert [each.new_token_ids for each in taken] == [[1, 2], [], [3, 4]]
     assert [each.injected for each in taken] == [None, Injected("m", 5), None]
+
+
+def test_a_long_prompt_that_goes_first_does_not_stop_an_answer_with_tokens_put_in() -> None:
+    engine, _ = make(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=8)
+    request = make_request("a", [1, 2], max_tokens=40, ignore_eos=True, logit_bias={BEGIN: -100.0})
+    assert engine.add(injectable(request)) is None
+    engine.step()
+    assert engine.add(make_request("long", [3] * 50, max_tokens=1, priority=-1)) is None
+    engine.step()
+    engine.inject("a", "m", [4] * 6, lambda problem: None)
+    long, answer = engine.scheduler.running
+    for _ in range(5):
+        before = long.num_computed_tokens, answer.num_computed_tokens
+        engine.step()
+        assert (long.num_computed_tokens - before[0], answer.num_computed_tokens - before[1]) == (7, 1)
+    assert answer.num_injected_tokens == 6
