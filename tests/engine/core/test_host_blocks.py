@@ -12,8 +12,7 @@ from fairlead_engine_testing.checked_steps import run_checked
 from fairlead_engine_testing.fake_engine import fake_config
 from fairlead_engine_testing.fake_runner import BYTES_PER_SLOT
 
-LONG, OTHER = list(range(1, 25)), list(range(30, 54))
-"""Of six blocks each, where the device has eight."""
+LONG, OTHER = list(range(1, 25)), list(range(30, 54))  # six blocks each, where the device has eight
 
 
 def make_engine(looks: int = 1) -> Engine:

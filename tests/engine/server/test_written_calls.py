@@ -8,7 +8,7 @@ import pytest
 from fairlead_engine.server.answers.answer_formats import choose_formats, written_format
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
 
-FILES = Path(__file__).parents[2] / "protocol" / "templates"
+FILES = Path(__file__).parents[2] / "common" / "templates"
 BEGIN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for call in m.tool_calls or [] %}"
 END = "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 F = "{% set f = call.function %}"
