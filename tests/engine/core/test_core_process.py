@@ -165,9 +165,8 @@ def test_importing_a_client_pulls_in_nothing_heavy(module: str, unwanted: list[s
 
 async def test_commands_that_come_at_once_are_taken_between_several_steps() -> None:
     """A request of thousands of prompts does not keep others from their next step until all are queued."""
-    client = ProcessClient(fake_config("step_seconds=0.01"), module=FAKE_CORE)
+    client, num_taken = ProcessClient(fake_config("step_seconds=0.01"), module=FAKE_CORE), [0]
     await client.start()
-    num_taken = [0]
     client.listen(SimpleNamespace(stepped=lambda _, num_commands: num_taken.append(num_commands)))
     for index in range(1000):
         client.add(make_request(f"r{index}", max_tokens=9, ignore_eos=True), RequestStream(lambda: None))

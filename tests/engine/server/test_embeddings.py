@@ -208,5 +208,4 @@ async def test_many_inputs_are_sent_to_the_core_in_turn_with_others_work(start_a
         await asyncio.sleep(0)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    assert len(set(turns)) > 5
-    assert not engine.running
+    assert len(set(turns)) > 5 and not engine.running
