@@ -347,7 +347,7 @@ def test_a_bomb_keeps_no_engine_from_ending(fresh):
     with unpacked_for_ever(fresh) as (pid, connection):
         fresh.process.send_signal(signal.SIGTERM)
         assert fresh.wait_exit() == 0
-        assert not Path(f"/proc/{pid}").exists()
+        fresh.wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the process that unpacks")
         answer = connection.recv(65536)
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"shut down before the request was complete" in answer
