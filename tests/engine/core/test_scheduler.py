@@ -189,6 +189,9 @@ def test_an_empty_queue_takes_all_prompts_of_one_request() -> None:
     assert scheduler.add(make_sequence("d", 4, part_of="other")) is not None, "8 of 10 tokens wait still"
     assert scheduler.add(make_sequence("d", 2, part_of="other")) is None
     assert scheduler.add(make_sequence("f", 1, part_of="r")) is None, "the request was taken with its first part"
+    later = make_sequence("later", 40, part_of="gone")
+    later.num_parts_before = 7
+    assert scheduler.add(later) is None, "even if all parts before it have ended"
 
 
 def test_all_that_wait_are_looked_at_once_for_a_request_of_many_parts_and_not_when_they_leave() -> None:

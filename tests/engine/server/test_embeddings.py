@@ -5,6 +5,7 @@ import base64
 import json
 import struct
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,9 @@ import torch
 
 from fairlead.routing.replica import Replica
 from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.scripted_engine import echo
 from fairlead_testing.gateways import make_pool, running_gateway
 
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "one two three", "A fairlead guides each line."]
@@ -111,9 +114,26 @@ async def test_each_text_is_a_sequence_of_one_request(start_app: Any) -> None:
         assert [each["embedding"] for each in data] == [pytest.approx(vector) if form == "float" else vector] * 2
     first, second, *_ = app.engine.requests
     assert first.part_of == second.part_of is not None
+    assert (first.num_parts_before, second.num_parts_before) == (0, 1)
     assert {(each.pooling, each.sampling.max_tokens, each.priority, each.cache_salt) for each in (first, second)} == {
         ("last", 0, 3, "s")
     }
+
+
+async def test_the_core_has_a_bounded_number_of_the_texts_at_a_time(start_app: Any) -> None:
+    """Ten clients with two thousand texts each kept others waiting for seconds: each step counted all that waited."""
+    app = start_app()
+    at_once: list[int] = []
+
+    def script(request: EngineRequest) -> Iterable[SequenceOutput]:
+        at_once.append(len(app.engine.running))
+        return echo(request)
+
+    app.engine.script = script
+    reply = await app.http.post("/v1/embeddings", json={"model": "tiny", "input": ["a"] * 500})
+    assert [each["index"] for each in reply.json()["data"]] == list(range(500))
+    assert [each.num_parts_before for each in app.engine.requests] == list(range(500))
+    assert len(at_once) == 500 and max(at_once) <= 2 * app.engine.info.max_num_seqs
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,7 @@ class Engine:
             second_start=request.second_start,
             images=request.images,
             part_of=request.part_of,
+            num_parts_before=request.num_parts_before,
             max_queue_seconds=request.max_queue_seconds,
             injectable=request.injectable,
         )

@@ -118,7 +118,7 @@ class Scheduler:
         """Queues a sequence, or returns why not."""
         refusal = self._cannot_run(sequence)
         if refusal is None:
-            sequence.num_parts_before = self._parts.number_of(sequence)
+            sequence.num_parts_before = max(sequence.num_parts_before, self._parts.number_of(sequence))
             self._look_up(sequence)
             refusal = self.queue.refusal(sequence)
         if refusal is None:

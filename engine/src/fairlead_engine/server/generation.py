@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import Protocol
 
@@ -23,6 +24,8 @@ from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineRequest, FinishReas
 
 _HOLD_SECONDS = 30.0
 """Well below a gateway's patience for an answer's first byte."""
+_PARTS_PER_SLOT = 2
+"""Parts of one request at the core, per slot: enough for the next step when all that run end in one step."""
 
 
 class OutputReader(Protocol):
@@ -89,6 +92,9 @@ def raise_failure(output: SequenceOutput) -> None:
 class Generation:
     """The choices of one request, running from `async with` on. Leaving it stops every choice that still runs.
 
+    The core has a bounded number of the choices at a time, as thousands of prompts in its queue cost memory and time of
+    every step; the end of a choice sends the next.
+
     A step's outputs are read in the event-loop round in which they came, request by request; the task that answers a
     request is woken only for outputs that cannot be passed on at once.
     """
@@ -101,7 +107,7 @@ class Generation:
         on_sent: Callable[[int], None] | None = None,
         share: LoopShare | None = None,
     ) -> None:
-        """`on_sent`: called with the number of each choice's command to the core. `share`: of the loop, for sending
+        """`on_sent`: called with the number of the command to the core of each choice that is sent at the beginning. `share`: of the loop, for sending
         many of them; None = they are sent at once."""
         self.choices = choices
         self._share = share or LoopShares().stream()
@@ -109,6 +115,7 @@ class Generation:
         self._client = client
         self._metrics = metrics
         self._streams: list[tuple[Choice, RequestStream]] = []  # of the choices that run
+        self._unsent = iter(choices)
         self._events: list[ChoiceDelta | Exception] = []  # what has arrived and nobody has taken yet
         self._num_waiting_logprobs = 0  # of those
         self._reads_soon = False
@@ -119,25 +126,28 @@ class Generation:
 
     async def __aenter__(self) -> "Generation":
         try:
-            async for choice in self._share.spread(self.choices):
-                self._send(choice)
+            async for choice in self._share.spread(
+                islice(self._unsent, _PARTS_PER_SLOT * self._client.info.max_num_seqs)
+            ):
+                if (command := self._send(choice)) is not None and self._on_sent is not None:
+                    self._on_sent(command)
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
         return self
 
-    def _send(self, choice: Choice) -> None:
+    def _send(self, choice: Choice) -> int | None:
+        """Returns the number of the command; None for a choice that failed."""
         stream = RequestStream(self._read_soon)
         try:
             command = self._client.add(choice.request, stream)
         except Exception as error:
             self._fail(choice, error)
-            return
+            return None
         if choice.request.images:  # the core has them, for as long as it may want them
             choice.request = msgspec.structs.replace(choice.request, images=())
         self._streams.append((choice, stream))
-        if self._on_sent is not None:
-            self._on_sent(command)
+        return command
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -240,6 +250,8 @@ class Generation:
                 if delta.finish_reason is not None:
                     self._end(choice)
                     self._tell_reader()
+                    if (following := next(self._unsent, None)) is not None:
+                        self._send(following)
                 elif stream.is_ready:  # of an error that came in the same round, nobody tells again
                     self._read_soon()
         if self._events and not self._is_passed_on():

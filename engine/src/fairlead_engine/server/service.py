@@ -284,6 +284,7 @@ class Service:
                 reading=reading,
                 images=model.placed(images, prompt.token_ids),
                 part_of=part_of,
+                num_parts_before=index,
                 max_queue_seconds=None if comes_from_gateway else self.config.max_queue_time,
                 injectable=injectable,
             )

@@ -162,6 +162,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Images of the prompt's image tokens, in order."""
     part_of: str | None = None
     """The API request of several prompts or answers that this is a part of; None = it is alone."""
+    num_parts_before: int = 0
+    """Parts of the same API request that were sent before, ended ones too."""
     max_queue_seconds: float | None = None
     """Refuse the request when its predicted wait is longer; None = when too many prompt tokens wait."""
     injectable: Injectable | None = None

@@ -55,7 +55,7 @@ class Sequence:
     end_token_ids: frozenset[int] = frozenset()
     """Tokens that end it once its output is long enough."""
     num_parts_before: int = 0
-    """Parts of the same request that waited or ran when it was queued."""
+    """Parts of the same request that came before."""
     max_queue_seconds: float | None = None
     """`EngineRequest.max_queue_seconds`."""
     injectable: Injectable | None = None
