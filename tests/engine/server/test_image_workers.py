@@ -21,7 +21,9 @@ from fairlead_engine_testing.hostile_images import (
     encoded,
     gif_with_comments,
     picture,
+    png_chunk,
     png_of_empty_pieces,
+    png_with,
     progressive_jpeg,
 )
 
@@ -88,8 +90,11 @@ async def test_what_takes_too_long_is_refused_by_the_limits_name(make: Callable[
         await decoded(make(0.02), LARGE)
 
 
-async def test_what_takes_longer_than_its_size_tells_is_told(workers: ImageWorkers) -> None:
+async def test_what_takes_longer_than_its_size_tells_is_told(
+    workers: ImageWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And keeps no other waiting for longer than its size tells."""
+    monkeypatch.setattr("fairlead_engine.server.image_workers._WORK_SECONDS", 1e-12)
     content = png_of_empty_pieces(1_000_000)
     with pytest.raises(NotQuick):
         await decoded(workers, content, ImageLane(True, 0.0))
@@ -122,10 +127,11 @@ async def test_who_has_less_to_unpack_goes_first(workers: ImageWorkers) -> None:
         (encoded(picture(1024, 1024)), True), (encoded(picture(2000, 2000), "JPEG"), True),
         (encoded(picture(3000, 3000), "JPEG"), False), (progressive_jpeg(1000, 1000, 200), False),
         (encoded(picture(60, 40)) + bytes(8 * 2**20), False), (gif_with_comments(30_000), False),
+        (png_of_empty_pieces(100_000), False), (png_with(png_chunk(b"eXIf", b"") * 100_000), False),
     ],
 )  # fmt: skip
 async def test_which_images_are_small(content: bytes, is_small: bool) -> None:
-    """Neither many pixels, nor many passes over them, nor many bytes that are none."""
+    """Neither many pixels, nor many passes over them, nor many bytes that are none, nor many chunks."""
     assert place_of(work_of(content, read_header(content, None))).is_quick is is_small
 
 

@@ -107,8 +107,8 @@ class Generation:
         on_sent: Callable[[int], None] | None = None,
         share: LoopShare | None = None,
     ) -> None:
-        """`on_sent`: called with the number of the command to the core of each choice that is sent at the beginning. `share`: of the loop, for sending
-        many of them; None = they are sent at once."""
+        """`on_sent`: called with the number of each command that sends a choice at the beginning. `share`: of the loop,
+        for sending many of them; None = they are sent at once."""
         self.choices = choices
         self._share = share or LoopShares().stream()
         self._on_sent = on_sent
