@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +175,13 @@ class JsonFields:
             raise self.invalid(name, "must be an object")
         return JsonFields(self.path, value, f"{self._prefix}{name}.") if value else None
 
-    def with_section(self, name: str) -> "JsonFields":
-        """These fields, overridden by the fields of a nested object."""
+    def with_section(
+        self, name: str, defaults: Mapping[str, Any] = {}, changes: Mapping[str, Any] = {}
+    ) -> "JsonFields":
+        """`defaults`, overridden by these fields, by the fields of a nested object, and by `changes`."""
         section = self.section(name)
         found = {} if section is None else {key: value for key, value in section._values.items() if value is not None}
-        return JsonFields(self.path, {**self._values, **found}, self._prefix)
+        return JsonFields(self.path, {**defaults, **self._values, **found, **changes}, self._prefix)
 
 
 def _is_integer(value: Any, least: int = 0) -> bool:

@@ -125,6 +125,8 @@ class DecoderShape:
 class ModelConfig(DecoderShape):
     """The shape of a model with a family here, and all parameters of the layers."""
 
+    is_text_part: bool = False
+    """Whether the checkpoint has further parts, for images or sounds, which are not read."""
     intermediate_size: int
     """Width of the feed-forward layer, or of each expert."""
     windows: tuple[int, ...]

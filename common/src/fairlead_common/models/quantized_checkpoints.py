@@ -11,7 +11,7 @@ from typing import Protocol
 from fairlead_common.models.choices import Quantization
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import ModelLoadError
-from fairlead_common.models.weight_formats import WeightLayout
+from fairlead_common.models.weight_formats import WeightLayout, decoder_name
 
 GGUF_SUFFIX = ".gguf"
 """Of files that are a model by themselves."""
@@ -66,7 +66,7 @@ def _awq(fields: JsonFields) -> AwqFormat:
 def _left_as_they_are(fields: JsonFields) -> tuple[str, ...]:
     """Layers with floats. The engine goes by the tensors of a layer, not by this field."""
     try:
-        return tuple(fields.texts("modules_to_not_convert"))
+        return tuple(map(decoder_name, fields.texts("modules_to_not_convert")))
     except ModelLoadError:
         return ()
 
@@ -303,7 +303,7 @@ def _patterns(fields: JsonFields, name: str) -> tuple[str, ...]:
             _matches(pattern, "")
         except re.error as error:
             raise fields.invalid(name, f"{pattern!r} is no regular expression ({error})") from error
-    return tuple(patterns)
+    return tuple(map(decoder_name, patterns))
 
 
 def _block(weights: JsonFields, name: str) -> tuple[int | None, int | None]:

@@ -11,6 +11,22 @@ from enum import StrEnum
 
 from fairlead_common.models.choices import DeviceKind, Quantization
 
+_WITHIN = (
+    ("language_model.model.", "model."),
+    ("language_model.lm_head", "lm_head"),
+    ("model.language_model.", "model."),
+)
+"""Beginnings of a decoder's names in a checkpoint that reads more than text, by older and newer files → those of the
+decoder by itself."""
+
+
+def decoder_name(name: str) -> str:
+    """A tensor's or layer's name in the decoder by itself; names of other parts as they are."""
+    for beginning, own in _WITHIN:
+        if name.startswith(beginning):
+            return own + name.removeprefix(beginning)
+    return name
+
 
 class WeightRole(StrEnum):
     """Role of a weight, which decides the formats in files and in memory."""

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fairlead_common.models.weight_formats import decoder_name
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 
 SINGLE_FILE = "model.safetensors"
@@ -25,6 +26,8 @@ WHOLE = slice(None)
 """The whole of a dimension."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Stored dtypes of weights that are not quantised."""
+_DECODER = ("model.embed_tokens.", "model.layers.", "model.norm.", "lm_head.")
+"""Beginnings of the names of a decoder's tensors."""
 _UNNEEDED = ("rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 """Older checkpoints store the rotary frequencies, which follow from the configuration; quantised ones may have scales
 of an 8-bit cache, or of queries, and we compute our own."""
@@ -54,12 +57,16 @@ class Checkpoint:
     All methods raise ModelLoadError, naming the tensor or file.
     """
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, *, is_text_part: bool = False) -> None:
+        """`is_text_part`: only the tensors of the decoder are there, by the names of a decoder by itself."""
         self.dtype = dtype
         self.device = device
         self._folder = folder
         self._files: dict[str, Any] = {}
         self._file_of: dict[str, str] = {}
+        self._is_text_part = is_text_part
+        self._stored: dict[str, str] = {}
+        """Names in the files, of tensors with other names here."""
         self._read: set[str] = set()
         self._parts: dict[str, _Part] = {}
         self._slabs: dict[str, _Slab] = {}
@@ -72,6 +79,10 @@ class Checkpoint:
                 self._file_of = _read_index(index)
             else:
                 self._file_of = dict.fromkeys(self._file(SINGLE_FILE, opening).keys(), SINGLE_FILE)
+            if self._is_text_part:
+                own = {decoder_name(name): name for name in self._file_of}
+                self._stored = {name: stored for name, stored in own.items() if name.startswith(_DECODER)}
+                self._file_of = {name: self._file_of[stored] for name, stored in self._stored.items()}
             for name in sorted(set(self._file_of.values())):
                 self._file(name, opening)
             self._open = opening.pop_all()
@@ -148,8 +159,7 @@ class Checkpoint:
     def raw(self, name: str) -> Tensor:
         """The tensor of that name as stored, in any shape and dtype, on our device."""
         self._read.add(name)
-        found: Tensor = self._files[self._file_of[name]].get_tensor(name)
-        return found.to(self.device)
+        return self._fetch(name, ()).to(self.device)
 
     def unstack(self, name: str, into: Sequence[str], *, is_transposed: bool) -> None:
         """The tensor of that name, if there is one, holds these, stacked in a first dimension, and perhaps transposed:
@@ -165,7 +175,7 @@ class Checkpoint:
     def skip_zeros(self, name: str) -> None:
         """The same, if it holds only zeros."""
         is_left = self.has(name) and name not in self._read
-        if is_left and not bool(self._files[self._file_of[name]].get_tensor(name).any()):
+        if is_left and not bool(self._fetch(name, ()).any()):
             self.skip(name)
 
     def has(self, name: str) -> bool:
@@ -192,12 +202,12 @@ class Checkpoint:
         dtypes: Collection[torch.dtype],
         part: tuple[slice, ...] = (),
     ) -> Tensor:
-        if (slab := self._slabs.get(name)) is not None:
-            return self._slab(slab, shapes, dtypes, part)
         if (place := self._parts.get(name)) is not None:
             rows = (part or (WHOLE,))[0].indices(shapes[0][0])
             name, part = place.name, (slice(place.first + rows[0], place.first + rows[1]), *part[1:])
             shapes = [(place.num_rows, *shape[1:]) for shape in shapes]
+        if (slab := self._slabs.get(name)) is not None:
+            return self._slab(slab, shapes, dtypes, part)
         if name not in self._file_of:
             raise ModelLoadError(
                 ModelLoadReason.MISSING_TENSOR,
@@ -220,17 +230,18 @@ class Checkpoint:
 
     def _check_shape(self, name: str, shapes: Sequence[tuple[int, ...]]) -> None:
         """Before anything of the tensor is read or allocated."""
-        if (shape := self._shape(name)) not in shapes:
+        if (shape := self.shape(name)) not in shapes:
             raise ModelLoadError(
                 ModelLoadReason.TENSOR_SHAPE_MISMATCH,
                 f"{self._folder / self._file_of[name]}: tensor {name} should have shape {list(shapes[0])} but has "
                 f"{list(shape)}. Check that config.json belongs to these weights.",
             )
 
-    def _shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor that is there."""
         file = self._file_of[name]
         try:
-            return tuple(self._files[file].get_slice(name).get_shape())
+            return tuple(self._files[file].get_slice(self._stored.get(name, name)).get_shape())
         except SafetensorError as error:
             raise ModelLoadError(
                 ModelLoadReason.MISSING_TENSOR,
@@ -240,9 +251,9 @@ class Checkpoint:
 
     def _fetch(self, name: str, part: tuple[slice, ...]) -> Tensor:
         """That part of a tensor, which must exist and have its shape."""
-        stored = self._files[self._file_of[name]]
+        file, stored = self._files[self._file_of[name]], self._stored.get(name, name)
         whole = all(each == WHOLE for each in part)
-        found: Tensor = stored.get_tensor(name) if whole else stored.get_slice(name)[part]
+        found: Tensor = file.get_tensor(stored) if whole else file.get_slice(stored)[part]
         return found
 
     def _slab(

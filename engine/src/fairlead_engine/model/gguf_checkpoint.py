@@ -191,7 +191,7 @@ class GgufCheckpoint(Checkpoint):
             floats = raw.view(dtype).view(len(raw), *tensor.shape[1:])
         return floats[(slice(None), *part[1:])]
 
-    def _shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
 
     def _block(self, name: str, tensor: GgufTensor) -> BlockType:

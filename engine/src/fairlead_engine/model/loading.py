@@ -18,6 +18,7 @@ from fairlead_common.models.image_settings import ImageSettings, VisionConfig, r
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
+from fairlead_common.models.text_part import decoder_fields
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.classifier import read_outcome
@@ -62,14 +63,15 @@ def read_config(folder: Path) -> ModelConfig:
             ModelLoadReason.MODEL_NOT_FOUND,
             f"{folder} is not a folder; give the folder that holds the model's config.json and safetensors files",
         )
-    fields = read_fields(folder)
+    whole = _stored_fields(folder)
+    fields = decoder_fields(whole)
     architecture = find_architecture(fields)
     config = ARCHITECTURES[generating(architecture)].parse(fields)
     task = read_task(fields, architecture, sees_all=False)
     if config.vision is not None:
         task = msgspec.structs.replace(task, images=_image_settings(folder, config.vision))
     outcome = read_outcome(fields, len(task.labels)) if task.labels else config.outcome
-    config = replace(config, architecture=architecture, task=task, outcome=outcome)
+    config = replace(config, architecture=architecture, task=task, outcome=outcome, is_text_part=fields is not whole)
     return replace(config, eos_token_ids=_ends(folder, fields, config))
 
 
@@ -96,9 +98,11 @@ def load_model(
     head_format = FORMATS[head_quantization] if head_quantization else None
     with (
         torch.inference_mode(),
-        checkpoint_class(folder)(folder, dtype, device) as checkpoint,
+        checkpoint_class(folder)(folder, dtype, device, is_text_part=config.is_text_part) as checkpoint,
         ReadAhead(checkpoint.files if shard.rank == 0 else ()),  # other ranks find what the first has read
     ):
+        if config.is_text_part:  # whether it is tied is said of the whole, by some files wrongly
+            config = replace(config, tie_word_embeddings=not checkpoint.has("lm_head.weight"))
         return build(Weights(checkpoint, config, source, shard, watch, slots, head_format), config)
 
 
@@ -135,7 +139,12 @@ def _tokenizer_end(folder: Path, vocab_size: int) -> tuple[int, ...]:
 
 
 def read_fields(model: Path) -> JsonFields:
-    """`config.json`, or the corresponding metadata of a GGUF file. Raises ModelLoadError."""
+    """`config.json`, of the decoder alone where the checkpoint reads more than text, or the corresponding metadata of a
+    GGUF file. Raises ModelLoadError."""
+    return decoder_fields(_stored_fields(model))
+
+
+def _stored_fields(model: Path) -> JsonFields:
     if model.suffix == GGUF_SUFFIX:
         return JsonFields(model, config_fields(GgufFile(model)))
     return JsonFields.read(model / "config.json")

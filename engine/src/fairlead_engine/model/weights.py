@@ -474,6 +474,18 @@ class Weights:
             of_layers = [f"{layer}.{kind}" for layer in layers]
             self._checkpoint.unstack(f"{name}{end}", of_layers, is_transposed=is_transposed and kind == "weight")
 
+    def unstack_experts(self, layer: str, num_experts: int, inner: int) -> None:
+        """All experts' projections are stored as two tensors, floats [experts, rows, columns] with outputs as rows or,
+        in some files, inputs: makes each available under the expert's name."""
+        each = [f"{layer}.experts.{index}" for index in range(num_experts)]
+        if not self._checkpoint.has(f"{layer}.experts.gate_up_proj"):
+            return
+        is_transposed = self._checkpoint.shape(f"{layer}.experts.down_proj")[1:2] == (inner,)
+        for name in ("gate_up_proj", "down_proj"):
+            self.unstack(f"{layer}.experts.{name}", [f"{one}.{name}" for one in each], is_transposed=is_transposed)
+        for one in each:
+            self._divide(f"{one}.gate_up_proj", {f"{one}.gate_proj": inner, f"{one}.up_proj": inner})
+
     def dequantized(self, name: str, out_features: int, in_features: int, rows: slice) -> Tensor:
         """The weight of a linear layer as floats [rows, in_features], for callers that multiply it in another way. It
         is neither rounded nor changed by adapters."""

@@ -21,6 +21,7 @@ from fairlead_common.models.families.registry import ARCHITECTURES, CLASSIFIER, 
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
 from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.text_part import decoder_fields
 from fairlead_common.models.weight_formats import ROUNDED
 
 
@@ -29,7 +30,7 @@ def read_shape(config: object) -> ModelConfig:
     refuse, and for unknown architectures."""
     if not isinstance(config, Mapping):
         raise ModelLoadError(ModelLoadReason.MODEL_CONFIG_INVALID, "config.json must hold a JSON object")
-    fields = JsonFields(Path("config.json"), dict(config))
+    fields = decoder_fields(JsonFields(Path("config.json"), dict(config)))
     name = find_family(fields)
     if name not in ARCHITECTURES:
         raise ModelLoadError(

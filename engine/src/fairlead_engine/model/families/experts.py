@@ -30,6 +30,7 @@ def build_qwen(weights: Weights, config: QwenExpertsConfig) -> Decoder:
         mlp = f"{prefix}.mlp"
         if layer_index(prefix) in config.dense_layers:
             return weights.feed_forward(mlp)
+        weights.unstack_experts(mlp, config.num_experts, config.expert_size)
         chosen = weights.experts(mlp, config.num_experts, routing, inner=config.expert_size)
         if not config.shared_expert_size:
             return chosen

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairlead_common.models.weight_formats import decoder_name
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter, Module
 from fairlead_engine.model.lora.peft_files import FLOATS, SOFT_PROMPTS, PeftFiles, read_soft_prompt
@@ -181,11 +182,14 @@ def _is_named(module: str, name: str) -> bool:
 
 def _tensors(file: Any, config: _Config, slots: AdapterSlots) -> Iterator[tuple[Any, Tensor, Tensor]]:
     found: dict[str, set[str]] = {}
+    stored: dict[str, str] = {}
     for key in file.keys():  # noqa: SIM118 - no mapping
         match = _TENSOR.fullmatch(key.removeprefix(_PREFIX)) if key.startswith(_PREFIX) else None
-        if match is None or match["module"] not in slots.modules or config.adapts(match["module"]) is False:
+        module = "" if match is None else decoder_name(match["module"])
+        if match is None or module not in slots.modules or config.adapts(match["module"]) is False:
             raise AdapterError(f"{config.weights}: tensor {key} {_why_not(key, match is not None, slots)}")
-        found.setdefault(match["module"], set()).add(match["kind"])
+        found.setdefault(module, set()).add(match["kind"])
+        stored[module] = match["module"]
     for module in slots.modules:
         kinds = found.get(module, set())
         lacks = sorted({"A", "B"} - kinds) if kinds or config.adapts(module) else []
@@ -193,7 +197,7 @@ def _tensors(file: Any, config: _Config, slots: AdapterSlots) -> Iterator[tuple[
             name = f"{_PREFIX}{module}.lora_{lacks[0]}.weight"
             raise AdapterError(f"{config.weights} has no tensor {name}, and target_modules names its module")
     for module in found:
-        yield from _placed(file, module, slots.modules[module], config, slots)
+        yield from _placed(file, stored[module], slots.modules[module], config, slots)
 
 
 def _why_not(key: str, is_lora: bool, slots: AdapterSlots) -> str:
@@ -203,7 +207,7 @@ def _why_not(key: str, is_lora: bool, slots: AdapterSlots) -> str:
     if ".experts." in key:
         return "adapts experts, which cannot be adapted here; train attention or other layers only"
     if is_lora:
-        module = key.removeprefix(_PREFIX).rpartition(".lora_")[0]
+        module = decoder_name(key.removeprefix(_PREFIX).rpartition(".lora_")[0])
         if module in slots.modules:
             return "belongs to a module that target_modules, exclude_modules or layers_to_transform leave out"
         return "belongs to no layer of this model that can be adapted; check that it was trained on this model"
