@@ -20,6 +20,7 @@ from fairlead.controller.adapter_loader import AdapterLoader
 from fairlead.controller.operator import Operator
 from fairlead.controller.pod_adapters import LOAD_LIMITS, EngineRefused, HttpEngineAdapters, Silent
 from fairlead.controller.pod_diagnosis import Stage
+from fairlead.fleet.pods import replicas_of
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import BY_KIND, DEPLOYMENTS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS
 from fairlead.manifests.source import PlacedAdapter
@@ -404,7 +405,9 @@ async def test_an_engine_that_does_not_answer_is_asked_for_one_of_its_adapters_i
 
     pod = {"metadata": {"name": "dinghy-0", "uid": "u"}, "status": {"podIP": "127.0.0.1"}}
     body = {"metadata": {"namespace": NAMESPACE, "name": "dinghy"}}
-    observed: Any = SimpleNamespace(body=body, pods=[pod], diagnoses=[SimpleNamespace(stage=Stage.READY)])
+    observed: Any = SimpleNamespace(
+        body=body, replicas=replicas_of([pod]), diagnoses=[SimpleNamespace(stage=Stage.READY)]
+    )
     placed = [PlacedAdapter(name, f"dinghy:{name}", "", f"/adapters/{name}") for name in ("cook", "pirate", "poet")]
     wanted: Any = SimpleNamespace(obstacle=None, deployment=object(), adapters=placed)
     engine, looks = Mute(), asyncio.Queue[float]()

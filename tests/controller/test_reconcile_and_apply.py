@@ -13,6 +13,7 @@ from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.plan import Plan, make_plan
 from fairlead.controller.pod_starts import ASK_AGAIN_SECONDS
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
+from fairlead.fleet.pods import replicas_of
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS, LLMDEPLOYMENTS, Resource
 from fairlead.operator_settings import OperatorSettings
@@ -229,9 +230,9 @@ class RecordingDrainer:
 def lowering(*victims: str) -> Plan:
     """A plan that takes these pods away."""
     observed = Observed(body=BODY)
-    pods = tuple({"metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}"}} for name in victims)
+    pods = ({"metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}"}} for name in victims)
     deployment = next(child for child in desired(observed, SETTINGS).children if child["kind"] == "Deployment")
-    return Plan(apply=(deployment,), drain=pods)
+    return Plan(apply=(deployment,), drain=replicas_of(pods))
 
 
 def applier(api: FakeApi) -> Applier:
@@ -272,7 +273,7 @@ async def test_a_mark_that_cannot_be_made_stops_nothing(error: KubeError) -> Non
 async def test_who_was_asked_to_drain_and_is_to_stay_after_all_is_deleted() -> None:
     api = FakeApi()
     pod = {"metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"}}
-    applied = await applier(api).apply(Plan(replace=(pod,)), BODY)
+    applied = await applier(api).apply(Plan(replace=replicas_of([pod])), BODY)
     assert (api.deleted, applied.changes) == (["p"], (ChildChange("Replacing", "Pod", "p"),))
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from fairlead.controller.desired import desired
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import Plan, key_of, make_plan, mark
-from fairlead.controller.pod_diagnosis import is_marked
-from fairlead.fleet.pods import is_active
+from fairlead.fleet.pods import is_active, is_marked
 from fairlead.kube.client import JsonObject
 from fairlead.operator_settings import OperatorSettings
 from fairlead_local.controllers import replicasets
@@ -70,9 +69,9 @@ class World:
         plan = make_plan(desired(observed, SETTINGS), observed, {}, self.asked)
         by_uid = {pod["metadata"]["uid"]: pod for pod in self.pods}
         if steps > 0:
-            for pod in plan.drain:
-                by_uid[pod["metadata"]["uid"]]["metadata"]["annotations"] = mark(NOW)
-                self.asked.add(pod["metadata"]["uid"])
+            for victim in plan.drain:
+                by_uid[victim.uid]["metadata"]["annotations"] = mark(NOW)
+                self.asked.add(victim.uid)
         if steps > 1:
             for child in plan.apply:
                 known = self.children.get(key_of(child), child)
@@ -81,8 +80,8 @@ class World:
                 self.children[key_of(child)]["metadata"]["generation"] = generation
                 self.children[key_of(child)]["status"] = status
         if steps > 2:
-            for pod in plan.replace:
-                self.delete(by_uid[pod["metadata"]["uid"]])
+            for victim in plan.replace:
+                self.delete(by_uid[victim.uid])
         return plan
 
     def restart_operator(self) -> None:
@@ -131,7 +130,7 @@ def test_three_to_one_marks_two_lowers_the_count_and_loses_no_other() -> None:
     world.running = {"uid-p1": 5, "uid-p2": 1, "uid-p3": 2}
     world.scale(1)
     plan = world.operator()
-    assert [pod["metadata"]["name"] for pod in plan.drain] == ["p2", "p3"]
+    assert [victim.name for victim in plan.drain] == ["p2", "p3"]
     assert [child["spec"]["replicas"] for child in plan.apply] == [1]
     world.settle()
     assert [pod["metadata"]["name"] for pod in world.pods] == ["p1"]
@@ -143,7 +142,7 @@ def test_one_that_hangs_goes_before_the_well_one_that_has_less_to_do() -> None:
     world.running = {"uid-p1": 1, "uid-p2": 5, "uid-p3": 2}
     world.hanging = {"uid-p2": NOW}
     world.scale(2)
-    assert [pod["metadata"]["name"] for pod in world.operator().drain] == ["p2"]
+    assert [victim.name for victim in world.operator().drain] == ["p2"]
     world.settle()
     assert [pod["metadata"]["name"] for pod in world.pods] == ["p1", "p3"]
 
@@ -163,7 +162,7 @@ def test_an_operator_that_starts_after_the_marks_takes_the_marked_ones() -> None
     world.operator(steps=1)
     world.restart_operator()
     world.running = {"uid-p1": 9}
-    assert [pod["metadata"]["name"] for pod in world.operator().drain] == ["p1"]
+    assert [victim.name for victim in world.operator().drain] == ["p1"]
     world.settle()
     assert [pod["metadata"]["name"] for pod in world.pods] == ["p2", "p3"]
 
@@ -173,10 +172,10 @@ def test_a_second_look_before_the_watch_shows_the_marks_takes_no_second_victim()
     world.scale(2)
     before = world.seen()
     [first] = world.operator().drain
-    world.running = {first["metadata"]["uid"]: 9}
+    world.running = {first.uid: 9}
     old: Any = {"body": world.body, "children": before.children, "pods": before.pods, "running": world.running}
     [again] = world.operator(Observed(**old)).drain
-    assert again["metadata"]["name"] == first["metadata"]["name"]
+    assert again.name == first.name
     world.settle()
     assert world.num_deleted == 1
 
@@ -187,7 +186,7 @@ def test_a_replica_that_was_asked_to_drain_and_is_wanted_after_all_is_replaced()
     world.operator(steps=1)
     [marked] = [pod["metadata"]["name"] for pod in world.pods if is_marked(pod)]
     world.scale(2)
-    assert [pod["metadata"]["name"] for pod in world.operator().replace] == [marked]
+    assert [victim.name for victim in world.operator().replace] == [marked]
     world.settle()
     assert len(world.pods) == 2
     assert marked not in [pod["metadata"]["name"] for pod in world.pods]

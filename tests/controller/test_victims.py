@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fairlead.api import names
 from fairlead.controller.plan import choose_victims, has_acted, is_rolling, left_over, mark
-from fairlead.controller.pod_diagnosis import Stage, diagnose, is_marked
-from fairlead.fleet.pods import is_active
+from fairlead.controller.pod_diagnosis import Stage, diagnose
+from fairlead.fleet.pods import ReplicaPods, is_active, is_marked, replicas_of
 from fairlead.kube.client import JsonObject
 from fairlead_local.controllers import replicasets
 
@@ -52,12 +52,12 @@ def pod(
 
 def chosen(*pods: JsonObject, wanted: int, running: dict[str, int] | None = None) -> list[str]:
     loads = {f"uid-{name}": number for name, number in (running or {}).items()}
-    return [each["metadata"]["name"] for each in choose_victims(pods, wanted, loads)]
+    return [each.name for each in choose_victims(replicas_of(pods), wanted, loads)]
 
 
-def with_marks(pods: list[JsonObject], victims: tuple[JsonObject, ...]) -> list[JsonObject]:
+def with_marks(pods: list[JsonObject], victims: tuple[ReplicaPods, ...]) -> list[JsonObject]:
     marked = deepcopy(pods)
-    uids = {victim["metadata"]["uid"] for victim in victims}
+    uids = {victim.uid for victim in victims}
     for each in marked:
         if each["metadata"]["uid"] in uids:
             each["metadata"]["annotations"] = mark(NOW)
@@ -92,8 +92,8 @@ def test_a_marked_one_stays_the_victim_whatever_its_load_becomes() -> None:
 
 def test_one_that_was_asked_counts_as_marked_before_the_watch_shows_it() -> None:
     pods = [pod("a"), pod("b")]
-    [victim] = choose_victims(pods, 1, {"uid-a": 5}, asked={"uid-a"})
-    assert victim["metadata"]["name"] == "a"
+    [victim] = choose_victims(replicas_of(pods), 1, {"uid-a": 5}, asked={"uid-a"})
+    assert victim.name == "a"
 
 
 def test_a_marked_replica_is_no_capacity() -> None:
@@ -108,11 +108,11 @@ def engine(replicas: int, *, generation: int = 1, observed: int = 1, found: int 
 
 
 def test_a_marked_pod_is_left_over_once_the_deployment_has_no_reason_to_delete_it() -> None:
-    pods = [pod("a", marked=True), pod("b"), pod("c", marked=True, deleted=True)]
-    assert [each["metadata"]["name"] for each in left_over(pods, engine(2, found=2))] == ["a"]
+    pods = replicas_of([pod("a", marked=True), pod("b"), pod("c", marked=True, deleted=True)])
+    assert [each.name for each in left_over(pods, engine(2, found=2))] == ["a"]
     assert left_over(pods, engine(1, found=2)) == ()
     assert left_over(pods, engine(1, generation=2, found=1)) == ()
-    assert left_over([pod("b")], engine(1, found=1)) == ()
+    assert left_over(replicas_of([pod("b")]), engine(1, found=1)) == ()
 
 
 def test_a_rollout_is_one_while_pods_of_an_earlier_template_are_there() -> None:
@@ -151,14 +151,14 @@ LOADS = st.dictionaries(st.sampled_from([f"uid-p{number}" for number in range(7)
 def test_never_more_than_necessary_and_the_same_ones_at_the_next_look(
     pods: list[JsonObject], wanted: int, running: dict[str, int], later: dict[str, int]
 ) -> None:
-    victims = choose_victims(pods, wanted, running)
+    victims = choose_victims(replicas_of(pods), wanted, running)
     num_active = sum(map(is_active, pods))
     assert len(victims) == max(0, num_active - wanted)
-    assert all(is_active(victim) for victim in victims)
-    uids = {victim["metadata"]["uid"] for victim in victims}
-    again = choose_victims(with_marks(pods, victims), wanted, later)
+    assert all(victim.is_active for victim in victims)
+    uids = {victim.uid for victim in victims}
+    again = choose_victims(replicas_of(with_marks(pods, victims)), wanted, later)
     if not any(is_marked(each) and each["metadata"]["uid"] not in uids for each in pods if is_active(each)):
-        assert {victim["metadata"]["uid"] for victim in again} == uids
+        assert {victim.uid for victim in again} == uids
 
 
 @settings(deadline=None, max_examples=300)
@@ -168,7 +168,7 @@ def test_the_replica_set_deletes_exactly_the_victims(
 ) -> None:
     for each in pods:
         each["metadata"].pop("annotations", None)
-    victims = choose_victims(pods, wanted, running)
+    victims = choose_victims(replicas_of(pods), wanted, running)
     active = [each for each in with_marks(pods, victims) if is_active(each)]
     deleted = replicasets.victims(active, len(active) - wanted)
-    assert {each["metadata"]["name"] for each in deleted} == {victim["metadata"]["name"] for victim in victims}
+    assert {each["metadata"]["name"] for each in deleted} == {victim.name for victim in victims}

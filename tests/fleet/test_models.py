@@ -6,6 +6,7 @@ import pytest
 
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.fleet.directory import outlook, served_model
+from fairlead.fleet.pods import ReplicaPods
 
 
 def deployment(spec: dict[str, Any] | None = None, **conditions: dict[str, Any]) -> LLMDeployment:
@@ -23,11 +24,11 @@ def deployment(spec: dict[str, Any] | None = None, **conditions: dict[str, Any])
     return LLMDeployment.from_body(body)
 
 
-def pod(*, terminating: bool = False, phase: str = "Pending") -> dict[str, Any]:
+def pod(*, terminating: bool = False, phase: str = "Pending") -> ReplicaPods:
     metadata: dict[str, Any] = {"name": "p", "namespace": "default", "uid": "p1"}
     if terminating:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return {"metadata": metadata, "status": {"phase": phase}}
+    return ReplicaPods.of({"metadata": metadata, "status": {"phase": phase}})
 
 
 def test_defaults_and_routing_are_taken_over() -> None:
@@ -141,7 +142,7 @@ def test_pods_that_exist_may_become_ready_whatever_the_conditions_say() -> None:
 
 
 @pytest.mark.parametrize("last", [pod(terminating=True), pod(phase="Failed"), pod(phase="Succeeded")])
-def test_pods_that_go_or_are_over_do_not_count(last: dict[str, Any]) -> None:
+def test_pods_that_go_or_are_over_do_not_count(last: ReplicaPods) -> None:
     assert not outlook(deployment({"replicas": 0}), [last]).starting
 
 

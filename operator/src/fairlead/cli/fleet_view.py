@@ -16,7 +16,8 @@ from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.readings import STALE_SECONDS, GatewayWindow, Readings, newest_loads
 from fairlead.cli.report_table import NOTHING, share, short
-from fairlead.fleet.pods import is_finished, is_terminating, owner_of, ready_since
+from fairlead.fleet.pods import ReplicaPods, owner_of, replicas_of
+from fairlead.kube.client import JsonObject
 from fairlead.routing.predictor import step_seconds
 
 WINDOW_SECONDS = 10.0
@@ -55,7 +56,7 @@ class ModelFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One engine pod. `load`: None = no gateway has fresh news."""
+    """One replica. `load`: None = no gateway has fresh news."""
 
     name: str
     stage: ReplicaStage
@@ -125,18 +126,15 @@ class FleetView:
         return next((model for model in self.models if model.key == key), None)
 
 
-def fleet_view(
-    deployments: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], readings: Readings
-) -> FleetView:
+def fleet_view(deployments: Iterable[Mapping[str, Any]], pods: Iterable[JsonObject], readings: Readings) -> FleetView:
     """`pods`: of engines, whichever LLMDeployment they belong to."""
-    by_owner: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_owner: dict[tuple[str, str], list[JsonObject]] = {}
     for pod in pods:
-        if not is_finished(pod):
-            by_owner.setdefault(owner_of(pod), []).append(pod)
+        by_owner.setdefault(owner_of(pod), []).append(pod)
     models = []
     for body in sorted(deployments, key=_owner):
         owner = _owner(body)
-        models.append(_model(body, by_owner.get(owner, []), figures(readings, "/".join(owner))))
+        models.append(_model(body, replicas_of(by_owner.get(owner, ())), figures(readings, "/".join(owner))))
     note, num_speaking = "", len(speaking(readings))
     num_gateways = len(readings.windows) + readings.num_missing
     if not num_gateways:
@@ -191,7 +189,7 @@ def _owner(body: Mapping[str, Any]) -> tuple[str, str]:
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
-def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: ModelFigures | None) -> ModelView:
+def _model(body: Mapping[str, Any], found: Iterable[ReplicaPods], seen: ModelFigures | None) -> ModelView:
     status = body.get("status") or {}
     scaling = status.get("scaling") or {}
     loads = seen.replicas if seen is not None else {}
@@ -200,7 +198,7 @@ def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Mod
     trouble = str(wrong_condition(status).get("message") or "")
     is_downloading = progressing.get("reason") == Reason.DOWNLOADING
     progress = str(progressing.get("message") or "") if is_downloading else ""
-    replicas = (_replica(pod, loads.get(pod["metadata"]["uid"])) for pod in pods)
+    replicas = (_replica(each, loads.get(each.uid)) for each in found if not each.is_finished)
     return ModelView(
         key="/".join(_owner(body)),
         desired=status.get("desiredReplicas"),
@@ -213,13 +211,13 @@ def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Mod
     )
 
 
-def _replica(pod: Mapping[str, Any], load: ReplicaSignals | None) -> ReplicaView:
-    if is_terminating(pod) or (load is not None and load.draining):
+def _replica(replica: ReplicaPods, load: ReplicaSignals | None) -> ReplicaView:
+    if replica.is_terminating or (load is not None and load.draining):
         stage = ReplicaStage.DRAINING
     else:
         ready = ReplicaStage.HANGING if load is not None and load.hangs else ReplicaStage.READY
-        stage = ready if ready_since(pod) is not None else ReplicaStage.STARTING
-    return ReplicaView(pod["metadata"]["name"], stage, load)
+        stage = ready if replica.ready_since is not None else ReplicaStage.STARTING
+    return ReplicaView(replica.name, stage, load)
 
 
 _COLOURS = {

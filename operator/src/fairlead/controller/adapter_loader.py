@@ -125,13 +125,10 @@ class AdapterLoader:
         key = (observed.body["metadata"]["namespace"], observed.body["metadata"]["name"])
         if not wanted.adapters and not before and key not in self._pods:
             return AdapterStates()
-        ready = [
-            pod
-            for pod, diagnosis in zip(observed.pods, observed.diagnoses, strict=True)
-            if diagnosis.stage is Stage.READY and (pod.get("status") or {}).get("podIP")
-        ]
+        understood = zip(observed.replicas, observed.diagnoses, strict=True)
+        ready = [each.leader for each, found in understood if found.stage is Stage.READY and each.address]
         pods = self._pods.setdefault(key, {})
-        gone = pods.keys() - {pod["metadata"]["uid"] for pod in observed.pods}
+        gone = pods.keys() - {each.uid for each in observed.replicas}
         await _stop({uid: pods.pop(uid) for uid in gone})
         on_pods = {pod["metadata"]["name"]: self._of(key, pods, pod) for pod in ready}
         ours = before.keys() | {each.name for each in wanted.adapters}

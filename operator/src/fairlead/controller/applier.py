@@ -16,9 +16,9 @@ from fairlead.api.pod_spec import lasting_container
 from fairlead.controller.desired import Problem
 from fairlead.controller.observe import ChildKey, is_owned
 from fairlead.controller.plan import Plan, content_hash, key_of, mark
-from fairlead.controller.pod_diagnosis import is_marked
 from fairlead.controller.scaling import SubresourceWriter
 from fairlead.controller.worker import Key
+from fairlead.fleet.pods import ReplicaPods, is_marked
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import BY_KIND, PODS, Resource
 from fairlead.manifests.common import Manifest
@@ -95,7 +95,7 @@ class Applier:
         self.status = SubresourceWriter(self.client, names.FIELD_MANAGER_STATUS)
         self._settled: dict[Key, dict[ChildKey, str]] = {}
         self._asked: dict[Key, set[str]] = {}
-        """Uids of pods. The watch brings a mark late; without this memory a look in between would take a second
+        """Uids of replicas. The watch brings a mark late; without this memory a look in between would take a second
         victim."""
 
     def settled(self, key: Key) -> Mapping[ChildKey, str]:
@@ -103,7 +103,7 @@ class Applier:
         return self._settled.get(key, {})
 
     def asked(self, key: Key, pods: Iterable[JsonObject]) -> Collection[str]:
-        """For `make_plan`: pods that this process has asked to drain."""
+        """For `make_plan`: replicas that this process has asked to drain."""
         asked = self._asked.get(key, set())
         asked &= {pod["metadata"]["uid"] for pod in pods}
         return asked
@@ -124,7 +124,7 @@ class Applier:
         for child in plan.prune:
             await self._delete(BY_KIND[child["kind"]], child, "Deleted", changes)
             self._settled.get((owner["metadata"]["namespace"], owner["metadata"]["name"]), {}).pop(key_of(child), None)
-        for pod in plan.replace:
+        for pod in (pod for replica in plan.replace for pod in replica.pods):
             await self._delete(PODS, pod, "Replacing", changes)
         if plan.initial_replicas is not None:
             await self._scale.scale(owner, plan.initial_replicas)  # unless somebody has set the count since
@@ -161,18 +161,18 @@ class Applier:
         changes.append(ChildChange(verb, *key_of(manifest), f"replicas {before} → {after}" if verb == "Scaled" else ""))
         return False
 
-    async def _drain(self, pods: Sequence[JsonObject], owner: JsonObject, changes: list[ChildChange]) -> None:
+    async def _drain(self, replicas: Sequence[ReplicaPods], owner: JsonObject, changes: list[ChildChange]) -> None:
         """Marks first: a restart finds marks again, but not requests to drain."""
-        if not pods:
+        if not replicas:
             return
         asked = self._asked.setdefault((owner["metadata"]["namespace"], owner["metadata"]["name"]), set())
-        for pod in pods:
-            metadata = pod["metadata"]
-            if not is_marked(pod) and metadata["uid"] not in asked:
-                await self._mark(metadata)
-                changes.append(ChildChange("Draining", "Pod", metadata["name"]))
-            asked.add(metadata["uid"])
-        await self.drain(pods)
+        for replica in replicas:
+            for pod in replica.pods:
+                if not is_marked(pod) and replica.uid not in asked:
+                    await self._mark(pod["metadata"])
+                    changes.append(ChildChange("Draining", "Pod", pod["metadata"]["name"]))
+            asked.add(replica.uid)
+        await self.drain(replica.leader for replica in replicas)
 
     async def _mark(self, pod: JsonObject) -> None:
         """`pod`: its metadata. Raises KubeError for passing errors. Without the right to mark, the pod is only asked to

@@ -9,7 +9,7 @@ brings the count to the Deployment. Looks come at intervals, and at once when a 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
@@ -36,7 +36,7 @@ from fairlead.controller.pod_starts import download_seconds, start_seconds
 from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
-from fairlead.fleet.pods import became_ready
+from fairlead.fleet.pods import ReplicaPods
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.manifests.measured_profile import mounted_profile
 
@@ -70,42 +70,42 @@ class ScaleTarget:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """How long a replica takes to start, measured on one LLMDeployment's pods: the autoscaler's horizon. Immutable;
+    """How long a replica takes to start, measured on one LLMDeployment's replicas: the autoscaler's horizon. Immutable;
     `observe` makes the next one."""
 
     mean: float | None = None
     """Mean seconds from creation to ready, without downloads that the next start may be spared; None = no start was
     seen."""
     measured: frozenset[str] = frozenset()
-    """Uids of existing pods that were measured."""
+    """Uids of existing replicas that were measured."""
     download: float = 0.0
     """Seconds of download that the next start needs."""
 
     @property
     def seconds(self) -> float | None:
-        """None = no pod was seen to start."""
+        """None = no replica was seen to start."""
         return None if self.mean is None else self.mean + self.download
 
     @classmethod
-    def resumed(cls, seconds: float | None, pods: Iterable[Mapping[str, Any]]) -> "ColdStart":
-        """State of an earlier process: with a known figure, the ready pods are part of it."""
-        ready = {pod["metadata"]["uid"] for pod in pods if became_ready(pod) is not None}
+    def resumed(cls, seconds: float | None, replicas: Iterable[ReplicaPods]) -> "ColdStart":
+        """State of an earlier process: with a known figure, the ready replicas are part of it."""
+        ready = {each.uid for each in replicas if each.became_ready is not None}
         return cls(seconds, frozenset(ready if seconds is not None else ()))
 
-    def observe(self, pods: Iterable[Mapping[str, Any]], cache: ModelCache | None = None) -> "ColdStart":
-        """Adds pods that became ready, oldest first. `cache`: where they keep a downloaded model.
+    def observe(self, replicas: Sequence[ReplicaPods], cache: ModelCache | None = None) -> "ColdStart":
+        """Adds replicas that became ready, oldest first. `cache`: where they keep a downloaded model.
 
         A shared claim spares the next pod its download. With nodes' folders the newest pod decides: if it found the
         model, no new nodes were left.
         """
-        mean, seen, download = self.mean, list(pods), self.download
-        measured = self.measured & {pod["metadata"]["uid"] for pod in seen}
-        for pod in seen:
-            took = None if pod["metadata"]["uid"] in measured else start_seconds(pod)
+        mean, download = self.mean, self.download
+        measured = self.measured & {each.uid for each in replicas}
+        for replica in replicas:
+            took = None if replica.uid in measured else start_seconds(replica)
             if took is None:
                 continue
-            measured |= {pod["metadata"]["uid"]}
-            fetched = download_seconds(pod) if cache is not None and (cache.node or cache.claim) else 0.0
+            measured |= {replica.uid}
+            fetched = download_seconds(replica) if cache is not None and (cache.node or cache.claim) else 0.0
             took, download = took - fetched, fetched if cache is not None and cache.node else 0.0
             mean = took if mean is None else mean + COLD_START_WEIGHT * (took - mean)
         return ColdStart(mean, measured, download)
@@ -237,7 +237,7 @@ class Autoscaler:
         """Pods and gateways together."""
         diagnoses, memory = target.observed.diagnoses, self.memory(target)
         stages = [each.stage for each in diagnoses if each.reason != Reason.REPLICA_HANGS]
-        memory.cold_start = memory.cold_start.observe(target.observed.pods, target.deployment.spec.model.cache)
+        memory.cold_start = memory.cold_start.observe(target.observed.replicas, target.deployment.spec.model.cache)
         return Signals(
             time=readings.time,
             desired=target.deployment.desired_replicas,
@@ -256,7 +256,7 @@ class Autoscaler:
             told, seconds = target.deployment.status.get("scaling") or {}, None
             with suppress(ValueError):  # it says none, or nothing that can be read
                 seconds = parse_duration(told.get("coldStart") or "")
-            cold_start = ColdStart.resumed(seconds, target.observed.pods)
+            cold_start = ColdStart.resumed(seconds, target.observed.replicas)
             known = ScalingMemory(uid, History(since=self.clock()), cold_start, list(told.get("history") or []), told)
             self._memories[target.key] = known
         return known

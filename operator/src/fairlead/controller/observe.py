@@ -19,10 +19,11 @@ from fairlead.controller.capabilities import (
     wants_image_volume,
     wants_sidecars,
 )
-from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose
+from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose_replica
 from fairlead.controller.pod_starts import PodWarnings
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
+from fairlead.fleet.pods import ReplicaPods, replicas_of
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import CONFIGMAPS, PERSISTENT_VOLUME_CLAIMS
 from fairlead.manifests.source import claim_of, mounted_claims
@@ -86,12 +87,15 @@ class Observed:
     """Progress of model downloads, by the pod's uid."""
 
     @property
+    def replicas(self) -> tuple[ReplicaPods, ...]:
+        """The pods by replica, oldest first."""
+        return replicas_of(self.pods)
+
+    @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """Each pod's status and warnings, understood."""
-        named = ((pod, pod["metadata"].get("uid", "")) for pod in self.pods)
-        return tuple(
-            diagnose(pod, self.warnings.get(uid), self.hanging.get(uid), self.downloads.get(uid)) for pod, uid in named
-        )
+        """Each replica's status and warnings, understood."""
+        told = self.warnings, self.hanging, self.downloads
+        return tuple(diagnose_replica(each, *told) for each in self.replicas)
 
     @property
     def engine_config(self) -> JsonObject | None:

@@ -20,8 +20,8 @@ from fairlead.api.llmdeployment import ScalingMode
 from fairlead.api.quantities import parse_quantity
 from fairlead.controller.desired import Desired
 from fairlead.controller.observe import ChildKey, Observed, is_owned
-from fairlead.controller.pod_diagnosis import Stage, diagnose, is_marked
-from fairlead.fleet.pods import became_ready, is_active
+from fairlead.controller.pod_diagnosis import Stage, diagnose
+from fairlead.fleet.pods import ReplicaPods
 from fairlead.kube.client import JsonObject
 from fairlead.manifests.common import Manifest, fingerprint
 
@@ -41,10 +41,10 @@ class Plan:
     """Children of ours that are no longer wanted."""
     initial_replicas: int | None = None
     """To be written to the LLMDeployment's scale, where an autoscaler needs a count to start from."""
-    drain: tuple[JsonObject, ...] = ()
-    """Pods to be marked and asked to drain before anything is applied: what is applied lowers the count."""
-    replace: tuple[JsonObject, ...] = ()
-    """Drained pods that should stay after all: engines do not return from a drain, so the pods are deleted, and
+    drain: tuple[ReplicaPods, ...] = ()
+    """Replicas to be marked and asked to drain before anything is applied: what is applied lowers the count."""
+    replace: tuple[ReplicaPods, ...] = ()
+    """Drained replicas that should stay after all: engines do not return from a drain, so the pods are deleted, and
     replaced by their ReplicaSet."""
 
 
@@ -55,8 +55,8 @@ def make_plan(
     asked: Collection[str] = (),
 ) -> Plan:
     """`settled`: each child's `content_hash` right after the last apply. Such a child is left alone even if different
-    from the wanted manifest: the API server or a webhook insists, and repeating would not end. `asked`: uids of pods
-    asked to drain, perhaps not shown in `observed` yet."""
+    from the wanted manifest: the API server or a webhook insists, and repeating would not end. `asked`: uids of
+    replicas asked to drain, perhaps not shown in `observed` yet."""
     deployment, engine = wanted.deployment, observed.engine
     if wanted.obstacle is not None or deployment is None:
         return Plan()
@@ -65,11 +65,11 @@ def make_plan(
     keys = {key_of(manifest) for manifest in wanted.children}
     apply = tuple(child for child in wanted.children if _needs_apply(child, observed, settled or {}))
     count = next((_count(manifest) for manifest in apply if manifest["kind"] == "Deployment"), None)
-    drain: tuple[JsonObject, ...] = ()
+    drain: tuple[ReplicaPods, ...] = ()
     if engine is not None and count is not None and count < _count(engine) and not is_rolling(engine):
         # One that hangs serves nobody, whatever it has: without this, the one that has least would go, which is well.
         running = {**observed.running, **dict.fromkeys(observed.hanging, HUNG)}
-        drain = choose_victims(observed.pods, count, running, asked)
+        drain = choose_victims(observed.replicas, count, running, asked)
     # A configuration that is not wanted any more goes when no pod has it, and no ReplicaSet may make one that does.
     is_at_rest = engine is None or (count is None and has_acted(engine) and not is_rolling(engine))
     volumes = (volume for pod in observed.pods for volume in (pod.get("spec") or {}).get("volumes") or [])
@@ -88,7 +88,7 @@ def make_plan(
         prune=tuple(prune),
         initial_replicas=deployment.desired_replicas if is_external and deployment.spec.replicas is None else None,
         drain=drain,
-        replace=left_over(observed.pods, engine, asked) if engine is not None and count is None else (),
+        replace=left_over(observed.replicas, engine, asked) if engine is not None and count is None else (),
     )
 
 
@@ -140,23 +140,24 @@ def _count(deployment: Mapping[str, Any]) -> int:
 
 
 def choose_victims(
-    pods: Sequence[JsonObject], num_wanted: int, running: Mapping[str, int], asked: Collection[str] = ()
-) -> tuple[JsonObject, ...]:
-    """Pods to remove so that `num_wanted` stay: marked ones first, then the least useful.
+    replicas: Sequence[ReplicaPods], num_wanted: int, running: Mapping[str, int], asked: Collection[str] = ()
+) -> tuple[ReplicaPods, ...]:
+    """Replicas to remove so that `num_wanted` stay: marked ones first, then the least useful.
 
-    `running`: requests per replica, by the pod's uid. `asked`: uids of marked pods, even if `pods` does not show it
-    yet.
+    `running`: requests by the replica's uid. `asked`: uids of marked replicas, even if `replicas` does not show it yet.
     """
-    active = [pod for pod in pods if is_active(pod)]
-    ranked = sorted(active, key=lambda pod: (not _is_victim(pod, asked), *_worth(pod, running)))
+    active = [each for each in replicas if each.is_active]
+    ranked = sorted(active, key=lambda each: (not _is_victim(each, asked), *_worth(each, running)))
     return tuple(ranked[: max(0, len(active) - num_wanted)])
 
 
-def left_over(pods: Sequence[JsonObject], engine: JsonObject, asked: Collection[str] = ()) -> tuple[JsonObject, ...]:
-    """Marked pods that the Deployment `engine` has no reason to delete any more."""
+def left_over(
+    replicas: Sequence[ReplicaPods], engine: JsonObject, asked: Collection[str] = ()
+) -> tuple[ReplicaPods, ...]:
+    """Marked replicas that the Deployment `engine` has no reason to delete any more."""
     if not has_acted(engine):
         return ()
-    return tuple(pod for pod in pods if is_active(pod) and _is_victim(pod, asked))
+    return tuple(each for each in replicas if each.is_active and _is_victim(each, asked))
 
 
 def is_rolling(engine: JsonObject) -> bool:
@@ -177,26 +178,25 @@ def has_acted(engine: JsonObject) -> bool:
     return is_seen(engine) and num_pods <= (engine["spec"].get("replicas") or 0)
 
 
-def _is_victim(pod: JsonObject, asked: Collection[str]) -> bool:
-    return is_marked(pod) or pod["metadata"]["uid"] in asked
+def _is_victim(replica: ReplicaPods, asked: Collection[str]) -> bool:
+    return replica.is_marked or replica.uid in asked
 
 
-def _worth(pod: JsonObject, running: Mapping[str, int]) -> tuple[bool, int, bool, bool, int, float, str]:
+def _worth(replica: ReplicaPods, running: Mapping[str, int]) -> tuple[bool, int, bool, bool, int, float, str]:
     """Sort key: the least worth goes first. The first three are the ReplicaSet's own criteria before the deletion
     cost."""
-    metadata, phase = pod["metadata"], (pod.get("status") or {}).get("phase", "Pending")
-    created = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
+    phases = ((pod.get("status") or {}).get("phase", "Pending") for pod in replica.pods)
     return (
-        bool((pod.get("spec") or {}).get("nodeName")),
-        _PHASES.get(phase, 1),
-        became_ready(pod) is not None,
-        diagnose(pod).stage is not Stage.FAILING,
-        running.get(metadata["uid"], 0),
-        -created,
-        metadata["name"],
+        all((pod.get("spec") or {}).get("nodeName") for pod in replica.pods),
+        min(_PHASES.get(phase, 1) for phase in phases),
+        replica.became_ready is not None,
+        all(diagnose(pod).stage is not Stage.FAILING for pod in replica.pods),
+        running.get(replica.uid, 0),
+        -datetime.fromisoformat(replica.created).timestamp(),
+        replica.name,
     )
 
 
 def mark(time: str) -> dict[str, str]:
-    """The annotations that make a pod a victim. `time`: RFC 3339."""
+    """The annotations on every pod of a victim. `time`: RFC 3339."""
     return {names.ANNOTATION_DRAIN: time, names.ANNOTATION_DELETION_COST: CHEAPEST}

@@ -1,5 +1,5 @@
-"""The meaning of a pod's status for people waiting for the model. Pure: a pod in, a diagnosis with reason and sentence
-out.
+"""The meaning of pods' statuses for people waiting for the model. Pure: a pod or a replica in, a diagnosis with reason
+and sentence out.
 
 Useful words of kubelet and scheduler follow a sentence with advice. The `{"reason", "message"}` in an engine's
 termination log goes first.
@@ -16,7 +16,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.conditions import Reason, find_condition
 from fairlead.api.pod_spec import lasting_container
-from fairlead.fleet.pods import became_ready
+from fairlead.fleet.pods import ReplicaPods, became_ready, is_finished, is_marked, is_terminating
 from fairlead.manifests.source import MODEL_VOLUME, SPECULATIVE_VOLUME
 from fairlead_common.downloads import DownloadProgress, DownloadStage
 
@@ -47,12 +47,14 @@ _STEP_TIMEOUT = "--step-timeout"
 _DOWNLOADERS = (*names.DOWNLOAD_CONTAINERS, names.ADAPTERS_CONTAINER)
 _SPEAKING = (names.ENGINE_CONTAINER, *_DOWNLOADERS)
 """Containers that leave a reason and a sentence when they fail."""
+_STARTS: Mapping[str, int] = {Reason.DOWNLOADING: 1, Reason.CONTAINER_CREATING: 2, Reason.SCHEDULING: 3}
+"""Reason of a starting pod → how far it is from loading the model."""
 _HAS_RUN = ("running", "terminated")
 """States of a container whose node has prepared the pod."""
 
 
 class Stage(StrEnum):
-    """How far a replica is."""
+    """How far a replica is. Of pods of one replica the later stage here decides."""
 
     READY = "ready"
     STARTING = "starting"
@@ -75,7 +77,7 @@ class PodWarning:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One pod, understood."""
+    """One pod, or a replica by the pod that decides its stage, understood."""
 
     pod: str
     stage: Stage
@@ -103,10 +105,10 @@ def diagnose(
     pod's download. Never raises for a status that lacks parts."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     phase = status.get("phase")
-    if phase in ("Failed", "Succeeded"):
+    if is_finished(pod):
         detail = status.get("message") or status.get("reason") or f"ended with phase {phase}"
         return Diagnosis(name, Stage.FINISHED, str(status.get("reason") or phase), _shorten(detail))
-    if pod["metadata"].get("deletionTimestamp") or is_marked(pod):
+    if is_terminating(pod) or is_marked(pod):
         told = find_condition(status, "DisruptionTarget")  # somebody else than us: an eviction, a tainted node
         message = f"is taken away ({told.get('reason')}). {told.get('message') or ''}"
         return Diagnosis(name, Stage.DRAINING, message=_shorten(message) if told.get("status") == "True" else "")
@@ -136,6 +138,27 @@ def diagnose(
         return Diagnosis(name, Stage.FAILING, reason, _shorten(f"{advice}. The cluster says: {said}"))
     message = _shorten(f"the container is still being created; the last warning about it is {said}")
     return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
+
+
+def diagnose_replica(
+    replica: ReplicaPods,
+    warnings: Mapping[str, PodWarning],
+    hanging: Mapping[str, str],
+    downloads: Mapping[str, DownloadProgress],
+) -> Diagnosis:
+    """The diagnosis of the least advanced pod, of equal ones the leader's. The others: by the pod's uid, as in
+    `diagnose`."""
+    uids = [(pod, pod["metadata"].get("uid", "")) for pod in replica.pods]
+    found = (diagnose(pod, warnings.get(uid), hanging.get(uid), downloads.get(uid)) for pod, uid in uids)
+    least = max(found, key=_lag)
+    if replica.is_whole or least.stage is not Stage.READY:
+        return least
+    return Diagnosis(replica.name, Stage.STARTING, Reason.SCHEDULING, "waits for the other pods of its group")
+
+
+def _lag(pod: Diagnosis) -> tuple[int, bool, bool, int]:
+    """Larger for a pod that is further from ready, or says more about it."""
+    return list(Stage).index(pod.stage), pod.model_failed, bool(pod.message), _STARTS.get(pod.reason, 0)
 
 
 def _hanging(name: str, pod: Mapping[str, Any], since: str) -> Diagnosis:
@@ -200,11 +223,6 @@ def _figure(value: float) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def is_marked(pod: Mapping[str, Any]) -> bool:
-    """Whether scale-down has chosen the pod to go."""
-    return names.ANNOTATION_DRAIN in (pod["metadata"].get("annotations") or {})
 
 
 def _container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""How pods start: why a node cannot create a pod's containers, and seconds of each stage of a start.
+"""How replicas start: why a node cannot create a pod's containers, and seconds of each stage of a start.
 
 A pod's status only says `ContainerCreating`; the kubelet's reasons are in Events, which Cluster asks for when a pod
 takes long. `pod_diagnosis` interprets warnings. Without the right to ask, messages stay as before. Stages come from the
@@ -16,7 +16,7 @@ from fairlead.api import names
 from fairlead.api.conditions import find_condition
 from fairlead.api.pod_spec import lasting_statuses
 from fairlead.controller.pod_diagnosis import PodWarning, created_since
-from fairlead.fleet.pods import became_ready
+from fairlead.fleet.pods import ReplicaPods
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS
 
@@ -148,38 +148,38 @@ class StartStage(StrEnum):
     """Until the engine answers: weights, compilation, warm-up. The engine's own metrics take it apart."""
 
 
-def start_seconds(pod: Mapping[str, Any]) -> float | None:
+def start_seconds(replica: ReplicaPods) -> float | None:
     """From creation to ready; None = not ready, or perhaps ready before: a restarted container says nothing about a
     start."""
-    if any(container.get("restartCount") for container in lasting_statuses(pod)):
+    if any(container.get("restartCount") for pod in replica.pods for container in lasting_statuses(pod)):
         return None
-    return _between(pod["metadata"].get("creationTimestamp"), became_ready(pod))
+    return _between(replica.created, replica.became_ready)
 
 
-def download_seconds(pod: Mapping[str, Any]) -> float:
-    """What the last attempts at its downloads took; 0 where there was none."""
-    return sum(_between(began, ended) or 0.0 for began, ended in _downloads(pod))
+def download_seconds(replica: ReplicaPods) -> float:
+    """What the last attempts at the downloads of a pod took, of the slowest one; 0 where there was none."""
+    return max(sum(_between(began, ended) or 0.0 for began, ended in _downloads(pod)) for pod in replica.pods)
 
 
-def start_stages(pod: Mapping[str, Any]) -> dict[StartStage, float] | None:
-    """None as in `start_seconds`. Time lost in failed downloads counts as `image`."""
-    total = start_seconds(pod)
+def start_stages(replica: ReplicaPods) -> dict[StartStage, float] | None:
+    """None as in `start_seconds`. A stage ends with the last pod's. Time lost in failed downloads counts as `image`."""
+    total = start_seconds(replica)
     if total is None:
         return None
-    status = pod.get("status") or {}
-    scheduled = find_condition(status, "PodScheduled").get("lastTransitionTime")
-    engine = _of_name(lasting_statuses(pod), names.ENGINE_CONTAINER)
-    running = ((engine.get("state") or {}).get("running") or {}).get("startedAt")
-    schedule = _between(pod["metadata"]["creationTimestamp"], scheduled) or 0.0
-    load = _between(running, became_ready(pod)) or 0.0
-    download = download_seconds(pod)
+    conditions = (find_condition(pod.get("status") or {}, "PodScheduled") for pod in replica.pods)
+    scheduled = max(condition.get("lastTransitionTime") or "" for condition in conditions)
+    engines = (_of_name(lasting_statuses(pod), names.ENGINE_CONTAINER) for pod in replica.pods)
+    running = max(((each.get("state") or {}).get("running") or {}).get("startedAt") or "" for each in engines)
+    schedule = _between(replica.created, scheduled) or 0.0
+    load = _between(running, replica.became_ready) or 0.0
+    download = download_seconds(replica)
     stages = {
         StartStage.SCHEDULE: schedule,
         StartStage.IMAGE: max(0.0, total - schedule - download - load),
         StartStage.DOWNLOAD: download,
         StartStage.LOAD: load,
     }
-    if not any(ended for _, ended in _downloads(pod)):
+    if not any(ended for pod in replica.pods for _, ended in _downloads(pod)):
         del stages[StartStage.DOWNLOAD]
     return stages
 

@@ -40,7 +40,7 @@ class Situation:
     deployment: LLMDeployment | None
     """None where the object cannot be understood."""
     num_desired: int
-    pods: tuple[Diagnosis, ...]
+    replicas: tuple[Diagnosis, ...]
     obstacle: Problem | None
     """Why there are no children to apply."""
     problems: tuple[Problem, ...]
@@ -70,12 +70,12 @@ class Situation:
     """Whether the model fits a replica, by arithmetic; None = invalid object."""
 
     def of(self, *stages: Stage) -> list[Diagnosis]:
-        """The pods in these stages."""
-        return [pod for pod in self.pods if pod.stage in stages]
+        """The replicas in these stages."""
+        return [each for each in self.replicas if each.stage in stages]
 
     @property
     def starting(self) -> list[Diagnosis]:
-        """Starting pods; last the pods that wait for another one's download, which say least."""
+        """Starting replicas; last the replicas that wait for another one's download, which say least."""
         return sorted(self.of(Stage.STARTING), key=lambda pod: pod.waits_for_another)
 
     @property
@@ -131,7 +131,7 @@ def situation(
     return Situation(
         deployment=wanted.deployment,
         num_desired=wanted.deployment.desired_replicas if wanted.deployment else known,
-        pods=observed.diagnoses,
+        replicas=observed.diagnoses,
         obstacle=wanted.obstacle,
         problems=tuple(problem for problem in problems if problem not in waiting),
         waiting_for=waiting[0].message if waiting else "",
@@ -174,12 +174,11 @@ def status(observed: Observed, now: Situation, settings: OperatorSettings, *, ti
 
 def _startup(observed: Observed) -> dict[str, str] | None:
     """Seconds by stage of the replica that started last; None = none has."""
-    told = ((pod, stages) for pod in reversed(observed.pods) if (stages := start_stages(pod)) is not None)
-    pod, stages = next(told, ({}, None))
-    if stages is None:
-        return None
-    seconds = {str(stage): seconds_in_words(taken) for stage, taken in stages.items()}
-    return {"pod": pod["metadata"]["name"], **seconds, "total": seconds_in_words(sum(stages.values()))}
+    for replica in reversed(observed.replicas):
+        if (stages := start_stages(replica)) is not None:
+            seconds = {str(stage): seconds_in_words(taken) for stage, taken in stages.items()}
+            return {"pod": replica.name, **seconds, "total": seconds_in_words(sum(stages.values()))}
+    return None
 
 
 def conditions(now: Situation) -> list[Condition]:

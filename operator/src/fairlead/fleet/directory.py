@@ -5,11 +5,10 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.api.llmdeployment import LLMDeployment, Routing, ScalingMode
-from fairlead.fleet.pods import is_active
+from fairlead.fleet.pods import ReplicaPods
 from fairlead.routing.replica import Replica
 from fairlead_common.adapters import split_adapter
 from fairlead_common.downloads import DownloadFailure
@@ -256,12 +255,12 @@ def _adapters(deployment: LLMDeployment) -> tuple[ServedAdapter, ...]:
     return tuple(found)
 
 
-def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Outlook:
-    """Whether a replica will be ready: pods exist that may become ready, will be created, or will be requested by
+def outlook(deployment: LLMDeployment, replicas: Iterable[ReplicaPods]) -> Outlook:
+    """Whether a replica will be ready: replicas exist that may become ready, will be created, or will be requested by
     waiting requests.
 
-    Existing pods always count, as a condition may be older. The message is the operator's about this generation of the
-    spec, preferably why the model cannot be loaded.
+    Existing replicas always count, as a condition may be older. The message is the operator's about this generation of
+    the spec, preferably why the model cannot be loaded.
     """
     status, metadata, generation = deployment.status, deployment.metadata, deployment.metadata.generation
     kinds = (ConditionType.MODEL_AVAILABLE, ConditionType.READY)
@@ -273,7 +272,7 @@ def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Out
     ]
     is_trouble = troubles and troubles[0].get("reason") != Reason.SCALED_TO_ZERO
     message = str(troubles[0].get("message") or "") if is_trouble else ""
-    if any(is_active(pod) for pod in pods):
+    if any(each.is_active for each in replicas):
         return Outlook(True, message or "Its replicas are starting.")
     if any(condition.get("reason") in HOPELESS_REASONS for condition in troubles):
         return Outlook(False, message)

@@ -8,17 +8,16 @@ only its own pool.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
+from fairlead.api import names
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
 from fairlead.fleet.directory import Fleet, FleetModel, Key, Pool, outlook, served_model
 from fairlead.fleet.engine_stream import EngineListener
-from fairlead.fleet.pods import POD_SELECTOR, finishes_answers, is_finished, owner_of, ready_since, replica_of
+from fairlead.fleet.pods import POD_SELECTOR, ReplicaPods, group_of, owner_of
 from fairlead.fleet.replica_tasks import ModelInfoClient, ReplicaTasks, TokenizerBook
-from fairlead.kube.client import KubeClient, KubeError
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS, PODS
 from fairlead.kube.watch import Reflector
 from fairlead.routing.replica import Replica
@@ -29,18 +28,8 @@ LOST_SECONDS = 20.0
 """Longest refusal of a namespace that is not lost yet: API servers that start refuse requests for a while. Noticed at
 the next attempt, up to 18 s later."""
 
-JsonObject = Mapping[str, Any]
-
 ASKED_AT_ONCE = 3
 """Namespaces asked at once to judge whether another is lost."""
-
-
-@dataclass(slots=True)
-class _Joined:
-    """A pod that is ready: the replica it is, and since when."""
-
-    replica: Replica
-    ready_since: str
 
 
 class KubernetesFleet(Fleet):
@@ -69,11 +58,12 @@ class KubernetesFleet(Fleet):
         self._namespaces = [Namespace(client, place, self, lost_seconds) for place in places]
         self._deployments: dict[Key, tuple[LLMDeployment, FleetModel]] = {}
         """Each object and its served part, read once per change, as objects may be large."""
-        self._pods: dict[Key, dict[str, JsonObject]] = {}
-        """Pods by owner, then by uid."""
-        self._joined: dict[str, _Joined] = {}
+        self._replicas: dict[Key, dict[str, ReplicaPods]] = {}
+        """By owner, then by group."""
+        self._joined: dict[str, Replica] = {}
+        """Replicas that are ready, by uid."""
         self._departing: dict[str, Replica] = {}
-        """Pods that drain or are being deleted, by uid."""
+        """Replicas that drain or are being deleted, by uid."""
         self._pools: dict[Key, Pool] = {}
 
     @property
@@ -110,29 +100,43 @@ class KubernetesFleet(Fleet):
 
     def on_pod(self, event_type: str, pod: JsonObject) -> None:
         """An engine pod was added, changed or deleted. Needs a running loop: one that joins is asked and followed."""
-        owner, uid = owner_of(pod), pod["metadata"]["uid"]
-        pods, since = self._pods.setdefault(owner, {}), None
+        owner, group = owner_of(pod), group_of(pod)
+        replicas = self._replicas.setdefault(owner, {})
+        before = replicas.get(group)
+        pods = {each["metadata"]["uid"]: each for each in (before.pods if before else ())}
+        pods[pod["metadata"]["uid"]] = pod
         if event_type == "DELETED":
-            pods.pop(uid, None)
+            del pods[pod["metadata"]["uid"]]
+        if pods:
+            replicas[group] = ReplicaPods.of(*pods.values())
         else:
-            pods[uid], since = pod, ready_since(pod)
-        if uid in self._joined and self._joined[uid].ready_since != since:
-            self._tasks.leave(uid)  # gone, or restarted: another cache, and perhaps other limits
-            self._departing[uid] = self._joined.pop(uid).replica
-        elif uid not in self._joined and finishes_answers(pod):
-            self._departing.setdefault(uid, replica_of(pod))  # it went before this gateway came
-        if since is not None or event_type == "DELETED" or is_finished(pod):
-            self._departing.pop(uid, None)
-        if since is not None and uid not in self._joined:
-            replica = replica_of(pod)
-            self._joined[uid] = _Joined(replica, since)
-            self._tasks.join(replica, partial(self._known, owner))
-        if not pods:
-            del self._pods[owner]
+            replicas.pop(group, None)
+        self._follow(owner, before, replicas.get(group))
+        if not replicas:
+            del self._replicas[owner]
         self._rebuild(owner)
 
+    def _follow(self, owner: Key, before: ReplicaPods | None, now: ReplicaPods | None) -> None:
+        """A group's replica has changed; None = there is none."""
+        since = None if now is None else (now.uid, now.ready_since)
+        if before is not None and before.uid in self._joined and since != (before.uid, before.ready_since):
+            self._tasks.leave(before.uid)  # gone, or restarted: another cache, and perhaps other limits
+            self._departing[before.uid] = self._joined.pop(before.uid)
+        if before is not None and (now is None or before.uid != now.uid):
+            self._departing.pop(before.uid, None)
+        if now is None:
+            return
+        replica = Replica(now.uid, now.name, now.address, names.ENGINE_PORT)
+        if now.is_terminating and now.address:
+            self._departing.setdefault(now.uid, replica)  # also one that went before this gateway came
+        if now.is_finished or now.ready_since is not None:
+            self._departing.pop(now.uid, None)
+        if now.ready_since is not None and now.uid not in self._joined:
+            self._joined[now.uid] = replica
+            self._tasks.join(replica, partial(self._known, owner))
+
     def _known(self, owner: Key, replica: Replica) -> None:
-        self._joined[replica.uid].replica = replica
+        self._joined[replica.uid] = replica
         self._rebuild(owner)
 
     def _rebuild(self, key: Key) -> None:
@@ -141,12 +145,11 @@ class KubernetesFleet(Fleet):
             changed = self._pools.pop(key, None) is not None
         else:
             deployment, model = known
-            pods = self._pods.get(key, {})
-            replicas = sorted(
-                (self._joined[uid].replica for uid in pods if uid in self._joined), key=lambda replica: replica.name
-            )
-            departing = tuple(self._departing[uid] for uid in pods if uid in self._departing)
-            pool = Pool(model, tuple(replicas), outlook(deployment, pods.values()), departing)
+            seen = self._replicas.get(key, {}).values()
+            ready = (self._joined[each.uid] for each in seen if each.uid in self._joined)
+            replicas = tuple(sorted(ready, key=lambda replica: replica.name))
+            departing = tuple(self._departing[each.uid] for each in seen if each.uid in self._departing)
+            pool = Pool(model, replicas, outlook(deployment, seen), departing)
             changed = self._pools.get(key) != pool
             self._pools[key] = pool
         if changed:
