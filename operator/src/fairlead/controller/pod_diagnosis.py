@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -346,16 +347,16 @@ def _is_created(container: Mapping[str, Any]) -> bool:
     return waiting.get("reason") in ("ContainerCreating", "PodInitializing") and not container.get("restartCount")
 
 
-def created_since(pod: Mapping[str, Any]) -> str | None:
-    """Since when a node has been preparing the pod (RFC 3339); None = a container has run, or another reason is
-    known."""
+def seconds_in_creation(pod: Mapping[str, Any], now: datetime) -> float | None:
+    """For how long a node has been preparing the pod; None = a container has run, or another reason is known."""
     if diagnose(pod).reason != Reason.CONTAINER_CREATING:
         return None
     status = pod.get("status") or {}
     if any(state in (each.get("state") or {}) for each in _container_statuses(status) for state in _HAS_RUN):
         return None
-    since: str | None = find_condition(status, "PodScheduled").get("lastTransitionTime")
-    return since or status.get("startTime") or pod["metadata"].get("creationTimestamp")
+    since = find_condition(status, "PodScheduled").get("lastTransitionTime")
+    since = since or status.get("startTime") or pod["metadata"].get("creationTimestamp")
+    return None if since is None else (now - datetime.fromisoformat(since)).total_seconds()
 
 
 def _shorten(words: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.conditions import find_condition
 from fairlead.api.pod_spec import lasting_statuses
-from fairlead.controller.pod_diagnosis import PodWarning, created_since
+from fairlead.controller.pod_diagnosis import PodWarning, seconds_in_creation
 from fairlead.fleet.pods import ReplicaPods
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS
@@ -111,12 +111,6 @@ def next_look(pods: Iterable[JsonObject], now: datetime) -> float | None:
     """Seconds until the next question about pods in creation, which no watch triggers; None = no such pods. Pure."""
     ages = [seconds for pod in pods if (seconds := seconds_in_creation(pod, now)) is not None]
     return min((SLOW_SECONDS - age if age < SLOW_SECONDS else ASK_AGAIN_SECONDS for age in ages), default=None)
-
-
-def seconds_in_creation(pod: Mapping[str, Any], now: datetime) -> float | None:
-    """For how long a node has been preparing the pod; None where none is."""
-    since = created_since(pod)
-    return None if since is None else (now - datetime.fromisoformat(since)).total_seconds()
 
 
 def _time(event: Mapping[str, Any]) -> str:
