@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api import names
+from fairlead.api.conditions import find_condition
 from fairlead_common.http.addresses import authority
 
 POD_SELECTOR = f"{names.LABEL_LLMDEPLOYMENT},{names.LABEL_COMPONENT}={names.ENGINE_COMPONENT}"
@@ -41,9 +42,8 @@ def is_marked(pod: Mapping[str, Any]) -> bool:
 
 def became_ready(pod: Mapping[str, Any]) -> str | None:
     """When the pod's condition Ready came to hold, as text; None when it does not."""
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    holds = (each for each in conditions if each.get("type") == "Ready" and each.get("status") == "True")
-    return next((str(each.get("lastTransitionTime") or "") for each in holds), None)
+    ready = find_condition(pod.get("status") or {}, "Ready")
+    return str(ready.get("lastTransitionTime") or "") if ready.get("status") == "True" else None
 
 
 def ready_since(pod: Mapping[str, Any]) -> str | None:
