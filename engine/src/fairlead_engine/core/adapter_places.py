@@ -1,7 +1,7 @@
-"""Adapters and where they are: on the device, in the host's memory, or in their folders.
+"""Adapters and their places: on the device, in the host's memory, or in their folders.
 
-The engine loads and unloads adapters, the scheduler asks whether a sequence may begin with its adapter. Device and host
-memory are kept in the order of last use. Names and numbers only; tensors are the runner's.
+The engine loads and unloads adapters; the scheduler asks whether a sequence may begin with its adapter. Device and host
+memory are kept in order of last use. Names and numbers only; tensors are the runner's.
 """
 
 import logging
@@ -23,7 +23,7 @@ from fairlead_engine.types.sequences import Sequence
 logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 0.005
-"""An idle step waits this long for an adapter to be read; commands may come meanwhile."""
+"""Seconds that an idle step waits for an adapter to be read; commands may come meanwhile."""
 _MOST_NAME = 256
 _RETRY_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Delays before an adapter is read again after a failure: a remounted volume, or a file being replaced, is back soon.
@@ -32,7 +32,7 @@ _RETRY_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 @dataclass(slots=True)
 class _AdapterReading:
-    """An adapter on its way into the host's memory."""
+    """An adapter that is being read into the host's memory."""
 
     adapter: Adapter
     facts: Future[AdapterFacts]
@@ -43,7 +43,7 @@ class _AdapterReading:
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
-    """An adapter that sequences wait for, after a failed reading."""
+    """A failed reading of an adapter for which sequences wait."""
 
     num_failures: int
     due: float
@@ -53,17 +53,16 @@ class _Retry:
 class Adapters:
     """All adapters of an engine.
 
-    A sequence begins where its adapter is placed, or can be: in an empty slot, or in the slot of the adapter that has
-    been unused for longest. Where all slots are in use the sequence *claims* a slot, by rank: for each claim the
-    adapter in use for longest takes no more sequences from behind the claim, so that its slot comes free, while running
-    sequences go on. Sequences behind a claim may pass it, and a claim waits no longer than running sequences take to
-    end.
+    A sequence begins where its adapter is placed or can be: in an empty slot, or in the slot of the adapter unused for
+    longest. Where all slots are in use the sequence *claims* a slot, by rank: for each claim the adapter in use for
+    longest takes no more sequences from behind the claim, while running sequences go on. Sequences behind a claim may
+    pass, and a claim waits no longer than running sequences take to end.
     """
 
     def __init__(
         self, runner: Runner[Any], *, most_in_host: int, clock: Clock, most_virtual_tokens: int | None = None
     ) -> None:
-        """`most_virtual_tokens`: limit of one soft prompt, which leaves room for a prompt and an answer; None = no
+        """`most_virtual_tokens`: limit of one soft prompt, to leave room for a prompt and an answer; None = no
         limit."""
         self._runner = runner
         self._most_in_host = most_in_host
@@ -83,7 +82,7 @@ class Adapters:
         self._holds: dict[str, Adapter] = {}
         self._read_pace = self._place_pace = 0.0
         self.broken: dict[int, str] = {}
-        """Reasons by key, for adapters that can no longer be read; their sequences cannot go on."""
+        """Key of each adapter that can no longer be read → the reason; its sequences end."""
         self.num_placed = 0
         """Copies of an adapter to the device since the start."""
         self.num_read = 0
@@ -124,11 +123,11 @@ class Adapters:
         return adapter
 
     def find(self, name: str) -> Adapter | None:
-        """The adapter that requests may ask for by this name."""
+        """The adapter that requests name `name`."""
         return self._by_name.get(name)
 
     def hold(self, hold: str, name: str) -> None:
-        """Keeps the adapter that has the name now for requests with this hold, even after an unload; an unknown name is
+        """Keeps the adapter named `name` for requests with this hold, even after an unload; an unknown name is
         ignored."""
         if (adapter := self._by_name.get(name)) is not None and hold not in self._holds:
             self._holds[hold] = adapter
@@ -189,7 +188,7 @@ class Adapters:
         self._wanted.clear()
 
     def may_begin(self, adapter: Adapter) -> bool:
-        """Whether a waiting sequence may begin with this adapter now; if not, what it lacks is under way."""
+        """Whether a waiting sequence may begin with this adapter; if not, a reading, copy or claim is under way."""
         self._wanted.add(adapter.key)
         if adapter.slot != NOT_PLACED:
             return not adapter.num_running or not self._places.gives_way(adapter)
@@ -222,7 +221,7 @@ class Adapters:
             self._seconds = None
 
     def place(self) -> None:
-        """Copies to the device the adapters that the next step needs."""
+        """Copies adapters to the device for the next step."""
         for adapter in self._places.to_place:
             began = self._clock.monotonic()
             self._runner.place_adapter(adapter.key, adapter.slot)
@@ -330,8 +329,8 @@ class Adapters:
             done(error)
 
     def _error_of(self, reading: _AdapterReading) -> AdapterError | None:
-        """The error of a reading, as nothing in a folder may end the engine. An adapter that is read again must have
-        the digest of the first reading: its sequences and cached blocks depend on it."""
+        """The error of a reading; nothing in a folder may end the engine. An adapter that is read again must have the
+        digest of the first reading: sequences and cached blocks depend on the weights."""
         error = reading.facts.exception()
         if error is None:
             facts, most = reading.facts.result(), self._most_virtual_tokens

@@ -1,7 +1,7 @@
 """The one logical block manager: which physical block holds which tokens of which sequence.
 
-The scheduler calls it before each step (`match`, `share`, `extend`), after it (`publish`) and when a sequence leaves
-(`free`). It knows block ids and hashes, never tensors; the runner reads the block tables it fills.
+The scheduler calls `match`, `share` and `extend` before a step, `publish` after the step, and `free` when a sequence
+leaves. Block ids and hashes only, never tensors; the runner reads the block tables.
 """
 
 from collections import Counter
@@ -16,30 +16,29 @@ from fairlead_engine.types.sequences import Sequence
 
 
 class BlockListener(Protocol):
-    """Gets to know which prefixes the cache holds. Called within a step, so it must return at once."""
+    """Is told which prefixes the cache holds. Called within a step: return at once."""
 
     def stored(self, parent: BlockHash, hashes: list[BlockHash]) -> None:
-        """These hashes, each the parent of the next, can be reused from now on, and could not before."""
+        """The hashes, each the parent of the next, became reusable."""
 
     def removed(self, block_hash: BlockHash) -> None:
-        """The last block with this hash has other contents from now on."""
+        """The last block with this hash loses its contents."""
 
 
 class BlockManager:
     """`num_blocks` blocks of `block_size` tokens, each in exactly one state.
 
-    - *in use*: in the block tables of one or more sequences, as many as its reference count;
+    - *in use*: in the block tables of sequences, as many as its reference count;
     - *evictable*: in no table, but holding a published prefix; evicted in order of least recent use;
     - *empty*: in no table, and without a published prefix.
 
-    A whole computed block is published under its hash, which covers all tokens before it. Several blocks may have the
-    same hash: equal prompts that run side by side keep their own, so that block tables only ever grow at the end. A
-    sequence gives its blocks back last one first, so that the tail of a chain is evicted before its head, which more
-    prompts share. The allocator chooses a table's next free block.
+    A whole computed block is published under its hash, which covers all tokens before the block too. Several blocks may
+    have the same hash: equal prompts that run side by side keep their own, because block tables only grow at the end. A
+    sequence gives its blocks back last one first: the tail of a chain is evicted before its head, which more prompts
+    share. The allocator chooses a table's next free block.
 
-    With a `host` tier an evicted prefix stays reusable: the host's memory keeps a copy, which `fetched` loads back into
-    the device's blocks for a waiting sequence. Source: PagedAttention and automatic prefix caching of vLLM (Kwon et
-    al., 2023).
+    With a `host` tier an evicted prefix stays reusable: the host's memory keeps a copy, and `fetched` loads the copy
+    for a waiting sequence. Source: PagedAttention and automatic prefix caching of vLLM (Kwon et al., 2023).
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class BlockManager:
         self._make_allocator = make_allocator
         self._block_of: dict[BlockHash, int] = {}
         self._adapter_of: dict[BlockHash, str] = {}
-        """Adapter's name of each block that was computed with one."""
+        """Hash of each block computed with an adapter → the adapter's name."""
         self._copies: dict[BlockHash, list[int]] = {}
         """Of few hashes: further blocks with the same contents."""
         self.reset()
@@ -83,11 +82,11 @@ class BlockManager:
         return len(self._free)
 
     def published(self) -> set[BlockHash]:
-        """Hashes of all blocks that can be reused, in either tier, as a new set."""
+        """Hashes of all reusable blocks of both tiers, as a new set."""
         return set(self._block_of).union(self.host)
 
     def holds(self, block_hash: BlockHash) -> bool:
-        """Whether a block with this hash can be reused."""
+        """Whether a block with this hash is reusable."""
         return block_hash in self._block_of or block_hash in self.host
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -97,10 +96,11 @@ class BlockManager:
     # -- prefix cache ----------------------------------------------------------------------------------------------
 
     def match(self, sequence: Sequence) -> list[int]:
-        """The longest prefix of a sequence on the device, as blocks; changes nothing but the sequence's hashes.
+        """The longest prefix of a sequence on the device, as blocks; fills in the sequence's hashes and changes nothing
+        else.
 
-        Covers no token that is computed in any case (`Sequence.num_sparable_tokens`). Valid until the next `share`,
-        `extend` or `publish`.
+        Leaves out tokens that must be computed (`Sequence.num_sparable_tokens`). Valid until the next `share`, `extend`
+        or `publish`.
         """
         if not self.enable_prefix_caching:
             return []
@@ -116,15 +116,15 @@ class BlockManager:
         return matched
 
     def hosted(self, sequence: Sequence, first: int) -> list[BlockHash]:
-        """Hashes of the sequence's blocks from `first` on that only the host has: `fetched` loads them."""
+        """Hashes of the sequence's blocks from `first` on that are in the host's memory alone."""
         if not self.host.num_places:
             return []
         hashes = sequence.block_hashes[first : sequence.num_sparable_tokens // self.block_size]
         return list(takewhile(lambda each: each in self.host and each not in self._block_of, hashes))
 
     def fetched(self, sequence: Sequence, matched: list[int]) -> list[int] | None:
-        """The prefix of a waiting sequence: its `matched` blocks and those behind them that the host has, once loaded;
-        None while that is under way. Needs as many free blocks as `num_needed` says."""
+        """The prefix of a waiting sequence: its `matched` blocks and the host's blocks behind, once loaded; None = the
+        load is under way. Needs `num_needed` free blocks."""
         hashes = self.hosted(sequence, len(matched))
         if not hashes:
             return matched
@@ -150,22 +150,20 @@ class BlockManager:
             self._release(load.held)
 
     def num_needed(self, sequence: Sequence, matched: list[int]) -> int:
-        """Free blocks that a waiting sequence's tokens need, with `matched` as its cached prefix.
-
-        A matched block that is not in use counts too, as it will no longer be free.
-        """
+        """Free blocks that a waiting sequence's tokens need, with `matched` as its cached prefix; unused matched blocks
+        count too, because `share` takes them out of the free ones."""
         num_unused = sum(1 for block in matched if not self._ref_count[block])
         return self.num_blocks_for(sequence.num_tokens) - len(matched) + num_unused
 
     def share(self, sequence: Sequence, matched: list[int]) -> None:
-        """Starts the sequence's block table with its cached prefix."""
+        """Starts the sequence's block table with the cached prefix."""
         assert not sequence.block_table
         for block in matched:
             self._hold(block)
         sequence.block_table.extend(matched)
 
     def publish(self, sequence: Sequence, start: int) -> None:
-        """Publishes the blocks completed since token `start`, whose KV is computed."""
+        """Publishes the blocks that became complete since token `start`."""
         if not self.enable_prefix_caching:
             return
         first, end = start // self.block_size, sequence.num_computed_tokens // self.block_size
@@ -184,14 +182,12 @@ class BlockManager:
         self._announce(sequence, end, hashes)
 
     def retract(self, sequence: Sequence) -> None:
-        """Unpublishes all blocks of the sequence, computed or shared, and copies of them.
-
-        Call it before the step's `publish`; tables keep these blocks.
-        """
+        """Unpublishes all blocks of the sequence, computed or shared, with their copies; tables keep the blocks. Call
+        before the step's `publish`."""
         self._retract(sequence.block_hashes)
 
     def retract_adapter(self, name: str) -> None:
-        """The same for all blocks computed with the adapter of that name."""
+        """Unpublishes all blocks computed with the adapter `name`."""
         self._retract([block_hash for block_hash, adapter in self._adapter_of.items() if adapter == name])
 
     def _retract(self, hashes: list[BlockHash]) -> None:
@@ -208,13 +204,13 @@ class BlockManager:
     # -- allocation ------------------------------------------------------------------------------------------------
 
     def can_extend(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Whether there are enough free blocks for the table to cover `num_tokens`."""
+        """Whether enough blocks are free for the table to cover `num_tokens`."""
         return self.num_blocks_for(num_tokens) - len(sequence.block_table) <= self.num_free
 
     def extend(self, sequence: Sequence, num_tokens: int, expected_tokens: int) -> None:
         """Extends the block table to `num_tokens` tokens; call `can_extend` first.
 
-        `expected_tokens`: how long the sequence may become, so that it is placed where it can grow.
+        `expected_tokens`: likely final length of the sequence; the allocator leaves room for growth.
         """
         table, block_size = sequence.block_table, self.block_size
         number, most = -(-num_tokens // block_size), -(-expected_tokens // block_size)
@@ -224,17 +220,15 @@ class BlockManager:
             table.append(last)
 
     def free(self, sequence: Sequence) -> None:
-        """Gives back all blocks of a sequence, last one first."""
+        """Gives back all blocks of a sequence, last block first."""
         self._release(sequence.block_table)
         sequence.block_table = []
 
     # -- invariants ------------------------------------------------------------------------------------------------
 
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """Raises AssertionError unless every block is in exactly one state and every count is right.
-
-        `sequences` are all that may hold blocks.
-        """
+        """Raises AssertionError unless every block is in exactly one state and every count is right. `sequences`: all
+        holders of blocks."""
         uses = Counter(block for sequence in sequences for block in sequence.block_table)
         uses.update(block for load in self.host.loads for block in load.held)
         self.host.check()
@@ -254,13 +248,13 @@ class BlockManager:
     # -- the rest is private ---------------------------------------------------------------------------------------
 
     def _hold(self, block: int) -> None:
-        """Adds a user of a block, which cannot be evicted then."""
+        """Adds a user of a block, which protects the block from eviction."""
         if not self._ref_count[block]:
             self._free.reuse(block)
         self._ref_count[block] += 1
 
     def _take(self, last: int | None, most: int) -> int:
-        """A free block for one user, behind block `last`; its table is expected to need `most`."""
+        """A free block for one user, behind block `last`; the table is expected to need `most`."""
         block = self._free.take(last, most)
         if self._hash_of[block] is not None:
             self._evict(block)
@@ -268,7 +262,7 @@ class BlockManager:
         return block
 
     def _release(self, blocks: list[int]) -> None:
-        """Removes a user of each block, last one first."""
+        """Removes a user of each block, last block first."""
         ref_count, hash_of, release = self._ref_count, self._hash_of, self._free.release
         if blocks:
             self._free.end_run(blocks[-1])
@@ -294,7 +288,7 @@ class BlockManager:
             hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=extra)
 
     def _publish_each(self, sequence: Sequence, first: int, end: int) -> None:
-        """The same one by one, as some blocks may have a published hash."""
+        """`publish`, block by block, for hashes of which some may be published already."""
         new: list[BlockHash] = []
         for index in range(first, end):
             block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
@@ -320,7 +314,7 @@ class BlockManager:
             self.listener.stored(sequence.block_hashes[first - 1] if first else ROOT, hashes)
 
     def _evict(self, block: int) -> None:
-        """Forgets a block's prefix, or leaves it to the host."""
+        """Gives a block's prefix to the host, or forgets the prefix."""
         block_hash = self._hash_of[block]
         assert block_hash is not None
         self._hash_of[block] = None
@@ -337,7 +331,7 @@ class BlockManager:
             self._forget(left)
 
     def _forget(self, block_hash: BlockHash) -> None:
-        """Tells the listener that no tier has it any more."""
+        """Tells the listener that no tier has the hash any more."""
         if self._adapter_of:
             self._adapter_of.pop(block_hash, None)
         if self.listener is not None:

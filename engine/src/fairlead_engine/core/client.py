@@ -1,7 +1,7 @@
-"""An engine as the HTTP server sees it: `EngineClient`, an asyncio interface to a core in another thread or process.
+"""The engine as the HTTP server sees it: `EngineClient`, an asyncio interface to a core in another thread or process.
 
-`ChannelClient` is the part that all clients of a real core share: `ProcessClient` runs the core in a child process,
-`SocketClient` connects to another process's core. Nothing here imports torch.
+`ChannelClient` is the common part: `ProcessClient` runs the core in a child process, `SocketClient` connects to another
+process's core. Nothing here imports torch.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ class StepListener(Protocol):
     """Hears every report of a core, on the client's event loop, after the client's `load` was updated."""
 
     def stepped(self, changed: BlocksChanged | None, num_commands: int) -> None:
-        """A step or a round of commands is over: its changes to the reusable blocks, if any, and the number of commands
-        that the load includes. Must return at once and not raise."""
+        """A step or a round of commands is over: its changes to the reusable blocks, None without changes, and the
+        number of commands that the load includes. Return at once; do not raise."""
 
 
 class EngineClient(Protocol):
@@ -56,38 +56,37 @@ class EngineClient(Protocol):
         another `StartError` with the core's own reason and message."""
 
     def listen(self, listener: StepListener) -> None:
-        """Sets the listener of all reports, at most one; call it before `start`."""
+        """Sets the listener of all reports, at most one; call before `start`."""
 
     def add(self, request: EngineRequest, stream: RequestStream) -> int:
-        """Runs one request; the last output in `stream`, and only that one, has a finish reason. Returns the command's
-        number, as `StepListener.stepped` counts them.
+        """Runs one request; the last output in `stream` alone has a finish reason. Returns the command's number, as
+        `StepListener.stepped` counts commands.
 
         A step's outputs are put into all streams at once. A stream fails with `QueueFull` before anything was computed,
-        with `EngineDead` when the core died or is closed. Raises `EngineGone` if it already had, `RequestError` for an
-        id that is running.
+        with `EngineDead` when the core died or is closed. Raises `EngineGone` for a core that is dead already,
+        `RequestError` for an id that is running.
         """
 
     def abort(self, request_id: str) -> None:
-        """Ends a request: its blocks are free within one step, and its stream gets nothing more. An ended request is
-        ignored."""
+        """Ends a request: its blocks are free within one step, and its stream ends. An ended request is ignored."""
 
     async def load_adapter(self, name: str, folder: str) -> None:
-        """Loads an adapter beside the steps; returns when requests may ask for it and `load` says so. Raises
+        """Loads an adapter beside the steps; returns when requests may name the adapter and `load` lists it. Raises
         `AdapterError`, `EngineDead` or `EngineGone`."""
 
     async def unload_adapter(self, name: str) -> None:
         """Refuses new requests for an adapter; accepted ones go on. Raises the same."""
 
     def hold(self, hold: str, held: HeldPrompt) -> None:
-        """Keeps a prompt, with the adapter that has its name now, for requests with this hold (`EngineRequest.hold`);
-        `hold` is no request's id. Raises `EngineGone`."""
+        """Keeps a prompt, with the adapter of that name now, for requests with this hold (`EngineRequest.hold`); `hold`
+        differs from every request id. Raises `EngineGone`."""
 
     def release(self, hold: str) -> None:
         """Ends a hold; an unknown one is ignored."""
 
     async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
-        """Puts tokens into the answer of a request that allows it, at the next safe place, and returns when they are
-        there; `SequenceOutput.injected` marks the place among the tokens. Raises `InjectionError`, `EngineDead` or
+        """Puts tokens into the answer of an injectable request at the next safe place, and returns afterwards;
+        `SequenceOutput.injected` marks the place among the tokens. Raises `InjectionError`, `EngineDead` or
         `EngineGone`."""
 
     @property
@@ -108,8 +107,8 @@ class EngineClient(Protocol):
 
     @property
     def step_age_seconds(self) -> float:
-        """Age of the core's oldest unanswered command or running step; 0 = idle. A step that hangs shows here, since
-        the core can no longer report it."""
+        """Age of the core's oldest unanswered command or running step; 0 = idle. Shows a hanging step, which the core
+        cannot report."""
 
     async def close(self) -> None:
         """Stops the core. Requests that still run end with `EngineDead`. May be called twice."""
@@ -127,7 +126,7 @@ class ChannelClient(EngineClient, ABC):
     `_handle` for every reply and `_die` when the core is gone, both on the event loop of `start`."""
 
     _hears_of_every_step = True
-    """False = steps without anything for this client are not reported, and only its commands are owed an answer."""
+    """False = the core reports only steps with something for this client, and answers only this client's commands."""
 
     def __init__(self) -> None:
         self._streams: dict[str, RequestStream] = {}
@@ -246,7 +245,7 @@ class ChannelClient(EngineClient, ABC):
 
     @abstractmethod
     def _transmit(self, command: Command) -> None:
-        """Carries one command to the core, in order, without waiting."""
+        """Sends one command to the core, in order, without waiting."""
 
     def _send(self, command: Command) -> None:
         self._transmit(command)  # first, as what cannot be sent is not owed

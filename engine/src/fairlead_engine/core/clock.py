@@ -1,4 +1,4 @@
-"""Time as the engine reads it, how long each step took, and when to plan the next one.
+"""The engine's clock, the duration of each step, and the time to plan the next step.
 
 `fairlead_engine_testing.FakeClock` stands in for `Clock`.
 """
@@ -33,9 +33,9 @@ class Clock:
 
 
 class StepWatch:
-    """Seconds of each step: its launch, and everything else until its end that is not another step's launch.
+    """Seconds of each step: its launch, and the time until its end without other steps' launches.
 
-    Right on a GPU, where a launch takes little and the end is waited for, and on a CPU, where the launch is all of the
+    Right on a GPU, where a launch is short and the end is waited for, and on a CPU, where the launch is all of the
     work.
     """
 
@@ -71,7 +71,7 @@ class StepWatch:
 _MARGIN_SECONDS = 0.0005
 """Added to the time that planning takes."""
 _MOST_LEAD_SECONDS = 0.1
-"""Bound of the lead of a host that is always late."""
+"""Bound of the lead of an always late host."""
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.0001, 0.005
 """Bounds of one wait for planning: the device may end sooner than predicted."""
 _FADING = 0.99
@@ -79,8 +79,8 @@ _FADING = 0.99
 
 
 class LatePlanning:
-    """Learns how long before a step's end the next one must be planned: the recent duration of planning, doubled
-    whenever the step was over before its successor was launched."""
+    """Learns how long before a step's end the next step must be planned: the recent duration of planning, doubled
+    whenever a step was over before its successor was launched."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -101,5 +101,5 @@ class LatePlanning:
         self._lead = min(_MOST_LEAD_SECONDS, max(least, lead))
 
     def begins(self, seconds: float) -> None:
-        """The device begins a step that takes at least `seconds`."""
+        """The device begins a step of at least `seconds`."""
         self._end = self._clock.monotonic() + seconds

@@ -1,7 +1,7 @@
-"""Prompt blocks that are not cached yet but will be, and which sequence is going to compute each.
+"""Prompt blocks that are not cached yet but will be, each with the sequence that is going to compute the block.
 
-The scheduler asks its `ComingBlocks` whether a waiting prompt had better wait for a prefix under way. Sequences and
-hashes only; blocks, tokens and budgets are unknown here.
+The scheduler asks `ComingBlocks` whether a waiting prompt had better wait for a prefix under way. Sequences and hashes
+only; blocks, tokens and budgets are unknown here.
 """
 
 from collections.abc import Callable, Collection
@@ -11,12 +11,12 @@ from fairlead_engine.types.sequences import Sequence
 
 
 class ComingBlocks:
-    """By hash, the one waiting or running sequence that will compute the block: its *maker*.
+    """Hash → *maker*: the waiting or running sequence that will compute the block.
 
-    A sequence makes its whole blocks with known tokens, except those that the cache or an earlier maker has. A hash
-    loses its maker when any sequence has computed the block: the maker, a sequence that generated the same tokens, or
-    one that runs beside it. So no maker is ever ahead of its hashes. Each block of a sequence is entered and removed
-    once, and a step costs one look-up for each waiting sequence.
+    A sequence makes its whole blocks of known tokens, except cached blocks and blocks of an earlier maker. A hash loses
+    its maker when any sequence has computed the block: the maker, a sequence that generated the same tokens, or a
+    sequence beside the maker. No maker is therefore ever ahead of its hashes. Each block of a sequence is entered and
+    removed once; a step costs one look-up per waiting sequence.
     """
 
     def __init__(self, block_size: int, is_cached: Callable[[BlockHash], bool]) -> None:
@@ -28,23 +28,23 @@ class ComingBlocks:
         return len(self._makers)
 
     def num_coming(self, sequence: Sequence, num_cached: int) -> int:
-        """Blocks behind the sequence's `num_cached` ones that it may share and that a maker will compute."""
+        """Blocks behind the sequence's `num_cached` ones that a maker will compute and the sequence may share."""
         return self._num_made(sequence, num_cached, must_run=False)
 
     def expect(self, sequence: Sequence) -> None:
-        """The sequence waits, and makes the blocks that it is not expected to find cached."""
+        """The sequence waits, and makes the blocks not expected in the cache."""
         for block_hash in sequence.block_hashes[sequence.num_expected_cached_tokens // self._block_size :]:
             if not self._is_cached(block_hash):
                 self._makers.setdefault(block_hash, sequence)
 
     def begin(self, sequence: Sequence, num_cached: int) -> None:
-        """The sequence begins to run, and makes all uncached blocks behind its cached ones."""
+        """The sequence begins to run, and makes all blocks behind its `num_cached` cached ones."""
         for block_hash in sequence.block_hashes[num_cached:]:
             if not self._is_cached(block_hash):
                 self._makers[block_hash] = sequence
 
     def made(self, sequence: Sequence, start: int, end: int) -> None:
-        """The sequence's tokens from `start` to `end` were computed, so these blocks need no maker."""
+        """The sequence's tokens from `start` to `end` were computed: their blocks need no maker."""
         for block_hash in sequence.block_hashes[start // self._block_size : end // self._block_size]:
             self._makers.pop(block_hash, None)
 
@@ -61,19 +61,19 @@ class ComingBlocks:
     def under_way(self, sequence: Sequence, num_cached: int) -> int:
         """Blocks behind the sequence's `num_cached` ones that running sequences compute now or soon.
 
-        Counts only makers of the same or an earlier priority: the rest may get little of each step. The last such block
-        becomes `Sequence.awaited`.
+        Counts only makers of the same or an earlier priority: the rest may get little of each step. The last of the
+        blocks becomes `Sequence.awaited`.
         """
         num_blocks = self._num_made(sequence, num_cached, must_run=True)
         sequence.awaited = sequence.block_hashes[num_cached + num_blocks - 1] if num_blocks else None
         return num_blocks
 
     def still_awaited(self, sequence: Sequence) -> bool:
-        """Whether the block that the sequence awaits is still under way."""
+        """Whether the sequence's awaited block is still under way."""
         return sequence.awaited is not None and _is_worth_waiting(sequence, self._makers.get(sequence.awaited))
 
     def check(self, sequences: Collection[Sequence]) -> None:
-        """Raises AssertionError when a block with a maker is cached, or its maker is gone or past it."""
+        """Raises AssertionError when a block with a maker is cached, or its maker is gone or past the block."""
         for block_hash, maker in self._makers.items():
             assert not self._is_cached(block_hash), "a block is to come that is cached"
             assert maker in sequences, "the maker of a block is gone"

@@ -1,4 +1,4 @@
-"""Which adapter has which slot of the device, and which adapter gives its slot up."""
+"""The device's slots for adapters: who has each, and who gives a slot up."""
 
 from itertools import count
 
@@ -6,15 +6,15 @@ from fairlead_engine.types.adapters import NOT_PLACED, Adapter
 
 
 class DevicePlaces:
-    """Slots in the order of last use. A sequence whose adapter finds no slot *claims* one: for each claim the adapter
-    in use for longest gives way, i.e. the caller lets no more sequences begin with it."""
+    """Slots in the order of last use. A sequence whose adapter finds no slot *claims* a slot: for each claim the
+    adapter in use for longest gives way, i.e. the caller begins no more sequences with that adapter."""
 
     def __init__(self, num_slots: int) -> None:
         self.slots: list[Adapter | None] = [None] * num_slots
         self.num_claims = 0
         """Claims since `Adapters.look`."""
         self.to_place: list[Adapter] = []
-        """Adapters with a slot that are not yet copied to the device."""
+        """Adapters with a slot, not yet copied to the device."""
         self._ticks = count(1)
 
     def begin(self, adapter: Adapter) -> None:
@@ -32,7 +32,7 @@ class DevicePlaces:
             adapter.begun_at = next(self._ticks)
 
     def put(self, adapter: Adapter) -> None:
-        """Gives the adapter a slot, of which one must be free."""
+        """Gives the adapter a free slot; `free_slot` must not be None."""
         slot = self.free_slot()
         assert slot is not None and adapter.is_in_host
         if (before := self.slots[slot]) is not None:
@@ -55,7 +55,7 @@ class DevicePlaces:
         return min(unused, key=lambda each: each.begun_at).slot if unused else None
 
     def gives_way(self, adapter: Adapter) -> bool:
-        """Whether the adapter is among those in use for longest, one for each claim."""
+        """Whether the adapter is among the `num_claims` adapters in use for longest."""
         if not self.num_claims:
             return False
         in_use = (each for each in self.slots if each is not None and each.num_running)

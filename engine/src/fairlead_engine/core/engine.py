@@ -1,7 +1,7 @@
 """The engine: `Engine.step()` is the story of the whole core; read it first.
 
 A core loop (`loop.py`) calls `add`, `abort` and `step` from one thread. The engine wires scheduler, block manager,
-runner and step cost together and reports what happened; each decision is one of theirs.
+runner and step cost together and reports; the parts decide.
 """
 
 import logging
@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 
 _LOAD_SECONDS = 0.001
-"""A step without anything to compute waits so long before it looks again for loaded blocks."""
+"""Seconds between two looks at loading blocks, of a step without anything to compute."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """A planned step, and its launch on the runner."""
+    """A planned step and its launch."""
 
     batch: Batch
     launched: Any
@@ -58,7 +58,7 @@ class _Step:
     sampled: list[SampledToken | None] | None = None
     """Its choices, once collected."""
     was_awaited: bool = False
-    """Whether its end was waited for while the next step was launched, as not every token was allowed."""
+    """Whether the step's end was waited for while the next was launched, because masks depended on its tokens."""
 
 
 _NO_ROOM_FOR_GRAMMAR = RequestRefusal(
@@ -67,9 +67,9 @@ _NO_ROOM_FOR_GRAMMAR = RequestRefusal(
 
 
 class Engine:
-    """A model with everything it takes to serve many requests at once; synchronous, for one thread.
+    """A model that serves many requests at once; synchronous, for one thread.
 
-    The constructor loads the model, sizes the cache and runs a real prefill and decode. It raises ModelLoadError,
+    The constructor loads the model, sizes the cache and runs a real prefill and decode. Raises ModelLoadError,
     ConfigError or KVCacheTooSmall. `runner` and `clock` replace the real ones in tests.
     """
 
@@ -124,7 +124,7 @@ class Engine:
         self._watch = StepWatch(self.clock)
         self._planning = LatePlanning(self.clock)
         self._under_way: _Step | None = None
-        """With asynchronous scheduling, the step that the device computes."""
+        """With asynchronous scheduling, the step on the device."""
         self.num_failed_checks = 0
         start_seconds = {
             "load": loaded - started,
@@ -135,9 +135,9 @@ class Engine:
         self.info = info_of(self.runner, limits, self.blocks, tuple(self.adapters.seconds), start_seconds)
 
     def step(self) -> list[SequenceOutput]:
-        """Computes the next tokens of all running sequences. Call it while `has_work`.
+        """Computes the next tokens of all running sequences. Call while `has_work`.
 
-        With asynchronous scheduling it begins a step and returns the outputs of the one before.
+        With asynchronous scheduling: begins a step and returns the outputs of the step before.
         """
         if self._under_way is None:
             self._watch.start()
@@ -166,8 +166,7 @@ class Engine:
         return injected + self.outputs(batch, sampled, finished) + self._broken()
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
-        """Queues a request. Returns its only output, REJECTED, INVALID or ERROR with a message, when it cannot be
-        taken."""
+        """Queues a request. Returns the only output of a refused request: REJECTED, INVALID or ERROR with a message."""
         hold = request.hold
         if hold is not None:
             if (whole := self.holds.whole(request)) is None:
@@ -215,7 +214,7 @@ class Engine:
         return ended(request.request_id, refusal)
 
     def hold(self, hold: str, held: HeldPrompt) -> None:
-        """Keeps the beginning of later requests under that name, until the hold is aborted."""
+        """Keeps the beginning of later requests under the name `hold`, until the hold is aborted."""
         self.holds.add(hold, held)
         if held.adapter is not None:
             self.adapters.hold(hold, held.adapter)
@@ -226,8 +225,8 @@ class Engine:
         self.blocks.retract_adapter(name)  # one of that name may have been lost, which nobody has unloaded
 
     def unload_adapter(self, name: str) -> None:
-        """Refuses new requests for an adapter, and drops it when the present ones have ended. Its blocks are not shared
-        from here on, as another adapter may get the name. Raises AdapterError."""
+        """Refuses new requests for an adapter, and drops the adapter when the present requests have ended. Its blocks
+        are shared no more, because another adapter may get the name. Raises AdapterError."""
         adapter = self.adapters.unload(name)
         for sequence in self.scheduler.sequences():
             if sequence.adapter is adapter:
@@ -242,8 +241,7 @@ class Engine:
             self.scheduler.inject(request_id, Injection(mark, token_ids, done))
 
     def abort(self, request_id: str) -> None:
-        """Ends a request without an output and frees its blocks, or a hold; nothing happens when it has ended
-        already."""
+        """Ends a request without an output and frees its blocks, or ends a hold; an ended request is ignored."""
         if (sequence := self.scheduler.abort(request_id)) is not None:
             self.runner.forget([request_id])
             self.grammars.forget([sequence])
@@ -258,8 +256,8 @@ class Engine:
 
     @property
     def spare_seconds(self) -> float:
-        """How long planning the next step can wait before asking again: the device is busy, and requests that come
-        meanwhile are in the step."""
+        """Seconds that planning the next step can wait: the device is busy, and requests that come meanwhile join the
+        step."""
         if self._under_way is None or self.runner.is_over(self._under_way.launched):
             return 0.0
         return self._planning.spare_seconds
@@ -267,7 +265,7 @@ class Engine:
     def outputs(
         self, batch: Batch, sampled: list[SampledToken | None], finished: list[Sequence]
     ) -> list[SequenceOutput]:
-        """A step's outputs, for each sequence with a token, log-probabilities of its prompt, or an end."""
+        """A step's outputs: for each sequence with a token, prompt log-probabilities, or an end."""
         if finished:
             self.runner.forget([sequence.request_id for sequence in finished])
         found = outputs_of_decodes(batch.decodes, sampled, self.grammars)
@@ -281,23 +279,22 @@ class Engine:
 
     @property
     def load(self) -> EngineLoad:
-        """How loaded the engine is now, and its counters since start."""
+        """The present load, and counters since the start."""
         return self._gauge.load(self.num_failed_checks)
 
     @property
     def predicted_wait(self) -> float:
-        """Seconds until a request that came now would begin."""
+        """Seconds until a new request would begin."""
         return self._gauge.predicted_wait
 
     def check(self) -> None:
-        """Raises AssertionError for a block or a slot that is leaked, shared wrongly or counted wrongly."""
+        """Raises AssertionError for a block or slot that is leaked, wrongly shared or wrongly counted."""
         self.scheduler.check()
 
     def recheck(self) -> bool:
-        """Checks the blocks while nothing waits or runs, and resets them where they are wrong; returns whether they
-        were right.
+        """Checks the blocks while nothing waits or runs, and resets wrong ones; returns whether all were right.
 
-        No sequence has blocks then, so it costs the prefix cache and no request.
+        No sequence has blocks then: a reset costs the prefix cache and no request.
         """
         try:
             self.blocks.settle()
@@ -310,7 +307,7 @@ class Engine:
         return True
 
     def _broken(self) -> list[SequenceOutput]:
-        """Ends sequences whose adapter can no longer be had."""
+        """Ends sequences whose adapter cannot be read again."""
         found: list[SequenceOutput] = []
         if not (self._has_adapters and self.adapters.broken):
             return found
@@ -334,16 +331,16 @@ class Engine:
         return self._sees_images and any(item.images for item in batch.chunks)
 
     def _unknown_adapter(self, request: EngineRequest, adapter: Adapter | None) -> RequestRefusal | None:
-        """It may have been unloaded while the request was on its way."""
+        """The refusal of an adapter's name; the adapter may have been unloaded meanwhile."""
         if request.adapter is None or adapter is not None:
             return None
         error = UnknownAdapter(request.adapter, self.adapters.seconds)
         return RequestRefusal(FinishReason.INVALID, error.message, "model")
 
     def _masks(self, batch: Batch) -> Callable[[], TokenMasks] | None:
-        """The allowed tokens of a batch that is about to be launched, where not all are. They depend on the choices of
-        the step under way: if the device still computes it, the wait begins after this batch's forward pass is
-        launched, and the masks are made while the device computes that."""
+        """The allowed tokens of a batch before its launch; None = all tokens. They depend on the choices of the step
+        under way: while the device computes that step, the wait begins after the launch of this batch's forward pass,
+        and the masks are made during the pass."""
         before = self._under_way
         if not (self.grammars.constrain(batch) or self.thinking.constrain(batch)):
             return None
@@ -365,7 +362,7 @@ class Engine:
         return lambda: self.thinking.forced(batch, masks())
 
     def _wait(self) -> None:
-        """Waits for what waiting sequences need besides slots and blocks."""
+        """Waits for grammars, adapters and blocks of waiting sequences."""
         if self.blocks.host.loads:
             time.sleep(_LOAD_SECONDS)
         elif self.adapters.is_awaited:
@@ -377,7 +374,7 @@ class Engine:
         return _Step(batch, self.runner.launch(batch), self.scheduler.num_ended)
 
     def _results(self, step: _Step) -> tuple[Batch, list[SampledToken | None]]:
-        """Its choices for each sequence, except those that ended while it was under way."""
+        """The step's choices, without sequences that ended while the step was under way."""
         sampled = self._collect(step)
         return (step.batch, sampled) if step.num_ended == self.scheduler.num_ended else _wanted(step.batch, sampled)
 
@@ -391,7 +388,7 @@ class Engine:
         return step.sampled
 
     def _expect_end(self) -> None:
-        """The device begins with the step that is under way."""
+        """The device begins with the step under way."""
         if self._under_way is not None:
             self._planning.begins(self.step_cost.predict_least(StepWork.of(self._under_way.batch)))
 
@@ -420,12 +417,12 @@ def _extra(request: EngineRequest, adapter: Adapter | None) -> bytes:
 
 
 def _apart(adapter: Adapter) -> bytes:
-    """Keeps its blocks from the next holder of its name."""
+    """Keeps the adapter's blocks from the next holder of its name."""
     return f"\0{adapter.key}".encode()
 
 
 def _wanted(batch: Batch, sampled: list[SampledToken | None]) -> tuple[Batch, list[SampledToken | None]]:
-    """Without those that ended while the step was under way."""
+    """The results without sequences that ended while the step was under way."""
     sequences = [*batch.decodes.sequences, *[item.sequence for item in batch.chunks]]
     rows = [row for row, sequence in enumerate(sequences) if sequence.finish_reason is None]
     num_decodes = len(batch.decodes)

@@ -1,4 +1,4 @@
-"""What a grammar may take, and what it took, wherever one is made; and what llguidance says, in a line."""
+"""Limits of a grammar wherever one is made, and llguidance's errors on one line."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def parser_limits() -> "LLParserLimits":
-    """What a grammar may take. In time, at most about: 20 ms to begin with, 15 ms for a token's lexer and 3 ms for its
+    """Limits of a grammar. In time, at most about: 20 ms to begin with, 15 ms for a token's lexer and 3 ms for its
     parser; in memory, 2 kB for each state of its lexer."""
     from llguidance import LLParserLimits
 

@@ -1,7 +1,7 @@
 """Grammars that constrain answers: compiled beside the steps, and asked in each step for the allowed tokens.
 
-A grammar is text for llguidance, which is imported when the first grammar comes. Matchers never raise: a matcher that
-meets a limit reports an error from then on, and its sequence gets no further token.
+A grammar is text for llguidance, imported with the first grammar. Matchers never raise: at a limit a matcher reports an
+error, and its sequence gets no further token.
 """
 
 import os
@@ -31,11 +31,11 @@ _MOST_COMPILED_CHARACTERS = 2 * 2**20
 _MOST_COMPILED_BYTES = 256 * 2**20
 """Total memory of those, by the process's growth: a short pattern of nested repetitions takes hundreds of megabytes."""
 _MOST_USED_CHARACTERS = 4 * 2**20
-"""Total text of grammars that waiting and running sequences use."""
+"""Total text of the grammars in use by waiting and running sequences."""
 _LONG_CHARACTERS = 256 * 1024
 """Longer grammars go to the slow compiler."""
 _PATIENCE_SECONDS = 0.005
-"""An idle step waits this long for a grammar; commands may come meanwhile."""
+"""Seconds that an idle step waits for a grammar; commands may come meanwhile."""
 _MOST_THREADS = 8
 _BITS = 32
 
@@ -44,13 +44,13 @@ class Behind(NamedTuple):
     """A grammar's state behind some tokens."""
 
     matcher: "LLMatcher | None"
-    """None = the grammar does not allow these tokens, or its end was among them."""
+    """None = the grammar forbids the tokens, or ended among them."""
     is_over: bool = False
-    """Whether the grammar's end was among the tokens, so that further tokens are free."""
+    """Whether the grammar ended among the tokens; further tokens are free."""
 
 
 def behind_drafts(matcher: "LLMatcher", item: ScheduledSequence, eos_token_ids: Collection[int]) -> list[Behind]:
-    """States behind the last known token (`matcher`) and behind each draft, whose tokens are known."""
+    """States behind the last known token (`matcher`) and behind each draft."""
     found = [Behind(matcher)]
     parents = item.parents or range(len(item.drafts))
     for parent, token_id in zip(parents, item.drafts, strict=True):
@@ -82,7 +82,7 @@ class _GrammarState:
     text: str
     """The grammar's text."""
     compiled: "Future[LLMatcher]"
-    """The grammar before its first token, shared with other sequences."""
+    """The grammar before its first token; sequences share it."""
     matcher: "LLMatcher | None" = None
     """State behind the tokens so far; None until the grammar is compiled."""
     problem: str | None = None
@@ -90,13 +90,13 @@ class _GrammarState:
 
 
 class _Place(NamedTuple):
-    """Where a token is chosen for a sequence, or several tokens behind its drafts."""
+    """A place where tokens are chosen: behind a sequence's last token, or behind each of its drafts."""
 
     row: int
     """First row of the sequence among the chosen tokens."""
     answer: _GrammarState
     item: ScheduledSequence | None = None
-    """The share with drafts, which are known once masks are asked for."""
+    """The share with drafts; the drafts are known when masks are asked for."""
 
 
 class _Row(NamedTuple):
@@ -130,7 +130,7 @@ class Grammars:
         self._answers: dict[Sequence, _GrammarState] = {}
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._sizes: dict[str, int] = {}
-        """By text, bytes by which the process grew during compilation."""
+        """Text of a grammar → bytes by which the process grew during compilation."""
 
         def begin() -> None:
             if cores:
@@ -159,7 +159,7 @@ class Grammars:
         return {"num_masks": self.num_masks, "mask_seconds": self.mask_seconds}
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether there is memory for the sequence's grammar. A grammar already in use takes none, and a single one
+        """Whether memory is left for the sequence's grammar. A grammar already in use takes none, and a single grammar
         always has room."""
         grammar = sequence.sampling.grammar
         if grammar is None:
@@ -168,7 +168,7 @@ class Grammars:
         return grammar.text in used or not used or sum(map(len, used)) + len(grammar.text) <= _MOST_USED_CHARACTERS
 
     def add(self, sequence: Sequence) -> None:
-        """Begins to compile the sequence's grammar, if it has one."""
+        """Begins to compile the sequence's grammar; nothing without a grammar."""
         grammar = sequence.sampling.grammar
         if grammar is None:
             return
@@ -210,8 +210,8 @@ class Grammars:
         return bool(self._answers) and any(sequence in self._answers for _, sequence in batch.sampling)
 
     def begin(self, batch: Batch) -> Callable[[], TokenMasks]:
-        """Begins to find the allowed tokens in a thread; the result waits for them. All earlier tokens were accepted,
-        except drafts, which are read when the result is called."""
+        """Begins to find the allowed tokens in a thread; the result waits for the thread. All earlier tokens were
+        accepted, except drafts, which are read when the result is called."""
         places = self._places(batch)
         if not any(place.item is not None for place in places):
             return self._filler.submit(self._fill, places).result
@@ -317,7 +317,7 @@ def usable_cores() -> Collection[int]:
 
 
 def _settle(answer: _GrammarState) -> None:
-    """Copies the compiled grammar for the sequence, or notes why it has none."""
+    """Copies the compiled grammar for the sequence, or notes the error."""
     if answer.matcher is not None or answer.problem is not None:
         return
     try:

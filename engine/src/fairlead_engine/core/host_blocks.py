@@ -1,7 +1,7 @@
 """The second tier of the prefix cache: blocks that left the device and stay in the host's memory.
 
-The block manager keeps an evicted block here instead of forgetting it, and loads it back for a sequence whose prompt
-begins with it. This module knows hashes, block ids and places; the `BlockMover` knows tensors.
+The block manager keeps evicted blocks here and loads them back for sequences whose prompts begin with them. Hashes,
+block ids and places only; the `BlockMover` knows tensors.
 """
 
 from collections import OrderedDict
@@ -16,11 +16,11 @@ class BlockMover(Protocol):
     """Copies whole blocks between the device's cache and the host's places. A runner is one."""
 
     def save_blocks(self, blocks: list[int], places: list[int]) -> None:
-        """Copies blocks to as many places, before any step that is launched later overwrites them."""
+        """Copies blocks to as many places, before later steps overwrite the blocks."""
 
     def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
-        """Begins to copy places to as many blocks. The result tells whether it is finished; steps that read the blocks
-        may be launched from then on."""
+        """Begins to copy places to as many blocks. The result tells whether the copy is finished; steps that read the
+        blocks may be launched at once."""
 
 
 @dataclass(slots=True)
@@ -31,19 +31,19 @@ class HostLoad:
     """Hash of each block; None = it may not be shared any more."""
     blocks: list[int]
     prefix: list[int]
-    """Blocks of the device before them in the prompt, which stay there until the load is over."""
+    """Blocks of the device before the loaded ones in the prompt, held until the load is over."""
     places: list[int]
     is_over: Callable[[], bool]
 
     @property
     def held(self) -> list[int]:
-        """All blocks of the device that cannot be evicted during the load, in the order of the prompt."""
+        """All blocks of the device that the load protects from eviction, in the order of the prompt."""
         return [*self.prefix, *self.blocks]
 
 
 class HostTier:
-    """Places 0 to `num_places - 1` of the host's memory. A new block takes an empty place, or that of the block whose
-    last use was longest ago and which is not being loaded."""
+    """Places 0 to `num_places - 1` of the host's memory. A new block takes an empty place, or the place of the block
+    unused for longest; blocks being loaded stay."""
 
     def __init__(self, num_places: int, mover: BlockMover | None = None) -> None:
         """`mover`: None without places."""
@@ -70,8 +70,8 @@ class HostTier:
         return iter(self._place_of)
 
     def keep(self, block_hash: BlockHash, block: int) -> BlockHash | None:
-        """Takes over an evicted block. Returns the hash that lost its place for it: another, the same where all places
-        are being loaded, or None."""
+        """Takes over an evicted block. Returns the hash that lost its place: another, the same where all places are
+        being loaded, or None."""
         if block_hash in self._place_of:
             self._place_of.move_to_end(block_hash)
             return None
@@ -87,7 +87,8 @@ class HostTier:
         return left
 
     def drop(self, block_hash: BlockHash) -> bool:
-        """Forbids sharing blocks with this hash, even on their way to the device; returns whether there was one."""
+        """Forbids sharing blocks with this hash, even on their way to the device; returns whether the tier had such a
+        block."""
         for load in self.loads:
             load.hashes = [None if each == block_hash else each for each in load.hashes]
         place = self._place_of.pop(block_hash, None)
@@ -121,7 +122,7 @@ class HostTier:
         self.num_loaded += len(load.blocks)
 
     def is_loading(self, block_hash: BlockHash) -> bool:
-        """Whether a block with this hash is on its way."""
+        """Whether a block with this hash is being loaded."""
         return any(block_hash in load.hashes for load in self.loads)
 
     def over(self) -> list[HostLoad]:

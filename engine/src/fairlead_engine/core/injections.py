@@ -1,7 +1,7 @@
-"""Tokens to be put into answers while these are generated: who waits for which tokens, and where is a safe place.
+"""Tokens to put into answers during generation: the waiting injections, and the safe places.
 
-The scheduler inserts them before each step. Token ids only. Source: functions that run while their caller's answer goes
-on, AsyncLM (arXiv 2412.07017).
+The scheduler inserts the tokens before each step. Token ids only. Source: functions that run while their caller's
+answer goes on, AsyncLM (arXiv 2412.07017).
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ class Injection:
     mark: str
     token_ids: list[int]
     done: Callable[[str | None], None]
-    """Called when the tokens are there, or with the reason why they never will be."""
+    """Called with None after the insertion, or with the reason of a failure."""
 
 
 class Injections:
@@ -33,7 +33,7 @@ class Injections:
         return bool(self._waiting)
 
     def add(self, sequence: Sequence, injection: Injection) -> None:
-        """Queues an injection, or refuses one that does not fit the context: there will not be more room."""
+        """Queues an injection, or refuses tokens that do not fit the context."""
         if (problem := self._no_room_for(sequence, injection)) is not None:
             injection.done(problem)
         else:
@@ -76,7 +76,7 @@ class Injections:
         return True
 
     def _no_room_for(self, sequence: Sequence, injection: Injection) -> str | None:
-        """Why the tokens do not fit the context with one more behind them."""
+        """Why the tokens and a further token do not fit the context."""
         number, most = len(injection.token_ids), max(0, self._max_len - sequence.num_tokens - 1)
         if number <= most:
             return None

@@ -1,4 +1,4 @@
-"""What the engine reports after a step: each sequence's output, its load, and how long a new request would wait."""
+"""The engine's reports after a step: outputs of sequences, load, and the wait of a new request."""
 
 from msgspec.structs import replace
 
@@ -65,7 +65,7 @@ def output_of(
 
 
 def told(sequence: Sequence, injection: Injection) -> SequenceOutput:
-    """Reports an injection, before all tokens computed with it."""
+    """Reports an injection, before all tokens computed with the injected ones."""
     injection.done(None)
     return SequenceOutput(
         request_id=sequence.request_id,
@@ -87,7 +87,7 @@ class LoadGauge:
         self._adapters = adapters
 
     def load(self, num_failed_checks: int) -> EngineLoad:
-        """The engine's load now, and its counters since start."""
+        """The present load, and counters since the start."""
         scheduler, counters, drafting = self._scheduler, self._scheduler.counters, self._scheduler.drafting
         num_held_back, host = scheduler.num_held_back, scheduler.blocks.host
         if drafting is None:
@@ -126,7 +126,7 @@ class LoadGauge:
 
     @property
     def predicted_wait(self) -> float:
-        """Seconds until a request that arrives now would begin: prompts before it are prefilled, and a slot is free.
+        """Seconds until a new request would begin: after the prefill of the prompts before it, and with a free slot.
 
         Slots come free as their sequences end, after as many tokens as recent sequences had.
         """

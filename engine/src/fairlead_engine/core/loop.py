@@ -1,6 +1,6 @@
-"""The core loop: commands in, steps, replies out. It runs in a thread or in a process of its own.
+"""The core loop, in a thread or a process: commands in, steps, replies out.
 
-A `Channel` carries the messages and `Clients` knows which client gets which; neither asyncio nor sockets here.
+A `Channel` carries the messages and `Clients` maps requests to clients; no asyncio, no sockets.
 """
 
 import logging
@@ -34,20 +34,20 @@ from fairlead_engine.types import EngineLoad, SequenceOutput
 
 
 class Channel(Protocol):
-    """The core's end of the lines to its clients, which are numbered from 0."""
+    """The core's end of the lines to its clients, numbered from 0."""
 
     num_clients: int
 
     def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
-        """Commands that came since the last call, each with its client and in its order; those of a client that sends
-        very many are left for the next call. Waits up to `timeout` seconds for one, None = for ever."""
+        """Commands since the last call, each with its client, in order per client; a flood of one client is left for
+        the next call. Waits up to `timeout` seconds for a first command, None = for ever."""
 
     def send(self, client: int, reply: Reply) -> None:
         """Sends without waiting for the client."""
 
 
 class Clients:
-    """Clients of one core: whose request is whose, and who is told. Client 0 hears every report, the others only
+    """The owner of each request of one core, and the receivers of reports. Client 0 hears every report, others only
     reports with something for them: each message wakes a process, and only client 0 publishes the load."""
 
     def __init__(self, channel: Channel) -> None:
@@ -139,16 +139,16 @@ class Clients:
 logger = logging.getLogger(__name__)
 
 _READING_SECONDS = 0.005
-"""Interval at which an idle core looks whether an adapter was read."""
+"""Seconds between two looks of an idle core at adapters being read."""
 _QUIET_SECONDS = 1.0
-"""Idle time after which the engine checks its invariants, which takes milliseconds."""
+"""Seconds of idle time before the engine checks its invariants, for some milliseconds."""
 
 
 class BlockChanges:
     """A `BlockListener` that collects a step's changes to the reusable blocks until `take`.
 
-    Blocks are evicted while a step is planned and published when it has been computed, so removals precede additions
-    within a step, and two lists suffice.
+    Blocks are evicted while a step is planned and published after its computation: removals precede additions within a
+    step, and two lists suffice.
     """
 
     def __init__(self) -> None:
@@ -172,9 +172,9 @@ class BlockChanges:
 
 
 def run_core(make_engine: Callable[[], Engine], channel: Channel) -> bool:
-    """Makes the engine and serves the channel until `Stop`; True when `Stop` ended it.
+    """Makes the engine and serves the channel until `Stop`; True = ended by `Stop`.
 
-    Every failure is sent to all clients first, so that no request ends in silence.
+    Every failure is sent to all clients first: no request ends in silence.
     """
     clients = Clients(channel)
     try:
@@ -227,7 +227,7 @@ def _serve(engine: Engine, channel: Channel, clients: Clients) -> None:
 
 
 def _obey(commands: list[tuple[int, Command]], engine: Engine, clients: Clients) -> list[SequenceOutput]:
-    """Returns the last outputs of the requests that were refused."""
+    """Returns the outputs of refused requests."""
     outputs: list[SequenceOutput] = []
     for client, command in commands:
         if clients.is_gone(client):  # what it said last may be read after the first has told of its end

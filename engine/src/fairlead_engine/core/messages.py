@@ -1,8 +1,8 @@
-"""Messages between clients and a core, whether they share a process or not.
+"""Messages between clients and a core, in one process or between two.
 
-A client sends commands; the core answers with `Started` or `Failed`, and from then on with one `Stepped` for each step
-and for each round of commands that needs no step. Where several clients share a core, client 0, which started it, hears
-everything; other clients hear what concerns them. The HTTP protocol between gateway and engine is another.
+A client sends commands; the core answers with `Started` or `Failed`, and then with one `Stepped` for each step and for
+each round of commands without a step. Where several clients share a core, client 0, the starter, hears everything;
+others hear what concerns them. Unrelated to the HTTP protocol between gateway and engine.
 """
 
 import msgspec
@@ -59,7 +59,7 @@ class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Inject(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Put these tokens into a running answer; answered with `Answer` when they are there, or cannot be."""
+    """Put the tokens into a running answer; answered with `Answer` after the insertion or its failure."""
 
     ask: int
     request_id: str
@@ -90,7 +90,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class BlocksChanged(msgspec.Struct, frozen=True, array_like=True):
-    """Changes to the set of reusable blocks in one step: first `removed` goes, then `stored` comes."""
+    """A step's changes to the set of reusable blocks: first `removed` leave, then `stored` enter."""
 
     stored: list[tuple[BlockHash, list[BlockHash]]]
     """Chains, each with its parent: the block before the first one, or ROOT."""
@@ -98,14 +98,14 @@ class BlocksChanged(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A client's outputs of one step, and of its requests that were refused before it."""
+    """A client's outputs of one step, and of its requests refused before the step."""
 
     outputs: list[SequenceOutput]
     load: EngineLoad
     num_commands: int
     """The client's commands obeyed since the start; the core owes an answer while more were sent."""
     changed: BlocksChanged | None = None
-    """None when no reusable block came or went, and for all clients but client 0."""
+    """None = no reusable block came or went, or the client is not client 0."""
     number: int = 0
     """Number of this report, from 1; the same for all clients."""
 
@@ -119,7 +119,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Died(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A step failed, so that the cache's contents are unknown; the core ends."""
+    """A step failed, and the cache's contents are unknown; the core ends."""
 
     message: str
 

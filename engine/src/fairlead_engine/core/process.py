@@ -1,7 +1,7 @@
-"""The core as a process of its own: `python -m fairlead_engine.core`, started by `ProcessClient` only.
+"""The core as a process: `python -m fairlead_engine.core`, started by `ProcessClient` only.
 
-The parent writes one line to standard input, `CoreLaunch`, and keeps the pipe open while it lives: the end of the pipe
-ends this process. All else goes over ZeroMQ sockets: one bound by the parent, and one for each other HTTP process.
+The parent writes one line to standard input, `CoreLaunch`; the pipe's end, with the parent's, ends this process. All
+else goes over ZeroMQ sockets: one bound by the parent, and one for each other HTTP process.
 """
 
 import gc
@@ -21,7 +21,7 @@ from fairlead_engine.core.messages import Command, Reply
 from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
 
 _BYTES_AT_ONCE = 256 * 1024
-"""Bytes of one client's commands that are taken between two steps: reading and queueing them takes some 10 ms."""
+"""Bytes of a client's commands taken between two steps: reading and queueing them takes some 10 ms."""
 _COMMANDS_AT_ONCE = 256
 _LINGER_MS = 2000
 """Time for the last reply to leave when the process ends."""
@@ -33,7 +33,7 @@ class CoreLaunch(msgspec.Struct, frozen=True):
     addresses: list[str]
     """ZeroMQ addresses of the clients' sockets, the parent's first."""
     launched_at: float
-    """When the parent started this process, in seconds of `time.time`."""
+    """Start of this process by the parent, in seconds of `time.time`."""
     parent_pid: int
     config: EngineConfig
     log_level: str = "info"
@@ -42,8 +42,8 @@ class CoreLaunch(msgspec.Struct, frozen=True):
 
 
 def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[str] = ()) -> int:
-    """Runs a core until its parent stops it or dies; returns the exit status. `modules` are imported first, so that
-    their import time counts as such."""
+    """Runs a core until its parent stops it or dies; returns the exit status. `modules` are imported first, and their
+    import time is measured."""
     leave_signals_to_parent()
     launch = msgspec.json.decode(read_orders(), type=CoreLaunch)
     configure_logging(launch.log_level, launch.log_format)
@@ -105,7 +105,7 @@ class _SocketChannel:
         self._context.term()
 
     def _connected(self, address: str) -> "zmq.Socket[bytes]":
-        """Connected rather than bound, so that messages to a dead client wait and do not block."""
+        """A connected, not bound, socket: messages to a dead client wait and do not block."""
         socket = self._context.socket(zmq.PAIR)
         socket.setsockopt(zmq.SNDHWM, 0)  # clients merge what their consumers leave, so they always read
         socket.setsockopt(zmq.RCVHWM, 0)

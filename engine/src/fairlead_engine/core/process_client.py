@@ -1,7 +1,7 @@
-"""Engine clients over ZeroMQ sockets: of a core in a child process, and of a core that another process has started.
+"""Engine clients over ZeroMQ sockets, for a core in a child process and for a core started by another process.
 
-Messages are msgspec structs as msgpack over a ZeroMQ pair on a Unix socket, which the client binds. The sockets lie in
-a private folder: one for the process that starts the core, and one for each peer that shares it. No torch.
+Messages are msgspec structs as msgpack over a ZeroMQ pair on a Unix socket, bound by the client. The sockets lie in a
+private folder: one for the process that starts the core, and one for each peer. No torch.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ _YOUNG_SECONDS = 60.0
 
 
 class SocketFolder:
-    """A folder for sockets that only this user may enter, held by a lock that ends with the process. A killed process
-    leaves its folder, and the next start removes it."""
+    """A folder for sockets, open to this user only and held by a lock that ends with the process. The next start
+    removes the folder of a killed process."""
 
     def __init__(self) -> None:
         self.path = _private_folder()
@@ -52,7 +52,7 @@ class SocketFolder:
 
 
 def sweep(place: Path, young_seconds: float = _YOUNG_SECONDS) -> None:
-    """Removes this user's folders of processes that are gone."""
+    """Removes this user's folders whose processes are gone."""
     for path in place.glob(f"{_PREFIX}*"):
         try:
             facts = path.lstat()
@@ -72,7 +72,7 @@ def sweep(place: Path, young_seconds: float = _YOUNG_SECONDS) -> None:
 
 
 def _private_folder() -> Path:
-    """A folder with a path short enough for a socket in it."""
+    """A folder whose path is short enough for a socket."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     if len(os.fsencode(folder)) <= _LONGEST_SOCKET_PATH - len("/1000"):
         return folder
@@ -133,13 +133,13 @@ class SocketClient(ChannelClient):
 
 
 _STOP_TIMEOUT = 5.0
-"""Seconds that a core gets to end by itself before it is killed."""
+"""Seconds until a core that does not end is killed."""
 _FAREWELL_TIMEOUT = 2.0
 """Seconds to wait for the last words of a core that ended by itself."""
 
 
 class ProcessClient(SocketClient):
-    """A client that runs `python -m module`, a program that calls `serve_core`."""
+    """A client that runs `python -m module`, a program around `serve_core`."""
 
     _hears_of_every_step = True
 
@@ -177,7 +177,7 @@ class ProcessClient(SocketClient):
         return info
 
     def all_connected(self) -> None:
-        """All peers have connected: removes the sockets' names, which a killed server could not."""
+        """All peers have connected: removes the sockets' names, which a killed server could not remove."""
         self._remove_folder()
 
     def forget(self, peer: int) -> None:
@@ -186,7 +186,7 @@ class ProcessClient(SocketClient):
             self._send(Forget(peer + 1))
 
     def ping(self) -> None:
-        """Asks the core for a reply unless it owes one; `step_age_seconds` then shows whether the reply comes."""
+        """Asks for a reply unless the core owes one already; `step_age_seconds` then shows whether the reply comes."""
         if self.alive and self._owed_since is None:
             self._send(Ping())
 
@@ -208,8 +208,7 @@ class ProcessClient(SocketClient):
         self._watching = asyncio.create_task(self._watch(self._process, receiving))
 
     async def _watch(self, process: Process, receiving: "asyncio.Task[None]") -> None:
-        """Waits for the core's end. A core that ended by itself has mostly said why, so its last reply is handled
-        first."""
+        """Waits for the core's end, and handles its last reply, mostly the reason, first."""
         status = await process.wait()
         if status >= 0:
             await asyncio.wait([receiving], timeout=_FAREWELL_TIMEOUT)

@@ -1,7 +1,7 @@
-"""A profile's two uses: a step cost before the first request, and the batch weight that admission keeps to.
+"""A profile's two uses: a step cost before the first request, and the batch weight that bounds admission.
 
-`characterise` makes profiles with `fit` and `batch_weight`; the engine reads one with `load_profile` and learns its
-costs through `prior`. The model of cost is `step_cost`'s in both.
+`characterise` makes profiles with `fit` and `batch_weight`; the engine reads a profile with `load_profile` and learns
+its costs through `prior`. Both use the cost model of `step_cost`.
 """
 
 import platform
@@ -18,10 +18,10 @@ from fairlead_engine.core.step_cost import StepCostModel, StepWork
 from fairlead_engine.errors import ConfigError
 
 _HELD_OUT = 5
-"""One in so many steps is left out of the fit and measures its error."""
+"""Every fifth step is left out of the fit and measures the fit's error."""
 _SHORT_TOKENS = 16
 _LEAST_SECONDS = 1e-12
-"""Shorter steps are left out, as a step's work over its seconds must not overflow."""
+"""Shorter steps are left out: a step's work over its seconds must not overflow."""
 
 Steps = list[tuple[StepWork, float]]
 """Work and seconds of each step."""
@@ -45,7 +45,7 @@ def load_profile(path: str, runner: Runner[Any], block_size: int) -> EngineProfi
 
 
 def identity(runner: Runner[Any], block_size: int) -> dict[str, Any]:
-    """The fields of a profile that must agree, as costs depend on them."""
+    """The fields of a profile that must agree: model, device and everything else that costs depend on."""
     device = str(runner.device).partition(":")[0]
     return {
         "architecture": runner.model_config.architecture,
@@ -74,9 +74,9 @@ def _device_name(device: str) -> str:
 
 
 def prior(cost: messages.StepCost, limits: SchedulerLimits) -> Steps:
-    """Steps that cost what `cost` says: a step cost fitted to them has these coefficients.
+    """Steps with exactly the cost `cost`: a step cost fitted to them has its coefficients.
 
-    The steps range from the smallest to the largest of this engine, so that coefficients have realistic weights.
+    The steps range from the smallest to the largest of this engine, for realistic weights of the coefficients.
     """
     seqs, budget, longest = limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len
     short = min(_SHORT_TOKENS, budget)
@@ -98,8 +98,8 @@ def step_seconds(cost: messages.StepCost, work: StepWork) -> float:
 
 
 def fit(steps: Steps) -> tuple[messages.StepCost, FitError]:
-    """The step cost of measured steps, and its error on a fifth of them that is left out of the fit. Raises ValueError
-    for too few steps."""
+    """The step cost of measured steps, and its error on the fifth of them that is left out of the fit. Raises
+    ValueError for too few steps."""
     held_out = steps[_HELD_OUT - 1 :: _HELD_OUT]
     if not held_out:
         raise ValueError(f"{len(steps)} steps are too few to fit a step cost to")
@@ -116,8 +116,8 @@ def batch_weight(
 ) -> BatchWeight:
     """The greatest weight that fits the cache and whose decode step keeps `tpot_target` seconds.
 
-    A batch of weight w is judged by its worst step, with all tokens there: w tokens in the cache of w / request_weight
-    sequences. One request may always run: a target that even it misses bounds nothing further.
+    A batch of weight w is judged by its worst step: w tokens in the cache, of w / request_weight sequences. One request
+    may always run: a target below the cost of one request sets no other bound.
     """
     by_tpot = None
     if tpot_target is not None:

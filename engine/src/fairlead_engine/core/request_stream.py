@@ -1,4 +1,4 @@
-"""The outputs of one request on their way to one consumer."""
+"""The outputs of one request on their way to the consumer."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,16 +7,13 @@ from fairlead_engine.types import SequenceOutput, TokenLogprobs
 
 
 class RequestStream:
-    """Outputs for one consumer. Outputs that a slow consumer has not taken are merged, so memory stays bounded by
-    tokens; an injection stays between the tokens before and after it.
-
-    Belongs to one event loop.
-    """
+    """Outputs for one consumer, in one event loop. Outputs not yet taken are merged, and memory stays bounded by
+    tokens; an injection stays between the tokens before and after."""
 
     def __init__(self, on_ready: Callable[[], object]) -> None:
         """`on_ready`: called when the stream becomes ready; must return at once."""
         self.is_ready = False
-        """Whether there is an output or an error to take."""
+        """Whether an output or an error waits."""
         self._on_ready = on_ready
         self._pending: deque[SequenceOutput] = deque()
         self._error: Exception | None = None

@@ -1,6 +1,6 @@
-"""A request before it waits: why it cannot be taken, and prompts that several requests begin with.
+"""A request before it waits: reasons of refusal, and prompts that several requests begin with.
 
-The engine asks the checks in an order of its own; the server says most of this earlier, in the words of its API.
+The engine chooses the order of the checks; the server makes most of them earlier, in the words of its API.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from fairlead_engine.types.sequences import Sequence
 
 @dataclass(frozen=True, slots=True)
 class RequestRefusal:
-    """Why a sequence was not taken, as its finish reason and a sentence for the client."""
+    """Why a sequence was not taken: a finish reason and a sentence for the client."""
 
     reason: FinishReason
     message: str
@@ -81,7 +81,7 @@ class RequestChecks:
         return None if wrong is None else RequestRefusal(FinishReason.ERROR, wrong)
 
     def outside_vocabulary(self, token_ids: list[int]) -> str | None:
-        """The first of these ids that is no token, as a sentence; None = all are."""
+        """A sentence about the first id that is no token; None = all are tokens."""
         vocab_size = self._model.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
@@ -123,7 +123,7 @@ class Holds:
                 del self._hashes[key]
 
     def whole(self, request: EngineRequest) -> EngineRequest | None:
-        """The request with the held prompt before its own; None = the hold is unknown."""
+        """The request with the held prompt before its own; None = unknown hold."""
         held = self._held.get(request.hold or "")
         if held is None:
             return None
@@ -131,11 +131,11 @@ class Holds:
         return msgspec.structs.replace(request, prompt_token_ids=prompt, images=held.images)
 
     def begin(self, hold: str, sequence: Sequence) -> None:
-        """Gives a new sequence the block hashes that are known."""
+        """Gives a new sequence the known block hashes."""
         sequence.block_hashes = self._hashes.get((hold, sequence.extra), [])[:]
 
     def note(self, hold: str, sequence: Sequence) -> None:
-        """Keeps the block hashes that the sequence computed of the held prompt."""
+        """Keeps the sequence's hashes of the held prompt's blocks."""
         key = hold, sequence.extra
         if key not in self._hashes and (held := self._held.get(hold)) is not None:
             num_blocks = (sequence.num_virtual_tokens + len(held.prompt_token_ids)) // self._block_size

@@ -15,11 +15,11 @@ from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import SampledToken
 
 Launched = TypeVar("Launched")
-"""A batch under way, handed from a runner's `launch` to its `collect`."""
+"""A batch under way, from a runner's `launch` to its `collect`."""
 
 
 class RunnerModel(Protocol):
-    """The facts about a model that scheduling depends on."""
+    """Facts about a model for scheduling."""
 
     @property
     def architecture(self) -> str: ...
@@ -34,7 +34,7 @@ class RunnerModel(Protocol):
 
 
 class Runner(Protocol[Launched]):
-    """Computes batches. It never decides what runs and only reads the sequences it is given."""
+    """Computes batches. Never decides what runs; reads sequences without changing them."""
 
     @property
     def model_config(self) -> RunnerModel: ...
@@ -44,7 +44,7 @@ class Runner(Protocol[Launched]):
 
     @property
     def dtype(self) -> Any:
-        """Prints as the number format's name, with or without `torch.` before it."""
+        """Prints as the number format's name, with or without `torch.` in front."""
 
     @property
     def quantization(self) -> str | None:
@@ -69,8 +69,8 @@ class Runner(Protocol[Launched]):
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int | None:
-        """Bytes that a cache may take of the share `utilization` of the device's memory, beside what steps of at most
-        this size need; None = the device has no memory of its own. Called before `allocate_kv_cache`, or never."""
+        """Bytes for a cache: the share `utilization` of the device's memory, less what steps of at most these sizes
+        need; None = the device has no memory of its own. Call before `allocate_kv_cache`, or never."""
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for blocks 0 to `num_blocks - 1`, and for `num_slots` block tables of at most `blocks_per_slot`;
@@ -86,15 +86,15 @@ class Runner(Protocol[Launched]):
         """`BlockMover.load_blocks`."""
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
-        """Compiles whatever is compiled at first use, for all possible steps; between `allocate_kv_cache` and the first
-        `launch`. Raises ConfigError."""
+        """Compiles everything that is compiled at first use, for all possible steps; between `allocate_kv_cache` and
+        the first `launch`. Raises ConfigError."""
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         """Chooses free blocks as suits the attention backend; all blocks are empty."""
 
     @property
     def num_adapter_slots(self) -> int:
-        """Adapters that can be on the device at once."""
+        """Adapters on the device at once, at most."""
 
     def read_adapter(self, key: int, folder: Path) -> Future[AdapterFacts]:
         """Begins to read an adapter into the host's memory, beside the steps. The result may be an AdapterError."""
@@ -106,9 +106,9 @@ class Runner(Protocol[Launched]):
         """Drops an adapter from the host's memory; a placed one stays in its slot."""
 
     def launch(self, batch: Batch) -> Launched:
-        """Begins to compute a batch, which is not empty, and returns at once.
+        """Begins to compute a non-empty batch, and returns at once.
 
-        Another batch may be under way, whose tokens this one begins with where a sequence does not have them yet.
+        Another batch may be under way; where a sequence lacks that batch's tokens, this batch begins with them.
         """
 
     def is_over(self, launched: Launched) -> bool:
@@ -117,7 +117,7 @@ class Runner(Protocol[Launched]):
     def collect(self, launched: Launched) -> list[SampledToken | None]:
         """Waits for a batch, in the order of launches. One entry per item: a token where the item `samples`, else None.
 
-        `NO_TOKEN` or `RULED_OUT` where there is no token to choose. Fills `prompt_logprobs` of items with `scores`,
+        `NO_TOKEN` or `RULED_OUT` where no token can be chosen. Fills `prompt_logprobs` of items with `scores`,
         `embedding` of items that embed, and `chosen` of items with drafts (`drafting.verified`), whose first token is
         returned. The sequences may have moved on.
         """

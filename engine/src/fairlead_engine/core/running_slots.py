@@ -1,6 +1,6 @@
 """The running sequences: each has a slot, and either a prompt to compute or one token in every step.
 
-The scheduler decides who begins, grows and leaves, and changes sequences; slots and tokens are counted here.
+The scheduler decides who begins, grows and leaves, and changes sequences; here slots and tokens are counted.
 """
 
 from bisect import insort_right
@@ -13,8 +13,8 @@ from fairlead_engine.types.sequences import NO_SLOT, ScheduledSequence, Sequence
 
 
 class DecodingSlots:
-    """Sequences past their prompts, as arrays by slot: each goes on by one token in every step until it ends, and a
-    step in which nothing changes looks at no sequence."""
+    """Sequences past their prompts, as arrays by slot: each computes one token in every step until its end; a step
+    without changes touches no sequence."""
 
     def __init__(self, num_slots: int, block_size: int) -> None:
         self._block_size = block_size
@@ -30,7 +30,7 @@ class DecodingSlots:
         """Cached result of `going_on`; None = stale."""
 
     def begin(self, sequence: Sequence, end: int) -> None:
-        """A step was planned that computes the sequence's tokens up to `end` and chooses the next."""
+        """A planned step computes the sequence's tokens up to `end` and chooses the next."""
         slot = sequence.slot
         self._sequences[slot] = sequence
         self._is_decoding[slot] = True
@@ -43,7 +43,7 @@ class DecodingSlots:
         self._room[sequence.slot] = len(sequence.block_table) * self._block_size
 
     def is_settled(self, sequence: Sequence) -> bool:
-        """Whether the sequence decodes and no step under way computes a token of it."""
+        """Whether the sequence decodes and the step under way computes no token for it."""
         slot = sequence.slot
         return bool(self._is_decoding[slot]) and int(self._ends[slot]) == sequence.num_computed_tokens
 
@@ -58,14 +58,14 @@ class DecodingSlots:
         self._going_on = None
 
     def leave(self, slot: int) -> None:
-        """Frees the slot; a slot whose sequence is still prefilling is ignored."""
+        """Frees the slot; nothing for a sequence that is still prefilling."""
         self._is_decoding[slot] = False
         self._sequences[slot] = None
         self._going_on = None
 
     @property
     def going_on(self) -> Numbers:
-        """Slots with another token to compute, i.e. that do not surely end with the step under way."""
+        """Slots with another token to compute: their sequences do not surely end with the step under way."""
         if self._going_on is None:
             self._going_on = np.flatnonzero(self._is_decoding & (self._ends + 1 < self._most))
         return self._going_on
@@ -77,15 +77,14 @@ class DecodingSlots:
         return found
 
     def take(self, grown: list[Sequence]) -> Decodes:
-        """Plans one token of each sequence that goes on; all have room for it. `grown`: sequences with longer block
-        tables."""
+        """Plans one token of each sequence that goes on; all have room. `grown`: sequences with longer block tables."""
         slots = self.going_on
         ends = self._ends[slots] + 1
         self._ends[slots], self._going_on = ends, None
         return Decodes(self._sequences[slots].tolist(), slots, ends, self._most[slots], grown)
 
     def gained(self, slot: int, num_tokens: int) -> None:
-        """So many drafts were accepted beyond the planned token."""
+        """`num_tokens` drafts were accepted beyond the planned token."""
         self._ends[slot] += num_tokens
         self._going_on = None
 
@@ -113,14 +112,14 @@ class RunningSlots:
         self._num_slots = num_slots
         self._block_size = block_size
         self.sequences: list[Sequence] = []
-        """By rank, so the last one is the one to preempt."""
+        """By rank: the last one is preempted first."""
         self.prefilling: list[Sequence] = []
-        """By rank, sequences whose prompt is not planned to its end; `decoding` has the others."""
+        """By rank: sequences whose prompt is not planned to the end; `decoding` has all others."""
         self.decoding = DecodingSlots(num_slots, block_size)
         self.num_kv_tokens = 0
         """Tokens that are in the cache."""
         self._completed: list[Sequence] = []
-        """Sequences whose prompt the last step planned to its end; their tokens count until that step has a result."""
+        """Sequences whose prompt the last step planned to the end; their tokens count until the step has a result."""
         self._free_slots = list(reversed(range(num_slots)))
 
     def begin(self, sequence: Sequence) -> None:
@@ -142,7 +141,7 @@ class RunningSlots:
         sequence.num_computed_tokens = end
 
     def prefill_again(self, sequence: Sequence) -> None:
-        """The sequence gets more tokens to compute, as if its prompt were not computed to its end."""
+        """The sequence gets more tokens to compute, like a prompt not planned to the end."""
         if sequence not in self.prefilling:
             self.decoding.leave(sequence.slot)
             insort_right(self.prefilling, sequence, key=rank)
@@ -158,7 +157,7 @@ class RunningSlots:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens still to be computed that are not decodes."""
+        """Tokens still to be computed, without decodes."""
         completed = [sequence for sequence in self._completed if sequence.under_way and sequence.slot != NO_SLOT]
         return _num_prompt_tokens(self.prefilling + completed)
 
@@ -166,7 +165,7 @@ class RunningSlots:
     def num_reserved_blocks(self) -> int:
         """Blocks that running sequences will surely want: the rest of their prompts, and one more each.
 
-        An admission leaves these free, or it would soon preempt a sequence or be preempted.
+        An admission leaves these blocks free, and thereby avoids an early preemption.
         """
         num_wanted = self.decoding.num_reserved_blocks()
         for sequence in self.prefilling:
@@ -184,6 +183,6 @@ class RunningSlots:
 
 
 def _num_prompt_tokens(sequences: list[Sequence]) -> int:
-    """Tokens to compute of sequences that have more than a decode to do."""
+    """Tokens to compute of sequences with more than a decode to do."""
     unfinished = [len(sequence.token_ids) - sequence.num_computed_tokens for sequence in sequences]
     return sum([num_tokens for num_tokens in unfinished if num_tokens > 1])

@@ -1,7 +1,7 @@
 """The scheduler: which tokens of which sequences the next step computes.
 
-`Engine.step()` calls `schedule` before the runner and `commit` after it. The scheduler alone mutates sequences; it asks
-the block manager for blocks and never touches tensors, text or sockets.
+`Engine.step()` calls `schedule` before the runner and `commit` after it. Only the scheduler changes sequences; the
+block manager supplies blocks. No tensors, text or sockets.
 """
 
 import math
@@ -34,32 +34,32 @@ class SchedulerLimits:
     max_num_batched_tokens: int
     """Token budget of one step."""
     max_num_queued_tokens: int
-    """Tokens that may wait to be computed before new requests are refused."""
+    """Tokens that may wait before new requests are refused."""
     max_batch_weight: int | None = None
     """Prompt and output tokens of all running sequences together; None = as many as the cache holds."""
     whole_prompts: bool = False
-    """Whether a prompt is always computed in one step; none is longer than a step then."""
+    """Whether each prompt is computed in one step; no prompt is longer than a step then."""
 
 
 _USUAL_OUTPUT_TOKENS = 128.0
-"""Length of answers before any has ended; each that ends counts for a 32nd from then on."""
+"""Assumed length of answers before the first end; each ended answer then counts for a 32nd."""
 
 
 class Scheduler:
-    """One token budget per step and no phases: a sequence has one or many tokens that are not computed yet.
+    """One token budget per step and no phases: a sequence has one or many tokens to compute.
 
-    Running sequences come first, then waiting ones, both by priority and arrival. A prompt that exceeds the budget is
-    computed in chunks beside the others' decodes. When blocks run out, the last running sequence is preempted: it gives
-    all its blocks back, waits where its rank puts it (before everything that never ran), and computes its tokens again
-    later, except those of its own published blocks that are still there. The first running sequence is never preempted
-    for another and always fits the cache, so every step makes progress.
+    Running sequences come first, then waiting ones, both by priority and arrival. A prompt beyond the budget is
+    computed in chunks beside decodes. When blocks run out, the last running sequence is preempted: it gives back all
+    its blocks, waits at its rank (before sequences that never ran), and computes its tokens again later, except for own
+    published blocks still in the cache. The first running sequence is never preempted for another and always fits the
+    cache: every step makes progress.
 
-    The parts of one request (its prompts, its `n` answers) never hold all slots, so that another request gets one at
-    once however many and however long they are.
+    The parts of one request (its prompts, its `n` answers) never hold all slots: another request gets a slot at once
+    however many and long the parts are.
 
-    A waiting sequence whose next block a running one is computing waits until that block can be shared, so that a
-    common prefix of many prompts is computed once even when they come together. So does a sequence whose next block is
-    being loaded from the host's memory. Those behind it may pass, but only into slots and blocks that it will not need.
+    A waiting sequence waits while a running sequence computes its next block or the host's memory loads it: a common
+    prefix of many prompts is computed once even when they come together. Sequences behind may pass, but only into slots
+    and blocks that the waiting sequence will not need.
 
     Sources: the unified budget of vLLM's V1 scheduler; chunked prefill of Sarathi-Serve (Agrawal et al., 2024).
     """
@@ -76,9 +76,9 @@ class Scheduler:
         drafting: Drafting | None = None,
         adapters: Adapters | None = None,
     ) -> None:
-        """`predict_wait`: seconds until a request that came now would begin. `is_ready`: whether a sequence has what it
-        needs besides slots and blocks; others pass it until then. `adapters`: decides the same by adapters' places.
-        With `drafting` no step is planned while another is under way."""
+        """`predict_wait`: seconds until a new request would begin. `is_ready`: whether a sequence has everything
+        besides slots, blocks and adapters; others pass until then. With `drafting` no step is planned while another is
+        under way."""
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
         self.coming = ComingBlocks(blocks.block_size, blocks.holds)
@@ -98,9 +98,9 @@ class Scheduler:
         self._sequences: dict[str, Sequence] = {}
         self._parts = ClientParts(self.max_num_parts)
         self._preempted: list[Sequence] = []
-        """Sequences preempted since the last commit, which may still have results in the next."""
+        """Sequences preempted since the last commit; results in the next commit are possible."""
         self._share = blocks.num_blocks * blocks.block_size // limits.max_num_seqs
-        """Tokens of each sequence that the cache has room for if all are as long."""
+        """Tokens per sequence for which the cache has room, with equal lengths."""
         self.mean_output_tokens = _USUAL_OUTPUT_TOKENS
         """Fading mean over the sequences that ended."""
         self._now = now
@@ -133,8 +133,8 @@ class Scheduler:
         return refusal
 
     def abort(self, request_id: str) -> Sequence | None:
-        """Ends a sequence now and frees its blocks; None when it has ended already. A step under way may still write to
-        them: later steps come after it."""
+        """Ends a sequence now and frees its blocks; None = it has ended already. A step under way may still write to
+        the blocks: later steps run after it."""
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return None
@@ -143,8 +143,8 @@ class Scheduler:
         return sequence
 
     def inject(self, request_id: str, injection: Injection) -> None:
-        """Puts tokens into an answer at the next possible place: it has begun, no step under way computes it, and its
-        last token is in no block that must stay whole. Nothing is computed again."""
+        """Puts tokens into an answer at the next possible place: the answer has begun, no step under way computes a
+        token for it, and its last token is outside of blocks that must stay whole. Nothing is computed again."""
         sequence = self._sequences.get(request_id)
         if sequence is None:
             injection.done("the answer has ended; send it with a new request")
@@ -154,7 +154,7 @@ class Scheduler:
             self.injections.add(sequence, injection)
 
     def rename(self, sequence: Sequence, extra: bytes) -> None:
-        """Hashes all its blocks anew, with `extra` instead of what they had."""
+        """Hashes all blocks of the sequence anew, with `extra` in place of the old value."""
         self.coming.gone(sequence)
         sequence.extra, sequence.block_hashes, sequence.awaited = extra, [], None
         self._look_up(sequence)
@@ -175,7 +175,7 @@ class Scheduler:
 
     @property
     def num_slots(self) -> int:
-        """How many sequences like the present ones may run at once."""
+        """Sequences of the present mean weight that may run at once."""
         limits, sequences = self.limits, self.sequences()
         if limits.max_batch_weight is None or not sequences:
             return limits.max_num_seqs
@@ -184,7 +184,7 @@ class Scheduler:
 
     @property
     def num_held_back(self) -> int:
-        """Waiting sequences whose request may not hold more slots; they are in nobody's way."""
+        """Waiting sequences whose request is at its limit of slots; they block nobody."""
         return self._parts.num_held_back
 
     @property
@@ -219,10 +219,10 @@ class Scheduler:
     # -- before the step -------------------------------------------------------------------------------------------
 
     def schedule(self) -> Batch:
-        """Plans one step: divides the token budget, and makes sure that all blocks it writes exist.
+        """Plans one step: divides the token budget, and provides all blocks that the step writes.
 
-        At most one step may be under way: planned, and without a result. Its tokens count as computed and chosen;
-        sequences that surely end with it are left out.
+        At most one step may be under way: planned, without a result. Its tokens count as computed and chosen; sequences
+        that surely end with it are left out.
         """
         num_preemptions = self.counters.num_preemptions
         self.blocks.settle()
@@ -282,7 +282,7 @@ class Scheduler:
             batch.chunks[first:first] = drafted
 
     def _grow(self) -> list[Sequence]:
-        """Adds a block to everyone whose next token needs one; by rank where there are too few."""
+        """Adds a block to each sequence whose next token needs one; by rank where blocks are too few."""
         growing = self.slots.decoding.without_room()
         if is_short := len(growing) > self.blocks.num_free:
             growing.sort(key=rank)
@@ -293,8 +293,8 @@ class Scheduler:
         return growing
 
     def _make_room(self, sequence: Sequence, end: int) -> bool:
-        """Whether there are blocks for its tokens up to `end`, after preempting the last sequences if necessary; False
-        where it is the last one itself."""
+        """Makes blocks for the sequence's tokens up to `end`, preempting the last sequences if necessary; False where
+        the sequence itself is the last."""
         while not self.blocks.can_extend(sequence, end):
             victim = self.running[-1]
             self._preempt(victim)
@@ -370,8 +370,7 @@ class Scheduler:
         return items
 
     def _weight(self, sequence: Sequence) -> float:
-        """Tokens it is expected to have in the end: its prompt and its output limit, or, without one, the mean
-        output."""
+        """Expected final tokens of a sequence: its prompt and its output limit, or the mean output without a limit."""
         num_output_tokens = sequence.sampling.max_tokens
         expected = sequence.num_prompt_tokens + (num_output_tokens or self.mean_output_tokens)
         return max(sequence.num_tokens, min(expected, sequence.max_num_tokens))
@@ -391,15 +390,15 @@ class Scheduler:
             self.counters.prefix_hit_tokens += sequence.num_cached_tokens
 
     def _extend(self, sequence: Sequence, end: int) -> None:
-        """Adds blocks for its tokens up to `end`. It is expected to grow to its share of the cache at most."""
+        """Adds blocks for the sequence's tokens up to `end`; expected growth: at most a share of the cache."""
         self.blocks.extend(sequence, end, max(sequence.num_tokens, min(sequence.max_num_tokens, self._share)))
         self.slots.decoding.grew(sequence)
 
     # -- after the step --------------------------------------------------------------------------------------------
 
     def commit(self, batch: Batch, sampled: list[SampledToken | None]) -> list[Sequence]:
-        """Takes a step's results (`StepResults.write`), and frees what ended. `sampled` has one entry per item: a token
-        exactly where the item `samples`. Returns the sequences that ended."""
+        """Takes a step's results (`StepResults.write`), and frees ended sequences. `sampled` has one entry per item: a
+        token exactly where the item `samples`. Returns the sequences that ended."""
         finished = self._results.write(batch, sampled, self._preempted)
         if self.drafting is not None:
             self.drafting.observe(len(batch.decodes), [item for item in batch.chunks if item.drafts])
@@ -440,7 +439,7 @@ class Scheduler:
         self.slots.leave(sequence)
 
     def check(self) -> None:
-        """Raises AssertionError for a block or a slot that is leaked, shared wrongly or counted wrongly."""
+        """Raises AssertionError for a block or slot that is leaked, wrongly shared or wrongly counted."""
         self.blocks.check(self.sequences())
         self.coming.check(self.sequences())
         self.slots.check()

@@ -1,7 +1,7 @@
-"""What an engine is made of at its start: context length and KV blocks, limits, drafts, and the first steps.
+"""The parts of an engine at its start: context length and KV blocks, limits, drafts, and the first steps.
 
-A default context is lowered to what the memory holds; anything else that does not fit ends the start, with the name of
-the setting to change.
+A default context is lowered to the memory's size; anything else that does not fit ends the start with the name of the
+setting to change.
 """
 
 import logging
@@ -44,7 +44,7 @@ def choose_cache_size(
     its own.
 
     Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError for a
-    context that the model was not made for, and KVCacheTooSmall when one sequence does not fit.
+    context beyond the model's, and KVCacheTooSmall when one sequence does not fit.
     """
     max_model_len = _wanted_length(config, max_position_embeddings)
     if config.kv_cache_memory is not None:
@@ -78,8 +78,8 @@ def choose_cache_size(
 def size_without_cache(config: EngineConfig, max_position_embeddings: int) -> CacheSize:
     """Sizes for a model that sees prompts whole and caches nothing: a prompt has to fit a step.
 
-    Blocks are counted as if there were a cache, as many as all slots may want. The longest context is a prompt and one
-    position for its result. Raises ConfigError.
+    Blocks are counted as for a cache, as many as all slots may want. The longest context is a prompt and one position
+    for its result. Raises ConfigError.
     """
     assert config.max_num_seqs and config.max_num_batched_tokens
     max_model_len = _wanted_length(config, max_position_embeddings)
@@ -206,7 +206,7 @@ def info_of(
     adapters: tuple[str, ...],
     start_seconds: dict[str, float],
 ) -> EngineInfo:
-    """What the engine reports about itself once it has started."""
+    """The started engine's report about itself."""
     return EngineInfo(
         architecture=runner.model_config.architecture,
         dtype=str(runner.dtype).removeprefix("torch."),
@@ -233,7 +233,7 @@ def info_of(
 
 
 def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:
-    """Bytes that the device has left for a cache. Raises KVCacheTooSmall where not even one step fits."""
+    """Bytes left on the device for a cache. Raises KVCacheTooSmall where not even one step fits."""
     num_seqs, num_tokens = config.max_num_seqs or 0, config.max_num_batched_tokens or 0
     max_model_len = config.max_model_len or runner.model_config.max_position_embeddings
     try:
@@ -253,7 +253,7 @@ def warm_up(
 ) -> list[tuple[StepWork, float]]:
     """Prefills and decodes sequences of no client; returns the work and the seconds of each measured step.
 
-    Writes to blocks from 0 on, which are still unused. Raises whatever the runner raises.
+    Writes to blocks from 0 on, all still unused. Raises the runner's errors.
     """
     sequences = list(_sequences(limits, block_size, num_blocks, runner.model_config))
     long, short = sequences[:1], sequences[1:]
@@ -277,7 +277,7 @@ def warm_up(
 
 
 def _sequences(limits: SchedulerLimits, block_size: int, num_blocks: int, model: RunnerModel) -> Iterator[Sequence]:
-    """One sequence as long as a step may compute, and a few short ones, as far as the cache has room."""
+    """A sequence as long as a step may compute, and a few short sequences, as far as the cache has room."""
     longest = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
     lengths = [longest] + [min(_SHORT_TOKENS, longest)] * min(_NUM_SHORT, limits.max_num_seqs - 1)
     end, generates = 0, model.task.generates

@@ -1,8 +1,8 @@
-"""What a step costs, learnt online from the steps the engine runs.
+"""The cost of a step, learnt online from the engine's steps.
 
 `step = base + prefill_step·[p > 0] + prefill_token·p + prefill_context·c + decode_seq·d + kv_token·k` seconds, all
-coefficients ≥ 0. The engine publishes them with its load, and the gateway predicts time to first token from them. This
-module knows how big batches were and how long they took, nothing else.
+coefficients ≥ 0. The engine publishes the coefficients with its load, and the gateway predicts time to first token from
+them. Sizes of batches and durations only.
 """
 
 import math
@@ -18,7 +18,7 @@ from fairlead_engine.types.batch import Batch
 Vector = npt.NDArray[np.float64]
 
 _LARGEST_SURPRISE = 0.7
-"""One step counts towards the pace as at most twice as slow or as fast as expected (natural logarithm)."""
+"""Bound of one step's effect on the pace, as a natural logarithm: a factor of about two."""
 
 
 class StepWork(NamedTuple):
@@ -27,14 +27,14 @@ class StepWork(NamedTuple):
     base: float
     """1: every step pays it once."""
     prefill_step: float
-    """1 in a step that computes more than one token of some item: it takes slower ways through the model. Without this
-    term, short prompts on a CPU are predicted a third too low and the cost of decodes absorbs the rest."""
+    """1 in a step that computes several tokens of some item, on slower ways through the model. Without this term, short
+    prompts on a CPU are predicted a third too low and the cost of decodes absorbs the rest."""
     prefill_token: float
-    """Tokens of items that compute more than one and have no drafts."""
+    """Tokens of items that compute several and have no drafts."""
     prefill_context: float
     """Tokens that those attend to: the sum over them of their positions."""
     decode_seq: float
-    """Items that compute one token, and each token of those with drafts."""
+    """Items that compute one token, and each token of items with drafts."""
     kv_token: float
     """Tokens that those attend to."""
 
@@ -58,17 +58,17 @@ class StepWork(NamedTuple):
 class StepCostModel:
     """Exponentially weighted, non-negative least squares on six coefficients.
 
-    - Each step counts relative to how long it took, so a coefficient explains short decode steps as well as long
-      prefills, and a step that something else delayed weighs little.
-    - Steps with prompt tokens and steps without are two histories, and each fades by its own steps, by half in
-      `half_life` of them: thousands of decodes do not wear away what prompts have taught.
-    - On top of the fit comes the *pace*, one factor for all coefficients that follows within `pace_half_life` steps of
-      any kind: a neighbour that takes half the processor slows rare prompts as well, long before enough of them were
-      seen to teach it. Measured on two contended cores, the median error of predicted prefills falls from 33 to 27 %.
-    - `set_prior` remembers what warm-up taught. It keeps a small constant weight, so that a kind of work the present
-      load lacks keeps a sensible cost instead of a random one.
-    - `observe` notes a step; every `solve_every` of them what is new goes into the normal equations, which are solved
-      by `solve_nonnegative`.
+    - Each step counts relative to its duration: a coefficient explains short decode steps as well as long prefills, and
+      a delayed step weighs little.
+    - Steps with prompt tokens and steps without are two histories. Each fades by its own steps, by half in `half_life`:
+      thousands of decodes do not wear away the lessons of prompts.
+    - On top of the fit comes the *pace*, a factor for all coefficients that follows within `pace_half_life` steps of
+      both kinds: a neighbour that takes half the processor slows rare prompts too, long before the fit could learn from
+      them. Measured on two contended cores, the median error of predicted prefills falls from 33 to 27 %.
+    - `set_prior` remembers the warm-up with a small constant weight: work that the present load lacks keeps a sensible
+      cost.
+    - `observe` notes a step; after every `solve_every` of them the new rows enter the normal equations, which
+      `solve_nonnegative` solves.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StepCostModel:
         # last column is the moment, and the others are the gram.
         self._equations, self._prior = np.zeros((2, size, size + 1)), np.zeros((size, size + 1))
         self._new: tuple[list[list[float]], list[list[float]]] = ([], [])
-        """Of both kinds, what steps since then will add: the work of each, as of one that takes 1, and that 1."""
+        """Rows to add to the equations of each kind: a step's work per second, and 1 as its duration."""
         self._coefficients = [0.0] * size
         self._residual = 0.0
         self._residual_weight = 0.0
@@ -99,8 +99,8 @@ class StepCostModel:
         self.last_step_seconds = 0.0
 
     def observe(self, batch: Batch, seconds: float, *, learns: bool = True) -> None:
-        """Counts a step and learns from it; from one without work or time there is nothing to learn, nor without
-        `learns`, of one that computed more than tokens."""
+        """Counts a step and learns from it. Nothing is learnt from a step without work or time, nor with `learns`
+        False: the step computed more than tokens."""
         self.num_steps += 1
         self.last_step_tokens = batch.num_tokens
         self.last_step_seconds = seconds
@@ -120,8 +120,8 @@ class StepCostModel:
             self.solve()
 
     def set_prior(self, steps: list[tuple[StepWork, float]], residual: float = 0.0) -> None:
-        """Replaces the prior: (work, seconds) of a few steps that were measured on purpose. `residual`: what is known
-        of the error, until steps are observed."""
+        """Replaces the prior: (work, seconds) of a few steps measured on purpose. `residual`: the known error, until
+        steps are observed."""
         rows = np.array([np.array(work) / seconds for work, seconds in steps if seconds > 0.0])
         if not rows.size:
             return
@@ -132,8 +132,8 @@ class StepCostModel:
         self.solve()
 
     def told(self, rows_per_decode: float, tokens_per_decode: float) -> messages.StepCost:
-        """As others are told it, per sequence that decodes: each step computes so many tokens of one and brings as many
-        as the second says."""
+        """The published costs, per decoding sequence: each step computes `rows_per_decode` tokens of a sequence and
+        yields `tokens_per_decode`."""
         costs = self.coefficients
         for name in ("decode_seq", "kv_token") if rows_per_decode != 1.0 and costs else ():
             costs[name] *= rows_per_decode
@@ -160,7 +160,7 @@ class StepCostModel:
         return self.predict(work) * max(0.0, 1.0 - 2.0 * self._residual)
 
     def solve(self) -> None:
-        """Brings the coefficients up to date with what was learnt so far."""
+        """Updates the coefficients with everything learnt."""
         for kind, new in enumerate(self._new):
             if new:
                 self._equations[kind] = self._faded(self._equations[kind], np.array(new))
@@ -170,13 +170,13 @@ class StepCostModel:
         self._coefficients = solve_nonnegative(equations[:, :-1], equations[:, -1], guess).tolist()
 
     def _faded(self, equations: Vector, new: Vector) -> Vector:
-        """What they are once as many steps have been added as there are `new` rows, the last of which counts most."""
+        """The equations after adding the `new` rows, of which the last counts most."""
         weights = self._decay ** np.arange(len(new) - 1, -1, -1)
         faded: Vector = self._decay ** len(new) * equations + (weights[:, None] * new[:, :-1]).T @ new
         return faded
 
     def _learn_from_prediction(self, fit: float) -> None:
-        """`fit` is what the coefficients said of a step before it was seen, as a share of what it took.
+        """`fit`: the coefficients' prediction for a step before it was seen, as a share of its duration.
 
         The residual is a fading mean of the absolute relative error, pace included; a single error counts as 1 at most.
         """
@@ -193,8 +193,8 @@ def solve_nonnegative(gram: Vector, moment: Vector, guess: Vector | None = None)
 
     The active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23) on the normal
     equations: a handful of solutions of at most n equations, or a single one where the same variables are above 0 as in
-    the `guess`. They are scaled to a unit diagonal first, since one may count sequences and another millions of tokens;
-    a variable that never occurred stays 0.
+    the `guess`. The equations are scaled to a unit diagonal first, since a variable may count sequences or millions of
+    tokens; a variable that never occurred stays 0.
     """
     scale = np.sqrt(np.diag(gram))
     known = scale > 0.0
@@ -217,7 +217,8 @@ def solve_nonnegative(gram: Vector, moment: Vector, guess: Vector | None = None)
 
 
 def _descend(gram: Vector, moment: Vector, x: Vector, free: npt.NDArray[np.bool_]) -> Vector:
-    """Moves `x` to the optimum of the free variables, fixing at 0 each one that would become negative on the way."""
+    """Moves `x` to the optimum of the free variables, fixing at 0 each variable that would become negative on the
+    way."""
     while True:
         optimum = np.zeros_like(x)
         optimum[free] = np.linalg.solve(gram[np.ix_(free, free)], moment[free])

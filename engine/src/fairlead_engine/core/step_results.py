@@ -14,7 +14,7 @@ from fairlead_engine.types.sequences import NO_SLOT, NO_TOKEN, SampledToken, Sch
 
 
 class SequenceEnds:
-    """What ends a sequence that nobody aborts, computed when it is queued."""
+    """The ends of a sequence that nobody aborts, computed when the sequence is queued."""
 
     def __init__(self, eos_token_ids: Collection[int], max_len: int) -> None:
         """`max_len`: tokens that fit the context, and the cache."""
@@ -22,7 +22,7 @@ class SequenceEnds:
         self._max_len = max_len
 
     def token_ids_of(self, sampling: SamplingParams) -> frozenset[int]:
-        """Tokens that end an answer once it is long enough; one shared set for requests without their own."""
+        """Tokens that end an answer of sufficient length; requests without their own share one set."""
         own = frozenset(sampling.stop_token_ids)
         if sampling.ignore_eos:
             return own
@@ -35,8 +35,8 @@ class SequenceEnds:
 
 
 def reason_to_end(sequence: Sequence) -> FinishReason | None:
-    """Why the sequence ends with its last token; None = it goes on. An end before `min_tokens` is one that a grammar
-    forced."""
+    """Why the sequence ends with its last token; None = it goes on. Only a grammar can force an end before
+    `min_tokens`."""
     sampling = sequence.sampling
     is_long_enough = sequence.num_output_tokens >= sampling.min_tokens or sampling.grammar is not None
     if is_long_enough and sequence.token_ids[-1] in sequence.end_token_ids:
@@ -47,8 +47,8 @@ def reason_to_end(sequence: Sequence) -> FinishReason | None:
 def failed_sequences(
     batch: Batch, sampled: list[SampledToken | None], token_ids: list[int]
 ) -> dict[Sequence, FinishReason]:
-    """Sequences with a computed number that is not finite, or with no token left to choose. `token_ids`: of decodes,
-    where one `min` finds that all are tokens."""
+    """Sequences with a computed number that is not finite, or without a token to choose. `token_ids`: of decodes, where
+    one `min` finds that all are tokens."""
     found = {item.sequence: FinishReason.ERROR for item in batch.chunks if item.reads_prompt and item.is_spoilt}
     of_chunks = sampled[len(token_ids) :]
     if min(token_ids, default=0) < 0 or any(token is not None and not token.is_there for token in of_chunks):
@@ -83,10 +83,9 @@ class StepResults:
     def write(self, batch: Batch, sampled: list[SampledToken | None], preempted: list[Sequence]) -> list[Sequence]:
         """Returns the sequences that end with this step.
 
-        A sequence without a token, or with scores that are not finite, ends with ERROR, and its blocks are not reused:
-        they may hold what spoilt its logits. A sequence that ruled out every token itself ends with INVALID and keeps
-        its blocks usable. For sequences `preempted` since the step was planned only the token counts: their blocks
-        belong to others.
+        A sequence without a token, or with scores that are not finite, ends with ERROR, and its blocks, a possible
+        cause, are not reused. A sequence that ruled out every token itself ends with INVALID and keeps its blocks
+        usable. For sequences `preempted` since the planning only the token counts: their blocks belong to others.
         """
         decodes, num_decodes = batch.decodes, len(batch.decodes)
         token_ids = [token.token_id for token in sampled[:num_decodes] if token is not None]
@@ -105,7 +104,7 @@ class StepResults:
         return finished
 
     def _write_decodes(self, decodes: Decodes, token_ids: list[int], preempted: list[Sequence]) -> list[Sequence]:
-        """Appends a token to each sequence and returns those that end with it."""
+        """Appends a token to each sequence and returns the sequences that end."""
         sequences, ends, block_size = decodes.sequences, decodes.ends.tolist(), self._blocks.block_size
         ending: list[Sequence] = []
         for sequence, end, token_id in zip(sequences, ends, token_ids, strict=True):  # once: each is far away in memory
@@ -147,8 +146,8 @@ class StepResults:
         return sequence.finish_reason is not None
 
     def _write_drafted(self, item: ScheduledSequence) -> bool:
-        """Appends the accepted drafts and the token behind them, up to the sequence's end. KV of rejected drafts is
-        overwritten by the next step. Returns whether the sequence has ended."""
+        """Appends the accepted drafts and the token behind them, up to the sequence's end. The next step overwrites the
+        KV of rejected drafts. Returns whether the sequence has ended."""
         sequence, chosen = item.sequence, item.chosen
         for count, token in enumerate(chosen, start=1):
             self._append(sequence, token.token_id)

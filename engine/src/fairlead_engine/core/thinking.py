@@ -1,6 +1,6 @@
 """Thinking budgets: how long a sequence may reason before the end of its reasoning is forced, token by token.
 
-Called by the engine, from its thread, with every chosen token. Token ids only; how models write is unknown here.
+The engine's thread passes in every chosen token. Token ids only; models' markup is unknown here.
 """
 
 from collections.abc import Iterable
@@ -85,8 +85,8 @@ class ThinkingBudgets:
         )
 
     def forced(self, batch: Batch, masks: TokenMasks) -> TokenMasks:
-        """`masks` with forced tokens, once all earlier tokens are accepted. A grammar goes first: a token that it rules
-        out is not forced."""
+        """`masks` with forced tokens, once all earlier tokens are accepted. A grammar goes first: a token outside of
+        the grammar is not forced."""
         if not self._thoughts:
             return masks
         words = dict(zip(masks.rows.tolist(), masks.words, strict=True))

@@ -1,4 +1,4 @@
-"""The sequences that wait, by rank, how many may, and how many parts of one client request may run."""
+"""The waiting sequences by rank, their limit, and the limit of running parts of one client request."""
 
 from bisect import bisect_left, insort_left, insort_right
 from collections import Counter
@@ -9,8 +9,8 @@ from fairlead_engine.types import FinishReason
 from fairlead_engine.types.sequences import Sequence
 
 _PART_SECONDS = 0.25
-"""Each part of a request ranks as if it had arrived this much later than the part before: newer requests go ahead of
-its later parts, but not for ever."""
+"""Seconds by which each part of a request ranks behind the part before: newer requests go ahead of later parts, but not
+for ever."""
 
 
 def rank(sequence: Sequence) -> tuple[int, float]:
@@ -19,7 +19,7 @@ def rank(sequence: Sequence) -> tuple[int, float]:
 
 
 def num_awaited_tokens(sequence: Sequence) -> int:
-    """Tokens of a waiting sequence that the cache is not expected to have."""
+    """Tokens of a waiting sequence that are not expected in the cache."""
     return sequence.num_tokens - sequence.num_expected_cached_tokens
 
 
@@ -61,11 +61,11 @@ class WaitingQueue:
         insort_right(self.sequences, sequence, key=rank)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Before all sequences of its rank, after a preemption."""
+        """Queues a preempted sequence before all sequences of its rank."""
         insort_left(self.sequences, sequence, key=rank)
 
     def remove(self, sequence: Sequence) -> None:
-        """Found by bisection, as thousands may leave one by one."""
+        """By bisection, because thousands may leave one after another."""
         place = bisect_left(self.sequences, rank(sequence), key=rank)
         while self.sequences[place] is not sequence:
             place += 1
@@ -73,7 +73,7 @@ class WaitingQueue:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all waiting sequences, less what the cache is expected to have."""
+        """Tokens of all waiting sequences, less those expected in the cache."""
         return sum(map(num_awaited_tokens, self.sequences))
 
     @property
@@ -93,7 +93,7 @@ class ClientParts:
         self._running: Counter[str] = Counter()
 
     def number_of(self, sequence: Sequence) -> int:
-        """Parts of the same request that wait or run."""
+        """Waiting and running parts of the same request."""
         return 0 if sequence.part_of is None else self._numbers[sequence.part_of]
 
     def come(self, sequence: Sequence) -> None:
@@ -126,7 +126,7 @@ class ClientParts:
         return sum([max(0, number - self._most_running) for number in self._numbers.values()])
 
     def check(self, sequences: Collection[Sequence], running: Collection[Sequence]) -> None:
-        """Raises AssertionError unless `sequences` and `running` are the ones counted."""
+        """Raises AssertionError unless the counts are those of `sequences` and `running`."""
         assert self._numbers == _numbers(sequences), "parts of requests are counted wrongly"
         assert self._running == _numbers(running), "running parts of requests are counted wrongly"
 
