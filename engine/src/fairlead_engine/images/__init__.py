@@ -1,1 +1,1 @@
-"""From a client's bytes to the pixels that a model takes: only HTTP processes of a model that sees need it."""
+"""From a client's bytes to the pixels of a model; only HTTP processes of models with vision import it."""

@@ -1,6 +1,5 @@
-"""A client's image: its format, size and number of passes, read off its first bytes without a decoder; and an image as
-a model takes it. Images too large to unpack are refused here.
-"""
+"""A client's image: format, size and number of passes, read off its first bytes without a decoder; and the image in a
+model's form. Images too large to unpack are refused here."""
 
 import re
 import struct
@@ -42,11 +41,11 @@ Unpacked = tuple[str, DecodedImage | None]
 MAX_PIXELS = 64 * 2**20
 """Of an image before it is made smaller."""
 _MAX_PASSED = 16 * MAX_PIXELS
-"""Bound on pixels times passes: each scan of a progressive JPEG covers all pixels, however few bytes it has."""
+"""Bound on pixels times passes: each scan of a progressive JPEG covers all pixels, even with few bytes."""
 _MAX_SCANS = 256
 """Encoders write a dozen."""
 _MAX_EXIF = 256
-"""Exif pieces in a JPEG, of 64 KiB each. Pillow appends each to the previous ones, which takes minutes for many."""
+"""Bound on Exif pieces of 64 KiB in a JPEG. Pillow appends each to the previous ones: minutes for many."""
 _MAX_SEGMENTS = 2000
 """Of a JPEG before its pixels."""
 _EXIF, _SCAN = b"Exif\0\0", b"\xff\xda"
@@ -74,7 +73,7 @@ class ImageHeader(NamedTuple):
     passes: int
     """Times that a decoder goes over all pixels."""
     is_exact: bool = True
-    """Whether a WebP is simple, without parts that have headers of their own."""
+    """Whether a WebP is simple, without parts with their own headers."""
 
     @property
     def work(self) -> int:

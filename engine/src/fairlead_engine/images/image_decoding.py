@@ -1,7 +1,7 @@
-"""Bytes that claim to be an image → pixels in the model's size. Hostile bytes end in an `ImageError`, or with the time
-limit of their process.
+"""Bytes of an alleged image → pixels in the model's size. Hostile bytes end in an `ImageError`, or with the time limit
+of their process.
 
-Pillow does not bound its decoders' memory: it is computed from the image's header, and bounded before unpacking.
+Pillow does not bound its decoders' memory: the need is computed from the image's header, and bounded before unpacking.
 """
 
 import io
@@ -81,7 +81,7 @@ def _too_large(most_bytes: int, what: str = "it") -> ImageError:
 
 
 def _seen(content: bytes, header: ImageHeader) -> bytes:
-    """The image without invisible parts that cost time or memory. Raises IndexError if it ends too early."""
+    """The image without invisible parts that cost time or memory. Raises IndexError for a truncated image."""
     match header.mime_type:
         case "image/png":
             return _png(content)
@@ -104,7 +104,7 @@ def _png(content: bytes) -> bytes:
 
 
 def _gif(content: bytes) -> bytes:
-    """Pillow appends comments one by one, which takes minutes for many."""
+    """A GIF without comments and extensions: Pillow appends comments one by one, which takes minutes for many."""
     begin = 13 + (3 << (content[10] & 7) + 1 if content[10] & 0x80 else 0)
     position, control = begin, b""
     while content[position] == ord("!"):
@@ -133,7 +133,7 @@ def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
 
 def make(payload: bytes) -> tuple[bytes, Handler]:
     """`payload`: bytes of memory for unpacking an image, in decimal. A job is the pickled arguments of `decode`; its
-    answer is `Unpacked` as MessagePack, so the reader need not trust the decoder."""
+    answer is `Unpacked` as MessagePack, which is safe to read from an untrusted decoder."""
     most_bytes, encode = int(payload), msgspec.msgpack.Encoder().encode
 
     def unpack(job: bytes, takes_long: bool) -> bytes:

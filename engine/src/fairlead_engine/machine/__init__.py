@@ -1,1 +1,1 @@
-"""What the engine asks of the machine that it runs on: processes beside its own, and memory. Torch is not needed."""
+"""The machine below the engine: child processes and memory. No torch."""

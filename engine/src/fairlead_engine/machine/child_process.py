@@ -1,4 +1,4 @@
-"""A child process of the engine: its parent gives it orders, and its life ends with the parent's.
+"""A child process of the engine, which gets orders from its parent and ends with its parent.
 
 The parent writes one line to standard input and keeps the pipe open for its own life.
 """
@@ -37,10 +37,8 @@ def read_orders() -> bytes:
 
 
 def die_with(parent_pid: int) -> None:
-    """Ends this process after the end of its parent.
-
-    Linux kills it even in the middle of a long step; elsewhere a thread ends it, once the step lets the thread run.
-    """
+    """Ends this process after the end of its parent: on Linux even in the middle of a long step, elsewhere by a thread,
+    once the step lets the thread run."""
 
     def end_with_input() -> None:
         while os.read(_STDIN, 4096):

@@ -13,7 +13,7 @@ _GROUPS = (
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes that can be allocated before something swaps or is killed; `root` is where proc and sys are found."""
+    """Bytes that can be allocated without swapping or a kill; `root` has proc and sys."""
     told = [line.split()[1] for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
     # Without /proc: all there is.
     on_machine = int(told[0]) * 1024 if told else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -29,7 +29,7 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:
-    """Free memory of each control group around this process, from its own up to the topmost."""
+    """Free memory of each control group around this process, from the innermost to the topmost."""
     for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -44,7 +44,7 @@ def _free_in_groups(root: Path) -> Iterator[int]:
 
 
 def _free_in_group(folder: Path, limit: str, usage: str, reclaimable: str) -> int | None:
-    """None = the group sets no limit, or is not visible from inside the container."""
+    """None = the group sets no limit, or is invisible inside the container."""
     try:
         bound, used = int((folder / limit).read_text()), int((folder / usage).read_text())
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""Speculative decoding: guesses of what comes next, computed beside the next token, and kept as far as they are right.
+"""Speculative decoding: drafts are computed beside the next token, and kept up to the first wrong one.
 
-Start at `drafting.Drafting`, which the scheduler asks. `drafting.METHODS` lists the ways of guessing: `ngram.py` finds
-drafts in the text itself, the others have a `Drafter` in `runner`. Nothing here knows tensors.
+Start at `drafting.Drafting`, the scheduler's interface. `drafting.METHODS` lists the methods: `ngram.py` finds drafts
+in the text itself, all others have a `Drafter` in `runner`. No tensors.
 """

@@ -1,12 +1,12 @@
-"""Drafts for the sequences of a step: `METHODS`, how many drafts each sequence gets, and which are accepted.
+"""Drafts for the sequences of a step: `METHODS`, the number of drafts of each sequence, and their acceptance.
 
-The scheduler asks for each sequence that goes on by a token, and reports what was accepted. A `Proposer` guesses.
+The scheduler asks for drafts of each decoding sequence and reports the accepted ones. A `Proposer` guesses.
 
-The step chooses a token behind each draft as it would without drafts: with the same logits, penalties and random
-number of that position. So an answer does not depend on the proposer, on the number of drafts, or on how often they
-were right (a coupling by common random numbers, as in Daliri et al., Coupling without Communication and
-Drafter-Invariant Speculative Decoding, 2024). For drafts that are one token and no distribution, that is also the
-rejection sampling of Leviathan et al. (2023): a draft is accepted with its probability, else another token is drawn.
+The step chooses a token behind each draft as without drafts: with the same logits, penalties and random number of the
+position. An answer therefore depends neither on the proposer nor on number and success of drafts (a coupling by common
+random numbers, as in Daliri et al., Coupling without Communication and Drafter-Invariant Speculative Decoding, 2024).
+For drafts of one token without a distribution, the result equals the rejection sampling of Leviathan et al. (2023): a
+draft is accepted with its probability, else another token is drawn.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,19 +19,19 @@ from fairlead_engine.speculative.tree_shape import TreeShape
 from fairlead_engine.types.sequences import UNKNOWN, SampledToken, ScheduledSequence, Sequence
 
 _FADING = 0.98
-"""Fading of earlier steps in the tokens that a step brings."""
+"""Fading of earlier steps in the mean tokens per step."""
 
 
 _FIRST_PAUSE = 2
 _LONGEST_PAUSE = 64
-"""Steps without drafts after a draft of which nothing was accepted."""
+"""Longest run of steps without drafts after a draft without accepted tokens."""
 
 
 class DraftLength:
-    """How many drafts are worth making for one sequence, learnt from how many were accepted.
+    """Number of drafts worth making for one sequence, learnt from accepted ones.
 
-    The length grows while all drafts are accepted, shrinks to the accepted number, and becomes 0 where none is. Then it
-    rests, twice as long after each vain try, so that wasted work falls to one row in 64 steps.
+    The length grows while all drafts are accepted, shrinks to the accepted number, and becomes 0 without accepted
+    drafts. Drafting then rests, twice as long after each vain try: wasted work falls to one row in 64 steps.
     """
 
     __slots__ = ("_length", "_most", "_pause", "_rest")
@@ -73,9 +73,8 @@ _NO_DRAFTS = Drafts([])
 
 
 def verified(drafts: list[int], chosen: list[SampledToken]) -> list[SampledToken]:
-    """The accepted drafts and the token behind them, at least one token, of the tokens chosen behind the last known
-    token and behind each draft (one more than drafts). Ends before a place without a token, unless that is the
-    first."""
+    """The accepted drafts and the token behind them, at least one token. `chosen`: tokens behind the last known token
+    and behind each draft (one more than drafts). Ends before a place without a token, unless at the first place."""
     found = [chosen[0]]
     for draft, behind in zip(drafts, chosen[1:], strict=True):
         if found[-1].token_id != draft or not behind.is_there:
@@ -88,17 +87,17 @@ class Proposer(Protocol):
     """Proposes the tokens that may come next."""
 
     def propose(self, sequence: Sequence, most: int) -> list[int]:
-        """Up to `most` (at least 1) tokens that may follow the sequence's known ones; empty without an idea."""
+        """Up to `most` (at least 1) tokens that may follow the known tokens; empty without an idea."""
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
         """Drops ended sequences; unknown ones are ignored."""
 
 
 class RunnerProposer:
-    """Leaves drafting to the runner, which has a model for it."""
+    """Leaves drafting to the runner's draft model."""
 
     def propose(self, sequence: Sequence, most: int) -> list[int]:
-        """`most` times `UNKNOWN`; nothing for a soft prompt, which the draft model does not have."""
+        """`most` times `UNKNOWN`; nothing for a soft prompt, which the draft model lacks."""
         return [] if sequence.num_virtual_tokens else [UNKNOWN] * most
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
@@ -106,11 +105,10 @@ class RunnerProposer:
 
 
 class Drafting:
-    """One engine's drafts. Sequences with a thinking budget have none, as forced tokens must follow one by one."""
+    """One engine's drafts. Sequences with a thinking budget have none: forced tokens must follow one by one."""
 
     def __init__(self, proposer: Proposer, most: int, tree: TreeShape | None = None) -> None:
-        """`most`: positions of one sequence drafted in one step; `tree` says how many drafts that is, None = one
-        each."""
+        """`most`: positions drafted per sequence and step. `tree`: several drafts per position; None = one each."""
         self.proposer = proposer
         self._tree = tree
         self._most = most
@@ -137,7 +135,7 @@ class Drafting:
         return Drafts(self.proposer.propose(sequence, wanted), 0 if self._tree is None else depth)
 
     def observe(self, num_decodes: int, drafted: list[ScheduledSequence]) -> None:
-        """A step was committed with `num_decodes` plain decodes and these drafted shares."""
+        """A step was committed with `num_decodes` plain decodes and the drafted shares."""
         self._num_decodes = _FADING * self._num_decodes + num_decodes + len(drafted)
         self._num_rows = _FADING * self._num_rows + num_decodes + sum(item.num_tokens for item in drafted)
         self._num_tokens = _FADING * self._num_tokens + num_decodes + sum(len(item.chosen) for item in drafted)
@@ -172,7 +170,7 @@ class Drafting:
 
     @property
     def tokens_per_decode(self) -> float:
-        """Recent mean of tokens that a step brings to such a sequence."""
+        """Recent mean of tokens per step of a sequence past its prompt."""
         return self._num_tokens / self._num_decodes if self._num_decodes else 1.0
 
 
@@ -189,8 +187,8 @@ class Method:
     proposer: Callable[[int, int], Proposer] = _left_to_the_runner
     """Makes the core's proposer from `EngineConfig.lookup_lengths`."""
     drafter: str | None = None
-    """MODULE:CLASS in `fairlead_engine.runner` of the `Drafter` that reads `speculative_model`; a string, because that
-    module imports torch, which the core does not. None = the proposer knows the tokens itself."""
+    """MODULE:CLASS in `fairlead_engine.runner` of the `Drafter` that reads `speculative_model`; a string, because the
+    module imports torch, unlike the core. None = the proposer knows the tokens itself."""
     is_model: bool = False
     """Whether `speculative_model` is a whole model (demo:// too), with the tokenizer of `model`."""
     why_no_paths: str | None = None

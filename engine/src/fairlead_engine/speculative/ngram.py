@@ -1,7 +1,7 @@
-"""Guesses from the text itself: what followed the last few tokens when they stood there before (prompt lookup).
+"""Prompt lookup: the last few tokens are looked up earlier in the text, and the tokens behind them proposed.
 
-Code that is edited, documents that are quoted and answers that repeat the question are full of it, and it costs no
-weights. Source: Saxena, Prompt Lookup Decoding (2023).
+Pays off for edited code, quoted documents and answers that repeat the question, without weights. Source: Saxena, Prompt
+Lookup Decoding (2023).
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fairlead_engine.types.sequences import Sequence
 
 _MOST_INDEXED = 4096
-"""Tokens of a prompt that are looked through in one step: a long one must not hold the others up."""
+"""Tokens of a prompt indexed in one step: a long prompt must not delay the others."""
 
 
 class _Index:
@@ -27,15 +27,15 @@ class _Index:
 
 
 class NGramProposer:
-    """Takes the longest run of tokens, of `shortest` to `longest`, that ends the sequence and stood in it before, and
-    proposes what followed it last. Where that reaches the end it goes round: what repeats is expected to go on."""
+    """Finds the longest run of tokens, of `shortest` to `longest`, at the sequence's end and earlier in the sequence,
+    and proposes the tokens behind its last occurrence. Where these reach the end they are repeated."""
 
     def __init__(self, shortest: int, longest: int) -> None:
         self._lengths = range(shortest, longest + 1)
         self._indices: dict[Sequence, _Index] = {}
 
     def propose(self, sequence: Sequence, most: int) -> list[int]:
-        """Up to `most` tokens that may follow its known ones; none where nothing is found."""
+        """Up to `most` tokens that may follow; empty without an earlier occurrence."""
         token_ids = sequence.token_ids
         index = self._indices.get(sequence)
         if index is None:
@@ -55,7 +55,7 @@ class NGramProposer:
             self._indices.pop(sequence, None)
 
     def _catch_up(self, index: _Index, token_ids: list[int]) -> bool:
-        """Whether all runs are known but those that the last token ends: nothing has followed them yet."""
+        """Whether all runs are known except those at the very end, which nothing has followed yet."""
         first, end = index.num_seen + 1, min(len(token_ids), index.num_seen + 1 + _MOST_INDEXED)
         for length, seen in zip(self._lengths, index.by_length, strict=True):
             for behind in range(max(first, index.first + length), end):

@@ -1,9 +1,9 @@
-"""Shapes of draft trees: several tokens for each position, of which a step verifies all and accepts one path.
+"""Shapes of draft trees: several drafts for each position; a step verifies all and accepts one path.
 
-A *static* tree lists its drafts as paths such as `[[0], [0, 0], [1]]`, as Medusa's `medusa_choices` has them (Cai et
-al., 2024): the likeliest token, the likeliest behind that, and the second likeliest. A *dynamic* tree is `WIDTHxNODES`:
-at each position the WIDTH likeliest drafts are followed by their WIDTH likeliest, and the NODES likeliest of all are
-verified (Li et al., EAGLE-2, 2024).
+A *static* tree lists its drafts as paths such as `[[0], [0, 0], [1]]`, the notation of Medusa's `medusa_choices` (Cai
+et al., 2024): the likeliest token, the likeliest behind it, and the second likeliest. A *dynamic* tree is
+`WIDTHxNODES`: at each position the WIDTH likeliest drafts are followed by their WIDTH likeliest, and the NODES
+likeliest of all are verified (Li et al., EAGLE-2, 2024).
 """
 
 import json
@@ -53,13 +53,14 @@ class DynamicTree:
     """The likeliest drafts, as many as `most_nodes`."""
 
     width: int
-    """Drafts behind one token, and drafts of one position that are followed further."""
+    """Drafts behind one token, and drafts of one position that are continued."""
     most_nodes: int
     depth: int
     """Positions that are drafted."""
 
     def num_nodes(self, depth: int) -> int:
-        """Drafts of a tree of that depth: its share of `most_nodes`, at least one level, and no more than exist."""
+        """Drafts of a tree of `depth` positions: its share of `most_nodes`, at least one level, and no more than
+        exist."""
         share = max(self.width, -(-self.most_nodes * depth // self.depth))
         return min(self.most_nodes, share, self.width + self.width**2 * (depth - 1))
 
@@ -68,7 +69,7 @@ TreeShape = StaticTree | DynamicTree
 
 
 def parse_tree(text: str, depth: int | None, default_depth: int) -> TreeShape:
-    """The tree of a setting, with at most `depth` positions; None = as far as paths go, or `default_depth`. Raises
+    """The tree of a setting, with at most `depth` positions; None = the paths' own depth, or `default_depth`. Raises
     TreeError."""
     if (found := _DYNAMIC.fullmatch(text)) is not None:
         return _dynamic(int(found[1]), int(found[2]), depth or default_depth)
@@ -95,7 +96,7 @@ def _dynamic(width: int, most_nodes: int, depth: int) -> DynamicTree:
 
 
 def _paths(read: Any) -> tuple[tuple[int, ...], ...]:
-    """The paths of a list, each behind its parent: sorted stably where they are not."""
+    """The paths of a list, sorted stably with parents before children."""
     if not isinstance(read, list) or not read or not all(_is_path(path) for path in read):
         raise TreeError(f"is neither {_HINT}")
     paths = [tuple(path) for path in read]

@@ -1,8 +1,8 @@
 """An engine's inputs and outputs: requests with their parameters, outputs, loads.
 
-Imported everywhere, and imports nearly nothing: no tensors, no HTTP, no I/O. `sampling_params.py` has what a request
-may ask of its answer, declared as `parameters.py` says; `sequences.py`, `batch.py` and `adapters.py` are shared by core
-and runner.
+Imported everywhere, and imports nearly nothing: no tensors, no HTTP, no I/O. `sampling_params.py` has a request's
+parameters, declared by means of `parameters.py`; `sequences.py`, `batch.py` and `adapters.py` are shared by core and
+runner.
 """
 
 from collections.abc import Sequence
@@ -70,18 +70,18 @@ class FinishReason(StrEnum):
     ERROR = "error"
     """The engine could not go on with the request; the output carries a message."""
     TOOL_CALLS = "tool_calls"
-    """As `STOP`, set by the server for an answer that calls tools."""
+    """As `STOP`; set by the server for an answer that calls tools."""
     INVALID = "invalid"
-    """The request asks for the impossible, which showed late; the output carries a message."""
+    """The request asks for the impossible, discovered late; the output carries a message."""
 
 
 class Injectable(msgspec.Struct, frozen=True, array_like=True):
-    """Where tokens may not be put into an answer that allows injections."""
+    """An answer that allows injections, and its places where no token may be put in."""
 
     blocks: list[tuple[int, int]]
-    """Pairs of tokens that open and close a block that must stay whole."""
+    """Pairs of tokens that open and close an unbreakable block."""
     begins_inside: bool = False
-    """Whether a turn of the model begins inside such a block, opened by the prompt's last tokens."""
+    """Whether a turn of the model begins inside a block, opened by the prompt's last tokens."""
 
 
 class Injected(msgspec.Struct, frozen=True, array_like=True):
@@ -93,7 +93,7 @@ class Injected(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptImage(msgspec.Struct, frozen=True):
-    """An image in a prompt, which has one token for each patch of the image."""
+    """An image in a prompt; each patch of the image has one token."""
 
     start: int
     """Position of its first token in the prompt."""
@@ -122,8 +122,8 @@ class PromptImage(msgspec.Struct, frozen=True):
 
 
 def fit_prompt(images: Sequence[PromptImage], settings: ImageSettings | None, num_tokens: int) -> bool:
-    """Whether a model with these settings takes these images in a prompt of `num_tokens`: in order, without overlap,
-    and each with the pixels of its patches."""
+    """Whether a model with these settings takes the images in a prompt of `num_tokens`: in order, without overlap, each
+    with the pixels of its patches."""
     if settings is None:
         return False
     ends = [0, *(image.end for image in images)]
@@ -136,7 +136,7 @@ def fit_prompt(images: Sequence[PromptImage], settings: ImageSettings | None, nu
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the HTTP process sends the core: a prompt as ids, and how to continue it."""
+    """A prompt as ids and its parameters, from the HTTP process to the core."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -149,19 +149,18 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     """One of `EngineLoad.adapters`; None = the plain model. Prefixes are shared only under the same adapter."""
     hold: str | None = None
-    """The prompt stands behind the held prompt of this id (`EngineClient.hold`), and uses its images and the adapter it
-    had."""
+    """Id of the held prompt before this prompt (`EngineClient.hold`); its images and its adapter are used too."""
     priority: int = 0
     pooling: Pooling | None = None
     """How a vector is made of the prompt's hidden states; None = text is generated."""
     reading: Reading = Reading.UNIT
     """With `pooling`: what is computed from the vector."""
     second_start: int | None = None
-    """Start of the second of two texts, for models that distinguish them; None = one text."""
+    """Start of the second text, for models that distinguish two; None = one text."""
     images: tuple[PromptImage, ...] = ()
     """Images of the prompt's image tokens, in order."""
     part_of: str | None = None
-    """The API request of several prompts or answers that this is a part of; None = it is alone."""
+    """Id of the API request with several prompts or answers; None = no further parts."""
     num_parts_before: int = 0
     """Parts of the same API request that were sent before, ended ones too."""
     max_queue_seconds: float | None = None
@@ -186,7 +185,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]]
     """The likeliest (token id, log-probability) pairs, best first."""
     rank: int = 0
-    """How many tokens were likelier than the chosen one."""
+    """Tokens likelier than the chosen one."""
 
 
 class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
@@ -200,14 +199,13 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     logprobs: list[TokenLogprobs] | None = None
     """One entry per new token, when asked for."""
     prompt_logprobs: list[TokenLogprobs] | None = None
-    """The prompt's next tokens, from its second token on, when asked for; all come with the first new token or
-    before."""
+    """The prompt's tokens from the second on, when asked for; complete with the first new token or before."""
     embedding: bytes | None = None
     """The prompt's vector, or the result of `reading`, as little-endian float32, with the last output."""
     stop_token_id: int | None = None
-    """The token that ended the sequence, if one did; the last of `new_token_ids`."""
+    """The stop token at the end of `new_token_ids`; None = the sequence did not end with a stop token."""
     first_scheduled_time: float | None = None
-    """Wall-clock seconds at which the sequence's first step began; on its first output only."""
+    """Start of the sequence's first step in wall-clock seconds; on its first output only."""
     message: str | None = None
     """For `FinishReason.ERROR`, `INVALID` and `REJECTED`: what happened, fit to show the client."""
     field: str | None = None
@@ -217,37 +215,38 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 
 
 class EngineLoad(LoadFigures, kw_only=True, frozen=True, omit_defaults=True):
-    """The core's load now, and its counters since start; sent with every step's outputs, without unused fields."""
+    """The core's present load and its counters since the start; sent with every step's outputs, without unused
+    fields."""
 
     held_back: int = 0
-    """Requests that wait, beside `waiting`, because their client request holds all the slots that it may."""
+    """Requests that wait, beside `waiting`, because their client request is at its limit of slots."""
     num_steps: int = 0
     num_preemptions: int = 0
     num_masks: int = 0
     """Tokens chosen under a grammar."""
     mask_seconds: float = 0.0
-    """Time spent on finding the tokens that grammars allow."""
+    """Time spent on allowed tokens of grammars."""
     num_drafts: int = 0
-    """Times that a sequence had drafts in a step."""
+    """Sequences with drafts, summed over steps."""
     num_draft_tokens: int = 0
     """Draft tokens of all those."""
     num_accepted_per_position: tuple[int, ...] = ()
     """Accepted drafts by position in the draft; empty without drafts."""
     virtual_tokens: dict[str, int] = msgspec.field(default_factory=dict)
-    """By name, context tokens that each soft prompt among `adapters` takes."""
+    """Context tokens of each soft prompt among `adapters`, by name."""
     num_adapters_on_device: int = 0
     num_adapters_placed: int = 0
     """Copies of an adapter to the device."""
     num_adapters_read: int = 0
     """Readings of an adapter's folder."""
     adapter_read_seconds: float = 0.0
-    """Time of those readings, until the adapter could be placed."""
+    """Time of these readings, until the adapter could be placed."""
     num_blocks_saved: int = 0
-    """KV blocks that were copied to the host's memory when the device had no room for them."""
+    """KV blocks copied to the host's memory for lack of room on the device."""
     num_blocks_loaded: int = 0
-    """KV blocks that were copied back for a prompt that begins with them."""
+    """KV blocks copied back for a prompt that begins with them."""
     num_failed_checks: int = 0
-    """Times the idle engine found its books of blocks wrong and emptied its prefix cache."""
+    """Failed checks of the idle engine's blocks, each of which empties the prefix cache."""
     prefix_query_tokens: int = 0
     """Prompt tokens looked up in the prefix cache."""
     prefix_hit_tokens: int = 0
@@ -272,7 +271,7 @@ NO_LOAD = EngineLoad(
 
 
 class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """What the core knows once the model is loaded and a real forward pass has run."""
+    """Facts about the engine after loading and a real forward pass."""
 
     architecture: str
     dtype: str
@@ -284,7 +283,7 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     vocab_size: int
     max_model_len: int
     max_position_embeddings: int
-    """Longest context the model was made for; more than `max_model_len` where that was set or lowered."""
+    """Longest context of the model's training; above `max_model_len` where the latter was set or lowered."""
     block_size: int
     num_kv_blocks: int
     max_num_seqs: int
@@ -297,8 +296,8 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     adapters: tuple[str, ...] = ()
     """Adapters loaded at the start; `EngineLoad.adapters` has the current ones."""
     task: ModelTask = GENERATES
-    """What requests may ask of the model, and how."""
+    """Kinds of requests that the model serves."""
     shares_prefixes: bool = True
-    """Whether a prompt reuses what was computed for another prompt with the same beginning."""
+    """Whether prompts with a common beginning share its computation."""
     start_seconds: dict[str, float]
     """Seconds by phase of the start: import (from the process's beginning on), load, cache, compile, warm_up."""

@@ -10,7 +10,7 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 """Files read from a folder."""
 NOT_PLACED = -1
-"""The slot of an adapter that is not on the device."""
+"""The slot of an adapter outside of the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class AdapterFacts:
 
 @dataclass(slots=True, eq=False)
 class Adapter:
-    """The result of loading a folder once. A name that is loaded again is another adapter."""
+    """The result of loading a folder once; loading the name again makes another adapter."""
 
     key: int
     """The runner's name for it."""
@@ -48,9 +48,9 @@ class Adapter:
     num_sequences: int = 0
     """Sequences that wait or run with it."""
     num_holds: int = 0
-    """Holds, whose later requests use it whatever has its name then."""
+    """Holds with this adapter; later requests use it even when another adapter has the name."""
     num_running: int = 0
     begun_at: int = 0
-    """Order number of when it came into use, or, if unused, of when its last use ended."""
+    """Order number of the last change between unused and in use."""
     read_seconds: float = 0.0
     """Seconds that its reading took."""

@@ -1,6 +1,6 @@
 """One step's work: decodes as arrays, and the shares of all other sequences one by one.
 
-The scheduler makes a `Batch`, the runner computes it, and the scheduler takes its results.
+The scheduler makes a `Batch`, the runner computes the batch, and the scheduler takes the results.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,12 +19,12 @@ Numbers = npt.NDArray[np.int64]
 class Decodes:
     """Sequences past their prompts: a step computes one token of each, chooses the next, and reads nothing else.
 
-    Hundreds go on like this for hundreds of steps, so a step costs a few array operations and none per sequence.
+    Hundreds decode for hundreds of steps: a step costs a few array operations and none per sequence.
     """
 
     sequences: list[Sequence]
     slots: Numbers
-    """Slot of each sequence, its row in the runner's tables."""
+    """Slot of each sequence: its row in the runner's tables."""
     ends: Numbers
     """Tokens of each sequence, including the one computed; the chosen token is the next."""
     most: Numbers
@@ -64,13 +64,13 @@ class Batch:
     """
 
     chunks: list[ScheduledSequence]
-    """Shares of prompts, and of what was computed before a preemption; those of a single token first. Then sequences
-    past their prompts with drafts, then the rest."""
+    """Shares of prompts and of tokens lost by a preemption; shares of a single token first, then sequences past their
+    prompts with drafts, then the rest."""
     decodes: Decodes = NO_DECODES
     """Rows before `chunks`."""
     masks: Callable[[], TokenMasks] | None = None
-    """Called once the forward pass is under way, where not every token is allowed: it may wait for the tokens that the
-    previous batch chose. By then the drafts of constrained sequences are known."""
+    """Called during the forward pass, where tokens are constrained: may wait for the tokens that the previous batch
+    chose. By then the drafts of constrained sequences are known. None = all tokens are allowed."""
 
     def __len__(self) -> int:
         return len(self.decodes) + len(self.chunks)
@@ -88,13 +88,13 @@ class Batch:
 
     @property
     def items(self) -> list[ScheduledSequence]:
-        """Every sequence's share; shares of decodes are made here, which no ordinary step needs."""
+        """Every sequence's share. Makes shares of the decodes, which ordinary steps avoid."""
         decodes = zip(self.decodes.sequences, self.decodes.ends.tolist(), strict=True)
         return [ScheduledSequence(sequence, 1, end) for sequence, end in decodes] + self.chunks
 
     @property
     def choices(self) -> list[ScheduledSequence]:
-        """For each chosen token, in order, a share that ends before it."""
+        """For each chosen token, in order, a share that ends before the token."""
         found = []
         for item in self.items:
             if item.parents:
@@ -107,7 +107,7 @@ class Batch:
 
 
 def _choices_of_tree(item: ScheduledSequence) -> list[ScheduledSequence]:
-    """Shares behind the last known token and behind each draft, each ending where its path does."""
+    """Shares behind the last known token and behind each draft, each ending with its path."""
     ways: list[list[int]] = [[]]
     for node, parent in enumerate(item.parents, start=1):
         ways.append([*ways[parent], node])

@@ -1,7 +1,7 @@
-"""Parameters of requests, each declared once: beside a field's type stand its bounds, who acts on it and what it does.
+"""Parameters of requests, each declared once: a field's type, bounds, acting part and meaning.
 
-Fields of `SamplingParams` and of the request schemas carry a `Parameter`. What clients may send, what is refused with
-which sentence, what reaches the engine, and the reference page are made from it. Knows no request of its own.
+Fields of `SamplingParams` and of the request schemas carry a `Parameter`: the source of accepted values, sentences of
+refusals, the engine's arguments and the reference page. Knows no concrete request.
 """
 
 from collections.abc import Callable
@@ -13,30 +13,30 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import msgspec
 
 Encode = Callable[[str], list[int]]
-"""From a text to its token ids, without special ones."""
+"""From a text to its token ids, without special tokens."""
 
 
 class By(StrEnum):
     """Who acts on a parameter."""
 
     GATEWAY = "gateway"
-    """It decides about routing, waiting or tokenising, and the engine gets it too."""
+    """Routing, waiting or tokenising in the gateway depends on the parameter; the engine gets it too."""
     ENGINE = "engine"
     NOBODY = "nobody"
-    """It is taken because clients send it, and changes nothing."""
+    """Accepted because clients send it, and without effect."""
     REFUSED = "refused"
-    """Every value that would change something is refused, with advice."""
+    """Every value with an effect is refused, with advice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What is declared of a parameter besides its name and type."""
+    """The declaration of a parameter, besides its name and type."""
 
     text: str
-    """What it does, or what to do instead where it is refused: sentences for the reference."""
+    """The effect, or an alternative to a refused parameter: sentences for the reference."""
     by: By = By.ENGINE
     low: float | None = None
-    """Least value, of each value where it is a map; bounds are inclusive."""
+    """Least value, for maps of each value; bounds are inclusive."""
     high: float | None = None
     above: bool = False
     """`low` itself is out of bounds."""
@@ -48,25 +48,25 @@ class Parameter:
     one_of: tuple[str, ...] = ()
     """The values that it may have."""
     only: str | None = None
-    """JSON of the one value that a refused parameter may have."""
+    """JSON of the only value of a refused parameter."""
     accepted: str = ""
     """For the reference, where the bounds do not say all and more is checked."""
     default: str = ""
-    """For the reference, where the field's default does not say it."""
+    """For the reference; empty = the field's default."""
     name: str = ""
-    """What clients call it, where that is not the field's name."""
+    """The clients' name; empty = the field's name."""
     takes: Any = None
-    """The type that clients send, where it is not the field's."""
+    """The clients' type; None = the field's type."""
     read: Callable[[Any], Any] = lambda value: value
     """From that type to the field's; raises ValueError."""
     encode: Callable[[Encode, Any], Any] | None = None
-    """The same in place of `read`, where it takes the model's tokenizer."""
+    """Replaces `read`, for values that need the model's tokenizer."""
     from_model: bool = False
     """The model's `generation_config.json` may have another default."""
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there are values of its type that are refused."""
+        """Whether some values of the type are refused."""
         bounds = (self.low, self.most, self.longest, self.only)
         return self.by is By.REFUSED or bool(self.one_of) or any(bound is not None for bound in bounds)
 
@@ -85,7 +85,7 @@ class Parameter:
             raise ValueError(f"{name} must be in {bracket}{self.low}, {self.high}], not {value}")
 
     def check_size(self, name: str, value: Any) -> None:
-        """Raises ValueError for more items, or longer ones, than a request may have."""
+        """Raises ValueError for too many items or a too long item."""
         if self.most is not None and not isinstance(value, str) and len(value) > self.most:
             raise ValueError(f"{name} must hold at most {self.most} {self.unit}, not {len(value)}")
         texts = (value,) if isinstance(value, str) else value
@@ -94,7 +94,7 @@ class Parameter:
 
 
 class Declared(NamedTuple):
-    """A field of a struct that is a parameter."""
+    """A field of a struct with a `Parameter`."""
 
     field: str
     type: Any
@@ -111,7 +111,7 @@ class Declared(NamedTuple):
 
 @cache
 def declared(struct: type[msgspec.Struct]) -> tuple[Declared, ...]:
-    """The parameters among a struct's fields, in its order."""
+    """The parameters among a struct's fields, in the struct's order."""
     found = []
     for field in msgspec.structs.fields(struct):
         if get_origin(field.type) is Annotated:
@@ -128,7 +128,7 @@ def declared(struct: type[msgspec.Struct]) -> tuple[Declared, ...]:
 
 @cache
 def bounded(struct: type[msgspec.Struct]) -> tuple[Declared, ...]:
-    """Those of them that are not taken whatever they are: looking at the others would take most of the time."""
+    """The parameters of which some values are refused: checking all would take several times as long."""
     return tuple(each for each in declared(struct) if each.parameter.is_bounded)
 
 

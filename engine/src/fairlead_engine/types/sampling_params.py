@@ -1,7 +1,5 @@
-"""How tokens are chosen and when an answer ends: what a request may ask of it, each declared once with its bounds.
-
-Schemas, checks and the reference are made from here.
-"""
+"""The choice of tokens and the end of an answer: a request's parameters, each declared once with its bounds. Schemas,
+checks and the reference are made from the declarations."""
 
 from typing import Annotated
 
@@ -11,8 +9,8 @@ from fairlead_engine.types.parameters import By, Encode, Parameter, bounded
 
 MAX_LOGPROBS = 20
 MAX_ANSWER_LOGPROBS = 500_000
-"""Log-probabilities of an answer that is not streamed: of all its choices, each token's own and its alternatives'. One
-takes about 90 bytes, so that gateways take the answer as well."""
+"""Log-probabilities of an answer that is not streamed: each token's own and its alternatives', of all choices. At about
+90 bytes each, gateways take the answer too."""
 MAX_SEED = 2**63 - 1
 _INT32 = 2**31 - 1
 MOST_LOOKED_BACK = 4096
@@ -26,7 +24,7 @@ def _texts(value: str | list[str]) -> tuple[str, ...]:
 
 
 def _token_biases(value: dict[str, float]) -> dict[int, float]:
-    """Raises ValueError for a key that is not an id as it is written: of "9" and "09" one would be lost."""
+    """Raises ValueError for a key that is not an id in its shortest form: of "9" and "09" one would be lost."""
     for name in value:
         if not (name.isascii() and name.isdigit()) or len(name) > _MAX_DIGITS or str(int(name)) != name:
             raise ValueError(f"logit_bias must map token ids to numbers; {name[:80]!r} is no token id")
@@ -40,7 +38,7 @@ def _allowed(value: list[int]) -> tuple[int, ...]:
 
 
 def _bad_words(encode: Encode, value: list[str]) -> tuple[tuple[int, ...], ...]:
-    """Each as it is written at the beginning of a text, and behind a space."""
+    """Each text as tokenised at the beginning of an answer, and behind a space."""
     words = []
     for text in value:
         word = encode(text.lstrip())
@@ -54,7 +52,7 @@ def _bad_words(encode: Encode, value: list[str]) -> tuple[tuple[int, ...], ...]:
 
 
 def dry_breakers(encode: Encode, value: list[str]) -> tuple[int, ...]:
-    """The token that each of them ends a word with."""
+    """The token with which each text ends a word."""
     if not all(value):
         raise ValueError("dry_sequence_breakers must not hold an empty text")
     return tuple(dict.fromkeys(encode("a" + text)[-1] for text in value))
@@ -66,13 +64,13 @@ class Grammar(msgspec.Struct, frozen=True):
     text: str
     """As llguidance takes it: its JSON, or Lark."""
     field: str = "grammar"
-    """The request's field that it was made of, for errors."""
+    """The request's field behind the grammar, for errors."""
     is_slow: bool = False
-    """Whether it takes long to compile, so that others go before it."""
+    """Whether compilation takes long; quick grammars go first."""
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True):
-    """How long an answer may reason before the end of its reasoning is forced."""
+    """Bound of an answer's reasoning, whose end is then forced."""
 
     num_tokens: int
     begin: tuple[int, ...]
@@ -87,9 +85,9 @@ LOGPROBS = Parameter("The same, and so many alternatives of each.", low=0, high=
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How to choose tokens, and when to stop. Raises ValueError, naming the field, for a value out of range.
+    """The choice of tokens, and the end of an answer. Raises ValueError, naming the field, for a value out of range.
 
-    A field with a `Parameter` is one that clients may send: schemas, checks and the reference are made from it.
+    Clients may send the fields with a `Parameter`: the source of schemas, checks and the reference.
     """
 
     temperature: Annotated[
@@ -271,11 +269,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     """Report the chosen token's log-probability and this many likeliest alternatives; None = report nothing."""
     prompt_logprobs: int | None = None
-    """Report the same for every token of the prompt but the first, which then takes nothing from the prefix cache."""
+    """As `logprobs`, for the prompt's tokens but the first; the prompt then takes nothing from the prefix cache."""
     grammar: Grammar | None = None
     """What the answer keeps to; None = nothing."""
     thinking: ThinkingBudget | None = None
-    """None = it reasons as long as it wants to."""
+    """None = reasoning has no bound."""
 
     def __post_init__(self) -> None:
         for each in bounded(SamplingParams):
@@ -302,7 +300,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ruling_out(self) -> tuple[str, ...]:
-        """Names of what rules tokens out whatever the model says, as clients write them."""
+        """Clients' names of the parameters that forbid tokens."""
         ruling_out = {
             "" if self.grammar is None else self.grammar.field: self.grammar,
             "allowed_token_ids": self.allowed_token_ids,

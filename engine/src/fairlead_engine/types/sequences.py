@@ -1,4 +1,4 @@
-"""A request inside the engine, its share of one step, and the token that the step chooses for it.
+"""A request inside the engine, its share of one step, and the token chosen for it.
 
 The core creates and changes these objects, the runner reads them. No tensors, no HTTP, no I/O.
 """
@@ -16,11 +16,11 @@ _NOWHERE = range(0)
 NO_DRAFTS: list[int] = []
 NO_PARENTS: list[int] = []
 UNKNOWN = -1
-"""A draft that the runner will make; either all drafts of a share are unknown, or none."""
+"""A draft to be made by the runner; the drafts of a share are all unknown or all known."""
 _OVER_ALL = (Pooling.MEAN, Pooling.MAX)
 """Poolings that read the hidden states of every token."""
 NO_SLOT = -1
-"""The slot of a sequence that does not run."""
+"""The slot of a sequence outside of the running ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,9 +37,9 @@ class Sequence:
     extra: bytes = NO_EXTRA
     """Further input of its block hashes (`fairlead_common.blocks.extra_bytes`)."""
     adapter: Adapter | None = None
-    """The adapter it is computed with, placed as long as the sequence runs."""
+    """The adapter of the computation, placed while the sequence runs."""
     num_virtual_tokens: int = 0
-    """First tokens, which stand for the embeddings of its adapter's soft prompt."""
+    """First tokens, in place of the embeddings of the adapter's soft prompt."""
     pooling: Pooling | None = None
     """`EngineRequest.pooling`."""
     reading: Reading = Reading.UNIT
@@ -53,7 +53,7 @@ class Sequence:
     max_num_tokens: int = 0
     """Tokens at which it ends: prompt and wanted output, or a full context."""
     end_token_ids: frozenset[int] = frozenset()
-    """Tokens that end it once its output is long enough."""
+    """Tokens that end an output of sufficient length."""
     num_parts_before: int = 0
     """Parts of the same request that came before."""
     max_queue_seconds: float | None = None
@@ -61,28 +61,28 @@ class Sequence:
     injectable: Injectable | None = None
     """`EngineRequest.injectable`."""
     num_injected_tokens: int = 0
-    """Injected tokens behind its prompt, which are not its output."""
+    """Injected tokens behind the prompt, not counted as output."""
     turn_start: int = 0
     """Position behind the last injection; 0 = none."""
 
     num_computed_tokens: int = 0
     """Tokens whose KV is in the cache; the next step starts here, or at the end of the step under way."""
     under_way: "ScheduledSequence | None" = None
-    """Its share of the last planned step that has no result yet."""
+    """The share of the step that is planned and has no result yet."""
     num_cached_tokens: int = 0
-    """Prompt tokens from the prefix cache at its first admission, without virtual tokens."""
+    """Prompt tokens from the prefix cache at the first admission, without virtual tokens."""
     num_read_tokens: int = 0
-    """Prompt tokens whose hidden states have been read, where all of them are wanted; a preemption keeps the count."""
+    """Prompt tokens whose hidden states have been read, where all are wanted; survives a preemption."""
     slot: int = NO_SLOT
-    """Its row in the runner's tables while it runs."""
+    """Row in the runner's tables while the sequence runs."""
     block_table: list[int] = field(default_factory=list)
-    """Physical block of each logical block, in order; a new list each time it begins to run."""
+    """Physical block of each logical block, in order; a new list with each admission."""
     block_hashes: list[BlockHash] = field(default_factory=list)
     """Hashes of its whole blocks so far."""
     num_expected_cached_tokens: int = 0
-    """While it waits: tokens that the cache is expected to have, as of the last look."""
+    """Of a waiting sequence: tokens expected in the cache, as of the last look."""
     awaited: BlockHash | None = None
-    """While it waits: a block that another sequence is computing for it."""
+    """Of a waiting sequence: a block that another sequence is computing."""
     num_preemptions: int = 0
     first_scheduled_time: float | None = None
     finish_reason: FinishReason | None = None
@@ -97,9 +97,9 @@ class Sequence:
 
     @property
     def num_sparable_tokens(self) -> int:
-        """First tokens that the cache may replace: all but the last, and none whose hidden states are still to be read,
-        over all tokens or for log-probabilities, which are those of the *next* token. The cache has keys and values,
-        not hidden states."""
+        """First tokens that the cache may replace: all but the last. Where hidden states of all tokens are read, for
+        pooling or for the *next* token's log-probabilities, only the tokens already read: the cache has no hidden
+        states."""
         reads_all = self.sampling.prompt_logprobs is not None or self.pooling in _OVER_ALL
         num_read_tokens = self.num_virtual_tokens + self.num_read_tokens
         if not reads_all or num_read_tokens >= self.num_prompt_tokens - 1:
@@ -111,8 +111,8 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     def num_left_after(self, step: "ScheduledSequence") -> int:
-        """Tokens to compute once a step under way has a result, including the token that the step chooses; 0 = the
-        sequence surely ends with it."""
+        """Tokens to compute after `step`, the one under way, including the token that the step chooses; 0 = the
+        sequence surely ends."""
         num_tokens = len(self.token_ids) + step.samples
         return 0 if step.samples and num_tokens >= self.max_num_tokens else num_tokens - step.end
 
@@ -120,8 +120,8 @@ class Sequence:
 class ScheduledSequence:
     """A sequence's share of one step: tokens `[start, end)` of the sequence are computed.
 
-    Where the previous step has no result yet, the last of these tokens may be the one that it chooses. Fields set when
-    the step is planned stay valid after the step, when the sequence has moved on.
+    Where the previous step has no result yet, the last of these tokens may be the token that the previous step chooses.
+    Fields set at the planning stay valid when the sequence has moved on.
     """
 
     __slots__ = (
@@ -137,22 +137,21 @@ class ScheduledSequence:
         drafts: "list[int] | None" = None,
         depth: int = 0,
     ) -> None:
-        """`decode_end`: the end of a decode (`Decodes.ends`); other shares go on from where their sequence is.
-        `drafts`: the share's last tokens, behind the last known token. `depth`: positions covered by a tree of drafts,
-        of which one path is accepted; 0 = a chain, one draft for each position."""
+        """`decode_end`: the end of a decode (`Decodes.ends`); other shares start at the sequence's present end.
+        `drafts`: the share's last tokens, behind the last known token. `depth`: positions of a tree of drafts, of which
+        one path is accepted; 0 = a chain, one draft per position."""
         self.sequence = sequence
         self.depth = depth
         self.parents = NO_PARENTS
         """Parent of each draft of a tree: 0 = the last known token, n = the n-th draft. Written once drafts are made;
         empty for a chain."""
         self.token_row = sequence.slot
-        """Row of the device's token table that has its tokens up to `end`."""
+        """Row of the device's token table with the tokens up to `end`."""
         self.way: list[int] = NO_PARENTS
-        """Drafts (1-based) from the last known token to this one, for a share that ends in a tree; empty for a
-        chain."""
+        """Drafts (1-based) on the path to this share's last token, in a tree; empty for a chain."""
         self.num_tokens = num_tokens
         self.drafts = drafts or NO_DRAFTS
-        """Tokens that are computed before anybody knows whether they will be chosen."""
+        """Tokens computed before they are accepted."""
         self.chosen: list[SampledToken] = []
         """Accepted drafts and the token behind them; written by the runner."""
         before, num_known = sequence.under_way, decode_end
@@ -168,16 +167,15 @@ class ScheduledSequence:
         """The sequence's table; a preempted sequence gets another list."""
         sampling = sequence.sampling
         self.samples: bool = end == num_known and sampling.max_tokens != 0
-        """Whether the step reaches the sequence's last token, so that it chooses a new one, and one behind each
-        draft."""
+        """Whether the step reaches the sequence's last token, and chooses the next one and one behind each draft."""
         self.scores = _NOWHERE
-        """Positions of prompt tokens whose log-probabilities this step reports."""
+        """Positions of prompt tokens whose log-probabilities the step reports."""
         self.prompt_logprobs: list[TokenLogprobs] = []
         """Log-probabilities of `scores`; written by the runner."""
         self.pools = _NOWHERE
-        """Positions whose hidden states go into the sequence's vector in this step."""
+        """Positions whose hidden states enter the sequence's vector in this step."""
         self.embedding: bytes | None = None
-        """The vector, written by the runner where this step `embeds`."""
+        """The vector, written by the runner where the step `embeds`."""
         if sampling.prompt_logprobs is not None:
             first = max(start, sequence.num_virtual_tokens + sequence.num_read_tokens) + 1
             self.scores = range(first, min(end + 1, sequence.num_prompt_tokens))
@@ -188,7 +186,7 @@ class ScheduledSequence:
                 first = start if sequence.pooling is Pooling.CLS else end - 1
                 self.pools = range(first, first + 1)
         self.reads_prompt = bool(self.scores or self.pools)
-        """Whether this step reports something of the prompt beside the next token."""
+        """Whether the step reports something about the prompt beside the next token."""
 
     @property
     def known_end(self) -> int:
@@ -197,7 +195,7 @@ class ScheduledSequence:
 
     @property
     def num_choices(self) -> int:
-        """Tokens that this step chooses, behind its last tokens."""
+        """Tokens chosen by the step, behind its last tokens."""
         return self.samples + len(self.drafts)
 
     @property
@@ -230,7 +228,7 @@ class ScheduledSequence:
 
 
 class SampledToken(msgspec.Struct, frozen=True):
-    """A token the runner chose for one item of a batch."""
+    """A token that the runner chose for one item of a batch."""
 
     token_id: int
     logprobs: TokenLogprobs | None = None
