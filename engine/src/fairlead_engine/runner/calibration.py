@@ -1,5 +1,5 @@
-"""Inputs of a model's linear layers while it reads a text, layer by layer: only one layer's moments are in memory, and
-each layer reads what the rounded layers before it compute. Driven by `quantizing`."""
+"""Inputs of a model's linear layers during reading, layer by layer: only one layer's moments are in memory, and each
+layer reads the outputs of the rounded layers before. Driven by `quantizing`."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ _BLOCK_SIZE = 16
 
 
 class InputMoments:
-    """The sum of x^T x over a layer's inputs x, and of their magnitudes."""
+    """Sums of x^T x and of |x| over a layer's inputs x."""
 
     def __init__(self, in_features: int, device: torch.device) -> None:
         self.moments = torch.zeros(in_features, in_features, device=device)
@@ -51,7 +51,7 @@ class WatchedLinear:
 
     def __init__(self, names: Sequence[str], linear: Linear) -> None:
         self.names = tuple(names)
-        """Names in the checkpoint of the layers that it computes."""
+        """The layer's names in the checkpoint."""
         self.linear = linear
         self.seen: InputMoments | None = None
         self.is_watched = False
@@ -95,7 +95,7 @@ class LayerwiseReading:
         ]
 
     def watch(self, index: int, watched: Sequence[WatchedLinear]) -> None:
-        """Runs layer `index`, while its linear layers sum up their inputs. The texts stay before it."""
+        """Runs layer `index`, while its linear layers sum up their inputs. The texts stay at the layer's input."""
         for linear in watched:
             linear.is_watched = True
         for state in self._states:

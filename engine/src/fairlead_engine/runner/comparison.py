@@ -1,6 +1,6 @@
-"""How far a model with quantised weights is from the one that it was made of: both compute the same prompts.
+"""The difference between a model with quantised weights and its original on the same prompts.
 
-`quantization_commands` calls it. Every position of a prompt is compared: what both would say comes next.
+`quantization_commands` calls it. Compares the predictions at every position of a prompt.
 """
 
 import random
@@ -18,7 +18,7 @@ from fairlead_engine.runner.step_plan import plan_prompt
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of one model with another, over all positions of all prompts."""
+    """The difference between two models, over all positions of all prompts."""
 
     mean_logit_error: float
     """Mean magnitude of the difference, over the vocabulary too."""
@@ -26,7 +26,7 @@ class Comparison:
     logit_deviation: float
     """Standard deviation of the reference's logits at a position, mean: what errors are to be held against."""
     mean_kl_divergence: float
-    """Of the distributions, in nats: what the reference's own continuation loses in likelihood per token."""
+    """Of the distributions, in nats: the mean loss of log-likelihood on the reference's own continuation."""
     max_kl_divergence: float
     top1_agreement_ratio: float
     """Share of positions where both find the same token likeliest."""
@@ -39,7 +39,7 @@ class Comparison:
 
 
 class LogitModel:
-    """A model that tells the logits of every position of a prompt. Raises ModelLoadError or ConfigError."""
+    """A model for logits of all positions of a prompt. Raises ModelLoadError or ConfigError."""
 
     def __init__(self, settings: EngineConfig) -> None:
         self._part = ModelPart(settings, ALONE)
@@ -64,7 +64,7 @@ def random_prompts(vocab_size: int, num_prompts: int, num_tokens: int, seed: int
 
 
 def compare(model: LogitModel, reference: LogitModel, prompts: list[list[int]]) -> Comparison:
-    """What `model` says of the prompts' tokens beside what `reference` says; both have the same vocabulary."""
+    """Compares two models' predictions of the prompts' tokens; both models have the same vocabulary."""
     errors, largest, deviations, divergences, agreed = [], [], [], [], []
     for prompt in prompts:
         found, wanted = model.logits(prompt), reference.logits(prompt)

@@ -15,7 +15,7 @@ from fairlead_engine.runner.step_graphs import GraphRecorder, Replay
 
 class Readback:
     """Tensors of one step that the host will read. Copies are queued behind their computation and waited for in `wait`
-    only, so that later launches go on meanwhile."""
+    only: later launches go on meanwhile."""
 
     def __init__(self) -> None:
         self._event: torch.cuda.Event | None = None
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class CUDAGraphs:
-    """Graphs that share one memory pool and one capture stream; they are replayed on the current stream."""
+    """Graphs with one memory pool and one capture stream, replayed on the current stream."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -52,8 +52,8 @@ class CUDAGraphs:
         self._free_before: int | None = None
 
     def record(self, run: Callable[[], None]) -> Replay:
-        """Runs `run` once on the capture stream, so that libraries load their kernels and NCCL finds its peers, which a
-        capture forbids."""
+        """Runs `run` once on the capture stream before capturing it: libraries then load their kernels and NCCL finds
+        its peers, which a capture forbids."""
         if self._free_before is None:
             self._free_before = torch.cuda.mem_get_info()[0]
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -80,8 +80,7 @@ class DeviceMemory(NamedTuple):
     """Peak of the largest step."""
 
     def left(self, utilization: float, to_come: int) -> int:
-        """Bytes for the cache, of the share of memory that this process and earlier ones may take together, less
-        `to_come`."""
+        """Bytes for the cache: the share of memory for this process and earlier ones together, less `to_come`."""
         return max(0, int(self.total * utilization) - (self.total - self.free) - self.work_space - to_come)
 
 
@@ -93,8 +92,7 @@ class CUDAMemory:
         torch.cuda.reset_peak_memory_stats()
 
     def read(self) -> DeviceMemory:
-        """Waits for the device, and frees torch's reserve. What libraries have loaded by now is in use; so is a small
-        cache."""
+        """Waits for the device, and frees torch's reserve. Counts loaded libraries and a small cache as in use."""
         torch.cuda.synchronize()
         work_space = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
         torch.cuda.empty_cache()

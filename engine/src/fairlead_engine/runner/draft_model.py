@@ -1,9 +1,8 @@
-"""A small model that guesses what a large one will choose: it computes the same tokens, and then goes on by itself.
+"""A small model that drafts for a large one: computes the same tokens, and then continues by itself.
 
-The runner has it guess before it computes a step with drafts. It shares with the model that it guesses for the block
-tables, block by block, and the tokens of all slots, where its guesses stand before anybody on the host knows them. Keys
-and values are its own. A guess is drawn as the token will be, with the same random number, so that two models that
-nearly agree mostly draw the same.
+The runner asks for drafts before a step with drafts. Both models use the same block tables, block by block, and the
+tokens of all slots, where drafts stand before the host knows them. The small model has its own keys and values. A draft
+is drawn with the same random number as the token: two models that nearly agree mostly draw the same token.
 """
 
 from dataclasses import replace
@@ -24,12 +23,12 @@ from fairlead_engine.types.batch import Batch, Numbers
 from fairlead_engine.types.sequences import ScheduledSequence
 
 _MOST_MADE_UP = 512
-"""Tokens of missing KV that are computed at a time. Hundreds of sequences after a pause miss many times what a step
-has, and what memory was measured for."""
+"""Tokens of missing KV computed at a time. Hundreds of sequences after a pause lack many times a step's tokens, for
+which memory was measured."""
 
 
 class _WithinVocabulary(SlotTokens):
-    """Another model's tokens, for a model whose embedding may have fewer rows behind the tokenizer's last token."""
+    """The large model's tokens, for an embedding with fewer rows behind the tokenizer's last token."""
 
     def __init__(self, tokens: SlotTokens, vocab_size: int) -> None:
         self._tokens = tokens
@@ -52,8 +51,8 @@ class _WithinVocabulary(SlotTokens):
 class DraftModel:
     """Drafts for one model; of one rank, and launched operation by operation.
 
-    KV of steps without drafts is computed when the sequence next has drafts, so that sequences without drafts cost
-    nothing. KV of an answer's last tokens may be missing in shared blocks, which makes drafts a little worse.
+    KV of steps without drafts is computed when the sequence next has drafts: sequences without drafts cost nothing. KV
+    of an answer's last tokens may be missing in shared blocks, with slightly worse drafts.
     """
 
     num_ahead = 0
@@ -84,9 +83,9 @@ class DraftModel:
         self._part.clear()
         self._part.tokens = _WithinVocabulary(tokens, self._part.config.vocab_size)
         self._ends = np.zeros(num_slots, np.int64)
-        """By slot, the tokens whose keys and values are in the cache."""
+        """By slot, the tokens with keys and values in the cache."""
         self._block_tables: list[list[int] | None] = [None] * num_slots
-        """By slot, the block table of those: a sequence has a new list each time it begins to run."""
+        """By slot, the block table behind `_ends`: a sequence has a new list with each admission."""
 
     @property
     def host(self) -> HostCache | None:
@@ -96,8 +95,8 @@ class DraftModel:
         self._part.allocate_places(num_places)
 
     def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
-        """Computes missing KV of the batch, then its drafts one after the other: int32 [drafts], item by item; they
-        stand behind the known tokens of their slots. None without drafts."""
+        """Computes missing KV of the batch, then its drafts one after the other: int32 [drafts], item by item, also
+        written behind the known tokens of their slots. None = no drafts."""
         decodes, guessed = batch.decodes, [item for item in batch.chunks if item.drafts]
         # What it holds behind the last known token of these were guesses that did not stand.
         self._ends[decodes.slots] = np.minimum(self._ends[decodes.slots], decodes.ends - 1)
@@ -128,16 +127,16 @@ class DraftModel:
         """Never called."""
 
     def _goes_on(self, item: ScheduledSequence) -> bool:
-        """Whether the cache holds exactly what precedes this share: a sequence that has decoded since may go on by
-        drafts, or by injected tokens. Notes the slot's block table."""
+        """Whether the cache holds exactly the tokens before this share: a sequence that has decoded since may go on by
+        drafts or injected tokens. Notes the slot's block table."""
         slot, table = item.sequence.slot, item.block_table
         is_same = self._block_tables[slot] is table
         self._block_tables[slot] = table
         return is_same
 
     def _made_up(self, slots: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
-        """Computes missing KV between `starts` and `ends` in steps of a bounded size, except what fits the next step;
-        returns where that begins."""
+        """Computes missing KV between `starts` and `ends` in steps of a bounded size, except for the last part, which
+        fits the next step; returns the starts of the last part."""
         while (lacking := ends - starts).sum() > _MOST_MADE_UP:
             taken = np.clip(_MOST_MADE_UP - (lacking.cumsum() - lacking), 0, lacking)
             some = taken > 0

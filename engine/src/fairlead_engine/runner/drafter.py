@@ -1,8 +1,8 @@
-"""What makes drafts on the device, a smaller model or heads beside the model; and drafts as trees.
+"""Drafters on the device, i.e. a smaller model or heads beside the model; and drafts as trees.
 
-A tree has the nodes of given paths, or those that are likeliest as a whole, by the product of their probabilities. The
-drafter says how likely tokens are behind a node; the functions here decide which nodes there are. Drafts are the
-likeliest tokens also for sequences that draw theirs: a draft is accepted where the drawn token is among them.
+A tree has the nodes of given paths, or the nodes that are likeliest as a whole, by the product of their probabilities.
+The drafter computes probabilities behind a node; the functions here choose the nodes. Drafts are the likeliest tokens
+also for sequences that draw: a draft is accepted where the drawn token is among them.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from fairlead_engine.types.sequences import ScheduledSequence
 
 
 class Drafter(Protocol):
-    """Belongs to one model runner. Drafts are in the slots' tokens before the step with them is computed.
+    """A drafter of one model runner. Drafts enter the slots' tokens before their step is computed.
 
     Each class is named by the `drafter` of an entry in `speculative.drafting.METHODS`.
     """
@@ -38,28 +38,28 @@ class Drafter(Protocol):
 
     @property
     def num_ahead(self) -> int:
-        """Tokens behind a step's own that must be sent to the device with it."""
+        """Tokens behind a step's own, sent to the device with the step."""
 
     @property
     def bytes_per_block(self) -> int:
         """Bytes of its own cache per block."""
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
-        """Makes room for as many blocks and slots as the model has, whose `tokens` it reads and adds to."""
+        """Makes room for as many blocks and slots as the model has. Reads the slots' `tokens` and adds drafts."""
 
     host: HostCache | None
-    """Copies of its own cache's blocks in the host's memory; None = it has no cache, or there are none."""
+    """Copies of the drafter's own cache blocks in the host's memory; None = no cache or no copies."""
 
     def allocate_places(self, num_places: int) -> None:
-        """Makes room in the host's memory for copies of so many of its blocks."""
+        """Makes room in the host's memory for copies of `num_places` blocks."""
 
     def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
-        """The batch's drafts, int32 [drafts], item by item; None without drafts. Writes `parents` and `depth` of items
+        """The batch's drafts, int32 [drafts], item by item; None = no drafts. Writes `parents` and `depth` of items
         whose drafts are a tree."""
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
-        """A step was computed, and its choices are in the slots' tokens: hidden states to keep for each choice [tokens
-        that are chosen, hidden]; None = nothing."""
+        """A step was computed, and its choices are in the slots' tokens. Returns hidden states to keep for each choice
+        [tokens that are chosen, hidden]; None = nothing."""
 
     def note(self, slots: Numbers, hidden: Tensor) -> None:
         """A step has ended; `hidden` [slots, hidden] are the rows of `follow` for the last accepted token of each
@@ -75,7 +75,7 @@ def fitted(logits: Tensor, vocab_size: int) -> Tensor:
 
 
 def next_tokens(items: list[ScheduledSequence], place: int) -> Batch:
-    """Items with a draft at `place`, each ending before it."""
+    """Items with a draft at `place`, each ending before the draft."""
     left = [item for item in items if len(item.drafts) > place]
     return Batch([ScheduledSequence(item.sequence, 1, item.known_end + place) for item in left])
 
@@ -87,7 +87,7 @@ def draft_places(items: list[ScheduledSequence], device: torch.device) -> tuple[
 
 
 class Frontier(NamedTuple):
-    """The nodes of one position that are followed further."""
+    """The nodes of one position that are continued."""
 
     place: int
     """Position of the next drafts: 0 = behind the last known token."""
@@ -119,8 +119,8 @@ def fill_static(items: list[ScheduledSequence], tree: StaticTree, likeliest: lis
 
 
 def fill_dynamic(items: list[ScheduledSequence], tree: DynamicTree, logits_of: LogitsOf) -> Tensor:
-    """The same for trees of the likeliest drafts, to each item's `depth` and as far as its drafts have room for those
-    that are followed (`width` at each position but the last)."""
+    """`fill_static` for trees of the likeliest drafts, to each item's `depth`, as far as its drafts have room for the
+    continued ones (`width` at each position but the last)."""
     width = tree.width
     places = [min(item.depth, 1 + len(item.drafts) // width) for item in items]
     found = _Candidates(len(items), width, max(places))
@@ -143,14 +143,14 @@ def put_drafts(items: list[ScheduledSequence], drafts: Tensor, tokens: SlotToken
 
 
 def check_width(tree: TreeShape | None, num_words: int) -> None:
-    """Raises ConfigError for a tree with more drafts behind one token than the vocabulary has."""
+    """Raises ConfigError for more drafts behind one token than the vocabulary has."""
     if tree is not None and tree.width > num_words:
         problem = f"guesses {tree.width} tokens for one place, among {num_words} words"
         raise ConfigError("speculative_tree", problem, "make it narrower")
 
 
 class _Candidates:
-    """All drafts of some items: `width` for the first position, and `width` behind each that is followed."""
+    """All drafts of some items: `width` for the first position, and `width` behind each continued draft."""
 
     def __init__(self, num_items: int, width: int, num_places: int) -> None:
         self._width, self._shape = width, (num_items, width + width**2 * (num_places - 1))
@@ -186,8 +186,8 @@ class _Candidates:
         self._frontier[on_device] = first + best
 
     def likeliest(self, numbers: list[int]) -> tuple[Tensor, list[int]]:
-        """The likeliest drafts of each item, as many as `numbers`: their tokens, int32 [drafts], and parents: 0, or a
-        draft of the same item, from 1 on. A draft is no likelier than its parent, which comes before it, so parents are
+        """The `numbers` likeliest drafts of each item: tokens, int32 [drafts], and parents: 0, or a draft of the same
+        item, from 1 on. A draft is no likelier than its parent, which comes first, and parents are therefore
         included."""
         device = self._scores.device
         best = self._scores.sort(descending=True, stable=True).indices

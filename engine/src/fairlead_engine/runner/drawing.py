@@ -1,10 +1,10 @@
 """Drawing tokens from logits: temperature, top-k, top-p, min-p, then one uniform number against the cumulative weights.
 
-Random numbers have no state: each is a function of who draws and at which output position. So a seeded request draws
-the same numbers whatever runs beside it, after a preemption, and on another replica; and inverting the cumulative
-distribution needs a single number per token. Sums run in float64, so that a vocabulary of any size leaves no token out.
-Nothing sorts a vocabulary: top-k and the draw look at stretches of it first, by their maxima and sums, and then into
-few of them; top-p draws before it looks, and again where the token turns out to be one that it drops.
+Random numbers have no state: each is a function of the request and the output position. A seeded request draws the same
+numbers whatever runs beside it, after a preemption, and on another replica; inverting the cumulative distribution needs
+a single number per token. Sums run in float64: a vocabulary of any size leaves no token out. Nothing sorts a
+vocabulary: top-k and the draw look at maxima and sums of stretches first, and then into few stretches; top-p draws
+first, and again where it drops the drawn token.
 """
 
 import struct
@@ -21,11 +21,11 @@ from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.types import SamplingParams
 
 _BITS = 52
-"""A uniform keeps this many bits: exact in a float, and its product with a sum never rounds up to the sum."""
+"""Bits of a uniform: exact in a float, and its product with a sum never rounds up to the sum."""
 
 
 def draw_key(seed: int | None, engine_seed: int, request_id: str) -> int:
-    """Key of a draw, in 64 bits: of the request's seed; without one, of the engine's seed and the request's id."""
+    """Key of a draw, in 64 bits: of the request's seed; without a seed, of the engine's seed and the request's id."""
     if seed is not None:
         digest = blake2b(struct.pack("<q", seed), digest_size=8, person=b"request")
     else:
@@ -35,7 +35,7 @@ def draw_key(seed: int | None, engine_seed: int, request_id: str) -> int:
 
 
 def uniforms(keys: list[int], positions: list[int]) -> npt.NDArray[np.float64]:
-    """For each key the number in [0, 1) that decides the output token at that position, [keys].
+    """For each key the number in [0, 1) that decides the output token at its position, [keys].
 
     The counter-based generator SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
     """
@@ -57,15 +57,15 @@ def _drawn(keys: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64] | np.u
 
 
 _STRETCH = 128
-"""Weights that are summed to find where a draw falls."""
+"""Weights per partial sum when a draw is located."""
 _CPU_BLOCK = 2**18
-"""Logits that a CPU takes through all operations at a time: they stay in its cache."""
+"""Logits that a CPU takes through all operations at a time: a size that stays in its cache."""
 
 _SPARE_WIDTH = 8
-"""Columns beyond the largest top-k that are searched for tokens as likely as the last one kept."""
+"""Columns beyond the largest top-k that are searched for equals of the last kept token."""
 
 _LEAST_TEMPERATURE = 1e-6
-"""Below it a draw is an argmax in float32 anyway, and dividing by it must not overflow."""
+"""A draw below is an argmax in float32 anyway, and the division must not overflow."""
 
 Uniforms = npt.NDArray[np.float64]
 """[rows], in [0, 1)."""
@@ -74,8 +74,8 @@ Uniforms = npt.NDArray[np.float64]
 def draw(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
     """One token id per row of float32 logits [rows, vocab], int64 [rows].
 
-    On CUDA a kernel truncates before it draws, so with the same seed a GPU and a CPU may choose differently. The torch
-    version looks at intermediate results, and so waits for a GPU without the kernel.
+    On CUDA a kernel truncates before it draws: with the same seed a GPU and a CPU may choose differently. The torch
+    version looks at intermediate results, and therefore waits for a GPU without the kernel.
     """
     if has_kernels(logits):
         return _draw_by_kernel(logits, params, uniforms)
@@ -112,8 +112,8 @@ def _draw_block(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms
 def _draw_from_top_k(scaled: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
     """int64 [rows], for rows with top-k of scaled logits [rows, vocab], 0 the largest of each.
 
-    Tokens as likely as the last kept one are kept too, as in transformers, and equals are in the order of the
-    vocabulary: in half precision there are many, and their order must not depend on other rows' top-k.
+    Equals of the last kept token are kept too, as in transformers, and equals are in the order of the vocabulary: half
+    precision has many, and their order must not depend on other rows' top-k.
     """
     top_k = torch.tensor([p.top_k for p in params], device=scaled.device).unsqueeze(1)
     top_p = _column([p.top_p if p.top_p < 1.0 else float("inf") for p in params], scaled)
@@ -132,9 +132,9 @@ def _draw_from_top_k(scaled: Tensor, params: Many[SamplingParams], uniforms: Uni
 def _draw_from_all(scaled: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
     """int64 [rows], for rows without top-k of scaled logits [rows, vocab], 0 the largest of each.
 
-    Top-p drops a token if the likelier ones have its share already, which for one token takes a sum over the row, less
-    than finding where the share is reached. After a dropped draw, a likelier token is drawn, so that each kept token is
-    drawn as often as its weight says.
+    Top-p drops a token if the likelier tokens have the whole share already: a sum over the row for one token, cheaper
+    than locating the share's end. After a dropped draw, a likelier token is drawn: each kept token is drawn as often as
+    its weight says.
     """
     weights = scaled.exp()
     rows = [row for row, p in enumerate(params) if p.top_p < 1.0]
@@ -157,7 +157,7 @@ def _draw_from_all(scaled: Tensor, params: Many[SamplingParams], uniforms: Unifo
 
 def _likeliest_with_equals(scaled: Tensor, top_k: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Results of `likeliest` that include each row's `top_k` [rows, 1] largest (`most` at most) and all equals of the
-    last of them, which comes third [rows, 1]; ruled-out tokens equal nothing."""
+    last of them, the third result [rows, 1]; ruled-out tokens equal nothing."""
     width = min(most + _SPARE_WIDTH, scaled.shape[1])
     while True:
         values, token_ids = likeliest(scaled, width)
@@ -170,7 +170,7 @@ def _likeliest_with_equals(scaled: Tensor, top_k: Tensor, most: int) -> tuple[Te
 def likeliest(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The `width` largest of each row of [rows, vocab], largest first, and their columns, each [rows, width].
 
-    They are in the stretches with the `width` largest maxima, and in the rest behind the last stretch.
+    All lie in the stretches with the `width` largest maxima, or in the rest behind the last stretch.
     """
     vocab_size = scaled.shape[1]
     size = int((vocab_size / width) ** 0.5)

@@ -1,6 +1,6 @@
-"""Steps of no request: the largest ones, and one for every way through the kernels.
+"""Steps of no request: the largest steps, and a step for every way through the kernels.
 
-All tokens lie in block 0, over and over: the results are nonsense, but take as much work as real ones.
+All tokens lie in block 0, over and over: the results are nonsense, but the work is real.
 """
 
 from collections.abc import Iterator
@@ -37,23 +37,23 @@ def blocks_of_largest(limits: StepLimits, block_size: int) -> int:
 
 def largest_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Batch:
     """As many tokens and sequences as a step may have, each with its prompt scored and a token drawn, penalised and
-    reported, if the model generates; else each becomes a vector."""
+    reported; without generation each becomes a vector."""
     shares = enumerate(_shares(limits))
     return Batch([_item(slot, share, share, _EVERYTHING, block_size, task) for slot, share in shares])
 
 
 def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, draft: int, depth: int = 0) -> Batch:
-    """As many sequences as a step may have, each with as many drafts as it may (the token `draft`), for `depth`
-    positions of a tree: a row of logits and a choice behind each token. Comes behind `largest_step`."""
+    """As many sequences as a step may have, each with the most drafts (the token `draft`), for `depth` positions of a
+    tree: a row of logits and a choice behind each token. Comes behind `largest_step`."""
     shares = enumerate(_shares(limits, 1 + most_drafts))
     sampling = msgspec.structs.replace(_EVERYTHING, prompt_logprobs=None)
     return Batch([_item(slot, share, share, sampling, block_size, draft=draft, depth=depth) for slot, share in shares])
 
 
 def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Iterator[Batch]:
-    """A decode and a chunk, in one step if possible, at contexts of doubling lengths, by which alone attention divides
-    its work. The largest chunk, since experts' products divide theirs by rows. And every way of choosing a token, if
-    the model generates."""
+    """A decode and a chunk, in one step if possible, at contexts of doubling lengths, the only size by which attention
+    divides its work. The largest chunk, because experts' products divide their work by rows. And every way of choosing
+    a token, if the model generates."""
     max_model_len, num_filled = limits.max_model_len, min(block_size, limits.max_model_len)
     contexts = _contexts(max_model_len)
     for start in range(0, num_filled, limits.max_num_batched_tokens):  # or contexts would hold what memory held before
@@ -74,7 +74,7 @@ def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GE
 def every_drafted_step(
     limits: StepLimits, block_size: int, most_drafts: int, draft: int, depth: int
 ) -> Iterator[Batch]:
-    """A sequence with as many drafts as it may have, at the contexts of `every_kind_of_step`, behind which it comes."""
+    """A sequence with the most drafts, at the contexts of `every_kind_of_step`, which comes first."""
     for context_len in _contexts(limits.max_model_len):
         num_tokens = min(1 + most_drafts, limits.max_num_batched_tokens, context_len)
         yield Batch([_item(0, num_tokens, context_len, _SAMPLINGS[0], block_size, draft=draft, depth=depth)])

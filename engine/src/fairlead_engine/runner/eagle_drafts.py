@@ -1,8 +1,8 @@
-"""Drafts of an EAGLE-3 head: it sees what the model's layers hold of a text, and guesses token by token from there.
+"""Drafts of an EAGLE-3 head: it reads hidden states of the model's layers and drafts token by token from there.
 
-It computes what the model computes, right behind it: so its keys and values are there wherever the model's are, chunk
-by chunk, after preemption, and in blocks that others share. Of a block's last position they depend on the token behind
-the block, and are those of who computed it: who shares a prefix and goes on otherwise may guess a little worse.
+The head computes each token right behind the model: its keys and values are wherever the model's are, chunk by chunk,
+after preemption, and in shared blocks. At a block's last position they depend on the token behind the block, as its
+first computation had it: a sequence that shares the prefix and goes on otherwise may get slightly worse drafts.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from fairlead_engine.types.sequences import ScheduledSequence
 
 
 class _TokensBehind(SlotTokens):
-    """Another's tokens, each found one position before its own."""
+    """The model's tokens, each found one position before its own."""
 
     def __init__(self, tokens: SlotTokens) -> None:
         self._tokens = tokens
@@ -67,8 +67,8 @@ class EagleDrafts:
         return cls(head, part, tree)
 
     def __init__(self, head: EagleHead, part: ModelPart, tree: DynamicTree | None = None) -> None:
-        """`part`: the model it drafts for, which returns the head's inputs from here on. Raises ConfigError for an
-        impossible `tree`."""
+        """`part`: the large model, which returns the head's inputs from here on. Raises ConfigError for an impossible
+        `tree`."""
         check_width(tree, len(head.targets))
         self._tree = tree
         self._head = head
@@ -122,8 +122,8 @@ class EagleDrafts:
         return self._tokens.rows[draft_places(items, self._device)]
 
     def _draft_trees(self, items: list[ScheduledSequence], tree: DynamicTree, sampler: Sampler) -> Tensor:
-        """Followed drafts lie in the head's cache position by position, as a tree of their own behind the known text; a
-        tree's drafts have room for them (`fill_dynamic`)."""
+        """Continued drafts lie in the head's cache position by position, as a separate tree behind the known text; the
+        rows of a tree's drafts have room for them (`fill_dynamic`)."""
         growth = _Growth(self._hidden[self._on_device([item.sequence.slot for item in items])].unsqueeze(1))
 
         def logits(front: Frontier) -> Tensor:
@@ -142,7 +142,7 @@ class EagleDrafts:
         return drafts
 
     def _grow(self, growth: "_Growth", front: Frontier) -> None:
-        """Computes the followed drafts, from which the next ones are made."""
+        """Computes the continued drafts, the parents of the next position's."""
         num_items, width = front.token_ids.shape
         num_before = (front.place - 1) * width
         knowns = np.array([item.known_end for item in front.items], np.int64)
@@ -166,7 +166,7 @@ class EagleDrafts:
         growth.add(front.rows, found.view(num_items, width, -1), bits)
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
-        """Computes the same tokens, with the choices behind them; what follows a rejected draft is overwritten
+        """Computes the step's tokens, with the choices behind them; rows behind a rejected draft are overwritten
         later."""
         assert computed.tapped is not None, "the model hands out what its layers hold"
         own = StepPlan(plan.slots, plan.num_queries, plan.context_lens, plan.samples)
@@ -176,7 +176,7 @@ class EagleDrafts:
         self._hidden[to_device(slots, self._device)] = hidden
 
     def _go_on(self, items: list[ScheduledSequence], place: int, hidden: Tensor) -> Tensor:
-        """From its own hidden states and the draft before `place`: [items, hidden] → the same."""
+        """[items, hidden] → the same, from the head's own hidden states and the draft before `place`."""
         slots = np.array([item.sequence.slot for item in items], np.int64)
         ends = np.array([item.known_end + place - 1 for item in items], np.int64)
         ones = np.ones(len(items), np.int64)

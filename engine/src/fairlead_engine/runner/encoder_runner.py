@@ -40,7 +40,7 @@ _NEEDLESS = {
 
 
 def is_encoder(folder: Path) -> bool:
-    """Whether the folder has a model for this runner. Raises ModelLoadError for a `config.json` that is none."""
+    """Whether the folder has a model for this runner. Raises ModelLoadError for an invalid `config.json`."""
     path = folder / "config.json"
     return path.exists() and find_encoder(JsonFields.read(path)) is not None
 
@@ -55,10 +55,8 @@ class LaunchedPrompts:
 
 
 class EncoderRunner:
-    """A loaded encoder.
-
-    Raises ModelLoadError when the folder cannot be served, and ConfigError for a setting that does not fit it.
-    """
+    """A loaded encoder. Raises ModelLoadError for an unsupported folder, and ConfigError for a setting that does not
+    fit."""
 
     quantization: str | None = None
     attention_backend = "whole_prompts"
@@ -163,7 +161,7 @@ class EncoderRunner:
 
 
 def _check(config: EngineConfig) -> None:
-    """Raises ConfigError for a setting that would do nothing."""
+    """Raises ConfigError for a setting without effect."""
     for name, reason in _NEEDLESS.items():
         if getattr(config, name) is not None:
             raise ConfigError(name, f"is set, and {reason}", "leave it out")

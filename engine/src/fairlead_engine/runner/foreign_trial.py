@@ -1,8 +1,8 @@
-"""Whether a model that transformers computes can be served: its settings, and a trial before the first request.
+"""Whether a model computed by transformers can be served: its settings, and a trial before the first request.
 
-The trial compares logits through our path with those of the model's own eager attention. Two random prompts are
-computed as steps would: in chunks, beside each other, over block tables with gaps, a token at a time at the end. What a
-model might keep or look at beside keys, values and positions shows in its logits.
+The trial compares logits through our path with the logits of the model's own eager attention. Two random prompts are
+computed as in steps: in chunks, beside each other, over block tables with gaps, a token at a time at the end. State of
+a model beside keys, values and positions shows in its logits.
 """
 
 import logging
@@ -48,10 +48,10 @@ _STEPS = ((13, 0), (9, 7), (0, 11), (6, 0), (1, 1))
 _LEAST_ALLOWED = {torch.float32: 1e-3}
 _LEAST_ALLOWED_IN_HALF = 0.05
 _ALLOWED = 2.0
-"""How large a difference may be beside the logits' own spread, root mean square: so many times what the model itself
-makes of vectors of tokens that are rounded otherwise, which sends tokens to other experts, too;"""
+"""Bound of a difference beside the logits' own spread, root mean square: a multiple of the model's own reaction to
+differently rounded vectors of tokens, which reach other experts, too;"""
 _MOST_ALLOWED = 0.4
-"""and never nearly half of what tells one token from another."""
+"""and never nearly half of the spread between tokens."""
 
 
 @torch.inference_mode()
@@ -114,7 +114,7 @@ def _through_cache(
 
 
 def _plans(prompts: list[Tensor], per_slot: int) -> Iterator[StepPlan]:
-    """Their blocks lie backwards, so that none follows the one before it."""
+    """Plans with blocks in reverse order: none follows its predecessor."""
     ends, known = [0] * len(prompts), [False] * len(prompts)
     for sizes in _STEPS:
         parts = [

@@ -27,8 +27,8 @@ class _Word(msgspec.Struct, frozen=True, array_like=True):
 class AdapterAgreement:
     """Makes an adapter available when all ranks have read it.
 
-    The other ranks report to rank 0, from the threads that read adapters; each process has a connection of its own to
-    the ranks' store, which steps do not wait for.
+    Other ranks report to rank 0 from their reading threads; each process has a separate connection to the ranks' store,
+    and steps do not wait for it.
     """
 
     def __init__(self, shard: Shard, port: int) -> None:
@@ -38,7 +38,7 @@ class AdapterAgreement:
 
     def reached(self, key: int, facts: AdapterFacts) -> AdapterFacts:
         """Reports that this rank has read an adapter. Rank 0 waits for all others and returns the facts of the whole;
-        raises AdapterError where one could not."""
+        raises AdapterError after a failure of any rank."""
         if self._shard.rank:
             self._tell(key, facts.digest, None)
             return facts
@@ -55,7 +55,7 @@ class AdapterAgreement:
         return replace(facts, digest=digest.digest())
 
     def missed(self, key: int, error: BaseException) -> None:
-        """Reports that this rank could not read an adapter; rank 0 need not."""
+        """Reports that this rank could not read an adapter; unnecessary on rank 0."""
         if self._shard.rank:
             self._tell(key, b"", getattr(error, "message", None) or f"{type(error).__name__}: {error}")
 
@@ -69,7 +69,7 @@ def _name(key: int, rank: int) -> str:
 
 
 class HostAdapters:
-    """One rank's parts of adapters, by the core's keys; the core decides which are kept."""
+    """One rank's parts of adapters, by the core's keys; the core decides which stay."""
 
     def __init__(self, slots: AdapterSlots) -> None:
         cores = given_cores() if hasattr(os, "sched_getaffinity") else set()  # not the one the caller is bound to
@@ -87,7 +87,7 @@ class HostAdapters:
         return facts
 
     def place(self, key: int, slot: int) -> None:
-        """Copies an adapter that all ranks have read into a slot of the device."""
+        """Copies an adapter into a slot of the device, after all ranks have read it."""
         self._slots.put(slot, self._read[key].result())
 
     def forget(self, key: int) -> None:

@@ -1,4 +1,4 @@
-"""Copies of a KV cache's blocks in the host's memory, in the layout that the attention backend chose for the cache."""
+"""Copies of a KV cache's blocks in the host's memory, in the attention backend's cache layout."""
 
 from collections.abc import Sequence
 from dataclasses import replace

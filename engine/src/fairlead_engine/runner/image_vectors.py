@@ -1,7 +1,7 @@
 """A vision tower's vectors of images in running prompts: each image is computed once, when first needed.
 
 Vectors are kept until the chunk with the image's last token is computed, or others need the room. They are computed
-again for a prompt that begins anew, an image that is cached in part, or a dropped one.
+again for a restarted prompt, an image cached in part, or a dropped image.
 """
 
 from collections import OrderedDict
@@ -54,7 +54,7 @@ class ImageVectors:
 
     @torch.inference_mode()
     def largest(self) -> tuple[Tensor, Tensor]:
-        """Vectors of the largest image, and as much memory as may be kept beside, to measure what that takes."""
+        """Vectors of the largest image, and as much memory as may be kept beside, to measure the need."""
         factor, most = self._settings.factor, self._settings.most_tokens
         rows = int(most**0.5)
         pixels = torch.zeros((rows * factor, most // rows * factor, _CHANNELS), dtype=torch.uint8)
@@ -62,7 +62,7 @@ class ImageVectors:
         return self._tower(pixels.to(self._tower.device), self._settings), beside
 
     def _part(self, planned: PlannedImage) -> Tensor:
-        """[tokens of the step, hidden]; a copy of a part, so that it does not keep the rest alive."""
+        """[tokens of the step, hidden]; a copy of a part, because a view would keep the rest alive."""
         vectors, is_last = self._of(planned), planned.end == planned.image.num_tokens
         if is_last:
             self._drop((planned.request_id, planned.image.start))

@@ -1,7 +1,7 @@
-"""Changes of logits before a token is chosen: penalties, DRY against repetitions, and tokens that cannot be chosen.
+"""Changes of logits before the choice of a token: penalties, DRY against repetitions, and forbidden tokens.
 
-Each function changes some rows of float32 logits [rows, vocab] in place, one for each item; `slot_tokens` int32
-[slots, columns] has the tokens of all slots.
+Each function changes some rows of float32 logits [rows, vocab] in place, one for each item; `slot_tokens` int32 [slots,
+columns] has the tokens of all slots.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from fairlead_engine.types import MOST_LOOKED_BACK, SamplingParams
 from fairlead_engine.types.sequences import ScheduledSequence
 
 _LEAST_REPETITION_PENALTY = 1e-30
-"""A smaller one ranks the seen tokens above every other anyway, and dividing by it must not overflow."""
+"""A smaller penalty ranks the seen tokens above all others anyway, and the division must not overflow."""
 _SHORT = 2**9 - 1
-"""Padding to so many tokens costs less than a group of its own. Beyond, each group is four times as long."""
+"""Padding up to this length costs less than a separate group. Beyond, each group is four times as long."""
 
 
 def is_penalised(params: SamplingParams) -> bool:
@@ -29,11 +29,11 @@ def is_penalised(params: SamplingParams) -> bool:
 
 
 def penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
-    """Applies the three penalties for what each item's sequence holds by then.
+    """Applies the three penalties, for the tokens before each item's end.
 
-    Only logits of tokens that occur are read: a sequence has hundreds of them, a vocabulary a hundred thousand. Rows
-    are padded to the longest of a few groups of similar lengths: one context of 100,000 tokens must not cost hundreds
-    of short ones as much each. On CUDA a kernel counts, without padding.
+    Only logits of occurring tokens are read: a sequence has hundreds, a vocabulary a hundred thousand. Rows are padded
+    to the longest of a few groups of similar lengths: one context of 100,000 tokens must not make hundreds of short
+    ones as expensive. On CUDA a kernel counts, without padding.
     """
     if has_kernels(logits):
         _penalise_by_kernel(logits, rows, items, slot_tokens)
@@ -89,12 +89,12 @@ def _told(rows: Many[int], items: Many[ScheduledSequence]) -> tuple[npt.NDArray[
 
 
 _LONGEST = 50
-"""Longest repetition that is counted: with any sensible base nobody draws a token after so many."""
+"""Longest counted repetition: with any sensible base the next repeated token is never drawn."""
 _MOST_COMPARED = 2**20
-"""Tokens that are compared at a time, with padding."""
+"""Tokens compared at a time, with padding."""
 _MOST_PENALTY = 1e30
 _NOTHING = -1
-"""Stands for a token that is absent or not looked at; equals no other."""
+"""In place of a token that is absent or not looked at; equals no other."""
 _NO_END = -2
 """The same among the last tokens."""
 
@@ -106,8 +106,8 @@ def avoids_repetitions(params: SamplingParams) -> bool:
 
 def penalise_repetitions(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
     """DRY ("Don't repeat yourself", by p-e-w), as text-generation-webui and llama.cpp define it: where the last tokens
-    have stood together before, the token that came next then is made less likely, the more so the longer the repetition
-    is.
+    have stood together before, the next token of the earlier place is made less likely, the more so the longer the
+    repetition.
 
     Work is bounded whatever the context: each of the last `dry_penalty_last_n` tokens, 4,096 at most, is compared with
     50 before it, in a few operations for all rows.
@@ -117,7 +117,7 @@ def penalise_repetitions(logits: Tensor, rows: Many[int], items: Many[ScheduledS
 
 
 def _parts_of_items(items: Many[ScheduledSequence]) -> Iterator[slice]:
-    """Rows that are looked at together, so that padding to the longest does not take too much memory."""
+    """Groups of rows compared together, which bounds the memory of padding to the longest."""
     first, longest = 0, 0
     for place, item in enumerate(items):
         longest = max(longest, _num_looked_at(item))
@@ -174,8 +174,8 @@ def _penalise_part(logits: Tensor, rows: Many[int], items: Many[ScheduledSequenc
 
 
 def _lengths(tokens: Tensor, ending: Tensor, longest: int) -> Tensor:
-    """int16 [rows, longest - 1]: for each of `tokens` [rows, …] but the last, how many tokens backwards from it equal
-    the last ones. On a CPU it stops where no repetition is longer."""
+    """int16 [rows, longest - 1]: for each of `tokens` [rows, …] but the last, the number of tokens backwards from it
+    that equal the last ones. On a CPU it stops where no repetition is longer."""
     lengths = torch.zeros((len(tokens), longest - 1), dtype=torch.int16, device=tokens.device)
     is_equal = torch.ones_like(lengths, dtype=torch.bool)
     for place in range(_LONGEST):
@@ -187,7 +187,7 @@ def _lengths(tokens: Tensor, ending: Tensor, longest: int) -> Tensor:
 
 
 def _first(flags: Tensor) -> Tensor:
-    """Index of the first true in the last dimension, its length without; one dimension less, int16."""
+    """Index of the first true in the last dimension, or its length; int16 with one dimension less."""
     places = torch.arange(flags.shape[-1], dtype=torch.int16, device=flags.device)
     return torch.where(flags, places, flags.shape[-1]).amin(-1)
 
@@ -207,7 +207,7 @@ def rule_out_others(logits: Tensor, rows: Many[int], items: Many[ScheduledSequen
 
 
 def rule_out_bad_words(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
-    """Rules out the last token of each of `bad_words` whose other tokens end the output."""
+    """Rules out the last token of each of `bad_words` whose earlier tokens end the output."""
     found = [
         (row, item, word)
         for row, item in zip(rows, items, strict=True)
@@ -245,9 +245,9 @@ def rule_out_far(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence]
 
 
 def rule_out_top(logits: Tensor, params: Many[SamplingParams], uniforms: npt.NDArray[np.float64]) -> Tensor:
-    """A copy of the logits without the tokens that "exclude top choices" (XTC, by p-e-w) takes away: with
-    `xtc_probability` (the row's number in [0, 1) decides), all tokens with a share of at least `xtc_threshold` but the
-    least likely of them."""
+    """A copy of the logits without the tokens excluded by "exclude top choices" (XTC, by p-e-w): with `xtc_probability`
+    (the row's number in [0, 1) decides), all tokens with a share of at least `xtc_threshold` but the least likely of
+    them."""
     is_drawn = uniforms < [each.xtc_probability for each in params]
     thresholds = np.where(is_drawn, [each.xtc_threshold for each in params], 2.0).astype(np.float32)
     shares = logits.softmax(-1)

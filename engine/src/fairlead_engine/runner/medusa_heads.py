@@ -1,7 +1,8 @@
-"""Medusa: heads beside the model, each of which guesses one token further on from the model's last hidden state.
+"""Medusa: heads beside the model, each of which drafts one token further on from the model's last hidden state.
 
 Source: Cai et al., Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads (2024), and the
-layout of its checkpoints: of head i `i.j.linear.weight` and `.bias` of residual blocks j, and `i.n.weight` behind them.
+layout of its checkpoints: head i has `i.j.linear.weight` and `.bias` of residual blocks j, and `i.n.weight` behind
+them.
 """
 
 from pathlib import Path
@@ -39,7 +40,7 @@ _FILES = ("medusa_lm_head.safetensors", "model.safetensors", "medusa_lm_head.pt"
 
 
 class MedusaHeads:
-    """Drafts for one model, as a chain: each head's likeliest token behind the one before it (or the drawn one, with
+    """Drafts for one model, as a chain: each head's likeliest token behind the token before (or the drawn token, with
     the random number of its position); or as a tree of each head's likeliest tokens. No cache; one hidden state per
     slot."""
 
@@ -66,7 +67,7 @@ class MedusaHeads:
         device: Any,
         tree: TreeShape | None = None,
     ) -> None:
-        """Raises ModelLoadError where the folder has no heads for such a model, and ConfigError for fewer heads than
+        """Raises ModelLoadError for a folder without heads of these sizes, and ConfigError for fewer heads than
         `most_drafts` or the depth of `tree`, or a vocabulary smaller than its width."""
         num_places, self._tree = most_drafts if tree is None else tree.depth, tree
         check_width(tree, vocab_size)
@@ -91,7 +92,7 @@ class MedusaHeads:
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
         output = self._outputs[0]
         self._hidden = torch.zeros((num_slots, output.shape[1]), dtype=output.dtype, device=self._device)
-        """By slot, the hidden state that its last token was chosen from."""
+        """By slot, the hidden state behind the last chosen token."""
         self._tokens = tokens
 
     def allocate_places(self, num_places: int) -> None:
@@ -119,7 +120,7 @@ class MedusaHeads:
         return self._tokens.rows[draft_places(items, self._device)]
 
     def _draft_trees(self, items: list[ScheduledSequence], tree: TreeShape, sampler: Sampler) -> Tensor:
-        """A head does not see the drafts before its own, and says the same behind all of them."""
+        """A head ignores the drafts before its own, with the same guesses behind all of them."""
         hidden = self._hidden[to_device(np.array([item.sequence.slot for item in items]), self._device)]
 
         def logits(place: int, some: list[ScheduledSequence], rows: Tensor) -> Tensor:

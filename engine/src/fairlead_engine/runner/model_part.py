@@ -1,4 +1,4 @@
-"""One rank's part of the model with its part of the cache, and what every rank does in every step."""
+"""One rank's part of the model with its part of the cache, and every rank's work in each step."""
 
 import logging
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Computed(NamedTuple):
     scored: Tensor
     """[rows, hidden]: hidden states for prompts' log-probabilities, item by item."""
     pooled: Tensor
-    """[rows, hidden]: hidden states that go into vectors, item by item."""
+    """[rows, hidden]: hidden states for vectors, item by item."""
     sample_slots: Tensor
     sample_ends: Tensor
     hidden: Tensor
@@ -58,13 +58,13 @@ class Computed(NamedTuple):
     """[tokens, layers x hidden]: inputs of the layers `ModelPart.tapped_layers`, in the order of rows, valid until the
     next step; None without such layers."""
     attention: Any = None
-    """The attention backend's metadata, unless the step was a captured one."""
+    """The attention backend's metadata; None = a captured step."""
 
 
 class ModelPart:
     """A part of the model in the folder `EngineConfig.model`.
 
-    Raises ModelLoadError when the folder cannot be served, and ConfigError for a setting that does not fit it or this
+    Raises ModelLoadError for an unsupported folder, and ConfigError for a setting that does not fit the model or the
     machine.
     """
 
@@ -162,7 +162,7 @@ class ModelPart:
         self.host = HostCache(self.backend, self.layout, self._caches, num_places)
 
     def clear(self) -> None:
-        """Fills the cache with zeros, for readers of blocks that were never stored."""
+        """Fills the cache with zeros, for readers of blocks never stored."""
         for heads in (heads for cache in self._caches for heads in cache.stored):
             heads.numbers.view(torch.uint8).zero_()
             if heads.scales is not None:
@@ -186,9 +186,8 @@ class ModelPart:
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int:
-        """Bytes that the rank with the least has left of the share `utilization` of its device, after the steps
-        since `allocate`, and less what such steps need beside a cache: rows of tokens and blocks for each slot, and
-        graphs."""
+        """Bytes left on the rank with the least, of the share `utilization` of its device, after the steps since
+        `allocate`, and less such steps' needs beside a cache: rows of tokens and blocks for each slot, and graphs."""
         assert self.meter is not None
         memory = self.meter.read()
         to_come = max_num_seqs * (4 * max_model_len + 8 * -(-max_model_len // self.layout.block_size))
@@ -212,7 +211,7 @@ class ModelPart:
             raise ConfigError("enforce_eager", f"is off, and steps cannot be captured ({error})", hint) from error
 
     def compute(self, plan: StepPlan) -> Computed:
-        """Begins a step's forward pass; its keys and values will be in the cache afterwards."""
+        """Begins a step's forward pass, after which its keys and values are in the cache."""
         computed = None if self._graphs is None else self._decode(self._graphs, plan)
         if computed is not None:
             return computed
@@ -235,7 +234,7 @@ class ModelPart:
         return found._replace(attention=step.attention)
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
-        """A step of one token per sequence by its graph; None without one."""
+        """A step of one token per sequence by its graph; None = no graph fits."""
         is_of_decodes = len(plan.slots) == plan.num_queries.sum() and not (plan.soft_rows or plan.images)
         if not is_of_decodes or not graphs.fits_decodes(len(plan.slots)):
             return None
@@ -269,7 +268,7 @@ class ModelPart:
         return computed._replace(hidden=computed.hidden[standing.order], tapped=tapped)
 
     def settle(self, computed: Computed, token_ids: Tensor) -> None:
-        """Writes rank 0's choices, int64 [items that sample], where the next step reads them."""
+        """Writes rank 0's choices, int64 [items that sample], to the slots' tokens for the next step."""
         self.tokens.put(computed.sample_slots, computed.sample_ends, self.shard.tell(token_ids))
 
     def scored_logits(self, plan: StepPlan, computed: Computed) -> Iterator[Tensor]:

@@ -1,6 +1,6 @@
 """The model runner: owns the model, the KV cache's memory and the sampler, and runs batches.
 
-The core's engine calls it. It never decides what runs, and only reads the sequences it is given.
+Called by the core's engine. Never decides what runs; reads the sequences without changing them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +47,7 @@ from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import UNKNOWN, SampledToken, ScheduledSequence
 
 _LOADED_AT_ONCE = 2**20
-"""Bytes that are copied from the host's memory to a CPU's cache while nothing else is done: some 0.2 ms."""
+"""Bytes copied at once from the host's memory to a CPU's cache, without other work meanwhile: some 0.2 ms."""
 _MAX_SCORED_LOGITS = 2**23
 """Logits of prompts computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
 
@@ -73,9 +73,9 @@ class Launched:
 
 
 class ModelRunner:
-    """A loaded model with its cache: rank 0's part here, other ranks' parts in processes of their own.
+    """A loaded model with its cache: rank 0's part here, other ranks' parts in their own processes.
 
-    Raises ModelLoadError when the folder cannot be served, and ConfigError for a setting that does not fit it or this
+    Raises ModelLoadError for an unsupported folder, and ConfigError for a setting that does not fit the model or the
     machine.
     """
 
@@ -171,8 +171,8 @@ class ModelRunner:
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int | None:
-        """Bytes per rank that a cache may take of the share `utilization` of the device's memory, measured by computing
-        the largest steps, with drafts and without; None = the device's memory is the machine's. Comes before
+        """Bytes per rank for a cache, of the share `utilization` of the device's memory, measured by computing the
+        largest steps, with drafts and without; None = the device's memory is the machine's. Comes before
         `allocate_kv_cache`."""
         if self._part.meter is None:
             return None
@@ -190,7 +190,7 @@ class ModelRunner:
         return found
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
-        """Compiles kernels and captures graphs for all possible steps, so that no request waits for that; after
+        """Compiles kernels and captures graphs for all possible steps; no request then waits for compilation. After
         `allocate_kv_cache`, before the first step, with the same numbers. Writes to block 0.
 
         Raises ConfigError where a step cannot be captured, and RankLost where another rank cannot.
@@ -247,8 +247,8 @@ class ModelRunner:
     def launch(self, batch: Batch) -> Launched:
         """Begins a batch's forward pass, and the choice of a token for each item that reaches its sequence's last one.
 
-        Afterwards the items' keys and values will be in the cache, and the next batch may begin with the choices.
-        Raises RankLost where another rank's process has ended, or the batch before this one was given up.
+        Afterwards the items' keys and values are in the cache, and the next batch may begin with the choices. Raises
+        RankLost after the end of another rank's process or a batch that was given up.
         """
         plan = plan_step(batch, self._sent, self._most_scored)
         if self._ranks is None:
@@ -291,9 +291,9 @@ class ModelRunner:
         return launched.readback.is_over()
 
     def collect(self, launched: Launched) -> list[SampledToken | None]:
-        """Waits for the batch, but not for later launches. Returns a token for each item that samples, None for
-        others; writes prompts' log-probabilities and finite vectors into their items, and the choices into items
-        with drafts."""
+        """Waits for the batch, but not for later launches. Returns a token for each item that samples, else None;
+        writes prompts' log-probabilities and finite vectors into their items, and the choices into items with
+        drafts."""
         launched.readback.wait()
         for item, logprobs in launched.scores:
             item.prompt_logprobs += logprobs.read()

@@ -1,7 +1,7 @@
-"""Where, in which number format and with how many threads the model runs, and threads that keep to cores of their own.
+"""Device, number format and threads of the model, and the binding of threads to cores.
 
-A thread that moves leaves its cache behind, and on a machine with several memory nodes its weights. But a core that
-another process is bound to as well serves both badly: so threads are bound only where a process has been given cores.
+A thread that moves leaves its cache behind, and on a machine with several memory nodes its weights. But a core with two
+bound processes serves both badly: threads are bound only where a process has been given cores.
 """
 
 import logging
@@ -22,9 +22,9 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 def choose_device(device: str, shard: Shard = ALONE) -> torch.device:
-    """`auto`, `cpu` or `cuda`, optionally with an index, as a device that exists; each rank has a GPU of its own.
+    """`auto`, `cpu` or `cuda`, optionally with an index, as an existing device; each rank has a separate GPU.
 
-    Raises ModelLoadError, and ConfigError where there are fewer GPUs than ranks.
+    Raises ModelLoadError, and ConfigError where GPUs are fewer than ranks.
     """
     chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
@@ -47,8 +47,8 @@ def choose_device(device: str, shard: Shard = ALONE) -> torch.device:
 def choose_dtype(dtype: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
     """The number format of weights, activations and cache.
 
-    A CPU that multiplies bfloat16 natively runs half-precision checkpoints in it, any other one in float32. float16 is
-    never used on a CPU: products in it are several times slower than in either.
+    Half-precision checkpoints run in bfloat16 on a CPU with native products, in float32 on others. float16 is never
+    used on a CPU: its products are several times slower.
     """
     if device.type == "cuda":
         return _DTYPES[checkpoint_dtype if dtype == "auto" else dtype]
@@ -62,7 +62,8 @@ def choose_dtype(dtype: str, checkpoint_dtype: str, device: torch.device) -> tor
 
 
 def cpu_multiplies_bfloat16() -> bool:
-    """Whether this CPU has matrix instructions for bfloat16 (AMX or AVX512-BF16); a torch that cannot tell means no."""
+    """Whether this CPU has matrix instructions for bfloat16 (AMX or AVX512-BF16); False with a torch that cannot
+    tell."""
     if not hasattr(torch.cpu, "get_capabilities"):
         return False
     capabilities = torch.cpu.get_capabilities()
@@ -70,15 +71,15 @@ def cpu_multiplies_bfloat16() -> bool:
 
 
 def set_num_threads(num_threads: int | None, num_ranks: int = 1) -> None:
-    """Sets how many threads one operation uses; None leaves torch's own choice, lowered to a container's CPU limit.
-    Ranks share them."""
+    """Sets the number of threads of one operation; None = torch's own choice, lowered to a container's CPU limit. Ranks
+    share them."""
     chosen = max(1, (num_threads or min(torch.get_num_threads(), _allowed_cores())) // num_ranks)
     if chosen != torch.get_num_threads():
         torch.set_num_threads(chosen)
 
 
 def _allowed_cores() -> int:
-    """Cores this process may run on: what it was given, and a cgroup's CPU quota rounded up."""
+    """Cores for this process: its affinity, and a cgroup's CPU quota rounded up."""
     cores = len(given_cores()) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _CGROUP_CPU_LIMIT.read_text().split()
@@ -91,15 +92,15 @@ _CPUS = Path("/sys/devices/system/cpu")
 _ENOUGH = 2**16
 """Elements per thread from which torch divides an operation among all threads."""
 _bound: dict[int, set[int]] = {}
-"""Bound threads and the cores that they were given; torch starts its compute threads once per calling thread."""
+"""Bound threads and the cores given to each; torch starts its compute threads once per calling thread."""
 
 
 def pin_threads(pin: bool | None, shard: Shard) -> None:
     """Binds each of torch's threads, the calling one included, to a core; ranks use different cores.
 
-    Call it in the thread that runs operations, before any ran. None = only where this process may not use every core of
-    the machine, as with Kubernetes' static CPU manager. Raises ConfigError where binding is asked for and there are
-    fewer cores than threads.
+    Call in the thread that runs operations, before the first. None = only where this process may not use every core of
+    the machine, as with Kubernetes' static CPU manager. Raises ConfigError where binding is asked for and cores are
+    fewer than threads.
     """
     if not hasattr(os, "sched_setaffinity"):
         if pin:
@@ -128,7 +129,7 @@ def pin_threads(pin: bool | None, shard: Shard) -> None:
 
 
 def given_cores() -> set[int]:
-    """Cores given to the calling thread, before it was bound."""
+    """Cores given to the calling thread, before its binding."""
     return _bound.get(threading.get_native_id()) or os.sched_getaffinity(0)
 
 
@@ -148,7 +149,7 @@ def own_cores(allowed: set[int], cpus: Path = _CPUS) -> list[int]:
 
 
 def _begun(num_threads: int) -> list[int]:
-    """Torch's other compute threads, which the first large operation starts."""
+    """Torch's other compute threads, started by the first large operation."""
     before = _threads()
     torch.ones(_ENOUGH * num_threads).add_(1)
     return sorted(_threads() - before)

@@ -1,6 +1,6 @@
 """Vectors from hidden states: sums over the steps of a prompt, read at its end.
 
-Knows which hidden states belong to which prompt, and the model's classifier; not how they are computed.
+Knows the prompt of each hidden state, and the model's classifier; hidden states are computed elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ _EMBEDDING_TYPE = "<f4"
 
 
 class Pooler:
-    """Keeps the sums of prompts that are computed in chunks, until they are forgotten."""
+    """Keeps the sums of prompts computed in chunks, until `forget`."""
 
     def __init__(self, classifier: Callable[[Tensor], Tensor] | None = None) -> None:
         """`classifier`: from vectors [rows, hidden] to float32 [rows, labels]."""

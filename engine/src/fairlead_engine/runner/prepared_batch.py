@@ -37,12 +37,12 @@ def prepare(
     images: GivenEmbeddings | None = None,
     trees: TreeStep | None = None,
 ) -> PreparedBatch:
-    """Flattens a batch's tokens in item order; `tables` are the backend's, which are brought up to date as `tokens`
-    are. All numbers but the backend's go to the device in one copy. `images`: what stands in place of tokens. `trees`:
-    where rows are, and what they see, where some of them are in trees.
+    """Flattens a batch's tokens in item order; updates `tables`, the backend's, and `tokens`. All numbers but the
+    backend's go to the device in one copy. `images`: vectors in place of tokens. `trees`: places and visibility of
+    rows, for a step with trees.
 
-    Hidden states are wanted of the rows that choose a token, in item order, then of those that score prompts, then of
-    those that go into vectors.
+    Hidden states are wanted of the rows that choose a token, in item order, then of rows that score prompts, then of
+    rows for vectors.
     """
     tokens.add(plan.new_tokens)
     slots, num_queries, ends = plan.slots, plan.num_queries, plan.context_lens
@@ -83,7 +83,7 @@ def prepare(
 
 
 def _read_rows(plan: StepPlan, row_ends: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Rows whose hidden states are wanted; of those that choose a token the slots, and the positions of the tokens."""
+    """Rows whose hidden states are wanted; for rows that choose a token the slots, and the positions of the tokens."""
     reads, slots, ends = row_ends - 1, plan.slots, plan.context_lens
     if plan.samples.max() > 1:  # there are drafts
         item = np.arange(len(slots)).repeat(plan.samples)
@@ -106,7 +106,7 @@ def _adapted(adapters: Numbers) -> tuple[Numbers, Numbers]:
 def _with_soft_prompts(
     slots: AdapterSlots | None, soft_rows: list[SoftRows], images: GivenEmbeddings | None, device: torch.device
 ) -> GivenEmbeddings:
-    """All that is given in place of tokens' own embeddings: the virtual tokens of a step, and its images."""
+    """Everything in place of tokens' own embeddings: the virtual tokens of a step, and its images."""
     assert slots is not None, "this model was loaded without slots for adapters"
     rows = np.concatenate([np.arange(each.first_row, each.first_row + each.end - each.first) for each in soft_rows])
     embeddings = torch.cat([slots.prompt(each.slot)[each.first : each.end] for each in soft_rows])

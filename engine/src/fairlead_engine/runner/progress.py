@@ -1,4 +1,4 @@
-"""How far something long has got, for the log: a start that takes minutes must not look like one that hangs."""
+"""Progress of long work, for the log: a start of minutes must not look like a hang."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ _SECONDS = 2.0
 
 
 class Progress:
-    """Of so many parts of one thing; `done` says it as a person would, with places for two numbers."""
+    """Progress through the parts of one thing; `done` is a sentence with places for two numbers."""
 
     def __init__(self, done: str, total: int) -> None:
         self._done = done
@@ -19,7 +19,7 @@ class Progress:
         self._told = time.monotonic()
 
     def advance(self, more: str = "") -> None:
-        """One more part is done. Every few seconds, and at the last, writes a line that ends with `more`."""
+        """Counts a finished part. Every few seconds, and at the last, writes a line that ends with `more`."""
         self._num += 1
         if self._num == self._total or time.monotonic() - self._told > _SECONDS:
             self._told = time.monotonic()

@@ -1,4 +1,4 @@
-"""`fairlead-engine quantize`: a checkpoint of floats becomes one with quantised weights, on disk.
+"""`fairlead-engine quantize`: a checkpoint of floats becomes a checkpoint with quantised weights, on disk.
 
 Layers are rounded one after the other and written at once; everything but linear layers' weights is copied.
 """
@@ -32,7 +32,7 @@ from fairlead_engine.runner.placement import choose_device, choose_dtype
 
 METHODS = ("rtn", "awq", "gptq")
 _MAKES_INPUTS = {"o_proj": "v_proj", "down_proj": "up_proj", "w2": "w3"}
-"""The layer whose outputs are a layer's inputs, times others: attention's weights, or an activated gate."""
+"""Layer → the layer whose outputs, times attention's weights or an activated gate, are its inputs."""
 _READ_NO_NORM = (".o_proj", ".down_proj", ".q_b_proj")
 _MULTIPLIED = (".q_proj", ".k_proj")
 """Layers whose outputs are multiplied with each other: their largest elements count and are not cut off."""
@@ -64,10 +64,10 @@ Tell = Callable[[str], None]
 
 
 def quantize(folder: Path, target: Path, orders: QuantizeOrders, texts: Tensor | None, tell: Tell) -> None:
-    """`texts` int64 [texts, tokens]: what the model reads for methods that look at activations.
+    """`texts` int64 [texts, tokens]: input of the model, for methods that look at activations.
 
-    Writes beside `target`, which appears when all is done. Raises StartError for a model that cannot be read or is
-    quantised, groups that do not divide a layer's inputs, or a folder that cannot be written.
+    Writes beside `target`, which appears at the end. Raises StartError for an unreadable or quantised model, groups
+    that do not divide a layer's inputs, or a folder that cannot be written.
     """
     grid, config = orders.grid(), read_config(folder)
     if config.quantization is not None:
@@ -124,7 +124,7 @@ def quantize(folder: Path, target: Path, orders: QuantizeOrders, texts: Tensor |
 
 
 def _check_apart(folder: Path, watched: Sequence[WatchedLinear], checkpoint: Checkpoint) -> None:
-    """Raises ConfigError for a layer whose weight is stored in one tensor with others."""
+    """Raises ConfigError for a layer whose weight shares a tensor with others."""
     stored = checkpoint.names()
     stacked = next((name for each in watched for name in each.names if f"{name}.weight" not in stored), None)
     if stacked is not None:
@@ -192,8 +192,8 @@ class _Rounding:
         return torch.cat([self._checkpoint.raw(key) for key in kept]) if kept else None
 
     def _divide_projection(self, each: WatchedLinear, weights: dict[str, Tensor], files: SafetensorsWriter) -> None:
-        """AWQ's scales for a layer whose inputs are another's outputs times something: the other's outputs are divided
-        by them."""
+        """AWQ's scales for a layer whose inputs are another's outputs times something: divides the other's outputs by
+        them."""
         name = each.names[0]
         prefix, _, kind = name.rpartition(".")
         source = f"{prefix}.{_MAKES_INPUTS.get(kind)}"
@@ -215,7 +215,7 @@ class _Rounding:
             files.add(f"{source}.bias", (bias.float() / outputs).to(bias.dtype))
 
     def _divide_norm(self, each: WatchedLinear, weights: dict[str, Tensor], files: SafetensorsWriter) -> None:
-        """AWQ's scales for the layers that alone read a normalisation: its weight is divided by them."""
+        """AWQ's scales for the only readers of a normalisation: divides its weight by them."""
         layer, _, part = each.names[0].rpartition(".")[0].rpartition(".")
         has = self._checkpoint.has
         norm = {"self_attn": "input_layernorm", "mlp": "post_attention_layernorm"}.get(part)
@@ -242,7 +242,7 @@ class _Rounding:
 
 
 def _copy_others(folder: Path, target: Path, quantization: dict[str, Any]) -> None:
-    """All files but the weights, and `config.json` with what was done to them."""
+    """All files but the weights, and `config.json` with the quantisation."""
     for file in folder.iterdir():
         if file.is_file() and file.suffix not in (".safetensors", ".bin", ".gguf") and file.name != INDEX_FILE:
             shutil.copy(file, target)

@@ -1,8 +1,7 @@
 """A rank other than the first, as a process: `python -m fairlead_engine.runner.rank`, started by rank 0 alone.
 
-It computes its part of every step that rank 0 sends, and meets the others in the sums of the layers. The end of its
-standard input, which rank 0 holds, is its own end, whatever it is at: it may be loading, or waiting for a sum that
-never comes.
+Computes its part of every step that rank 0 sends, and meets the others in the sums of the layers. The process ends with
+its standard input, held by rank 0, even while loading or waiting for a sum that never comes.
 """
 
 import os
@@ -23,7 +22,7 @@ from fairlead_engine.runner.rank_messages import HERE, READY, Call, Join, Reader
 
 
 def main() -> int:
-    """Serves until rank 0 is gone. Writes HERE and then READY to standard output, or why not, and why it ends then."""
+    """Serves until rank 0 is gone. Writes HERE and then READY, or the reason of a failure, to standard output."""
     leave_signals_to_parent()
     reader, output = Reader(sys.stdin.buffer), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not be taken for an answer

@@ -1,4 +1,4 @@
-"""How the ranks of a model meet (torch.distributed's group and store), and what rank 0 sends to the others.
+"""The meeting of a model's ranks (torch.distributed's group and store), and rank 0's messages to the others.
 
 A message is MessagePack with its length before it.
 """
@@ -23,8 +23,8 @@ _HOST = "127.0.0.1"
 
 
 def open_store() -> "TCPStore":
-    """Rank 0's store, on a free port of the loopback. Anybody who reaches it may change it, and by default it would
-    listen on every address."""
+    """Rank 0's store, on a free port of the loopback: everybody who reaches the store may change it, and the default is
+    to listen on every address."""
     listening = socket.create_server((_HOST, 0))
     port = listening.getsockname()[1]
     store: TCPStore = torch.distributed.TCPStore(  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def join_group(shard: Shard, store: "TCPStore", device: torch.device) -> None:
 
 
 HERE, READY = b"here\n", b"ready\n"
-"""Answers of a rank that runs, and of one that has loaded its part; else the JSON of `StartError.to_dict`."""
+"""Answers of a running rank, and of a rank that has loaded its part; else the JSON of `StartError.to_dict`."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -57,7 +57,7 @@ class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
     rank: int
     size: int
     port: int
-    """Of the store in which the ranks find one another (`open_store`)."""
+    """Port of the store in which the ranks find one another (`open_store`)."""
     log_level: str
     log_format: str
     """As rank 0 writes its log."""

@@ -1,4 +1,4 @@
-"""Rank 0's side of tensor parallelism: the other ranks' processes, and what they are sent."""
+"""Rank 0's side of tensor parallelism: the other ranks' processes, and the messages to them."""
 
 import logging
 import os
@@ -38,21 +38,21 @@ from fairlead_engine.runner.rank_messages import (
 logger = logging.getLogger(__name__)
 
 _LAST_WORDS_SECONDS = 5.0
-"""Time for a step to fail with its own reason after a rank was lost."""
+"""Time for a step to fail with its own reason after the loss of a rank."""
 _LOOKS = 50
-"""Looks for the reason of a failed step, within half of that time."""
+"""Looks for the reason of a failed step, within half of `_LAST_WORDS_SECONDS`."""
 
 
 class RankLost(RuntimeError):
-    """A rank's process has ended, or is in a step that was given up; no step can be computed any more."""
+    """A rank's process has ended, or is in a step that was given up; no further step can be computed."""
 
 
 class Ranks:
-    """Ranks 1 to size - 1, each a process of its own, which end with this one."""
+    """Ranks 1 to size - 1, each a process, which end with this one."""
 
     def __init__(self, settings: EngineConfig) -> None:
         """Starts the ranks and waits until all have met. Raises ModelLoadError and ConfigError for a missing device or
-        too few of them, and StartError for a rank that ends."""
+        too few devices, and StartError for the end of a rank."""
         size = settings.tensor_parallel_size
         self.lost: str | None = None
         """Why no step can be computed any more."""
@@ -86,8 +86,8 @@ class Ranks:
             raise
 
     def wait_ready(self) -> None:
-        """Waits until all ranks have loaded their parts. Raises a rank's StartError, or one that says that it has
-        ended."""
+        """Waits until all ranks have loaded their parts. Raises a rank's StartError, or a StartError for the end of a
+        rank."""
         self._expect(READY)
         for rank, process in enumerate(self._processes, start=1):
             threading.Thread(target=self._watch, args=(rank, process), name=f"rank-{rank}", daemon=True).start()
@@ -98,7 +98,8 @@ class Ranks:
 
     @contextmanager
     def together(self, what: str, message: Message) -> Iterator[None]:
-        """Has the ranks do what rank 0 does within; all meet in its sums. Raises RankLost where one cannot.
+        """Has the ranks join in rank 0's work within the context; all meet in its sums. Raises RankLost where one
+        cannot.
 
         A step that rank 0 gives up is the last: the other ranks are inside it, and would take the next step's sums for
         its own. `what` names the work in the error.

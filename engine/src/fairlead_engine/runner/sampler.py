@@ -1,10 +1,10 @@
 """Choosing tokens from logits: masks, bias, penalties, exclusions, suppressed ends, temperature, truncation, the draw;
 log-probabilities.
 
-The order is that of transformers: bias, penalties, minimum length, temperature, top-k, top-p, min-p. What a grammar
-rules out is out before all of them; top-n-sigma and XTC come before temperature. Log-probabilities are those of the raw
-logits. A batch in which every sequence is plainly greedy takes one argmax and nothing else. On a GPU nothing here waits
-for it: what is chosen stays there until it is read.
+The order is that of transformers: bias, penalties, minimum length, temperature, top-k, top-p, min-p. A grammar's
+exclusions precede all of them; top-n-sigma and XTC come before temperature. Log-probabilities are of the raw logits. A
+batch in which every sequence is plainly greedy takes one argmax and nothing else. Nothing waits for a GPU: choices stay
+there until they are read.
 """
 
 from collections.abc import Callable, Iterable
@@ -86,7 +86,7 @@ class Chosen:
     """A sampler's choice for each row, still on the device."""
 
     token_ids: Tensor
-    """int64 [rows]; the id of `NO_TOKEN` or `RULED_OUT` where there is no token."""
+    """int64 [rows]; the id of `NO_TOKEN` or `RULED_OUT` where no token was chosen."""
     logprobs: dict[int, Logprobs]
     """By row, where asked for."""
 
@@ -96,7 +96,7 @@ class Chosen:
         return Chosen(place(self.token_ids), logprobs)
 
     def read(self) -> list[SampledToken]:
-        """One token for each row; `NO_TOKEN` or `RULED_OUT` where there is none."""
+        """One token for each row; `NO_TOKEN` or `RULED_OUT` where none was chosen."""
         tokens = [SampledToken(token_id) if token_id >= 0 else _NONE[token_id] for token_id in self.token_ids.tolist()]
         for row, logprobs in self.logprobs.items():
             if tokens[row].is_there:
@@ -107,7 +107,7 @@ class Chosen:
 class Sampler:
     """Samples for many sequences at once; each choice is independent of the others.
 
-    Keeps each request's random key until it is forgotten, and which slots have unchanged logits.
+    Keeps each request's random key until `forget`, and the slots with unchanged logits.
     """
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], seed: int = 0) -> None:
@@ -118,13 +118,13 @@ class Sampler:
         self._unchanged: set[int] = set()
         """Slots without bias, changes and minimum length."""
         self._plain: set[int] = set()
-        """Slots of `_unchanged` that are greedy, and want nothing but an unconstrained token."""
+        """Slots of `_unchanged` for plain argmax: greedy, and no further results."""
 
     def sample(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Chosen:
         """One token per row of logits [rows, vocab], in the order of the batch's `choices`; each predicts the token at
         its item's end.
 
-        `slot_tokens` int32 [slots, columns] holds the sequences' tokens up to there. A row whose largest logit is not
+        `slot_tokens` int32 [slots, columns] holds the sequences' tokens up to the end. A row whose largest logit is not
         finite gets no token, and `RULED_OUT` where the request is the cause; other rows are not affected.
         """
         self._note(batch)
@@ -145,7 +145,7 @@ class Sampler:
         return Chosen(token_ids, logprobs)
 
     def changed(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Tensor:
-        """Logits as `sample` changes them before a token is chosen, without grammars."""
+        """Logits as `sample` changes them before the choice of a token, without grammars."""
         self._note(batch)
         if self._unchanged.issuperset(item.sequence.slot for item in batch.chunks):
             return logits
@@ -229,7 +229,7 @@ class Sampler:
         return key
 
     def _suppressed(self, item: ScheduledSequence) -> list[int]:
-        """Tokens that would end a sequence that is still too short."""
+        """Tokens that would end a sequence before its minimum length."""
         params = item.sequence.sampling
         if item.num_output_tokens >= params.min_tokens:
             return []
@@ -258,7 +258,7 @@ def _add(logits: Tensor, changes: list[tuple[int, int, float]]) -> Tensor:
 
 
 def _suppress(logits: Tensor, ends: list[tuple[int, int, float]], bound: list[int]) -> Tensor:
-    """Rules out ends in place, except in rows of `bound` (with a grammar) that have nothing else left."""
+    """Rules out ends in place, except in rows of `bound` (with a grammar) with nothing else left."""
     if not bound:
         return _add(logits, ends)
     rows = to_device(np.array(bound), logits.device)
@@ -269,7 +269,7 @@ def _suppress(logits: Tensor, ends: list[tuple[int, int, float]], bound: list[in
 
 
 def _masked(logits: Tensor, masks: TokenMasks) -> Tensor:
-    """A copy in which forbidden tokens cannot be chosen."""
+    """A copy without the forbidden tokens."""
     rows = to_device(masks.rows, logits.device)
     bits = to_device(masks.words.view(np.uint8), logits.device).unsqueeze(-1) & _bit_values(logits.device)
     is_ruled_out = (bits == 0).flatten(1)[:, : logits.shape[1]]

@@ -1,4 +1,4 @@
-"""The tokens of all running sequences, on the device: a step reads them there, and adds what it chooses."""
+"""The tokens of all running sequences, on the device: steps read them there, and add their choices."""
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ _FEWEST_COLUMNS = 256
 
 
 class NewTokens(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens that the host has and the device does not."""
+    """Tokens that the host has and the device lacks."""
 
     places: list[tuple[int, int, int]]
     """Slot, first column and end column of each stretch."""
@@ -25,13 +25,13 @@ class NewTokens(msgspec.Struct, frozen=True, array_like=True):
 class SlotTokens:
     """One row for each slot, with the known tokens of its sequence.
 
-    Tokens from the host are sent once. A token that a step chooses is in its row before the host knows it, so that the
-    next step can begin with it.
+    Tokens from the host are sent once. A token chosen by a step is in its row before the host knows the token: the next
+    step can begin with it.
     """
 
     def __init__(self, num_slots: int, most_tokens: int, device: torch.device, *, stays: bool = False) -> None:
-        """`most_tokens`: of one sequence. Memory grows with the sequences; with `stays` all of it is taken at once, and
-        rows stay in place."""
+        """`most_tokens`: of one sequence. Memory grows with the sequences; with `stays` all memory is taken at once,
+        and rows stay in place."""
         self._most_tokens = most_tokens
         self._device = device
         num_columns = most_tokens + 1 if stays else 0  # a step has room for the token that it may choose

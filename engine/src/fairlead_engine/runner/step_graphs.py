@@ -1,11 +1,11 @@
-"""Steps that are captured at the start and then repeated: what was hundreds of launches is one.
+"""Steps captured at the start and then replayed: hundreds of launches become one.
 
-A step of decodes is one graph, from the tokens of its slots to the hidden states. A step with prompts in it is a graph
-for all that lies between two attentions, whose shapes no number of tokens tells. Both are captured for a few sizes, and
-a step is padded to the next: rows that nobody asked for belong to a slot of their own, with a block of its own.
+A step of decodes is one graph, from the tokens of its slots to the hidden states. A step with prompts has a graph for
+each part between two attentions, whose shapes no number of tokens tells. Both are captured for a few sizes, and a step
+is padded to the next: the added rows belong to a separate slot with a separate block.
 
-A graph reads and writes addresses. So all that goes in or comes out lies in buffers that live as long as the graphs,
-and nothing that a graph keeps for itself is read by anybody else: graphs may use the same memory, one after the other.
+A graph reads and writes addresses. All inputs and outputs therefore lie in buffers that live as long as the graphs, and
+no graph's internal memory is read from outside: graphs may use the same memory, one after the other.
 """
 
 from bisect import bisect_left
@@ -29,8 +29,8 @@ from fairlead_engine.types.adapters import NOT_PLACED
 from fairlead_engine.types.batch import Numbers
 
 _DECODE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-"""Sequences of captured decodes. Up to a few hundred rows a product takes as long as reading its weights, so padding
-costs next to nothing."""
+"""Sequences of captured decodes. Up to a few hundred rows a product takes as long as reading its weights: padding costs
+next to nothing."""
 _TOKEN_SIZES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Tokens of captured steps with prompts. Beyond the last of either list a layer takes longer than its launches."""
 _BYTES_PER_LAUNCH = 2**15
@@ -45,8 +45,8 @@ class GraphRecorder(Protocol):
     """Captures work on a device."""
 
     def record(self, run: Callable[[], None]) -> Replay:
-        """Runs `run`, so that everything it needs is compiled; captures it; returns what repeats it. Raises
-        RuntimeError for what cannot be captured."""
+        """Runs `run`, which compiles everything it needs; captures it; returns a function that repeats it. Raises
+        RuntimeError where a capture is impossible."""
 
     def num_bytes(self) -> int:
         """Device memory of all captured graphs."""
@@ -102,10 +102,10 @@ class StepGraphs:
         most_tokens: int,
         tapped_layers: tuple[int, ...] = (),
     ) -> None:
-        """Captures steps of up to `most_tokens` tokens, and decodes of all slots but the last, which is for padding, as
-        are the blocks of its table. Other slots are not touched. Decodes also return the inputs of `tapped_layers`.
+        """Captures steps of up to `most_tokens` tokens, and decodes of all slots but the last, reserved with the blocks
+        of its table for padding. Other slots are not touched. Decodes also return the inputs of `tapped_layers`.
 
-        Raises RuntimeError where something cannot be captured.
+        Raises RuntimeError where a capture is impossible.
         """
         self._recorder = recorder
         self._model = model
@@ -131,12 +131,12 @@ class StepGraphs:
         """By the number of tokens, ascending; the pieces in their order."""
 
     def fits_decodes(self, num_sequences: int) -> bool:
-        """Whether there is a graph for a decode of so many sequences."""
+        """Whether a graph exists for a decode of `num_sequences`."""
         return _next_size(self._decodes, num_sequences) is not None
 
     def decode(self, slots: Numbers, context_lens: Numbers, adapters: Numbers, shifts: Numbers) -> GraphOutput:
-        """Computes a decode with these slots of adapters, or none, and rope positions shifted by `shifts`, or not at
-        all. Tables and tokens are up to date, and there is a graph."""
+        """Computes a decode with these slots of adapters, None = no adapters, and rope positions shifted by `shifts`,
+        None = no shift. Tables and tokens are up to date, and a graph fits."""
         size = _next_size(self._decodes, len(slots))
         assert size is not None
         numbers = np.empty((4, size), np.int64)
@@ -152,12 +152,12 @@ class StepGraphs:
         return GraphOutput(self._buffers.hidden[: len(slots)], row_slots, row_ends, tapped)
 
     def between_attentions(self, num_tokens: int) -> "PaddedPieces | None":
-        """Computes a step of so many tokens except its attentions; None without such graphs."""
+        """Computes a step of `num_tokens` tokens except its attentions; None = no graph fits."""
         size = _next_size(self._pieces, num_tokens)
         return None if size is None else PaddedPieces(self._pieces[size], self._buffers, num_tokens)
 
     def _captured(self, kind: str, sizes: list[int], capture: Callable[[int], Captured]) -> dict[int, Captured]:
-        """The largest first, so that the others fit into its memory."""
+        """The largest first: the others fit into its memory."""
         captured: dict[int, Captured] = {}
         progress = Progress(f"captured %d of %d {kind} graphs", len(sizes))
         for size in reversed(sizes):

@@ -1,4 +1,4 @@
-"""One step as numbers: all that a rank needs of a batch, small enough to be sent to every rank.
+"""One step as numbers: a rank's complete input of a batch, small enough to be sent to every rank.
 
 Rope turns tokens of prompts with images by places in time, row and column. Text goes on by one in all three; an image's
 tokens share one place in time, with rows and columns from there on; the text behind goes on from the largest. Source:
@@ -81,7 +81,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     pool_rows: list[int] = []
     """Rows that go into vectors, item by item."""
     new_tokens: NewTokens = msgspec.field(default_factory=lambda: NewTokens([], np.empty(0, np.int64), 0))
-    """Token ids that the device does not have yet."""
+    """Token ids that the device lacks."""
     new_blocks: list[NewBlocks] = []
     adapters: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     """The slot of each item's adapter, `NOT_PLACED` for none; empty where no item has one."""
@@ -96,7 +96,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SoftRows(msgspec.Struct, frozen=True, array_like=True):
-    """Consecutive rows that are virtual tokens of one adapter."""
+    """Consecutive rows of virtual tokens of one adapter."""
 
     first_row: int
     slot: int
@@ -111,10 +111,10 @@ _NONE = np.empty(0, np.int64)
 
 
 class SentSlots:
-    """What the devices have of each slot's tokens and block table, so that a step sends only news."""
+    """The devices' knowledge of each slot's tokens and block table: a step sends only news."""
 
     def __init__(self, num_slots: int, num_ahead: int = 0) -> None:
-        """`num_ahead`: tokens behind a chunk's end that are sent with it, if known."""
+        """`num_ahead`: known tokens behind a chunk's end, sent with the chunk."""
         self._num_ahead = num_ahead
         self._owners: list[Sequence | None] = [None] * num_slots
         self._num_tokens = [0] * num_slots
@@ -125,8 +125,8 @@ class SentSlots:
         self._had_adapters = self._had_images = False
 
     def new_tokens(self, batch: Batch) -> NewTokens:
-        """Token ids the device does not have yet. Sampled tokens are already there, so decodes send none and a sequence
-        with drafts sends only the drafts."""
+        """Token ids that the device lacks. Sampled tokens are already there: decodes send none and a sequence with
+        drafts sends only the drafts."""
         places: list[tuple[int, int, int]] = []
         token_ids = [_NONE]
         longest = int(batch.decodes.ends.max(initial=0))
@@ -206,8 +206,7 @@ def plan_prompt(token_ids: Numbers, num_blocks: int, *, is_scored: bool = False)
 
 
 def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
-    """The plan of a batch that is not empty and is computed next. Scores at most `most_scored` rows at a time, of one
-    item."""
+    """The plan of a non-empty batch that is computed next. Scores at most `most_scored` rows at a time, of one item."""
     decodes, chunks = batch.decodes, batch.chunks
     if not chunks:
         return _plan_decodes(batch, sent)

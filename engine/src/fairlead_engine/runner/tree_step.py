@@ -1,8 +1,8 @@
-"""Draft trees in a step: their rows, what these see, and which drafts are accepted once tokens are chosen.
+"""Draft trees in a step: their rows, the rows' visibility, and the accepted drafts after the choice of tokens.
 
-A tree's rows are the last known token (the root) and one row for each draft. They lie in the cache in that order. Once
-a path is accepted, its keys and values are moved to where a chain would have them: from there on a tree is a chain of
-drafts, all accepted up to its end. The host looks at nothing meanwhile, so later operations can be launched.
+A tree's rows are the last known token (the root) and one row for each draft, in the cache in this order. The keys and
+values of an accepted path are moved to their places in a chain: from there on a tree is a chain of drafts, all accepted
+up to its end. The host looks at nothing meanwhile: later operations can be launched.
 """
 
 from collections.abc import Sequence as Many
@@ -19,14 +19,14 @@ from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import ScheduledSequence
 
 _NO_TOKEN = -9
-"""In place of a draft that was not accepted; equals no token and no absent choice."""
+"""In place of a rejected draft; equals no token and no absent choice."""
 
 
 class TreeStep(NamedTuple):
-    """What is special about the rows of a step with trees."""
+    """Additional input of the rows of a step with trees."""
 
     places: Tensor
-    """int64 [tokens]: position of each row in its sequence if it were accepted, for rope."""
+    """int64 [tokens]: position of each row in its sequence if accepted, for rope."""
     seen: TreeRows
 
 
@@ -84,8 +84,8 @@ def tree_step(plan: StepPlan, device: torch.device) -> TreeStep:
 def find_standing(plan: StepPlan, drafts: Tensor, chosen: Tensor) -> Standing:
     """`drafts` int32 [drafts], all in trees; `chosen` int64 [tokens that are chosen].
 
-    A draft is accepted if it was chosen at its parent and the parent is accepted. Siblings differ, so accepted drafts
-    are one path from the root.
+    A draft is accepted if its parent is accepted and chose the draft. Siblings differ: accepted drafts are one path
+    from the root.
     """
     trees, device = plan.trees, chosen.device
     first_choice = _first_choices(plan)
@@ -149,8 +149,8 @@ def _reordered(size: int, places: Tensor, values: Tensor, is_node: Tensor) -> Te
 def with_ways(items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:
     """The tokens before each draft of a tree, for items whose logits depend on them.
 
-    On the device a slot's row has drafts in the order of the step. The tokens before a draft are its path, which gets a
-    row of its own while a step's tokens are chosen.
+    On the device a slot's row has drafts in the order of the step. The tokens before a draft are its path, with a
+    separate row during the choice of a step's tokens.
 
     Returns `slot_tokens` int32 [slots, columns] with a row for each item whose path needs one, to which its `token_row`
     then points; a copy has only as many columns as the items have tokens.
