@@ -1,7 +1,7 @@
-"""A checkpoint's tensors: which file holds which, read on demand from memory-mapped safetensors files.
+"""A checkpoint's tensors: the file of each, read on demand from memory-mapped safetensors files.
 
-Names and shapes are checked, and reads are recorded; `weights` knows what the tensors mean. Small files beside a model,
-of heads that draft for it, are read whole.
+Names and shapes are checked, and reads are recorded; `weights` knows the tensors' meaning. Small files of draft heads
+beside a model are read whole.
 """
 
 import json
@@ -29,8 +29,8 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _DECODER = ("model.embed_tokens.", "model.layers.", "model.norm.", "lm_head.")
 """Beginnings of the names of a decoder's tensors."""
 _UNNEEDED = ("rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale", ".kv_scale")
-"""Older checkpoints store the rotary frequencies, which follow from the configuration; quantised ones may have scales
-of an 8-bit cache, or of queries, and we compute our own."""
+"""Older checkpoints store the rotary frequencies, which follow from the configuration; quantised checkpoints may have
+scales of an 8-bit cache or of queries, computed here anew."""
 
 
 class _Part(NamedTuple):
@@ -52,7 +52,7 @@ class _Slab(NamedTuple):
 
 
 class Checkpoint:
-    """The tensors of one folder, converted to one dtype and device as they are read. Use as a context manager.
+    """The tensors of one folder, converted to one dtype and device by reading. Use as a context manager.
 
     All methods raise ModelLoadError, naming the tensor or file.
     """
@@ -99,7 +99,7 @@ class Checkpoint:
         return [self._folder / name for name in sorted(set(self._file_of.values()))]
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """The tensor of that name and shape, as a new one in our dtype on our device."""
+        """The tensor `name` of the given shape, as a new tensor in the checkpoint's dtype and device."""
         return self.stacked([name], [shape[0]], *shape[1:])
 
     def stacked(
@@ -112,7 +112,7 @@ class Checkpoint:
     ) -> Tensor:
         """Several tensors below one another: the i-th must have shape [rows[i], *columns].
 
-        With `row_parts` only those rows of each, and with `column_part` only those columns are read.
+        Reads only the rows `row_parts` of each, and only the columns `column_part`; None = all.
         """
         row_parts = row_parts or [WHOLE] * len(names)
         num_rows = [len(range(*part.indices(size))) for part, size in zip(row_parts, rows, strict=True)]
@@ -133,14 +133,14 @@ class Checkpoint:
         rows: slice = WHOLE,
         columns: slice = WHOLE,
     ) -> Tensor:
-        """The tensor of that name on our device, in one of those shapes and dtypes, as stored; only the given rows and
+        """The tensor `name` on our device, in one of the given shapes and dtypes, as stored; only the given rows and
         columns are read."""
         part = (rows,) if columns == WHOLE else (rows, columns)
         return self._find(name, shapes, dtypes, part).to(self.device)
 
     def divide(self, name: str, parts: Mapping[str, int]) -> None:
-        """A layer's weight and bias hold those of several, below one another: name → rows. Makes them available under
-        these names."""
+        """A layer's weight and bias hold several layers', below one another: name → rows. Makes them available under
+        the names."""
         for kind in ("weight", "bias"):
             first = 0
             for part, size in parts.items():
@@ -148,7 +148,7 @@ class Checkpoint:
                 first += size
 
     def place(self, layer: str, num_rows: int) -> tuple[str, int, int]:
-        """The layer whose weight holds that of `layer`, its first row there, and the number of rows."""
+        """The layer whose weight contains `layer`'s, the first row there, and the number of rows."""
         part = self._parts.get(f"{layer}.weight")
         return (layer, 0, num_rows) if part is None else (part.name.removesuffix(".weight"), part.first, part.num_rows)
 
@@ -157,19 +157,19 @@ class Checkpoint:
         return set(self._file_of)
 
     def raw(self, name: str) -> Tensor:
-        """The tensor of that name as stored, in any shape and dtype, on our device."""
+        """The tensor `name` as stored, in any shape and dtype, on our device."""
         self._read.add(name)
         return self._fetch(name, ()).to(self.device)
 
     def unstack(self, name: str, into: Sequence[str], *, is_transposed: bool) -> None:
-        """The tensor of that name, if there is one, holds these, stacked in a first dimension, and perhaps transposed:
-        makes them available."""
+        """The tensor `name`, if present, holds the tensors `into`, stacked in a first dimension, and perhaps
+        transposed: makes them available."""
         if name in self._file_of:
             for index, slab in enumerate(into):
                 self._slabs[slab] = _Slab(name, index, len(into), is_transposed)
 
     def skip(self, name: str) -> None:
-        """Lets a tensor be left over, if it exists."""
+        """Lets a tensor be left over, if present."""
         self._read.add(name)
 
     def skip_zeros(self, name: str) -> None:
@@ -250,7 +250,7 @@ class Checkpoint:
             ) from error
 
     def _fetch(self, name: str, part: tuple[slice, ...]) -> Tensor:
-        """That part of a tensor, which must exist and have its shape."""
+        """`part` of a tensor, which must exist and have its shape."""
         file, stored = self._files[self._file_of[name]], self._stored.get(name, name)
         whole = all(each == WHOLE for each in part)
         found: Tensor = file.get_tensor(stored) if whole else file.get_slice(stored)[part]
@@ -319,8 +319,8 @@ def _read_index(path: Path) -> dict[str, str]:
 
 
 def read_tensors(folder: Path, files: Sequence[str], what: str) -> dict[str, Tensor]:
-    """Name → tensor, on the host, of the first of these files that is there: safetensors, or torch's own with nothing
-    but tensors in it. Raises ModelLoadError; `what` the folder should hold."""
+    """Name → tensor, on the host, of the first present file: safetensors, or torch's own format with nothing but
+    tensors. Raises ModelLoadError; `what` the folder should hold."""
     file = next((folder / name for name in files if (folder / name).is_file()), None)
     if file is None:
         raise refused(folder, what, f"there is none of {', '.join(files)}")
@@ -332,5 +332,5 @@ def read_tensors(folder: Path, files: Sequence[str], what: str) -> dict[str, Ten
 
 
 def refused(folder: Path, what: str, problem: str) -> ModelLoadError:
-    """The error for a folder that does not hold what it should; to be raised by the caller."""
+    """The error for a folder without the expected contents `what`; the caller raises it."""
     return ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"{folder} has no {what}: {problem}")

@@ -16,7 +16,7 @@ _ACTIVATIONS = {"Sigmoid": LabelOutcome.SIGMOID, "Identity": LabelOutcome.PLAIN}
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A projection, perhaps behind a layer of its own."""
+    """A projection, perhaps behind a dense layer."""
 
     dense: Linear | None
     activation: Callable[[Tensor], Tensor]
@@ -38,8 +38,8 @@ class Classifier:
 
 
 def read_outcome(fields: JsonFields, num_labels: int) -> LabelOutcome:
-    """From `config.json`: the activation a cross-encoder was trained with, or the kind of problem; without either one
-    label is a probability by itself, and several share theirs. Raises ModelLoadError for another activation."""
+    """From `config.json`: the activation of a cross-encoder's training, or the kind of problem; without both, a single
+    label is a probability by itself, and several share one. Raises ModelLoadError for another activation."""
     newer = fields.section("sentence_transformers")
     if newer is not None and newer.has("activation_fn"):
         return _named(newer, "activation_fn")

@@ -23,7 +23,7 @@ from fairlead_engine.model.vision_tower import VisionTower
 
 
 class BetweenAttentions(Protocol):
-    """A step's operations that treat each token by itself: the decoder's, or graphs that repeat them."""
+    """A step's operations that treat each token by itself: the decoder's, or graphs that replay them."""
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]: ...
 
@@ -65,7 +65,7 @@ class Decoder:
     num_parameters: int
     """Distinct weights of the whole model; a tied output projection counts once."""
     weight_bytes: int
-    """Memory of this part's weights as loaded; a tied projection that had to be packed counts again."""
+    """Memory of this part's weights as loaded; a tied projection with a packed copy counts twice."""
     classifier: Classifier | None = None
     """None = it generates."""
     vision: VisionTower | None = None
@@ -73,7 +73,7 @@ class Decoder:
 
     @property
     def why_not_captured(self) -> str | None:
-        """Why a step cannot be captured, in words; None = it can, as the host reads no results in it."""
+        """Why a step cannot be captured, in words; None = the host reads no results during the step."""
         looks = any(layer.feed_forward.waits_for_device for layer in self.layers)
         return "the host looks at which experts tokens go to, since no two need be stored alike" if looks else None
 
@@ -111,7 +111,7 @@ class Decoder:
         return hidden
 
     def adapt(self, rows: AdaptedRows | None) -> None:
-        """Sets the rows with adapters for what is computed next."""
+        """Sets the rows with adapters for the next computations."""
         if self.slots is not None:
             self.slots.now = rows
 

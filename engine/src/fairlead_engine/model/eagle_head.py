@@ -2,8 +2,8 @@
 
 Source: Li et al., EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test (2025),
 and the layout of its checkpoints (`LlamaForCausalLMEagle3`). Input at position i: the token at i + 1 and, through `fc`,
-the inputs of a low, a middle and a high layer of the model at i, or the head's own output at i - 1 where the model has
-not been yet; output: the token at i + 2, among the words of `d2t`.
+the inputs of a low, a middle and a high layer of the model at i, or the head's own output at i - 1 beyond the model's
+last position; output: the token at i + 2, among the words of `d2t`.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class EagleHead:
     embedding: Tensor
     """[words of the model, hidden]."""
     embedding_scale: float
-    """Factor of its vectors, where it is the model's embedding."""
+    """Factor of the embedding's vectors; 1 for the head's own embedding."""
     reduce: Linear
     """Inputs of three layers of the model, side by side → [rows, hidden]."""
     embedding_norm: RMSNorm
@@ -91,8 +91,8 @@ def load_eagle_head(
     device: torch.device,
     embedding_scale: float = 1.0,
 ) -> EagleHead:
-    """The head in a folder, for a model with that configuration and those embeddings [words, hidden], times
-    `embedding_scale`, which the head uses if it stores none. Raises ModelLoadError, with the reason."""
+    """The head in a folder, for the given model. A head without an embedding uses the model's [words, hidden], times
+    `embedding_scale`. Raises ModelLoadError, with the reason."""
     fields = JsonFields.read(folder / "config.json")
     if ARCHITECTURE not in fields.texts("architectures"):
         raise fields.unsupported("architectures", f"heads for eagle3 are a {ARCHITECTURE}")
@@ -115,7 +115,7 @@ def load_eagle_head(
 
 
 def _tapped_layers(fields: JsonFields, num_layers: int) -> tuple[int, int, int]:
-    """From the head's file, or as in the paper's code. A list at the top counts layers' inputs, as vLLM does; one in
+    """From the head's file, or as in the paper's code. A list at the top counts layers' inputs, as vLLM does; a list in
     `eagle_config` their outputs, as trainers do."""
     section = fields.section("eagle_config")
     is_inner = section is not None and section.has(_TAPPED)
@@ -157,7 +157,7 @@ class _Tensors:
         self._left.pop(name, None)
 
     def linear(self, names: Mapping[str, int], in_features: int) -> Linear:
-        """One product for several projections, given as name → output size; with biases if they are stored."""
+        """One product for several projections, given as name → output size; with stored biases."""
         weight = torch.cat([self.take(f"{name}.weight", size, in_features) for name, size in names.items()])
         if not any(self.has(f"{name}.bias") for name in names):
             return make_linear(weight)
@@ -175,7 +175,7 @@ class _Tensors:
 
 
 def _plain(name: str) -> str:
-    """Some store the layer under the names of other models."""
+    """Strips the prefixes under which some checkpoints store the layer."""
     name = name.removeprefix("model.")
     for other, ours in _OTHER_NAMES.items():
         if name.startswith(f"{other}."):
@@ -236,8 +236,7 @@ def _embedding(tensors: _Tensors, hidden: int, model: DecoderShape, model_embedd
 
 
 def _targets(tensors: _Tensors, num_words: int, vocab_size: int) -> Tensor:
-    """`d2t` has the difference of the model's id and the head's for each word; `t2d`, whether each word is there, must
-    agree."""
+    """The model's id of each word of the head: `d2t` has the differences; `t2d` repeats them as flags."""
     tensors.drop("t2d")
     words = torch.arange(num_words)
     if tensors.has("d2t"):

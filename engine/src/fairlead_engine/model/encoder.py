@@ -1,8 +1,8 @@
 """Encoders: models in which each token of a prompt sees all others. Whole prompts in, hidden states of all tokens out.
 
 A runner calls an `Encoder` once per step, with all prompts' tokens one after the other; nothing is kept. `ENCODERS` has
-the families by the architecture named in `config.json`: they differ in names, and in the first position. Source: BERT
-(Devlin et al., 2018).
+the families by the architecture named in `config.json`: names differ, and the first position. Source: BERT (Devlin et
+al., 2018).
 """
 
 from collections.abc import Callable
@@ -44,8 +44,7 @@ class EncoderConfig:
     first_position: int
     """The first token's row."""
     padding: int | None = None
-    """Token that stays at the position before the first and is not counted; None = every token has a position of its
-    own."""
+    """Token at the position before the first, not counted; None = every token has a separate position."""
     activation: str
     norm_eps: float
     longest_prompt: int
@@ -77,7 +76,7 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedEmbedding:
-    """Vectors of tokens, with those of their positions and types added."""
+    """Vectors of tokens, plus the vectors of their positions and types."""
 
     words: Tensor
     positions: Tensor
@@ -178,7 +177,7 @@ _BERT_TENSORS = TensorNames()
 
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
-    """Its `model_type`, which tensors' names begin with, and other differences."""
+    """A family's `model_type`, prefix of tensors' names, and other differences."""
 
     model_type: str
     prefix: str
@@ -233,13 +232,12 @@ class EncoderFamily:
         )
 
     def build(self, checkpoint: Checkpoint, config: EncoderConfig) -> Encoder:
-        """From a checkpoint's tensors. Raises ModelLoadError for one that is missing, left over, or of another
-        shape."""
+        """From a checkpoint's tensors. Raises ModelLoadError for a missing or left-over tensor or another shape."""
         return _Builder(self, checkpoint, config).encoder()
 
 
 class _Builder:
-    """Reads the tensors of one model, and counts them."""
+    """Reads and counts the tensors of one model."""
 
     def __init__(self, family: EncoderFamily, checkpoint: Checkpoint, config: EncoderConfig) -> None:
         self._family = family

@@ -1,7 +1,7 @@
 """GGUF's packed numbers: blocks of 32 or 256, with scales and offsets for groups of 16 or 32.
 
-All are integers of at most 8 bits, scaled and shifted by group, so that `QuantizedWeight` holds them exactly. The
-layouts are those of ggml's `block_q…` structures.
+All are integers of at most 8 bits, scaled and shifted by group: `QuantizedWeight` holds them exactly. The layouts are
+ggml's `block_q…` structures.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch import Tensor
 from fairlead_common.models.gguf_file import SIZES, StoredSize
 
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
-"""Types that are stored as floats, by ggml's number."""
+"""Types stored as floats, by ggml's number."""
 
 
 class Decoded(NamedTuple):

@@ -1,6 +1,6 @@
-"""A GGUF file as a checkpoint: its metadata as `config.json` would have it, its tensors under Hugging Face's names.
+"""A GGUF file as a checkpoint: its metadata in the form of `config.json`, its tensors under Hugging Face's names.
 
-Blocks are kept as the integers, scales and offsets that they are; where floats are asked for, they are decoded.
+Blocks stay integers, scales and offsets; for callers that ask for floats they are decoded.
 """
 
 import logging
@@ -143,7 +143,7 @@ _LAYER_NAMES = {
 }
 _IN_LAYER = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
 _INTERLEAVED = re.compile(r"self_attn\.[qk]_proj\.(weight|bias)$")
-"""What llama.cpp stores so that the two numbers which are rotated together lie side by side, in its `llama` models."""
+"""Tensors that llama.cpp's `llama` models store with the two numbers of a rotation side by side."""
 
 
 class GgufCheckpoint(Checkpoint):
@@ -175,7 +175,7 @@ class GgufCheckpoint(Checkpoint):
         return Int4WeightOnly() if self._block(name, tensor).num_bits == 4 else Int8WeightOnly()
 
     def quantized(self, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
-        """Some rows of a tensor that has a format. Raises ModelLoadError as all else does."""
+        """Some rows of a tensor with a format. Raises ModelLoadError, like the other methods."""
         self._check_shape(name, [shape])
         self._read.add(name)
         return self._quantized(name, self._tensors[name], rows)
@@ -223,7 +223,7 @@ class GgufCheckpoint(Checkpoint):
         return QuantizedWeight(values, scales, block.group_size, offsets)
 
     def _rows(self, name: str, tensor: GgufTensor, rows: slice, width: int) -> Tensor:
-        """uint8 [rows, width] of a tensor whose rows take so many bytes, in Hugging Face's order."""
+        """uint8 [rows, width] of a tensor with `width` bytes per row, in Hugging Face's order."""
         first, end, _ = rows.indices(tensor.shape[0])
         indices, size = torch.arange(first, end), self._head_dim
         if size and size % 2 == 0 and _INTERLEAVED.search(name):
@@ -241,7 +241,7 @@ class GgufCheckpoint(Checkpoint):
 
 @dataclass(frozen=True, slots=True)
 class GgufWeights:
-    """A file's weights as they are stored, each tensor as it is."""
+    """A file's weights as stored, with each tensor's own format."""
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         assert isinstance(checkpoint, GgufCheckpoint)
@@ -255,7 +255,7 @@ class GgufWeights:
 
 
 def _name(name: str) -> str:
-    """Hugging Face's; what it has no name for keeps its own, to be refused by it."""
+    """Hugging Face's name; a tensor without one keeps its own, and is later refused by it."""
     whole, _, kind = name.rpartition(".")
     if whole in _WHOLE_NAMES:
         return f"{_WHOLE_NAMES[whole]}.{kind}"

@@ -1,9 +1,9 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one short vector of each token, from
-which every head's key and value follow by linear functions.
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one short vector of each token, and
+every head's key and value are linear functions of the vector.
 
-These functions are *absorbed*: a query is mapped to the vectors' space, instead of all of them to the query's, and the
-result is mapped from there to the heads' values. So it is attention of many query heads to one key head, whose values
-are a part of keys, and any backend computes it.
+These functions are *absorbed*: a query is mapped to the vectors' space, instead of all vectors to the query's, and the
+result is mapped from there to the heads' values. The remainder is attention of many query heads to one key head, whose
+values are a part of keys: any backend computes it.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class LatentAttention:
     """All heads' values → the layer's update."""
     rotary_dim: int
     is_interleaved: bool
-    """Whether neighbours are rotated together; else each element with the one half of `rotary_dim` behind it."""
+    """Whether neighbours are rotated together; else each element with its partner half of `rotary_dim` further."""
     query_scale: float
     """Of queries, beside the scale by the size of a head in the cache."""
 
@@ -73,19 +73,19 @@ class LatentAttention:
         return heads
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
-        """Those → each head's mixture of latents, side by side [tokens, heads x latent]."""
+        """`heads` → each head's mixture of latents, side by side [tokens, heads x latent]."""
         turn = HeadTurn(1, 0, rotations.everywhere.cosines, rotations.everywhere.sines, None)
         query = step.backend.store(heads, turn, cache, step.attention) * self.query_scale
         return step.backend.attend(query, cache, step.attention, PLAIN).flatten(1)
 
     def output(self, attended: Tensor) -> Tensor:
-        """Those, of any rows → the layer's update [rows, hidden]."""
+        """The mixtures of any rows → the layer's update [rows, hidden]."""
         found = attended.view(len(attended), *self.value_up.shape[:2]).transpose(0, 1)
         return self.project(torch.bmm(found, self.value_up).transpose(0, 1).flatten(1))
 
     def _halves(self, turned: Tensor) -> Tensor:
         """[..., rotary_dim] with the first elements of all pairs before the second ones, as `norm_rope` takes them.
-        Queries and keys have the same order, so their products stay the same."""
+        Queries and keys have the same order: their products stay the same."""
         if not self.is_interleaved:
             return turned
         return turned.reshape(*turned.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2)

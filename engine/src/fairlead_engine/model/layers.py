@@ -1,7 +1,7 @@
 """The layers of a decoder, as plain callables over the flattened tokens of a step.
 
-They hold nothing but weights: the tokens, and the places of their keys and values, come with each call. Operations
-other than matrix products are in `kernels/`.
+Layers hold weights only: the tokens, and the places of their keys and values, come with each call. Operations other
+than matrix products are in `kernels/`.
 """
 
 from collections.abc import Callable
@@ -41,9 +41,9 @@ class ForwardInput:
     adapted_reads: AdaptedRows | None = None
     """The same among `logit_rows`."""
     given: "GivenEmbeddings | None" = None
-    """Embeddings of tokens that do not have their own; None = none."""
+    """Embeddings of tokens without their own; None = all tokens have their own."""
     places: Tensor | None = None
-    """int64 [3, tokens]: time, row and column that heads are rotated by, or [tokens] where those are equal; None =
+    """int64 [3, tokens]: time, row and column for the rotation of heads, or [tokens] where all three are equal; None =
     `positions`."""
 
 
@@ -65,7 +65,7 @@ class Rotation:
 
 
 class Rotations(NamedTuple):
-    """For layers that see all earlier tokens, and for those with a window; the same in most models."""
+    """For layers that see all earlier tokens, and for layers with a window; the same in most models."""
 
     everywhere: Rotation
     local: Rotation
@@ -73,7 +73,7 @@ class Rotations(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """Normalises the residual stream after adding a layer's output to it; or a layer's output alone."""
+    """Normalises the residual stream after adding a layer's output, or a layer's output alone."""
 
     weight: Tensor
     eps: float
@@ -95,7 +95,7 @@ class FeedForward(Protocol):
 
     @property
     def waits_for_device(self) -> bool:
-        """Whether the host reads results before it goes on, so that it cannot be captured."""
+        """Whether the host reads intermediate results, which forbids a capture."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
@@ -107,7 +107,7 @@ class GatedFeedForward:
     gate_up: Linear
     down: Linear
     combine: Callable[[Tensor], Tensor] | None = None
-    """Gate and up, as the weight has them [rows, 2 x size], → [rows, size]; None = `silu_mul`."""
+    """Gate and up, in the weight's order [rows, 2 x size], → [rows, size]; None = `silu_mul`."""
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -126,8 +126,8 @@ class SparseExperts:
     waits_for_device: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Rows are sorted by expert, so that each expert is one product; a token's experts are added in a fixed order,
-        so that the sum does not depend on the rest of the batch."""
+        """Rows are sorted by expert: each expert is one product. A token's experts are added in a fixed order: the sum
+        does not depend on the rest of the batch."""
         if not len(x):
             return x
         weights, experts = route_top_k(self.router(x), self.routing)
@@ -141,7 +141,7 @@ class SparseExperts:
 
 @dataclass(frozen=True, slots=True)
 class GroupedExperts:
-    """The same without the host reading the routes, for a device that the host runs ahead of."""
+    """`SparseExperts` without routes on the host, for a device that the host runs ahead of."""
 
     router: Linear
     gate_up: ExpertWeights
@@ -168,7 +168,7 @@ Experts = SparseExperts | GroupedExperts
 
 @dataclass(frozen=True, slots=True)
 class SharedExpert:
-    """Routed experts, and one that all tokens go through, which may be weighted by a gate of its own."""
+    """Routed experts, and an expert for all tokens, perhaps weighted by a gate."""
 
     chosen: Experts
     shared: FeedForward
@@ -186,7 +186,7 @@ class SharedExpert:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionNorm:
-    """Normalises all query heads as one row and all key heads as one, however many ranks they are divided among."""
+    """Normalises all query heads as one row and all key heads as one, however many ranks share them."""
 
     query: RMSNorm
     key: RMSNorm
@@ -209,7 +209,7 @@ class ProjectionNorm:
 
 
 class AttentionLayer(Protocol):
-    """A layer's part in which tokens meet, in three steps: those before and after `attend` treat each token by
+    """A layer's part in which tokens meet, in three steps: `heads` and `output` around `attend` treat each token by
     itself."""
 
     @property
@@ -264,7 +264,7 @@ class Attention:
         return projected.view(-1, *self.heads_shape)
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
-        """Those → the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
+        """`heads` → the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
         rotation = rotations.local if self.is_local else rotations.everywhere
         turn = HeadTurn(self.num_kv_heads, self.num_kv_heads, rotation.cosines, rotation.sines, self.head_norm)
         query = step.backend.store(heads, turn, cache, step.attention)
@@ -275,8 +275,8 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorms:
-    """A layer's normalisations: of the stream before each of its two parts, and of each part's output; None = not
-    there."""
+    """A layer's normalisations: of the stream before each of its two parts, and of each part's output; None =
+    absent."""
 
     before_attention: RMSNorm | None
     after_attention: RMSNorm | None
@@ -302,13 +302,13 @@ class DecoderLayer:
 
     def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
         """The next update, in parts where experts computed it [tokens, parts, hidden], and the stream, each [tokens,
-        hidden], or as few rows as were given."""
+        hidden], or with fewer rows if fewer were given."""
         update = _alone(self.norms.after_attention, self.attention.output(attended))
         seen, stream = _joined(self.norms.before_feed_forward, update, stream)
         return self._fed_forward(seen), stream
 
     def _fed_forward(self, seen: Tensor) -> Tensor:
-        """The next normalisation sums the parts, unless the layer has its own, or ranks must sum them first."""
+        """The next normalisation sums the parts, unless the layer's own normalisation or the ranks' sum comes first."""
         feed_forward, norm = self.feed_forward, self.norms.after_feed_forward
         if norm is None and isinstance(feed_forward, GroupedExperts) and feed_forward.shard.size == 1:
             return feed_forward.parts(seen)
@@ -316,7 +316,7 @@ class DecoderLayer:
 
 
 def _joined(norm: RMSNorm | None, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
-    """The stream with the update in it, normalised for the next part, and as it is."""
+    """The stream plus the update, normalised for the next part, and unchanged."""
     if norm is not None:
         return norm(update, stream)
     if update is not None:

@@ -1,4 +1,4 @@
-"""Matrix products with weights: the plain one, and oneDNN's with the weight packed once into its own layout.
+"""Matrix products with weights: the plain product, and oneDNN's with the weight packed once into its own layout.
 
 Packing wins on CPUs because oneDNN otherwise reorders the weight inside every call: 10-25 % on a product of 32 rows in
 bfloat16 (3072 x 512: 239 us packed against 299 us plain, one thread, AVX512-BF16), more in float32.
@@ -17,9 +17,9 @@ from fairlead_engine.model.product_trial import is_right, most_skinny_rows
 from fairlead_engine.model.shard import Shard
 
 NUM_SHAPES = 128
-"""Products that oneDNN and torch each keep a compiled routine for, one for every number of rows and shape of weight.
-Their own bound is 1024, which prompts of all lengths fill within the hour with some 500 MiB. A decode needs as many as
-there are shapes of weights; compiling one anew costs less than a prefill takes anyway."""
+"""Bound on compiled routines in oneDNN and in torch: one for every number of rows and shape of weight. The default,
+1024, is reached within the hour by prompts of all lengths, with some 500 MiB. A decode needs as many as there are
+shapes of weights; compiling anew costs less than a prefill."""
 # Both are read when the first product is computed; neither library has a call for it.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(NUM_SHAPES))
 os.environ.setdefault("LRU_CACHE_CAPACITY", str(NUM_SHAPES))
@@ -29,7 +29,7 @@ class Linear(Protocol):
     """x [rows, in_features] → [rows, out_features], bias included."""
 
     copies_weight: bool
-    """Whether it holds a copy of the weight it was made from."""
+    """Whether the layer holds a copy of its original weight."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
@@ -67,7 +67,7 @@ class SkinnyLinear:
     copies_weight = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None, most_rows: int) -> None:
-        """`most_rows`: up to which the kernel is used, at most `MOST_ROWS`."""
+        """`most_rows`: bound of the kernel's use, at most `MOST_ROWS`."""
         from fairlead_engine.kernels.skinny_product_kernel import skinny_product  # Triton is needed on CUDA alone
 
         self._weight = weight
@@ -81,8 +81,8 @@ class SkinnyLinear:
 
 
 class SideBySideLinear:
-    """Projections of one input that are not one product, since their weights are stored differently: computed one after
-    the other, with outputs side by side as from one product."""
+    """Projections of one input with differently stored weights: computed one after the other, with outputs side by side
+    as from one product."""
 
     copies_weight = True
 
@@ -109,7 +109,7 @@ class SummedLinear:
 
 
 def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """The fastest linear layer for this weight [out_features, in_features] and the device it is on."""
+    """The fastest linear layer for this weight [out_features, in_features] on its device."""
     if weight.device.type == "cpu" and can_pack(weight.dtype):
         return PackedLinear(weight, bias)
     most_rows = most_skinny_rows(weight)
@@ -118,9 +118,9 @@ def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
 
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this build and this CPU run packed products in `dtype` and get them right.
+    """Whether this build and this CPU run packed products in `dtype` correctly.
 
-    The operators are not torch's public interface, so a small product is tried once; version numbers prove nothing.
+    The operators are not torch's public interface: a small product is tried once; version numbers prove nothing.
     """
     weight = (torch.arange(1024, dtype=torch.float32) % 7 - 3).view(32, 32).to(dtype)
     x = (torch.arange(64, dtype=torch.float32) % 5 - 2).view(2, 32).to(dtype)

@@ -36,7 +36,7 @@ from fairlead_engine.model.weights import Watch, Weights
 
 
 def is_foreign(folder: Path) -> bool:
-    """Whether the model has no family here, so that transformers must compute it. Raises ModelLoadError."""
+    """Whether the model has no family here and transformers must compute it. Raises ModelLoadError."""
     if folder.suffix == GGUF_SUFFIX or not folder.is_dir():
         return False
     fields = read_fields(folder)
@@ -53,8 +53,8 @@ def read_any_config(folder: Path) -> ModelConfig | ForeignConfig:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Reads `config.json`. The tokens that end an output are those of `generation_config.json` if it names any, since
-    chat models often list more of them there; where neither does, the tokenizer's `eos_token` is the only one.
+    """Reads `config.json`. End tokens come from `generation_config.json` if present there, since chat models often list
+    more; then from `config.json`; else the tokenizer's `eos_token` is the only one.
 
     Raises ModelLoadError: ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture.
     """
@@ -87,11 +87,11 @@ def load_model(
     slots: AdapterSlots | None = None,
     head_quantization: str | None = None,
 ) -> Decoder:
-    """Reads, converts and fuses one rank's part of the weights, and rounds linear layers to the format `quantization`,
-    if any, and the output projection to `head_quantization`. `slots`: empty ones, for adapters.
+    """Reads, converts and fuses one rank's part of the weights. Rounds linear layers to the format `quantization`, and
+    the output projection to `head_quantization`; None = as stored. `slots`: empty slots for adapters.
 
-    `watch` gets every linear layer, and returns the one to use. Raises ModelLoadError, naming the file or tensor that
-    does not fit, and ConfigError where the checkpoint is quantised otherwise.
+    `watch` gets every linear layer, and returns its replacement. Raises ModelLoadError, naming the file or tensor that
+    does not fit, and ConfigError for a checkpoint with another quantisation.
     """
     build = builder_of(config.architecture)
     source = choose_source(quantization, config.quantization)
@@ -107,7 +107,7 @@ def load_model(
 
 
 def _image_settings(folder: Path, vision: VisionConfig) -> ImageSettings:
-    """Raises ModelLoadError where images would not be cut as the tower takes them."""
+    """Raises ModelLoadError where the cutting of images does not fit the tower."""
     settings = read_image_settings(folder, vision.image_token_id)
     for name in ("patch_size", "temporal_patch_size", "merge_size"):
         if getattr(settings, name) != getattr(vision, name):
@@ -129,7 +129,7 @@ def _ends(folder: Path, fields: JsonFields, config: ModelConfig | ForeignConfig)
 
 
 def _tokenizer_end(folder: Path, vocab_size: int) -> tuple[int, ...]:
-    """Without one every answer would run to its token limit. A broken tokenizer is refused by the server."""
+    """Without an end every answer would run to its token limit. The server refuses a broken tokenizer."""
     try:
         tokenizer = read_tokenizer(folder)
     except ModelLoadError:

@@ -1,7 +1,7 @@
-"""Trials of matrix products on this machine, since neither versions nor rules of ours prove anything.
+"""Trials of matrix products on this machine; neither versions nor rules prove anything.
 
-A product that is not torch's public interface is tried once for its result. Our own kernel for few rows is timed beside
-torch's product, once per shape: which is faster depends on the GPU, the shape and the version of cuBLAS. A kernel that
+A product outside of torch's public interface is tried once for its result. Our own kernel for few rows is timed beside
+torch's product, once per shape: the faster one depends on the GPU, the shape and the version of cuBLAS. A kernel that
 fails, errs or is not clearly faster is not used.
 """
 
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 def is_right(product: Callable[[], Tensor], wanted: Tensor, *, otherwise: str) -> bool:
-    """Whether a small product equals `wanted` to the bit. Where torch lacks it, the log says what is done
-    `otherwise`."""
+    """Whether a small product equals `wanted` to the bit. Without such a product in torch, the log names the
+    alternative `otherwise`."""
     try:
         found = product()
     except (AttributeError, NotImplementedError, RuntimeError) as error:
@@ -34,7 +34,7 @@ def is_right(product: Callable[[], Tensor], wanted: Tensor, *, otherwise: str) -
 _TRIED_ROWS = (1, 4, MOST_ROWS)
 _NUM_RUNS = 9
 _CLEARLY = 0.95
-"""A share of torch's time that is faster beyond chance."""
+"""Share of torch's time below which a kernel is faster beyond chance."""
 _LARGEST_ERROR = 0.02
 """Relative to a mean output: half precision rounds each to a 256th, and sums may be taken in any order."""
 
@@ -48,7 +48,7 @@ _known: dict[tuple[int | torch.dtype | torch.device, ...], int] = {}
 def most_skinny_rows(weight: Tensor) -> int:
     """Most rows for which our kernel is used with weight [out_features, in_features]; 0 = none.
 
-    It is made for 16-bit formats on CUDA, and reads rows of inputs 16 bytes at a time.
+    Made for 16-bit formats on CUDA; reads rows of inputs 16 bytes at a time.
     """
     is_meant = weight.is_cuda and weight.dtype.itemsize == 2 and weight.stride(1) == 1
     if not is_meant or weight.shape[1] % 16 or weight.stride(0) % 16 or triton_lacks() is not None:

@@ -1,7 +1,7 @@
 """Reads a checkpoint's files ahead of the weights' use, with as many readers at once as pay.
 
-Weights are taken from mapped files, page by page and one after the other: a disk that is far away, or that serves many
-at once, then waits most of the time. Pages that were read here stay in the machine's page cache.
+Weights are taken from mapped files, page by page: a remote disk, or a disk that serves many at once, then waits most of
+the time. Pages read here stay in the machine's page cache.
 """
 
 import logging
@@ -20,7 +20,7 @@ _WORTH_BYTES = 64 << 20
 _MOST_READERS = 32
 _LOOK_SECONDS = 0.2
 _GAIN = 1.2
-"""Factor of the rate that more readers must bring to be worth it."""
+"""Factor of the rate that further readers must bring."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class ReadAhead:
         self._threads: list[threading.Thread] = []
         self._num_at_work = 0
         self.num_bytes = 0
-        """Read so far, without pages that were cached before."""
+        """Bytes read, without pages that were cached before."""
 
     def __enter__(self) -> "ReadAhead":
         self._began = time.monotonic()
@@ -74,7 +74,7 @@ class ReadAhead:
         self._threads[-1].start()
 
     def _lead(self) -> None:
-        """Runs readers, and adds some as long as that pays."""
+        """Runs readers, and adds further ones as long as they pay."""
         readers, is_growing, num_started = Readers(), True, 0
         while not self._ended.is_set():
             for _ in range(num_started, readers.number):

@@ -1,7 +1,7 @@
 """Rotary position embeddings (Su et al., RoFormer, arXiv 2104.09864), with the scalings that stretch them.
 
-Cosines and sines are computed per step from the step's positions and shared by all layers: that costs microseconds and
-needs no table of the longest context.
+Cosines and sines are computed per step from the step's positions and shared by all layers: microseconds, without a
+table of the longest context.
 """
 
 import math
@@ -44,14 +44,14 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
 
 
 class RotaryEmbedding:
-    """Computes from positions the cosines and sines that `norm_rope` applies."""
+    """Computes from positions the cosines and sines for `norm_rope`."""
 
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, rope.num_turned(head_dim)).to(device)
         self._scale = rope.scale
         axes = [axis for axis, size in enumerate(rope.sections) for _ in range(size)]
         self._axes = torch.tensor(axes, dtype=torch.int64, device=device)
-        """Which of a token's places rotates each dimension pair."""
+        """Index of the place (time, row or column) behind each dimension pair."""
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """For positions [tokens], or [3, tokens] where tokens have places in time, row and column: cosines and signed

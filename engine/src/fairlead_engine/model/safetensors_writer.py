@@ -13,7 +13,7 @@ MOST_BYTES = 4 * 2**30
 
 
 class SafetensorsWriter:
-    """Keeps tensors until a file is full. All methods raise OSError where it cannot be written."""
+    """Keeps tensors until a file is full. All methods raise OSError for a failed write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

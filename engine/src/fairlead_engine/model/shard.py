@@ -1,4 +1,4 @@
-"""Tensor parallelism: the part of a model on one rank, and how the ranks' results become whole.
+"""Tensor parallelism: the part of a model on one rank, and the joining of the ranks' results.
 
 As in Megatron-LM (arXiv 1909.08053): the first product of a pair is divided by its outputs, the second by its inputs,
 and one sum over the ranks follows each pair.
@@ -24,7 +24,7 @@ class Shard:
         return slice(min(size, self.rank * each), min(size, (self.rank + 1) * each))
 
     def key_heads(self, num_kv_heads: int) -> slice:
-        """This rank's heads of keys and values; ranks share one where there are fewer heads than ranks."""
+        """This rank's heads of keys and values; ranks share one where heads are fewer than ranks."""
         if num_kv_heads >= self.size:
             return self.part(num_kv_heads)
         head = self.rank * num_kv_heads // self.size

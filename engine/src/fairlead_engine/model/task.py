@@ -1,6 +1,6 @@
-"""A checkpoint's purpose, from its files: to generate, to embed texts and how, or to classify.
+"""A checkpoint's purpose, from its files: to generate, to embed texts in some way, or to classify.
 
-sentence-transformers' files, `modules.json` and those it names, say how hidden states become a vector.
+sentence-transformers' files, `modules.json` and the files it names, describe the way from hidden states to a vector.
 """
 
 import json
@@ -47,7 +47,7 @@ def read_task(fields: JsonFields, architecture: str, *, sees_all: bool) -> Model
 
 
 def longest_prompt(folder: Path, num_positions: int) -> int:
-    """Most tokens of a prompt: the number of positions, or what the makers of the vectors say."""
+    """Most tokens of a prompt: the number of positions, or the limit of the vectors' makers."""
     path = folder / "sentence_bert_config.json"
     if not path.exists():
         return num_positions

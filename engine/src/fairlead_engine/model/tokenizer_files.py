@@ -1,5 +1,5 @@
-"""A model's tokenizer, whichever file holds it: a folder's `tokenizer.json`, or one GGUF file; and whether two models
-mean the same by a token.
+"""A model's tokenizer in any file: a folder's `tokenizer.json`, or one GGUF file; and whether two models mean the same
+by a token.
 
 Both processes read it, and the HTTP process is without torch.
 """

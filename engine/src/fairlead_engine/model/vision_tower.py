@@ -46,8 +46,8 @@ Numbers = npt.NDArray[np.int64]
 class PatchGrid(NamedTuple):
     """An image's patches in the tower's order, with their places and windows. All arrays are int64.
 
-    Patches come merged, `merge_size` squared of them one after the other, in the reading order of the merged ones. The
-    tower takes them by windows, so that those of a window lie side by side.
+    Patches come merged, `merge_size` squared after one another, in the reading order of the merged patches. The tower
+    takes them by windows: the patches of a window lie side by side.
     """
 
     order: Numbers
@@ -61,7 +61,7 @@ class PatchGrid(NamedTuple):
 
 
 def patch_grid(config: VisionConfig, rows: int, columns: int) -> PatchGrid:
-    """For an image of so many rows and columns of merged patches."""
+    """For an image of `rows` x `columns` merged patches."""
     merge, side = config.merge_size, config.window_patches
     row, column = np.divmod(np.arange(rows * columns), columns)
     window = row // side * -(-columns // side) + column // side
@@ -101,7 +101,7 @@ class VisionLayer:
 
 @dataclass(frozen=True, slots=True)
 class PatchMerger:
-    """Projects the patches of each merged one to one vector of the decoder's width."""
+    """Projects the patches of a merged patch to one vector of the decoder's width."""
 
     norm: RMSNorm
     inner: Linear
@@ -116,7 +116,7 @@ class PatchMerger:
 
 @dataclass(frozen=True, slots=True)
 class VisionTower:
-    """Immutable; computes one image at a time, so that no image depends on others."""
+    """Immutable; computes one image at a time, independently of others."""
 
     config: VisionConfig
     embedding: Linear
@@ -139,7 +139,7 @@ class VisionTower:
         return self.merger(stream)[to_device(grid.back, device)]
 
     def _rotation(self, places: Numbers) -> Rotation:
-        """A quarter of a head's elements is rotated by the row and a quarter by the column, and the other half
+        """Rotates a quarter of a head's elements by the row and a quarter by the column, and the other half
         likewise."""
         frequencies = inverse_frequencies(_ROPE, self.config.head_dim // 2).to(self.device)
         by_row, by_column = to_device(places, self.device).float().unsqueeze(-1) * frequencies

@@ -51,7 +51,7 @@ class ExpertProjections(NamedTuple):
 
 def put_together(experts: Iterable[Sequence[WeightStack]], num_experts: int) -> ExpertWeights | None:
     """The quantised weights of all experts, of one format and shape; None where an expert's are not one product, or
-    some have groups of another size. Each is copied as it comes, so that few are in memory twice."""
+    groups differ in size. Each is copied by itself: few are in memory twice."""
     values = scales = offsets = groups = None
     group_size = 0
     for index, stacks in enumerate(experts):
@@ -78,10 +78,11 @@ def put_together(experts: Iterable[Sequence[WeightStack]], num_experts: int) -> 
 
 
 def groups_experts(device: torch.device) -> bool:
-    """Whether a model's experts are computed there by one product for all, instead of one each."""
+    """Whether a model's experts are computed by one product for all on the device, instead of one each."""
     return device.type == "cuda" and triton_lacks() is None
 
 
 def decodes_within(weight_format: WeightFormat, device: torch.device) -> bool:
-    """Whether that product takes weights of this format there: 8-bit floats need a GPU that computes with them."""
+    """Whether the experts' product takes weights of this format on the device: 8-bit floats need a GPU that computes
+    with them."""
     return weight_format.name != "fp8" or device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)

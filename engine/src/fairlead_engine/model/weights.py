@@ -1,6 +1,6 @@
-"""From a checkpoint's tensors to the shared layers, under the names that most families give them.
+"""From a checkpoint's tensors to the shared layers, under most families' names.
 
-A family's `build` says which layers it has; names, shapes and left-over tensors are checked here.
+A family's `build` chooses its layers; names, shapes and left-over tensors are checked here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,11 +51,11 @@ from fairlead_engine.model.weight_stack import (
 _HEAD = "lm_head"
 _SCORE = "score"
 _MOST_ROUNDED = 2**24
-"""Elements of a weight that are floats at a time: 64 MiB in float32; rounding takes a few times that."""
+"""Elements of a weight that are floats at a time: 64 MiB in float32; rounding takes a few times as much."""
 
 
 class NormNames(NamedTuple):
-    """Names of a layer's normalisations, where it has them (`LayerNorms`)."""
+    """Names of a layer's normalisations; None = absent (`LayerNorms`)."""
 
     before_attention: str | None = "input_layernorm"
     after_attention: str | None = None
@@ -73,7 +73,8 @@ Watch = Callable[[Sequence[str], Linear, bool], Linear]
 
 
 class Weights:
-    """Makes layers, and counts what it reads. Raises ModelLoadError, naming the file or tensor that does not fit."""
+    """Makes layers and counts the parameters read. Raises ModelLoadError, naming the file or tensor that does not
+    fit."""
 
     def __init__(
         self,
@@ -85,9 +86,9 @@ class Weights:
         slots: AdapterSlots | None = None,
         head_format: WeightFormat | None = None,
     ) -> None:
-        """`source`: which linear layers are quantised, and how. `shard`: the part of the model to make. `watch`: gets
-        every linear layer, and returns the one to use. `slots`: of adapters that may change those layers; None =
-        without. `head_format`: what the output projection is rounded to."""
+        """`source`: format of each linear layer. `shard`: the part of the model to make. `watch`: gets every linear
+        layer, and returns its replacement. `slots`: of adapters for these layers; None = without. `head_format`:
+        rounding of the output projection."""
         self._watch = watch
         self._head_format = head_format
         self._checkpoint = checkpoint
@@ -200,7 +201,7 @@ class Weights:
         return head
 
     def attention(self, prefix: str, *, is_fused: bool = False) -> Attention:
-        """A layer's `self_attn`, as the configuration says. `is_fused`: the three projections are stored as one,
+        """A layer's `self_attn`, from the configuration. `is_fused`: the three projections are stored as one,
         `qkv_proj`."""
         config, window = self._config, self._config.windows[layer_index(prefix)]
         prefix = f"{prefix}.self_attn"
@@ -256,9 +257,9 @@ class Weights:
         combine: Callable[[Tensor], Tensor] | None = None,
         fused: str | None = None,
     ) -> GatedFeedForward:
-        """The gated feed-forward of that name, with `inner` or the configuration's width; its three projections may
+        """The gated feed-forward below `prefix`, with `inner` or the configuration's width; its three projections may
         have other names, and the first two may be stored as one, called `fused`. Without `sums` the result is this
-        rank's part, which the caller sums."""
+        rank's part, summed by the caller."""
         hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
         part = self.shard.part(inner)
         gate_up = {f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}
@@ -372,7 +373,7 @@ class Weights:
 
         `is_sensitive`: stays precise where others are rounded, as a router and the output do. `row_parts`: this rank's
         outputs of each; `column_part`: its inputs, whose products the ranks sum, unless the caller does, as with
-        experts. Adapters change all but those and sensitive ones.
+        experts. Adapters change neither experts nor sensitive layers.
         """
         names, rows = list(out_features), list(out_features.values())
         offset = None
@@ -418,7 +419,7 @@ class Weights:
         row_parts: Sequence[slice],
         column_part: slice,
     ) -> list[WeightStack]:
-        """Weights of projections of one input, neighbours together that can be one product."""
+        """Weights of projections of one input, neighbours of one format stacked into one product."""
         stacks: list[WeightStack] = []
         for (name, size), rows in zip(out_features.items(), row_parts, strict=True):
             weight_format = formats[name]
@@ -446,9 +447,8 @@ class Weights:
         return linears[0] if len(linears) == 1 else SideBySideLinear(linears)
 
     def _part_of(self, name: str, size: int, in_features: int, rows: slice, columns: slice) -> QuantizedWeight:
-        """Read and rounded some rows at a time, of which only the columns are kept: as floats, one weight of a large
-        model takes as much as a rank's part of several layers. Raises ConfigError where ranks would divide columns with
-        one scale."""
+        """Reads and rounds some rows at a time and keeps the columns: as floats, one weight of a large model takes as
+        much as a rank's part of several layers. Raises ConfigError where ranks would divide columns with one scale."""
         first, end, _ = rows.indices(size)
         stored, above, num_stored = self._checkpoint.place(name, size)
         first, end = first + above, end + above
@@ -487,8 +487,8 @@ class Weights:
             self._divide(f"{one}.gate_up_proj", {f"{one}.gate_proj": inner, f"{one}.up_proj": inner})
 
     def dequantized(self, name: str, out_features: int, in_features: int, rows: slice) -> Tensor:
-        """The weight of a linear layer as floats [rows, in_features], for callers that multiply it in another way. It
-        is neither rounded nor changed by adapters."""
+        """The weight of a linear layer as floats [rows, in_features], for callers with another product; neither rounded
+        nor adapted."""
         weight_format = self._format_of(name, True)
         if weight_format is None:
             weight = self._checkpoint.stacked([f"{name}.weight"], [out_features], in_features, row_parts=[rows])
@@ -524,7 +524,7 @@ class Weights:
         return RotaryEmbedding(rope, self._config.rotary_dim, self._checkpoint.device)
 
     def _count(self, tensor: Tensor, num_parameters: int) -> None:
-        """Counts a tensor that is this rank's part of so many parameters."""
+        """Counts a tensor that is this rank's part of `num_parameters`."""
         self._num_parameters += num_parameters
         self._weight_bytes += tensor.nbytes
 

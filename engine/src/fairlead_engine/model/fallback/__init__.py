@@ -1,4 +1,4 @@
-"""Decoders that have no family of ours: transformers' own modelling code, with our attention over our cache.
+"""Decoders without a family here: transformers' own modelling code, with our attention over our cache.
 
-Begin at `foreign_decoder.ForeignDecoder`. transformers is imported when such a model is read, and never before.
+Begin at `foreign_decoder.ForeignDecoder`. transformers is imported with the first such model, and never before.
 """

@@ -1,8 +1,8 @@
-"""Our attention as transformers calls it, one function for all models; and what a model needs of it, layer by layer.
+"""Our attention behind transformers' interface, one function for all models; and a survey of a model's needs, by layer.
 
-Whoever runs a model sets what attends (`Attending`), for one forward pass and one thread. The survey runs the model
+The caller of a model sets the attention (`Attending`), for one forward pass and one thread. The survey runs the model
 once without attention. Masks are functions of two positions in transformers, and the survey calls them for the whole
-context, which no short trial would reach: a window is found by its width, and a mask that is neither a window nor
+context, beyond the reach of short trials: a window is found by its width, and a mask that is neither a window nor
 causal is refused.
 """
 
@@ -19,7 +19,7 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.scoring import Scoring
 
 NAME = "fairlead"
-"""In a step: without masks, as no function makes any under this name."""
+"""In a step: without masks, because no function makes masks under this name."""
 SURVEYED = "fairlead-survey"
 """In a survey: mask functions are examined."""
 
@@ -34,7 +34,7 @@ class Attending(Protocol):
         come in the same order in all passes → [1, tokens, heads, value's head_dim]."""
 
     def mask(self, mask_function: Any, device: Any) -> Tensor | None:
-        """Stands for a mask that is visible where `mask_function(batch, head, query, key)` says."""
+        """In place of a mask, visible where `mask_function(batch, head, query, key)` is true."""
 
 
 _ATTENDING: ContextVar[Attending] = ContextVar("attending")
@@ -90,7 +90,7 @@ class LayerAttention(NamedTuple):
 
 
 class AttentionSurvey:
-    """Computes nothing, and notes what each layer asks for. Raises ModelLoadError for what our attention lacks."""
+    """Computes nothing, and notes each layer's needs. Raises ModelLoadError for features that our attention lacks."""
 
     def __init__(self, longest: int) -> None:
         """`longest`: the model's longest context, in tokens."""

@@ -1,7 +1,7 @@
-"""`config.json` of a model that only transformers knows, and whether it is a decoder that can be served.
+"""`config.json` of a model that only transformers knows, and whether the model is a decoder that can be served.
 
-Everything known to be impossible is refused here, by name and before any weight is read. What the configuration does
-not show is refused by `attention_survey`, which looks at what the model asks of attention, and by a trial.
+Known impossibilities are refused here, by name and before any weight is read. Properties outside of the configuration
+are refused by `attention_survey`, from the calls of attention, and by a trial.
 """
 
 import importlib
@@ -29,7 +29,7 @@ _OTHER_INPUTS = ("vision_config", "audio_config")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignConfig:
-    """The facts of such a model before transformers has built it, except its heads."""
+    """The facts of a foreign model before transformers has built it, except its heads."""
 
     architecture: str
     network: Any
@@ -69,7 +69,7 @@ def read_foreign_config(folder: Path, fields: JsonFields) -> ForeignConfig:
 
 
 def _import_transformers(fields: JsonFields) -> Any:
-    """The library, or an error that says how to install it."""
+    """The library. Raises an error with installation instructions."""
     try:
         transformers = importlib.import_module("transformers")
         importlib.import_module("transformers.masking_utils")
@@ -170,7 +170,7 @@ def _check_layers(network: Any, settings: Any) -> None:
 
 
 def _longest(settings: Any, fields: JsonFields) -> int:
-    """Rotations that stretch with the longest context of a step would differ from step to step."""
+    """The longest context for rotations that do not stretch with the longest context of a step."""
     longest = getattr(settings, "max_position_embeddings", None)
     if not isinstance(longest, int) or longest < 1:
         raise fields.invalid("max_position_embeddings", "must be a positive integer")

@@ -1,7 +1,7 @@
-"""A decoder that transformers computes, with our decoder's interface: a step's tokens in one row, attention over our
+"""A decoder computed by transformers, with our decoder's interface: a step's tokens in one row, attention over our
 cache.
 
-transformers reads the checkpoint's weights itself, since it knows the names in older and newer files.
+transformers reads the checkpoint's weights itself, with names of newer and older files.
 """
 
 import importlib
@@ -38,7 +38,7 @@ _LOOKS_FOR_PADDING = "warn_if_padding_and_no_attention_mask"
 
 
 def read_network(folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device) -> Any:
-    """Reads safetensors, never pickles. Raises ModelLoadError, naming tensors that are missing or left over."""
+    """Reads safetensors, never pickles. Raises ModelLoadError, naming missing or left-over tensors."""
     try:
         with _without_progress():
             network, loading = config.network.from_pretrained(
@@ -66,7 +66,7 @@ def read_network(folder: Path, config: ForeignConfig, dtype: torch.dtype, device
 
 
 def _check_all(folder: Path, loading: Any) -> None:
-    """A model without some of its weights computes nonsense."""
+    """Raises ModelLoadError: a model without some of its weights computes nonsense."""
     if missing := sorted(loading["missing_keys"]):
         raise ModelLoadError(
             ModelLoadReason.MISSING_TENSOR,
@@ -104,7 +104,7 @@ logger = logging.getLogger(__name__)
 
 
 class StepAttention:
-    """Attention in a step; layers come in the order in which they were surveyed."""
+    """Attention in a step; layers come in the order of the survey."""
 
     def __init__(
         self, layers: Sequence[LayerAttention], head_dim: int, step: ForwardInput, caches: Sequence[LayerCache]
@@ -119,7 +119,7 @@ class StepAttention:
     def attend(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: Mapping[str, Any]
     ) -> Tensor:
-        """Other arguments than the heads are known from the survey."""
+        """Arguments other than the heads are known from the survey."""
         (layer, cache), step = next(self._layers), self._step
         parts = [part.transpose(1, 2) for part in (query, key, value)]
         missing = [self._head_dim - part.shape[-1] for part in parts]
@@ -166,16 +166,16 @@ class ForeignDecoder:
         return hidden[step.logit_rows]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [rows, hidden] → logits [rows, vocab], by the model's own part behind its trunk, with any scales and
-        caps there."""
+        """hidden [rows, hidden] → logits [rows, vocab], by the model's own part behind its trunk, with its scales and
+        caps."""
         if not len(hidden):
             return hidden.new_empty((0, self.config.vocab_size))
         with self._instead_of_trunk(hidden):
             return self._all_logits(torch.zeros(len(hidden), dtype=torch.int64, device=hidden.device))
 
     def eager_logits(self, token_ids: Tensor, *, is_shaken: bool = False) -> Tensor:
-        """token_ids int64 [tokens] of one prompt → logits [tokens, vocab], as transformers alone computes them.
-        `is_shaken`: each number of the tokens' vectors is moved to the next one in its format."""
+        """token_ids int64 [tokens] of one prompt → logits [tokens, vocab], by transformers alone. `is_shaken`: each
+        number of the tokens' vectors is moved to the next in its format."""
         self.network.set_attn_implementation("eager")
         hook = self.network.get_input_embeddings().register_forward_hook(_shaken) if is_shaken else None
         try:
@@ -200,8 +200,8 @@ class ForeignDecoder:
 
 @torch.no_grad()
 def load_foreign(folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device) -> ForeignDecoder:
-    """Reads the weights and surveys the model's attention. Raises ModelLoadError for a model that cannot be served, and
-    where weights are missing or left over."""
+    """Reads the weights and surveys the model's attention. Raises ModelLoadError for an unsupported model, and for
+    missing or left-over weights."""
     register()
     network = read_network(folder, config, dtype, device)
     trunk = _trunk(network)
@@ -232,8 +232,7 @@ def _shaken(_: Any, __: Any, vectors: Tensor) -> Tensor:
 
 
 def _trunk(network: Any) -> Any:
-    """What the model calls its decoder; some call themselves so, or their output projection, which has no
-    configuration."""
+    """The model's decoder. Some models name themselves so, or their output projection, which has no configuration."""
     told = (network.get_decoder(), network.base_model, getattr(network, "model", None))
     return next((each for each in told if hasattr(each, "config") and each is not network), network)
 

@@ -1,4 +1,4 @@
-"""How each family of models is built from a checkpoint's tensors, by the names in `ARCHITECTURES`.
+"""The construction of each family of models from a checkpoint's tensors, by the names in `ARCHITECTURES`.
 
 One file for each kind of family, with its differences from the shared layers.
 """

@@ -1,5 +1,5 @@
 """DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention; behind a few dense layers, many narrow experts,
-chosen within groups, beside some that all tokens take. V3's extra layer that predicts one token further is left out."""
+chosen within groups, beside shared experts for all tokens. V3's extra layer for one token further is left out."""
 
 import torch
 
@@ -13,7 +13,7 @@ from fairlead_engine.model.shard import scaled
 from fairlead_engine.model.weights import Weights, layer_index
 
 _NORM_EPS = 1e-6
-"""Of the normalisations within attention, whatever the configuration says of the others."""
+"""Of the normalisations within attention, whatever the configuration says about the rest."""
 
 
 def build(weights: Weights, config: DeepseekConfig) -> Decoder:

@@ -1,8 +1,8 @@
-"""Families whose layers have one feed-forward each: Llama (arXiv 2302.13971, 2407.21783) and what is built like it.
+"""Families whose layers have one feed-forward each: Llama (arXiv 2302.13971, 2407.21783) and its relatives.
 
-What their configurations say is built by `Weights.attention` for all. Beside it Gemma (arXiv 2408.00118, 2503.19786)
-normalises before and after both parts of a layer, OLMo 2 and 3 (arXiv 2501.00656) what both parts add, and Phi-3 (arXiv
-2404.14219) stores projections of one input as one.
+`Weights.attention` follows the configuration for all. Gemma (arXiv 2408.00118, 2503.19786) also normalises before and
+after both parts of a layer, OLMo 2 and 3 (arXiv 2501.00656) the update of both parts, and Phi-3 (arXiv 2404.14219)
+stores projections of one input as one.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,8 @@ def build(
     combine: Callable[[Tensor], Tensor] | None = None,
     fused: str | None = None,
 ) -> Decoder:
-    """`combine` and `fused` are those of `Weights.feed_forward`; with `fused` attention's projections are one, too."""
+    """`combine` and `fused` as in `Weights.feed_forward`; with `fused` attention's projections are stored as one,
+    too."""
     return weights.decoder(
         attention=lambda prefix: weights.attention(prefix, is_fused=fused is not None),
         feed_forward=lambda prefix: weights.feed_forward(

@@ -1,7 +1,7 @@
-"""Families with several experts in place of one feed-forward layer, of which each token takes a few.
+"""Families with several experts in place of one feed-forward layer; each token takes a few.
 
 Mixtral (arXiv 2401.04088). Qwen1.5-MoE, Qwen2-MoE (arXiv 2407.10671) and Qwen3-MoE (arXiv 2505.09388): Qwen2 and Qwen3
-with many narrow experts, and in the older ones an expert that all tokens take. gpt-oss (arXiv 2508.10925): experts with
+with many narrow experts, and in the older ones an expert for all tokens. gpt-oss (arXiv 2508.10925): experts with
 clamped gates, stored in one tensor; every other layer has a window, and heads have sinks.
 """
 

@@ -22,7 +22,7 @@ def build(weights: Weights, config: ModelConfig) -> Decoder:
 
 
 def _tower(weights: Weights, config: VisionConfig) -> VisionTower:
-    """Its products stay precise, even where the decoder's are rounded, and adapters do not change them."""
+    """The tower's products stay precise, even where the decoder's are rounded, and adapters leave them alone."""
     hidden, num_merged = config.hidden_size, config.merge_size**2
     merged = hidden * num_merged
     embedding = weights.patch_embedding(

@@ -1,1 +1,1 @@
-"""Adapters of linear layers: small products beside the model's own, for the rows of whoever asked for one."""
+"""Adapters of linear layers: small products beside the model's own, for the rows of requests with an adapter."""

@@ -1,9 +1,9 @@
 """The slots of a device, each with room for one adapter of all linear layers, and the rows of a step that use them.
 
-Loading a model wraps its linear layers in `AdaptedLinear`; the runner places adapters and says which rows have which.
-The adapters of all slots lie side by side, so that x Aᵀ Bᵀ is two products for all rows, however many adapters these
-have; columns of other adapters are cleared in between. The columns, slots times ranks, are few beside a weight's. Many
-adapters in one batch: Punica (arXiv 2310.18547), S-LoRA (arXiv 2311.03285).
+Loading a model wraps its linear layers in `AdaptedLinear`; the runner places adapters and sets the rows of each. The
+adapters of all slots lie side by side: x Aᵀ Bᵀ is two products for all rows, with any number of adapters; columns of
+other adapters are cleared in between. The columns, slots times ranks, are few beside a weight's. Many adapters in one
+batch: Punica (arXiv 2310.18547), S-LoRA (arXiv 2311.03285).
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class AdaptedLinear:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """`out_features`: of each projection, as they lie side by side."""
+        """`out_features`: of each projection, in the order of the outputs."""
         self.copies_weight = base.copies_weight
         self._base = base
         self._adapting = adapting
@@ -105,7 +105,7 @@ class AdapterTarget(NamedTuple):
 
 @dataclass(slots=True)
 class Module:
-    """A layer that an adapter's folder calls by one name."""
+    """A layer under its name in adapters' folders."""
 
     in_features: int
     out_features: int
@@ -143,7 +143,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 class AdapterSlots:
-    """All slots. While the model computes, `now` says which rows of the next product have adapters."""
+    """All slots. While the model computes, `now` has the rows of the next product with adapters."""
 
     def __init__(
         self, num_slots: int, rank: int, dtype: torch.dtype, device: torch.device, *, hidden_size: int
@@ -159,7 +159,7 @@ class AdapterSlots:
         """By their names in checkpoints and in the folders of adapters."""
         self._linears: list[AdaptedLinear] = []
         self._fused: dict[str, tuple[str, int, int]] = {}
-        """Projections that are stored as a part of another: that one, its rows, and the first of the part."""
+        """Projection stored as a part of another → the other's name, number of rows, and first row of the part."""
         self._owners = torch.arange(num_slots, device=device).repeat_interleave(rank)
         """int64 [slots x rank]: slot of each column."""
         self._prompts: list[Tensor | None] = [None] * num_slots
@@ -200,7 +200,7 @@ class AdapterSlots:
 
     @torch.inference_mode()
     def put(self, slot: int, adapter: HostAdapter) -> None:
-        """Places an adapter in a slot instead of the last one. Launched steps already compute with it."""
+        """Places an adapter in a slot instead of the last adapter, for later launches only."""
         for linear in self._linears:
             linear.clear(slot)
         prompt = adapter.prompt

@@ -1,8 +1,8 @@
-"""The two files of a folder that PEFT has saved, whatever kind of adapter it is; and soft prompts in them.
+"""The two files of a folder that PEFT has saved, for all kinds of adapters; and soft prompts.
 
-A soft prompt, of `PROMPT_TUNING` or `P_TUNING`, is embeddings that stand before every prompt. Both save what their
-training came to, as `prompt_embeddings` [virtual tokens, hidden]. Sources: prompt tuning (arXiv 2104.08691), P-tuning
-(arXiv 2103.10385). Low-rank adapters are read in `peft_folder.py`.
+A soft prompt, of `PROMPT_TUNING` or `P_TUNING`, is embeddings before every prompt. Both kinds save the result of
+training as `prompt_embeddings` [virtual tokens, hidden]. Sources: prompt tuning (arXiv 2104.08691), P-tuning (arXiv
+2103.10385). Low-rank adapters are read in `peft_folder.py`.
 """
 
 import json
@@ -22,8 +22,8 @@ from fairlead_engine.types.adapters import CONFIG_FILE, WEIGHTS_FILE
 _PICKLE = "adapter_model.bin"
 _MOST_CONFIG_BYTES = 2**20
 _MOST_HEADER_BYTES = 2**20
-"""Of weights: four times what two thousand tensors take. A million that hold no numbers took 20 s, in which no step was
-computed, and 600 MiB."""
+"""Of weights: four times the header of two thousand tensors. A million tensors without numbers took 20 s, during which
+steps stood still, and 600 MiB."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Formats that numbers of adapters may have."""
 
@@ -44,7 +44,7 @@ class PeftFiles:
 
     @contextmanager
     def weights_open(self) -> Iterator[Any]:
-        """Within it the tensors can be read. Raises AdapterError where there are none, or they cannot be."""
+        """Context in which the tensors can be read. Raises AdapterError for missing or unreadable weights."""
         if not self.weights.is_file():
             has_pickle = (self._folder / _PICKLE).exists()
             problem = f"{_PICKLE} may run code when it is read and is not; save the adapter as safetensors"
@@ -89,7 +89,7 @@ _HARMLESS = frozenset(
         "encoder_reparameterization_type", "encoder_hidden_size", "encoder_num_layers", "encoder_dropout",
     }
 )  # fmt: skip
-"""What is acted on, or says how the prompt was trained."""
+"""Fields with an effect here, or about training only."""
 _GENERATES = (None, "CAUSAL_LM")
 
 

@@ -1,7 +1,7 @@
 """The folder of an adapter as PEFT writes it: `adapter_config.json` and `adapter_model.safetensors`.
 
-Low-rank adapters are read here, soft prompts in `peft_files.py`. Whatever would make results differ from PEFT's is
-refused, by file and field.
+Low-rank adapters are read here, soft prompts in `peft_files.py`. Everything that would make results differ from PEFT's
+is refused, by file and field.
 """
 
 import math
@@ -48,7 +48,7 @@ _ABSORBED = {
     "kv_b_proj": "which is multiplied into queries and outputs where latents are cached, and cannot be adapted here; "
     "train q_proj, q_a_proj, q_b_proj, kv_a_proj_with_mqa or o_proj",
 }
-"""Linear layers that are merged into others, so that no product is left for an adapter."""
+"""Linear layers merged into others, without a separate product for an adapter."""
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initialisations that train against a base model other than the served one."""
 
@@ -114,7 +114,7 @@ class _Config:
         return alpha / (math.sqrt(rank) if self.is_by_root else rank)
 
     def adapts(self, module: str) -> bool | None:
-        """Whether the adapter has that module; None = only its tensors tell, as a pattern does not."""
+        """Whether the adapter has the module; None = a pattern, and only its tensors tell."""
         if self._layers is not None:
             layer = _LAYER.search(module)
             if layer is None or int(layer[1]) not in self._layers:

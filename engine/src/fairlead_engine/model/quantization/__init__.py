@@ -1,4 +1,4 @@
-"""Quantised weights: one file for each format in which a linear layer can hold them, and what checkpoints store.
+"""Quantised weights: one file for each format of a linear layer, and the checkpoints' stored layouts.
 
-`weights` asks which format a layer has (`source`), gets its integers and scales, and lets the format make the layer.
+`weights` asks `source` for a layer's format, reads integers and scales, and lets the format make the layer.
 """

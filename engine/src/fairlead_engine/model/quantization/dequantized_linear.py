@@ -1,6 +1,6 @@
-"""Products with weights that are decoded for each product: half or a quarter of the memory, at the speed of floats.
+"""Products with weights decoded for each product: half or a quarter of the memory, at the speed of floats.
 
-Decoding costs as much for one row as for a thousand, so it suits many rows, or devices without anything faster.
+Decoding costs as much for one row as for a thousand: it suits many rows, or devices without anything faster.
 """
 
 import logging
@@ -17,7 +17,7 @@ from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 logger = logging.getLogger(__name__)
 
 PART_ELEMENTS = 2**22
-"""Of the weight, decoded at a time: 8 MiB in bfloat16, which stay in the caches until they are read."""
+"""Elements of the weight decoded at a time: 8 MiB in bfloat16, which stay in the caches until their use."""
 
 
 class DequantizedLinear:
@@ -72,5 +72,5 @@ class DecodedLinear(DequantizedLinear):
 
 @cache
 def tell_decoding(name: str, device: str, why: str) -> None:
-    """Logs once that weights of the format are decoded for each product there."""
+    """Logs once that weights of the format are decoded for each product on the device."""
     logger.info("%s: weights are decoded for each product on %s, since there is none of %s", name, device, why)

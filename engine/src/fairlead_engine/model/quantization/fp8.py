@@ -1,5 +1,5 @@
 """8-bit floats (e4m3, arXiv 2209.05433) on both sides. Weights are scaled by output channel or in blocks, activations
-as they come: by token, or by token and block of columns."""
+during the step: by token, or by token and block of columns."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +13,7 @@ from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear,
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
 _ALIGNMENT = 16
-"""Sizes of a product's operands on a GPU are multiples of it."""
+"""Divisor of the sizes of a product's operands on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)

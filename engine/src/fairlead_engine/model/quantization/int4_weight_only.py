@@ -1,7 +1,7 @@
-"""4-bit integer weights, scaled by output channel and a few dozen columns; activations stay as they are.
+"""4-bit integer weights, scaled by output channel and a few dozen columns; activations stay floats.
 
-The group size of a stored checkpoint is its makers' compromise (AWQ, GPTQ: 128); weights that are rounded without
-looking at activations have small groups, with less error.
+The group size of a stored checkpoint is its makers' compromise (AWQ, GPTQ: 128); weights rounded without regard to
+activations have small groups, with less error.
 """
 
 from dataclasses import dataclass
@@ -24,16 +24,15 @@ _ZERO = 8
 """0 in the unsigned integers that torch packs."""
 _PACKED_GROUPS = (32, 64, 128, 256)
 _ROWS_TOGETHER, _FULL_ROWS = 16, 64
-"""Output features are packed by 64 where that divides them; they must be a multiple of 16."""
+"""Output features are packed by 64 if divisible; they must be a multiple of 16."""
 _MOST_ROWS = 200
-"""Up to which torch's product with 4-bit integers is faster than decoding the weight: 3072 x 1024 on one thread with
-AVX512 takes 0.17, 2.4, 9.9, 20 and 39 ms for 1, 32, 128, 256 and 512 rows, and decoded 12, 15 and 24 for the last
+"""Most rows for which torch's product with 4-bit integers is faster than decoding the weight: 3072 x 1024 on one thread
+with AVX512 takes 0.17, 2.4, 9.9, 20 and 39 ms for 1, 32, 128, 256 and 512 rows, and decoded 12, 15 and 24 for the last
 three, give or take a fifth."""
 
 
 class ReorderedLinear:
-    """A product with a weight whose columns have another order: reorders each input row, which costs as much as copying
-    it."""
+    """A product with a weight whose columns have another order: reorders each input row, at the cost of a copy."""
 
     copies_weight = True
 
@@ -129,7 +128,7 @@ def unpacked(packed: Tensor, columns: int) -> Tensor:
 
 @cache
 def can_unpack() -> bool:
-    """Whether the layout, which depends on the CPU and torch's version, is the one that `unpacked` reads."""
+    """Whether `unpacked` reads the present layout, which depends on the CPU and torch's version."""
     values = (torch.arange(128 * 32) * 7 % 16).view(128, 32)
     found = unpacked(torch._convert_weight_to_int4pack_for_cpu(values.int(), 1), 32)
     return bool(torch.equal(found.transpose(1, 2).flatten(0, 1), values - _ZERO))
@@ -137,7 +136,7 @@ def can_unpack() -> bool:
 
 @cache
 def can_pack_int4(dtype: torch.dtype) -> bool:
-    """Whether torch has the product here and gets a small one right, since it is not its public interface."""
+    """Whether torch has the product here and computes a small example correctly; it is not torch's public interface."""
     values = (torch.arange(64 * 64) % 15 - 8).view(64, 64).to(torch.int8)
     weight = QuantizedWeight(values, torch.ones(64, 2), 32, torch.full((64, 2), 2.0))
     x = (torch.arange(2 * 64) % 3 - 1).view(2, 64).to(dtype)

@@ -1,4 +1,4 @@
-"""8-bit integer weights, scaled by output channel: alone, or (W8A8) with activations scaled by token as they come.
+"""8-bit integer weights, scaled by output channel: alone, or (W8A8) with activations scaled by token during the step.
 
 (LLM.int8, arXiv 2208.07339, and SmoothQuant, arXiv 2211.10438, without their treatment of outliers.)
 """
@@ -16,7 +16,7 @@ from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear,
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
 _ZERO = 128
-"""oneDNN's 0 of unsigned activations. With signed ones it falls back on a loop that is 300 times slower on CPUs with
+"""oneDNN's 0 of unsigned activations. Signed activations fall back on a loop that is 300 times slower on CPUs with
 AVX512-VNNI and no AMX."""
 _CUDA_ROWS = 17
 """Fewest that cuBLAS multiplies."""
@@ -26,8 +26,8 @@ _CUDA_ROWS = 17
 class Int8:
     """Half the memory of bfloat16, and on CPUs with VNNI 0.6 of its time: 3072 x 1024 on one thread takes 0.25, 0.35,
     0.73 and 4.9 ms for 1, 8, 32 and 256 rows, in bfloat16 0.43, 0.57, 1.2 and 7.6. On CPUs without VNNI weights are
-    decoded: with AVX2 alone that takes 1.1, 2.3, 6.1 and 23 ms, floats 0.4, 1.8, 4.9 and 25, and torch's product of
-    signed integers 2.5, 16, 79 and 610."""
+    decoded: with AVX2 alone 1.1, 2.3, 6.1 and 23 ms, floats 0.4, 1.8, 4.9 and 25, and torch's product of signed
+    integers 2.5, 16, 79 and 610."""
 
     name = "int8"
     row_format = INT8_ROWS
@@ -69,7 +69,7 @@ class Int8Linear:
 
 
 class PackedInt8Linear:
-    """Through oneDNN on a CPU, in whose layout the weight is packed once. Drop the original to free its memory."""
+    """Through oneDNN on a CPU, with the weight packed once into its layout. Drop the original to free its memory."""
 
     copies_weight = True
 
@@ -99,8 +99,8 @@ def _scaled(product: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.d
 
 @cache
 def can_pack_int8() -> bool:
-    """Whether oneDNN multiplies 8-bit integers here and never lets a sum of two products overflow, as CPUs without VNNI
-    do. The operators are not torch's public interface, so a product of the largest numbers is tried once."""
+    """Whether oneDNN multiplies 8-bit integers here without overflow of a sum of two products, which CPUs without VNNI
+    have. The operators are not torch's public interface: a product of the largest numbers is tried once."""
     signs = torch.where(torch.arange(64 * 32).view(64, 32) % 3 == 0, -1, 1)
     weight = QuantizedWeight((127 * signs).to(torch.int8), torch.ones(64, 1), 32)
     x = torch.full((2, 32), 127.0)
@@ -113,8 +113,9 @@ def can_pack_int8() -> bool:
 
 _LARGEST = 127.0
 _MOST_ROWS = 4
-"""Up to which torch's product of bfloat16 with integers is faster than decoding the weight: 3072 x 1024 on one thread
-with AVX512 takes 0.34, 0.55, 0.85 and 3.1 ms for 1, 4, 8 and 32 rows, after decoding 0.65, 0.71, 0.85 and 1.5."""
+"""Most rows for which torch's product of bfloat16 with integers is faster than decoding the weight: 3072 x 1024 on one
+thread with AVX512 takes 0.34, 0.55, 0.85 and 3.1 ms for 1, 4, 8 and 32 rows, after decoding 0.65, 0.71, 0.85 and
+1.5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class MixedInt8Linear(DequantizedLinear):
 
 @cache
 def can_multiply_mixed() -> bool:
-    """Whether torch has the product here and gets a small one right, since it is not its public interface."""
+    """Whether torch has the product here and computes a small example correctly; it is not torch's public interface."""
     weight = QuantizedWeight((torch.arange(64 * 64) % 7 - 3).view(64, 64).to(torch.int8), torch.ones(64, 1), 64)
     x = (torch.arange(2 * 64) % 5 - 2).view(2, 64).to(torch.bfloat16)
     return is_right(

@@ -1,7 +1,6 @@
 """Weights as integers or 8-bit floats with scales: held, packed, rounded and multiplied.
 
-A `WeightFormat` computes with a `QuantizedWeight`; checkpoints store one, with integers of a few bits several to an
-int32.
+A `WeightFormat` computes with a `QuantizedWeight`; checkpoints pack several integers of a few bits into an int32.
 """
 
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ class QuantizedWeight:
         return QuantizedWeight(values, scales, first.group_size, offsets, first.groups)
 
     def can_be_below(self, other: "QuantizedWeight") -> bool:
-        """Whether two weights of one format can be stacked: they have the same groups."""
+        """Whether two weights of one format have the same groups and can be stacked."""
         if self.has_scale_per_row or other.has_scale_per_row:
             return self.has_scale_per_row and other.has_scale_per_row
         if self.groups is None or other.groups is None:
@@ -69,7 +68,7 @@ class QuantizedWeight:
         return QuantizedWeight(values, self.scales[:, kept].contiguous(), size, offsets)
 
     def in_order(self) -> "tuple[QuantizedWeight, Tensor] | None":
-        """The same with its columns sorted by group, and the original index of each column, int64 [in_features]; None
+        """The weight with its columns sorted by group, and the original index of each column, int64 [in_features]; None
         where groups would not all have `group_size`."""
         assert self.groups is not None
         order = self.groups.argsort(stable=True)
@@ -130,7 +129,7 @@ def num_words(size: int, num_bits: int) -> int:
 def unpack(words: Tensor, num_bits: int, order: Sequence[int] | None = None) -> Tensor:
     """int8 [rows, 32 / num_bits x words] from int32 [rows, words], less half of their range.
 
-    The first is in the lowest bits; or the i-th is at the place `order[i]` of its word.
+    The first is in the lowest bits; with `order`, the i-th is at place `order[i]` of its word.
     """
     places = range(WORD_BITS // num_bits) if order is None else order
     shifts = torch.tensor([num_bits * place for place in places], dtype=torch.int32, device=words.device)
@@ -163,8 +162,8 @@ class WeightFormat(Protocol):
 
     @property
     def row_format(self) -> RowFormat | None:
-        """What rows are rounded to before a product: whole, or in blocks with one scale of a floating weight each; None
-        = not at all."""
+        """Rounding of rows before a product: whole, or in blocks with one scale of a floating weight each; None = no
+        rounding."""
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
         """Rounds a weight [out_features, in_features] of any floating dtype."""

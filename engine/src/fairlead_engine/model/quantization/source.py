@@ -12,7 +12,7 @@ from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight,
 
 
 class WeightSource(Protocol):
-    """Says which linear layers are quantised, and reads them."""
+    """Names the format of each linear layer, and reads quantised ones."""
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         """Of the layer `name`, such as model.layers.0.mlp.up_proj; None = its weight is floats.
@@ -28,8 +28,7 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """A checkpoint of floats, whose linear layers, except sensitive ones, are rounded to one format as they are
-    read."""
+    """A checkpoint of floats, whose linear layers, except sensitive ones, are rounded to one format during reading."""
 
     weight_format: WeightFormat | None
     """None = not rounded."""
@@ -46,8 +45,8 @@ class Rounded:
 
 
 def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype: torch.dtype, rows: slice) -> Tensor:
-    """int8 or float8_e4m3fn [rows, in_features] from a tensor of that shape; floats must not be NaN, which decoding
-    would turn into a number."""
+    """int8 or float8_e4m3fn [rows, in_features] from a tensor of `shape`; floats must not be NaN, which decoding would
+    turn into a number."""
     values = checkpoint.stored(name, shape, dtypes=(dtype,), rows=rows)
     if dtype is torch.float8_e4m3fn:
         check_numbers(name, values.view(torch.uint8).bitwise_and(0x7F) != 0x7F)
@@ -67,7 +66,7 @@ def read_scales(
 
 
 def check_numbers(name: str, are_numbers: Tensor) -> None:
-    """Raises ModelLoadError, naming the tensor, if one is not a finite number: every request would end with an error,
+    """Raises ModelLoadError, naming the tensor, for a number that is not finite: every request would end with an error,
     or nonsense."""
     if not bool(are_numbers.all()):
         raise ModelLoadError(

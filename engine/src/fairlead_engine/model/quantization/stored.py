@@ -1,18 +1,18 @@
-"""Checkpoints that are quantised already: what reads each layout (`READERS`), and what a setting may say to it.
+"""Quantised checkpoints: a reader for each layout (`READERS`), and the agreement with a setting.
 
-- GPTQ (arXiv 2210.17323), as AutoGPTQ and GPTQModel store it: integers of 4 or 8 bits, packed along the inputs
+- GPTQ (arXiv 2210.17323), in the layout of AutoGPTQ and GPTQModel: integers of 4 or 8 bits, packed along the inputs
   (`qweight`), with a scale and a zero point for each output and group of inputs (`scales`, `qzeros`). With `desc_act`
-  columns were rounded in the order of what their inputs matter, and `g_idx` says the group of each.
-- AWQ (arXiv 2306.00978), as AutoAWQ stores it in its gemm version: the same, 4-bit integers packed along the outputs.
-- compressed-tensors, as LLM Compressor and others store models for vLLM: groups of layers, each quantised in its way.
-  Read are integers of 8 bits and 8-bit floats with a scale for each output, for all of a weight or for blocks
-  (`weight`, `weight_scale`), and integers of 4 and 8 bits packed to an int32 (`weight_packed`), which may have zero
+  columns were rounded in order of their inputs' weight, and `g_idx` has the group of each.
+- AWQ (arXiv 2306.00978), in the layout of AutoAWQ's gemm version: the same, 4-bit integers packed along the outputs.
+- compressed-tensors, the layout of LLM Compressor and others for vLLM: groups of layers, each with its own format.
+  Supported are integers of 8 bits and 8-bit floats with a scale for each output, for a whole weight or for blocks
+  (`weight`, `weight_scale`), and integers of 4 and 8 bits packed to an int32 (`weight_packed`), with or without zero
   points and columns in any order (`weight_g_idx`). Sparsity and transforms are refused.
-- `quant_method: fp8`: 8-bit floats with a float scale. DeepSeek-V3 and Qwen3-FP8 (arXiv 2412.19437) have one,
-  `weight_scale_inv`, for each block of 128 x 128 or for all of a weight; AutoFP8's and vLLM's checkpoints, and
-  `fbgemm_fp8`, have `weight_scale` for all of a weight or for each output.
-- OpenAI's `quant_method: mxfp4`, as gpt-oss is stored: 4-bit floats (e2m1), and a power of two for each 32 of them (OCP
-  Microscaling Formats). Their halves are whole numbers, so 8-bit integers with scales hold them exactly.
+- `quant_method: fp8`: 8-bit floats with a float scale. DeepSeek-V3 and Qwen3-FP8 (arXiv 2412.19437) have
+  `weight_scale_inv`, for each block of 128 x 128 or for a whole weight; AutoFP8's and vLLM's checkpoints, and
+  `fbgemm_fp8`, have `weight_scale` for a whole weight or for each output.
+- OpenAI's `quant_method: mxfp4`, the layout of gpt-oss: 4-bit floats (e2m1), and a power of two for each 32 of them
+  (OCP Microscaling Formats). Their halves are whole numbers: 8-bit integers with scales hold them exactly.
 """
 
 import logging
@@ -52,7 +52,7 @@ _BY_BITS: dict[int, WeightFormat] = {4: Int4WeightOnly(), 8: Int8WeightOnly()}
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    """Layers with a `qweight`, whatever the configuration says of others."""
+    """Layers with a `qweight`, whatever the configuration says about the rest."""
 
     stored: GptqFormat
 
@@ -91,7 +91,7 @@ def offsets_of(zeros: Tensor, scales: Tensor) -> Tensor | None:
 
 
 def read_scales_by_column(checkpoint: Checkpoint, name: str, num_groups: int, out_features: int, rows: slice) -> Tensor:
-    """float32 [rows, groups] from `scales`, which are stored by groups and outputs."""
+    """float32 [rows, groups] from `scales`, stored by groups and outputs."""
     scales = checkpoint.stored(f"{name}.scales", (num_groups, out_features), columns=rows).to(torch.float32)
     check_numbers(f"{name}.scales", scales.isfinite())
     return scales.t().contiguous()
@@ -156,7 +156,7 @@ class Awq:
 
 @dataclass(frozen=True, slots=True)
 class CompressedTensors:
-    """Reads each layer as its group in the configuration says."""
+    """Reads each layer in the format of its group in the configuration."""
 
     stored: CompressedFormat
 
@@ -201,7 +201,7 @@ class CompressedTensors:
 
 _FP8_SCALES = ("weight_scale_inv", "weight_scale")
 _FP8_ACTIVATIONS = ("activation_scale", "input_scale", "input_scale_ub")
-"""Scales of activations that were measured once for all, or a bound of them."""
+"""Scales of activations measured once for all, or a bound of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ READERS: dict[type, Callable[[Any], WeightSource]] = {
 
 
 def choose_source(setting: str | None, stored: StoredFormat | None) -> WeightSource:
-    """Chooses where weights come from. Raises ConfigError for a `setting` that the checkpoint contradicts."""
+    """Chooses the source of weights. Raises ConfigError for a `setting` that the checkpoint contradicts."""
     if stored is None:
         return Rounded(FORMATS[setting] if setting else None)
     if setting is not None and stored.names != {setting}:

@@ -1,7 +1,7 @@
-"""Weights as `fairlead-engine quantize` rounds them and compressed-tensors stores them.
+"""Weights rounded by `fairlead-engine quantize` and stored in compressed-tensors' layout.
 
-GPTQ's compensation of errors and AWQ's scales need a layer's *input moments*, the sum of x^T x over the inputs x that
-it sees, and err less for such inputs.
+GPTQ's compensation of errors and AWQ's scales need a layer's *input moments*, the sum of x^T x over its inputs x, and
+err less for such inputs.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _STRATEGY = "strategy"
 
 @dataclass(frozen=True, slots=True)
 class RoundingGrid:
-    """The numbers that scaled weights are rounded to, and how they are stored."""
+    """The numbers to which scaled weights are rounded, and their storage."""
 
     dtype: torch.dtype
     largest: float
@@ -39,7 +39,7 @@ class RoundingGrid:
         return torch.where(scales == 0, torch.ones_like(scales), scales)
 
     def round(self, quotients: Tensor) -> Tensor:
-        """Weights over their scales, to the nearest of these numbers, as floats."""
+        """Weights over their scales, to the nearest numbers of the grid, as floats."""
         if self.dtype.is_floating_point:
             return quotients.clamp(self.low, self.high).to(self.dtype).to(quotients.dtype)
         return quotients.round().clamp_(self.low, self.high)
@@ -59,7 +59,7 @@ class RoundingGrid:
         return {f"{name}.weight_packed": pack(weight.values, self.num_bits), f"{name}.weight_shape": shape, **scales}
 
     def config(self, ignored: list[str]) -> dict[str, Any]:
-        """The `quantization_config` of a checkpoint whose linear layers are stored so, except `ignored`."""
+        """The `quantization_config` of a checkpoint with this grid for all linear layers except `ignored`."""
         kind = "float" if self.dtype.is_floating_point else "int"
         alike = {"num_bits": self.num_bits, "type": kind, "symmetric": True}
         weights = {**alike, _STRATEGY: "channel", "group_size": None, "dynamic": False}
@@ -91,12 +91,12 @@ GRIDS = {
 _BLOCK = 128
 """Columns whose errors are spread over the others at once."""
 _LEAST_DAMPING = 0.01
-"""Share of the mean moment added to each: makes the inverse stable. A text with few inputs says little of how columns
-go together, so it is the number of columns per input, where that is more."""
+"""Share of the mean moment added to each: makes the inverse stable. A text with few inputs says little about relations
+of columns: the share is the number of columns per input, where larger."""
 _STEPS = 20
 """Powers of the inputs' magnitudes that are tried."""
 _LEAST_SHARE, _SHARES = 0.5, 11
-"""Scales are tried down to this share of the largest element, and so many of them."""
+"""Scales tried: this many, down to this share of the largest element."""
 
 
 def relative_error(weight: Tensor, rounded: Tensor, moments: Tensor) -> float:
@@ -110,7 +110,7 @@ def compensate(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tens
     """GPTQ (arXiv 2210.17323): columns are rounded one after the other, those with the largest moments first, and later
     columns compensate the error of each as far as possible.
 
-    `num_inputs`: whose moments were summed. Scales are those of the original columns, so that columns keep their order.
+    `num_inputs`: number of inputs behind the moments. Scales are the original columns': columns keep their order.
     """
     rows, columns = weight.shape
     size = grid.group_size or columns
@@ -155,8 +155,8 @@ def _inverse_root(moments: Tensor, share: float) -> Tensor:
 def best_input_scales(
     weights: Sequence[Tensor], moments: Tensor, magnitudes: Tensor, grid: RoundingGrid, dtype: torch.dtype
 ) -> Tensor:
-    """AWQ (arXiv 2306.00978): factors of these weights' columns, float32 [in_features], before rounding, when inputs
-    are divided by the same: the power of the inputs' mean magnitudes [in_features] with the least error. All 1 where
+    """AWQ (arXiv 2306.00978): factors of these weights' columns, float32 [in_features], before rounding, with inputs
+    divided by the same: the power of the inputs' mean magnitudes [in_features] with the least error. All 1 where
     nothing is better."""
     best, least = torch.ones_like(magnitudes), float("inf")
     for step in range(_STEPS):
@@ -174,7 +174,7 @@ def best_input_scales(
 
 
 def clipped_scales(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tensor) -> Tensor:
-    """Scales [rows, groups] that cut off the largest elements where finer steps for the others are worth it, given each
+    """Scales [rows, groups] that cut off the largest elements where finer steps for the rest are worth it, given each
     group's inputs, as in AWQ."""
     size = grid.group_size or weight.shape[1]
     num_groups = weight.shape[1] // size
