@@ -1,8 +1,9 @@
-"""Keeps compiled kernels from one start to the next, and checks that files are as they were written.
+"""Keeps compiled kernels from one start to the next, and checks the files' integrity.
 
-Triton names compiled kernels by all that they depend on: its own version, the kernel's source, constants and types, the
-kind of device. Its files appear whole or not at all, so several engines may share a folder. It does not check whether a
-file has changed since: after a full disk, or a copy that was cut short, every start would fail. Imported on CUDA alone.
+Triton names compiled kernels by everything they depend on: its own version, the kernel's source, constants and types,
+the kind of device. Its files appear whole or not at all: several engines may share a folder. Triton does not check
+whether a file has changed since: after a full disk, or a truncated copy, every start would fail. Imported on CUDA
+alone.
 """
 
 import hashlib
@@ -22,12 +23,12 @@ from fairlead_engine.kernels.kept_choices import KeptChoices, sources_digest
 logger = logging.getLogger(__name__)
 
 _GROUP, _DIGEST = "__grp__", ".sha256"
-"""Before the name of the file that lists an entry's files, and behind that of one with a file's digest."""
+"""Prefix of the file that lists an entry's files, and suffix of a file with a digest."""
 
 
 def use_compile_cache(folder: str | None) -> None:
-    """Has Triton keep compiled kernels in `folder`, which is made; None = where TRITON_CACHE_DIR says, or in the home
-    folder. Raises ConfigError where nothing can be written."""
+    """Has Triton keep compiled kernels in `folder`, made if missing; None = the folder of TRITON_CACHE_DIR, or in the
+    home folder. Raises ConfigError for an unwritable folder."""
     if folder is not None:
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -47,10 +48,9 @@ def kept_choices() -> KeptChoices:
 
 
 class CheckedCache(FileCacheManager):  # type: ignore[misc]
-    """One entry of the cache. A file that has changed since it was written does not count, and is compiled and written
-    again.
+    """One entry of the cache. A file changed since its writing does not count, and is compiled and written again.
 
-    An entry's files are looked for in its own folder, wherever that is by now.
+    An entry's files are looked for in its own folder, even a moved one.
     """
 
     def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
@@ -60,7 +60,7 @@ class CheckedCache(FileCacheManager):  # type: ignore[misc]
         return path
 
     def get_file(self, filename: str) -> str | None:
-        """The path, if the file is there and unchanged."""
+        """The path of a present and unchanged file."""
         path, digest = Path(self._make_path(filename)), Path(self._make_path(filename + _DIGEST))
         try:
             is_whole = _digest(path.read_bytes()) == digest.read_text()
@@ -71,7 +71,7 @@ class CheckedCache(FileCacheManager):  # type: ignore[misc]
         return str(path) if is_whole else None
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """The paths of an entry's files by name, if all of them are there and unchanged."""
+        """The paths of an entry's files by name, if all are present and unchanged."""
         group = self.get_file(_GROUP + filename)
         if group is None:
             return None

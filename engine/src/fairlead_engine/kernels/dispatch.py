@@ -1,7 +1,7 @@
 """Chooses the implementation of a fused operation: the kernel for tensors on CUDA, if Triton works here, else torch.
 
-The two lie beside each other, `NAME.py` in plain torch and `NAME_kernel.py` in Triton, with a function of the same name
-and signature each. A kernel's module is imported with the first tensor on CUDA. Attention's kernels are chosen with its
+Both lie beside each other, `NAME.py` in plain torch and `NAME_kernel.py` in Triton, each with a function of the same
+name and signature. A kernel's module is imported with the first tensor on CUDA. Attention's kernels are chosen with its
 backend.
 """
 
@@ -21,8 +21,8 @@ Result = TypeVar("Result")
 
 
 def triton_lacks() -> str | None:
-    """Why Triton cannot run kernels here, as a clause; None = it can. It compiles a module of its driver at first use,
-    and looks for a C compiler as this does."""
+    """Why Triton cannot run kernels here, as a clause; None = it can. Triton compiles a module of its driver at first
+    use with a C compiler, searched for in the same way here."""
     if find_spec("triton") is None:
         return "Triton is not installed: pip install 'fairlead-engine[cuda]'"
     if not (os.environ.get("CC") or which("gcc") or which("clang")):

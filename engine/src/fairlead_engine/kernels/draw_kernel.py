@@ -1,14 +1,14 @@
 """Drawing tokens on a GPU: temperature, top-k, top-p, min-p and the draw, a program per row, without sorting: Triton.
 
-What is kept of a row is everything at least as likely as some token, so truncation is a search for that token's
-distance from the likeliest. Distances are not negative, and the bits of such floats have the order of the floats: each
-pass over the row tries a few cuts at once, and ten passes find the one to the last bit. Ties are kept together, as
-transformers keeps them at top-k.
+The kept part of a row is everything at least as likely as some token: truncation is a search for the token's distance
+from the likeliest. Distances are not negative, and the bits of such floats have the order of the floats: each pass over
+the row tries a few cuts at once, and ten passes find the cut to the last bit. Ties are kept together, as in
+transformers' top-k.
 
-Bytes: a row is read 3 times where nothing is truncated, and about 10 times more for each of top-k and top-p; it stays
-in the L2 cache meanwhile, 600 kB at 152,000 tokens. Operations: about five per number of such a pass, an exponential
-among them, and two more for each of 8 cuts in those that search: some 200 per token of the vocabulary for each of top-k
-and top-p, 30 million at 152,000 tokens, which one multiprocessor does for each row.
+Bytes: a row is read 3 times without truncation, and about 10 times more for each of top-k and top-p; it stays in the L2
+cache meanwhile, 600 kB at 152,000 tokens. Operations: about five per number of a pass, an exponential among them, and
+two more for each of 8 cuts in searching passes: some 200 per token of the vocabulary for each of top-k and top-p, 30
+million at 152,000 tokens, by one multiprocessor for each row.
 """
 
 import torch
@@ -40,8 +40,8 @@ def _nearest_cut(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr,
     PROBES: tl.constexpr,
 ):
-    """The bits of the smallest distance, at most `most`, within which there is as much as `wanted`: of the weights, or
-    of tokens."""
+    """The bits of the smallest distance, at most `most`, that encloses the share `wanted` of the weights, or as many
+    tokens."""
     low, high = most * 0 - 1, most
     probe = tl.arange(0, PROBES) + 1
     while high - low > 1:
@@ -121,8 +121,8 @@ def draw_kernel(  # type: ignore[no-untyped-def]
 def draw(logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniforms: Tensor) -> Tensor:
     """One token id per row of logits [rows, vocab], int32 [rows].
 
-    temperatures (above 0), top_p and min_p float32 [rows]; top_k int32 [rows], 0 = all; uniforms float64 [rows], in
-    [0, 1): the share of the kept weight at which the token is, in the order of the vocabulary.
+    temperatures (above 0), top_p and min_p float32 [rows]; top_k int32 [rows], 0 = all; uniforms float64 [rows], in [0,
+    1): the token's place within the kept weight, in the order of the vocabulary.
     """
     num_rows, vocab_size = logits.shape
     token_ids = torch.empty(num_rows, dtype=torch.int32, device=logits.device)

@@ -1,4 +1,4 @@
-"""Products of rows with the weights of their experts, without the host reading the routes."""
+"""Products of rows with the weights of their experts, without routes on the host."""
 
 from typing import NamedTuple
 

@@ -1,24 +1,23 @@
-"""Products of rows with the weights of the experts that they go to, with all that is before and behind them: Triton.
+"""Products of rows with the weights of their experts, and the operations before and after: Triton.
 
-Two launches are a layer's experts: gate and up of one tile are multiplied by one program, which lets the one through
-the other; and what comes down is weighted as its token weights it. Weights are floats, or 8-bit numbers that are
-decoded within; rows may be rounded before, by the largest magnitude of a row, which whoever wrote the row found, or of
-a tile of it.
+Two launches are a layer's experts: one program multiplies gate and up of a tile, and applies the gate; the second
+product is weighted by token. Weights are floats, or 8-bit numbers decoded within; rows may be rounded before, by the
+largest magnitude of a row, found by the row's writer, or of a tile of it.
 
-The pairs of an expert are cut into tiles. How many tiles there are depends on who goes where, which only the device
-knows: so there are as many programs as there can be tiles, each finds its own by how many pairs experts have, and those
-that find none are over at once. Rows are read, and results written, where they lie.
+The pairs of an expert are cut into tiles. The number of tiles depends on the routes, known on the device only: the
+launch has as many programs as tiles are possible, each finds its tile from the experts' numbers of pairs, and programs
+without a tile end at once. Rows are read, and results written, in place.
 
-Numbers of 8 bits are exact in 16, so tiles of weights are multiplied as they are, and the scale of a group of columns
-is applied to the sums, which are fewer; where columns are in groups of any order, or a tile would have several, each
-number gets its own before the product.
+Numbers of 8 bits are exact in 16: tiles of weights are multiplied unscaled, and the scale of a group of columns is
+applied to the sums, which are fewer; with columns in groups of any order, or several groups to a tile, each number is
+scaled before the product.
 
-Bytes: of each expert that anybody goes to the weight, 2 x out_features x in_features in 16 bits, for each 16 of its
-pairs, or 64 where there are many; half of that in 8 bits, and 4 for each scale (offsets as many), 9/16 in groups of 32.
-A pair's inputs once for each tile of outputs, from the L2 cache. Operations: 2 x pairs x out_features x in_features,
-and up to 16 times that where each of many experts has one pair: 16 a byte of floats, and with the conversion of each
-weight 33 a byte of 8-bit numbers, or 129 for tiles of 64; rounding adds eight for each of a tile's inputs. So the time
-is that of reading the weights until there are many pairs.
+Bytes: the weight of each chosen expert, 2 x out_features x in_features in 16 bits, for each 16 of its pairs, or 64
+where there are many; half in 8 bits, and 4 for each scale (offsets as many), 9/16 in groups of 32. A pair's inputs once
+for each tile of outputs, from the L2 cache. Operations: 2 x pairs x out_features x in_features, and up to 16 times as
+many where each of many experts has one pair: 16 a byte of floats, and with the conversion of each weight 33 a byte of
+8-bit numbers, or 129 for tiles of 64; rounding adds eight for each of a tile's inputs. The time is that of reading the
+weights until pairs are many.
 """
 
 from typing import NamedTuple
@@ -37,14 +36,14 @@ from fairlead_engine.kernels.routes import ExpertRouting, Routes
 FEW_ROWS, MANY_ROWS = 16, 64
 """Pairs to a tile: tensor cores multiply 16 at least."""
 _MANY_PAIRS = 32
-"""To each expert, on average, from which on tiles are large."""
+"""Mean pairs per expert from which on tiles are large."""
 TILE_OUTPUTS = 64
 """Twice as many of gate and up."""
 _FLOAT_INPUTS = 64
 _MOST_INPUTS = {FEW_ROWS: 128, MANY_ROWS: 64}
 """Of a tile of 8-bit weights, by its pairs: bytes of a row."""
 _TILE_COLUMNS = 32
-"""Where each of them has a scale of its own."""
+"""With a separate scale for each column."""
 
 FLOATS, PER_ROW, PER_TILE, PER_COLUMN = range(4)
 """How many scales a tile of a weight has."""
@@ -111,7 +110,7 @@ def _finished(  # type: ignore[no-untyped-def]
     total, row_scale, row, is_row, scales, bias,
     SCALING: tl.constexpr, ROUNDING: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Of a product that is summed up what is the same for all columns."""
+    """The steps after the sum that are the same for all columns."""
     if SCALING == _PER_ROW:
         total *= tl.load(scales + row, mask=is_row, other=0.0)[None, :]
     if ROUNDING == _BY_ROW:
@@ -165,8 +164,8 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
     TELLS_LARGEST: tl.constexpr,
     IS_NORMALISED: tl.constexpr,
 ):
-    """Program (tile of pairs, tile of outputs). With a gate x has a row for each token, and there are half as many
-    outputs as the weight has rows; without, it has one for each pair, and what comes of them is weighted."""
+    """Program (tile of pairs, tile of outputs). With a gate x has a row for each token, and outputs are half as many as
+    the weight's rows; without, x has a row for each pair, and results are weighted."""
     tile = tl.program_id(0)
     e = tl.arange(0, PADDED_EXPERTS)
     count = tl.load(counts + e, mask=e < NUM_EXPERTS, other=0)
@@ -335,7 +334,7 @@ def _launch(
 
 
 class ExpertTiles(NamedTuple):
-    """How the scales of a weight lie over its columns, and how many of those are multiplied at a time."""
+    """Layout of a weight's scales over its columns, and number of columns multiplied at a time."""
 
     scaling: int
     rounding: int
@@ -344,7 +343,7 @@ class ExpertTiles(NamedTuple):
 
 
 def tile_shape(weights: ExpertWeights, tile_rows: int) -> ExpertTiles:
-    """That of a product with tiles of so many rows."""
+    """Shape of a product with tiles of `tile_rows`."""
     if weights.scales is None:
         return ExpertTiles(FLOATS, UNROUNDED, 0, _FLOAT_INPUTS)
     most_inputs, size, num_groups = _MOST_INPUTS[tile_rows], weights.group_size, weights.scales.shape[2]
@@ -363,10 +362,10 @@ def tile_shape(weights: ExpertWeights, tile_rows: int) -> ExpertTiles:
 
 
 def num_stages(shape: ExpertTiles, tile_rows: int) -> int:
-    """Tiles that are on their way at a time: fewer where they are large."""
+    """Tiles in flight at a time: fewer large ones."""
     return 2 if tile_rows == MANY_ROWS and shape.tile_inputs > 64 else 3
 
 
 def num_warps(kind: int, tile_rows: int) -> int:
-    """Of 32 threads each, that work on a tile: more where two large sums are in their registers."""
+    """Warps of 32 threads per tile: more for two large sums in their registers."""
     return 8 if tile_rows == MANY_ROWS and kind != UNGATED else 4

@@ -18,7 +18,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 @with_kernel("fairlead_engine.kernels.gates_kernel")
 def gelu_mul(gate_up: Tensor) -> Tensor:
-    """GeGLU: gelu(gate) * up, with the tanh that approximates it, in the same shapes."""
+    """GeGLU: gelu(gate) * up, with the tanh approximation, in the same shapes."""
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.gelu(gate, approximate="tanh").mul_(up)
 

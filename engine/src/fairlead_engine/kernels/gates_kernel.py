@@ -2,7 +2,7 @@
 
 Bytes: gate and up are read once and their product written once, 6 x size for a row in 16 bits: 72 KiB at a size of
 12,288, where two operations of torch move 10 x size. Operations: about six per output, an exponential among them, and
-twelve with gelu: two a byte, so the time is the memory's, or that of one launch.
+twelve with gelu: two a byte, i.e. the memory's time, or one launch's.
 """
 
 import torch

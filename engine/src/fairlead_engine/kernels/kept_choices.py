@@ -1,6 +1,7 @@
-"""Keeps choices made by timing in a file from one start to the next: replicas that share it choose alike, and once.
+"""Keeps choices made by timing in a file from one start to the next: replicas with a common file choose alike, and
+once.
 
-The file appears whole or not at all; if it cannot be read, timing is repeated. Of two engines that write at the same
+The file appears whole or not at all; an unreadable file means another timing. Of two engines that write at the same
 time one may be forgotten, which costs another start some milliseconds.
 """
 
@@ -23,7 +24,7 @@ class KeptChoices:
         self._circumstances = circumstances
 
     def choose(self, name: str, choose: Callable[[], int]) -> int:
-        """The kept choice of that name, or the result of `choose`, which is then kept."""
+        """The kept choice `name`, or the result of `choose`, which is then kept."""
         key = f"{self._circumstances}, {name}"
         if (kept := self._read().get(key)) is not None:
             return kept

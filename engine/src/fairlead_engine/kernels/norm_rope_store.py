@@ -35,8 +35,8 @@ def norm_rope(
 
     `heads` [tokens, heads + kv_heads + value_heads, head_dim] holds query, key and value heads side by side. The signed
     cosines and sines [tokens, 1, size] rotate the first `size` elements of each head (mostly all, sometimes none) by
-    its position: element i is paired with i + size / 2, and the sines of the first half are negative, which makes a
-    rotation three operations.
+    its position: element i is paired with i + size / 2, and the sines of the first half are negative: a rotation is
+    three operations.
     """
     num_heads = heads.shape[1] - num_kv_heads - num_value_heads
     if norm is None:

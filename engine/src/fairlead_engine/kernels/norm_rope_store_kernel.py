@@ -1,10 +1,10 @@
-"""Query and key heads normalised where wanted and rotated, keys and values to their slots of the cache, in one pass:
+"""Query and key heads normalised if wanted and rotated, keys and values to their slots of the cache, in one pass:
 Triton.
 
-Bytes: each head is read once; queries are written once, keys and values once in what the cache holds, with 4 bytes of
-scale for each head where that is 8 bits; a row of cosines and sines per token. For a token of 32 query heads and 8 key
-heads of 128 in bfloat16 that is 24 KiB, instead of 28 in two passes. Operations: about ten per number, so the time is
-the memory's, or that of one launch.
+Bytes: each head is read once; queries are written once, keys and values once in the cache's format, with 4 bytes of
+scale for each head in 8 bits; a row of cosines and sines per token. For a token of 32 query heads and 8 key heads of
+128 in bfloat16: 24 KiB, instead of 28 in two passes. Operations: about ten per number: the memory's time, or one
+launch's.
 """
 
 import torch
@@ -30,7 +30,7 @@ def scales_of(low, high, LARGEST: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def quantized(wide, scales, IS_INTEGER: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`quantize_heads`' numbers of float32 [heads, half], in float32 but such as their format has."""
+    """`quantize_heads`' numbers of float32 [heads, half], in float32 but representable in the format."""
     numbers = tl.div_rn(wide, tl.broadcast_to(scales[:, None], wide.shape))
     return nearest(numbers, IS_INTEGER)
 
@@ -118,8 +118,8 @@ def norm_rope_store_kernel(  # type: ignore[no-untyped-def]
 def norm_rope_store(
     heads: Tensor, turn: HeadTurn, keys: StoredHeads, values: StoredHeads | None, slot_mapping: Tensor
 ) -> Tensor:
-    """As `kernels.norm_rope_store.norm_rope_store`, which does it itself where heads are turned in part, or values are
-    a part of keys."""
+    """As `kernels.norm_rope_store.norm_rope_store`, which it calls for partly turned heads, or values as a part of
+    keys."""
     num_tokens, num_all, head_dim = heads.shape
     num_kv_heads, _, cosines, sines, norm = turn
     if values is None or cosines.shape[-1] < head_dim:

@@ -1,11 +1,11 @@
-"""Penalties on a GPU: what each sequence holds is counted there, and each token it holds is changed once: Triton.
+"""Penalties on a GPU: each sequence's tokens are counted there, and each distinct token is changed once: Triton.
 
-The first kernel counts into a row of the vocabulary's length. The second goes through the same tokens, and whoever
-takes a count away, of which there is one, changes that token's logit. Counts are whole numbers, so the result does not
-depend on who comes first; nothing is sorted, and rows of any lengths share the two launches.
+The first kernel counts into a row of the vocabulary's length. The second goes through the same tokens; the single
+program that takes a token's count away changes its logit. Counts are whole numbers, and the result is independent of
+the programs' order; nothing is sorted, and rows of any lengths share the two launches.
 
 Bytes: 4 x vocabulary for each row, to clear the counts; then for each token of a sequence its id twice, its count in
-three accesses and, once for each that differs, its logit twice. Operations: none to speak of.
+three accesses and, once for each distinct token, its logit twice. Operations: negligible.
 """
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 _TILE = 1024
 _UNALIGNED = ["numbers", "strengths"]
 _IS_HELD: tl.constexpr = tl.constexpr(1 << 30)
-"""Added to the count of what was chosen, for the prompt's tokens too: more than there are positions."""
+"""Added to the count of generated tokens, for the prompt's tokens too: above the number of positions."""
 
 
 @triton.jit(do_not_specialize_on_alignment=_UNALIGNED)  # type: ignore[untyped-decorator]
@@ -57,9 +57,9 @@ def change_kernel(  # type: ignore[no-untyped-def]
 def penalise(logits: Tensor, numbers: Tensor, strengths: Tensor, slot_tokens: Tensor, longest: int) -> None:
     """Changes some rows of float32 logits [rows, vocab] in place.
 
-    For each of them numbers int64 [n, 4] has the row, the slot, how many tokens it holds, at most `longest`, and how
-    many of these are the prompt's; strengths float32 [n, 3] the penalties of repetition, frequency and presence.
-    slot_tokens int32 [slots, columns] holds the sequences' tokens.
+    numbers int64 [n, 4] has each row, its slot, the slot's number of tokens, at most `longest`, and the prompt's number
+    of tokens; strengths float32 [n, 3] the penalties of repetition, frequency and presence. slot_tokens int32 [slots,
+    columns] holds the sequences' tokens.
     """
     (num_rows, _), vocab_size = numbers.shape, logits.shape[1]
     counts = torch.zeros((num_rows, vocab_size), dtype=torch.int32, device=logits.device)

@@ -1,8 +1,8 @@
-"""Root mean square normalisation in one pass over each row, after adding to the residual stream where asked: Triton.
+"""Root mean square normalisation in one pass over each row, after adding to the residual stream if asked: Triton.
 
 Bytes: a row is read once and written once, 4 x size in 16 bits; with an update two are read and two written, 8 x size;
-nothing else. An update in parts adds 2 x size for each further one. Operations: about six per number, so the time is
-the memory's.
+nothing else. An update in parts adds 2 x size for each further part. Operations: about six per number: the memory's
+time.
 """
 
 import torch

@@ -22,7 +22,7 @@ class RowFormat(NamedTuple):
     dtype: torch.dtype
     """int8 or float8_e4m3fn."""
     largest: float
-    """The largest magnitude of each row is scaled to it."""
+    """The scaled value of each row's largest magnitude."""
 
 
 INT8_ROWS = RowFormat(torch.int8, 127.0)
@@ -32,11 +32,11 @@ E4M3_ROWS = RowFormat(torch.float8_e4m3fn, 448.0)
 
 @with_kernel("fairlead_engine.kernels.rounded_rows_kernel")
 def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple[Tensor, Tensor]:
-    """x [rows, size] over its scales, to the nearest numbers of that format, and the scales, float32 [rows, 1].
+    """x [rows, size] over its scales, to the nearest numbers of the format, and the scales, float32 [rows, 1].
     Undefined rows may follow, up to `least_rows` in all.
 
-    A row with NaN or infinity has a scale that is not finite, so that its products are not. All is float32 from the
-    first: torch's operations on two number formats take four times as long.
+    A row with NaN or infinity has a scale that is not finite, which makes its products not finite. All is float32 from
+    the first: torch's operations on two number formats take four times as long.
     """
     rows = x.to(torch.float32, copy=True)
     scales = rows.abs().amax(-1, keepdim=True).mul_(1 / row_format.largest).clamp_min_(LEAST_SCALE)
@@ -50,7 +50,7 @@ def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple
 
 
 def rounded_blocks(x: Tensor, size: int, row_format: RowFormat) -> Tensor:
-    """Blocks of so many columns of x [rows, columns], each rounded and decoded by itself, in x's format. The last block
+    """Blocks of `size` columns of x [rows, columns], each rounded and decoded by itself, in x's format. The last block
     may be narrower."""
     columns = x.shape[1]
     blocks = functional.pad(x, (0, -columns % size)).view(-1, size)  # zeros beside them change no scale
@@ -61,7 +61,7 @@ def rounded_blocks(x: Tensor, size: int, row_format: RowFormat) -> Tensor:
 def decode(values: Tensor, dtype: torch.dtype) -> Tensor:
     """int8 or float8_e4m3fn values as a new tensor in `dtype`, without loss.
 
-    torch converts an 8-bit float on a CPU in 4 ns, so there its bits are put where a bfloat16 has them.
+    torch converts an 8-bit float on a CPU in 4 ns; here its bits are moved to a bfloat16's places instead.
     """
     if values.dtype is not torch.float8_e4m3fn or values.device.type != "cpu":
         return values.to(dtype)

@@ -1,7 +1,7 @@
 """Rows scaled and rounded to 8 bits in one launch: Triton.
 
 Bytes: a row is read twice, the second time from the L1 cache, and written once in 8 bits with 4 bytes of scale: 3 x
-size in 16 bits. Operations: about eight per number, three a byte, so the time is the memory's, or that of one launch.
+size in 16 bits. Operations: about eight per number, three a byte: the memory's time, or one launch's.
 """
 
 import torch
@@ -15,7 +15,7 @@ _TILE = 1024
 _LEAST: tl.constexpr = tl.constexpr(LEAST_SCALE)
 _ROUNDING: tl.constexpr = tl.constexpr(1.5 * 2.0**23)
 """Added to a float32 below 2^22 and taken away again, it leaves the nearest whole number; a multiple of it, the nearest
-multiple. So numbers are rounded alike on every device, and in Triton's interpreter, whose own casts to 8-bit floats are
+multiple. Rounding is thereby alike on every device, and in Triton's interpreter, whose own casts to 8-bit floats are
 wrong where they carry."""
 _EXPONENT: tl.constexpr = tl.constexpr(0x7F800000)
 _SMALLEST_NORMAL: tl.constexpr = tl.constexpr(2.0**-6)
@@ -25,7 +25,7 @@ _FLOAT_STEP: tl.constexpr = tl.constexpr(2.0**-3)
 
 @triton.jit  # type: ignore[untyped-decorator]
 def nearest(numbers, IS_INTEGER: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The nearest whole numbers, or those of e4m3, of float32 that are in the format's range; in float32."""
+    """The nearest whole numbers, or e4m3 numbers, of float32 within the format's range; in float32."""
     rounding = _ROUNDING
     if not IS_INTEGER:
         power = (numbers.to(tl.int32, bitcast=True) & _EXPONENT).to(tl.float32, bitcast=True)

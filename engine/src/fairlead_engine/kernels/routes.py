@@ -21,12 +21,12 @@ class ExpertRouting(NamedTuple):
     num_groups: int = 1
     """Groups of neighbouring experts."""
     num_chosen_groups: int = 1
-    """Groups that a token's experts may come from (DeepSeek-V2, arXiv 2405.04434)."""
+    """Groups for a token's experts (DeepSeek-V2, arXiv 2405.04434)."""
     scale: float = 1.0
     """Factor of the weights."""
     bias: Tensor | None = None
-    """float32 [experts]: scores are sigmoids, and this is added to them for comparing experts, but not in their weights
-    (DeepSeek-V3, arXiv 2412.19437); None = scores are a softmax over all experts."""
+    """float32 [experts]: scores are sigmoids, and the bias is added to them for comparing experts, but not in their
+    weights (DeepSeek-V3, arXiv 2412.19437); None = scores are a softmax over all experts."""
 
     @property
     def num_counted(self) -> int:
@@ -47,8 +47,8 @@ def route_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]
 
 
 def choose_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]:
-    """The same with scores instead of weights. Scores are float32 (arXiv 2401.04088). A group's score is that of its
-    best expert, or of its best two together with a bias."""
+    """`route_top_k`, with scores instead of weights. Scores are float32 (arXiv 2401.04088). A group's score is its best
+    expert's, or its best two experts' together with a bias."""
     bias = routing.bias
     scores = logits.float().sigmoid() if bias is not None else torch.softmax(logits, dim=-1, dtype=torch.float32)
     merits = scores if bias is None else scores + bias

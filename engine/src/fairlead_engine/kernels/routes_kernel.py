@@ -1,15 +1,15 @@
-"""Who goes where, in one launch: Triton.
+"""Routes of tokens to experts in one launch: Triton.
 
-A program is for one expert. It looks at every token's logits and finds the expert's place among them: how many others
-are better, or as good and before it. If that place is one of the first few, the token is the expert's, and the place
-says which of the token's pairs this is. So no program needs what another found, pairs are in order without being
-sorted, and a token has exactly as many experts as it should whatever its logits are: what is no number counts as the
-best. Further programs, one for each token, find the largest magnitudes of rows that are to be rounded.
+A program is for one expert. For every token, it finds the expert's place among the token's logits: the number of
+experts that are better, or equal and earlier. One of the first places makes the token the expert's, and the place is
+the index of the token's pair. No program needs another's results, pairs are in order without a sort, and a token has
+exactly the intended number of experts whatever its logits are: NaN counts as the best. Further programs, one for each
+token, find the largest magnitudes of rows to be rounded.
 
 Bytes: the logits once for each expert, 2 x tokens x experts² in 16 bits, all but the first time from the L2 cache: 2
-MiB for 64 tokens and 128 experts; 16 bytes a pair are written; rows once where they are rounded. Operations: about six
-for each of those logits, 6 million for those, and twenty where experts are in groups: three a byte, so the time is that
-of one launch until there are thousands of tokens.
+MiB for 64 tokens and 128 experts; 16 bytes a pair are written; rows once if rounded. Operations: about six for each of
+these logits, 6 million in the example, and twenty with groups of experts: three a byte, i.e. one launch's time up to
+thousands of tokens.
 """
 
 import torch
@@ -64,7 +64,7 @@ def routes_kernel(  # type: ignore[no-untyped-def]
     TILE_TOKENS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
 ):
-    """Program (expert, or behind them a token whose row is looked at)."""
+    """Program (expert, or behind the experts a token whose row is rounded)."""
     mine = tl.program_id(0)
     if mine < NUM_EXPERTS:
         e, g = tl.arange(0, PADDED_EXPERTS), tl.arange(0, PADDED_GROUPS)

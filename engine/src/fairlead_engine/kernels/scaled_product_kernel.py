@@ -1,7 +1,7 @@
 """The sums of a product of integers times the scales of both sides, in one launch: Triton.
 
 Bytes: each sum is read once and its number written once, 6 a number in 16 bits, where torch's three operations move 26.
-Operations: three per number, one for two bytes, so the time is the memory's, or that of one launch.
+Operations: three per number, one for two bytes: the memory's time, or one launch's.
 """
 
 import torch

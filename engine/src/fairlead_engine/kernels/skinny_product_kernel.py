@@ -1,12 +1,12 @@
 """A product of at most 16 rows with a weight that is streamed once, in one launch: Triton.
 
-A program has a few outputs of all rows. Their inputs are split among its warps, which sum what is theirs, and the sums
-are added in a fixed order: no atomics, no second launch. Rows are padded to 16 and tiles follow from the weight's shape
-alone, so what a row becomes does not depend on how many others there are.
+A program has a few outputs of all rows. Their inputs are split among its warps, and the warps' sums are added in a
+fixed order: no atomics, no second launch. Rows are padded to 16 and tiles follow from the weight's shape alone: a row's
+result does not depend on the number of rows.
 
 Bytes: the weight once, 2 x out_features x in_features in 16 bits; the rows once for each program, from the L2 cache: up
-to as much again with 16 rows and 16 outputs to a program. Operations: 2 x rows x out_features x in_features, so at most
-16 a byte: the time is that of reading the weight.
+to as much again with 16 rows and 16 outputs to a program. Operations: 2 x rows x out_features x in_features, at most 16
+a byte: the time is that of reading the weight.
 """
 
 import torch
@@ -18,11 +18,11 @@ from fairlead_engine.kernels.skinny_product import MOST_ROWS
 
 _NUM_WARPS = 4
 _NUM_STAGES = 4
-"""Tiles of the weight that are on their way at a time: 32 KiB and more to a program."""
+"""Tiles of the weight in flight at a time: 32 KiB and more to a program."""
 _TILE_INPUTS = 64
 """Inputs of a warp at a time: 128 bytes of a row of the weight in 16 bits."""
 _MANY_OUTPUTS = 8192
-"""From so many on, programs of 32 outputs are still about two for each multiprocessor of the largest GPUs."""
+"""Outputs from which on programs of 32 are still about two for each multiprocessor of the largest GPUs."""
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
@@ -67,7 +67,7 @@ def skinny_product_kernel(  # type: ignore[no-untyped-def]
 
 
 def skinny_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As `kernels.skinny_product.skinny_product`; the numbers of a row of either lie side by side."""
+    """As `kernels.skinny_product.skinny_product`; the numbers of a row of x and weight lie side by side."""
     (num_rows, in_features), out_features = x.shape, len(weight)
     output = torch.empty((num_rows, out_features), dtype=x.dtype, device=x.device)
     if num_rows:

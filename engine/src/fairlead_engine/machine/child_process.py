@@ -1,6 +1,6 @@
-"""A child process of the engine, which gets orders from its parent and ends with its parent.
+"""A child process of the engine, with orders from its parent, ending with the parent.
 
-The parent writes one line to standard input and keeps the pipe open for its own life.
+The parent writes a line to standard input and keeps the pipe open.
 """
 
 import os
@@ -26,7 +26,7 @@ def give_orders(child: "Process", orders: bytes) -> None:
 
 
 def read_orders() -> bytes:
-    """One line of standard input, read without Python's buffer, which threads must not share at exit."""
+    """One line of standard input, without Python's buffer, which is not safe for threads at exit."""
     line = b""
     while not line.endswith(b"\n"):
         chunk = os.read(_STDIN, 65536)
@@ -37,8 +37,8 @@ def read_orders() -> bytes:
 
 
 def die_with(parent_pid: int) -> None:
-    """Ends this process after the end of its parent: on Linux even in the middle of a long step, elsewhere by a thread,
-    once the step lets the thread run."""
+    """Ends this process after the end of its parent: on Linux even within a long step, elsewhere by a thread, after the
+    step."""
 
     def end_with_input() -> None:
         while os.read(_STDIN, 4096):

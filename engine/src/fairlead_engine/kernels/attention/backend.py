@@ -1,4 +1,4 @@
-"""The protocol of an attention backend, and what it gets to know of the cache and of a step.
+"""The protocol of an attention backend, and its view of the cache and of a step.
 
 The runner calls `allocate` and `tables` once and `prepare` once per step, each layer calls `store` and `attend`.
 Requests and scheduling stay outside: a step is rows of tokens, some for each sequence.
@@ -38,12 +38,13 @@ class CacheLayout:
     block_size: int
     """Tokens per block."""
     dtype: torch.dtype
-    """Of activations, and of keys and values before they are stored."""
+    """Of activations, and of keys and values before storage."""
     device: torch.device
     kv_dtype: torch.dtype | None = None
     """Stored format of keys and values, one of `KV_DTYPES`; None = `dtype`."""
     shared_value_dim: int | None = None
-    """A value is that many last elements of its key, and is not stored; None = it is stored, and as long."""
+    """Last elements of a key that are its value, which is then not stored; None = values are stored, as long as
+    keys."""
 
     @property
     def bytes_per_block(self) -> int:
@@ -66,11 +67,11 @@ class CacheLayout:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's keys and values, in the shape that its backend chose."""
+    """One layer's keys and values, in the backend's shape."""
 
     keys: StoredHeads
     values: StoredHeads | None
-    """None = they are the last `shared_value_dim` elements of keys."""
+    """None = the last `shared_value_dim` elements of keys."""
     shared_value_dim: int | None = None
     """As in `CacheLayout`."""
 
@@ -98,11 +99,11 @@ class DeviceBatch:
     """The sequences of one step in the order of their rows; sequence i has the next `num_queries[i]` rows."""
 
     slots: Numbers
-    """Slot of each, its own as long as it runs."""
+    """Slot of each, constant while it runs."""
     num_queries: Numbers
     """Tokens computed in this step: the last ones of the context."""
     context_lens: Numbers
-    """Tokens that may be attended to, this step's included."""
+    """Visible tokens of each, this step's included."""
     row_slots: Tensor
     """int64 [tokens], on the device: the slot of each row,"""
     positions: Tensor
@@ -120,10 +121,10 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         """Allocates blocks 0 to `num_blocks - 1` of every layer; their contents are undefined until stored."""
 
     def allocator(self, num_blocks: int) -> BlockAllocator:
-        """Chooses the next block of a table as suits this backend; all blocks are empty."""
+        """Chooses the next block of a table to suit this backend; all blocks are empty."""
 
     def tables(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> Tables:
-        """Allocates empty block tables of that many sequences, each of at most so many blocks."""
+        """Allocates empty block tables of `num_slots` sequences, each of at most `blocks_per_slot` blocks."""
 
     def prepare(self, batch: DeviceBatch, tables: Tables) -> Metadata:
         """What all layers of one step share; called once per step, on the host. Updates the tables."""
@@ -134,16 +135,16 @@ class AttentionBackend(Protocol[Tables, Metadata]):
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: Metadata, scoring: Scoring) -> Tensor:
         """softmax(query · keys / sqrt(head_dim)) · values, with `scoring`; query and result [tokens, heads, head_dim],
-        or, with values that are a part of keys, result [tokens, heads, shared_value_dim].
+        or, with values as a part of keys, result [tokens, heads, shared_value_dim].
 
-        Query head h uses key head h // (heads / kv_heads). Slots outside a sequence's context are never used for it.
-        Attention reads stored keys and values, of this step's own tokens too: so with an 8-bit cache results do not
-        depend on how a prompt is divided into steps.
+        Query head h uses key head h // (heads / kv_heads). Slots outside a sequence's context never influence its
+        result. Attention reads stored keys and values, of this step's own tokens too: with an 8-bit cache results do
+        not depend on the division of a prompt into steps.
         """
 
     def move(self, cache: LayerCache, metadata: Metadata, sources: Tensor, targets: Tensor) -> None:
-        """Copies stored keys and values of some rows, int64 [moves], to the places of others, as if all were read
-        before any is written."""
+        """Copies stored keys and values of some rows, int64 [moves], to the places of others; all are read before any
+        is written."""
 
     def copy_blocks(
         self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor
@@ -154,11 +155,11 @@ class AttentionBackend(Protocol[Tables, Metadata]):
 
 @runtime_checkable
 class CapturableBackend(AttentionBackend[Tables, Metadata], Protocol[Tables, Metadata]):
-    """A backend whose decodes can be captured and repeated: the host looks at nothing that differs between them."""
+    """A backend whose decodes can be captured and replayed: the host looks at nothing that differs between them."""
 
     pads_contexts: ClassVar[bool]
-    """Whether a captured decode takes as long as the longest context would, so that launching it is better."""
+    """Whether a captured decode takes as long as with the longest context, and launching is faster."""
 
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: Tables) -> Metadata:
         """As `prepare`, for a step of one query per sequence, from int64 tensors [sequences] alone; the tables are up
-        to date. Contexts may be as long as a table, so every choice by length is made for that length."""
+        to date. Contexts may be as long as a table: every choice by length assumes the longest."""

@@ -1,7 +1,7 @@
-"""Chooses a table's next free block: least recently used, or consecutive ids as far as that costs little.
+"""Chooses a table's next free block: least recently used, or consecutive ids where they cost little.
 
 The block manager owns one allocator, made by the attention backend. An allocator knows when blocks were freed and which
-sequence grows where, not what blocks hold.
+sequence grows where, but no contents of blocks.
 """
 
 from collections import OrderedDict
@@ -20,26 +20,26 @@ class BlockAllocator(Protocol):
         """How many are free."""
 
     def take(self, last: int | None, wanted: int) -> int:
-        """Takes a free block; there must be one.
+        """Takes a free block; at least one must be free.
 
-        Hints: block `last` is the one before it in its table, and the sequence is expected to need `wanted` blocks,
-        this one included, from here on.
+        Hints: block `last` precedes the new block in its table, and the sequence is expected to need `wanted` blocks
+        from here on, the new one included.
         """
 
     def reuse(self, block: int) -> None:
         """Takes this very block, which is free."""
 
     def release(self, block: int, *, evictable: bool) -> None:
-        """Frees a block in use. Of several that are evictable, the one released first is evicted first."""
+        """Frees a block in use. Evictable blocks are evicted in the order of their release."""
 
     def empty(self, block: int) -> None:
-        """Empties an evictable block, which nobody can ask for any more."""
+        """Empties an evictable block, which lost its published prefix."""
 
     def end_run(self, last: int) -> None:
         """The table that ends in block `last` will not grow any more."""
 
     def check(self, in_use: set[int], evictable: set[int]) -> None:
-        """Raises AssertionError unless the blocks have these states and every other one is empty."""
+        """Raises AssertionError unless the blocks have these states and every other block is empty."""
 
 
 class LRUBlocks:
@@ -78,28 +78,29 @@ class LRUBlocks:
 
 
 _TAKEN = 1 << 40
-"""Added to a block's state while it cannot be chosen; more than the number of frees can be."""
+"""Added to a block's state while it cannot be chosen; above every number of frees."""
 _RECENT_SHARE = 0.25
-"""The most recent part of the evictable blocks' time span that is not given up for consecutive ids.
+"""The most recent part of the evictable blocks' time span that is kept from eviction for consecutive ids.
 
 Simulated: 32 sequences of some 25 blocks in 1,500 blocks have tables of 1.0 runs with a share of 0, 2.4 with 0.25, 5.9
-with 0.5, and 17 when blocks are taken in plain least-recently-used order; while conversations that return later, in
-16,000 blocks, find 73, 79, 81 and 81 % of their prompts cached.
+with 0.5, and 17 in plain least-recently-used order; conversations that return later, in 16,000 blocks, find 73, 79, 81
+and 81 % of their prompts cached.
 """
 
 
 class ConsecutiveBlocks:
     """Least recently used first, in stretches.
 
-    On a CPU a table of consecutive ids is a view of the cache and attention reads it without a gather; so ids are
-    chosen for it:
+    On a CPU a table of consecutive ids is a view of the cache, read by attention without a gather. Ids are therefore
+    chosen in runs:
 
-    1. A new run begins at the stretch of as many blocks as its sequence is expected to need that is cheapest to give
-       up: all of them empty or evictable and not recently used, and in sum longest unused. When there is no such
-       stretch, at the longest shorter one.
-    2. The rest of the stretch is *reserved*: its blocks stay free, and what they hold stays reusable, but new runs
-       begin elsewhere. A run goes on into its own reservation, and behind it as long as blocks are there that a new run
-       might use.
+    1. A new run begins at a stretch of as many blocks as its sequence is expected to need: all empty or evictable and
+    not recently used; of several stretches, the one unused for longest in sum. Without such a stretch, at the longest
+    shorter one.
+
+    2. The rest of the stretch is *reserved*: its blocks stay free, and their contents reusable, but new runs begin
+    elsewhere. A run goes on into its own reservation, and behind it over blocks that a new run might use.
+
     3. When nothing else is left, a reservation yields from its far end.
 
     Going on costs dictionary operations. A new run costs a few passes over one array of `num_blocks` integers: 10 µs

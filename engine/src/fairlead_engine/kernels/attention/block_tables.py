@@ -2,7 +2,7 @@
 
 A step is four tensors, as in vLLM's paged attention (Kwon et al., 2023): block tables, context lengths, first row of
 each sequence, and slot of each row. Kernels that read the cache in place take the same tensors and are compared with
-this.
+this backend.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ from fairlead_engine.kernels.staging import int64s, to_device
 MAX_GATHERED = 2**16
 """Tokens, padding included, whose keys and values are gathered at a time: 256 MiB with 8 heads of 128 in bfloat16."""
 MAX_SCORES = 2**25
-"""Pairs of query and key, padding included, that are masked at a time: 32 MiB."""
+"""Pairs of query and key, padding included, masked at a time: 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Consecutive sequences padded to one shape: `queries` rows and `context` tokens each.
 
-    Padding repeats a row or a slot of the same sequence, so that other sequences' contents never come near it.
+    Padding repeats a row or a slot of the same sequence: other sequences' contents never come near it.
     """
 
     rows: Tensor
@@ -194,7 +194,7 @@ class BlockTables(BlockCache):
 
 
 def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:
-    """Sequences [first, end) that are padded to one shape; a single one may exceed the bounds."""
+    """Sequences [first, end) padded to one shape; a single sequence may exceed the bounds."""
     first, queries, context = 0, 0, 0
     shares = zip(batch.num_queries.tolist(), batch.context_lens.tolist(), strict=True)
     for index, (num_queries, context_len) in enumerate(shares):
@@ -209,7 +209,7 @@ def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:
 
 
 def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context: int, kept: Tensor) -> Group:
-    """Some sequences, padded to so many queries and so much context."""
+    """Some sequences, padded to `queries` rows and `context` tokens."""
     starts, ends = metadata.query_starts[:-1][sequences, None], metadata.query_starts[1:][sequences, None]
     last_query, last_token = ends - starts - 1, metadata.context_lens[sequences, None] - 1
     query = torch.arange(queries, device=starts.device).minimum(last_query)

@@ -1,4 +1,4 @@
-"""The attention backends by name, and which one `auto` means."""
+"""The attention backends by name, and the choice behind `auto`."""
 
 import os
 from collections.abc import Callable
@@ -45,8 +45,8 @@ def choose_backend_name(name: str, device: torch.device) -> str:
 
 
 def choose_kv_dtype(name: str, backend: str, device: torch.device) -> torch.dtype | None:
-    """The cache's format of keys and values with that name; None = activations'. Raises ConfigError for one that the
-    backend cannot read on this device."""
+    """The cache's format of keys and values with that name; None = activations'. Raises ConfigError for a format that
+    the backend cannot read on this device."""
     if name == "fp8" and backend == "triton" and device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if (major, minor) < _FP8_CAPABILITY:

@@ -1,9 +1,9 @@
-"""Attention sequence by sequence, each over its own stretch of the cache, which is fastest on CPUs.
+"""Attention sequence by sequence, each over its own stretch of the cache: the fastest backend on CPUs.
 
 Measured on CPUs, one product per sequence over its own stretch of the slab beats padding, masks and gathers across the
 batch by 1.2 to 5 times. A context in one stretch is read in place; any other is first gathered, which makes a decode
-step of 32 sequences with 400 tokens each a fifth slower. So this backend asks for consecutive blocks. 8-bit contexts
-are decoded sequence by sequence, so never more than one is there as floats.
+step of 32 sequences with 400 tokens each a fifth slower. The backend therefore asks for consecutive blocks. 8-bit
+contexts are decoded sequence by sequence: at most one exists as floats.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from fairlead_engine.kernels.norm_rope_store import HeadTurn, norm_rope
 
 
 class QuerySpan(NamedTuple):
-    """One sequence's tokens in a step, and the slots they may attend to."""
+    """One sequence's tokens in a step, and their visible slots."""
 
     start: int
     """Its first row in the flattened tokens."""
@@ -34,15 +34,15 @@ class QuerySpan(NamedTuple):
     first_slot: int
     """Where the context begins in the slab."""
     slots: Tensor | None = None
-    """int64 [context]: the context's slots in order; None when they are consecutive from `first_slot` on."""
+    """int64 [context]: the context's slots in order; None = consecutive from `first_slot` on."""
     mask: Tensor | None = None
-    """Added to the scores, [num_queries, context]; None for a single query and for a chunk that is its whole context.
-    For a tree, bool: whether a token is seen."""
+    """Added to the scores, [num_queries, context]; None for a single query and for a chunk without earlier context. For
+    a tree, bool: visible tokens."""
     is_tree: bool = False
-    """Whether some of its tokens do not see all earlier ones."""
+    """Whether some of its tokens do not see all earlier tokens."""
 
     def last(self, num_tokens: int) -> "QuerySpan":
-        """A single query that sees only the last so many tokens."""
+        """A single query that sees only the last `num_tokens` tokens."""
         skipped = self.context - num_tokens
         slots = None if self.slots is None else self.slots[skipped:]
         return self._replace(context=num_tokens, first_slot=self.first_slot + skipped, slots=slots)
@@ -219,13 +219,13 @@ def _with_tree(span: QuerySpan, trees: TreeRows) -> QuerySpan:
 
 
 def causal_mask(num_queries: int, context: int, layout: CacheLayout) -> Tensor:
-    """For the last `num_queries` tokens of a context: 0 where a token may look, minus infinity at those after it."""
+    """For the last `num_queries` tokens of a context: 0 for visible tokens, minus infinity for later ones."""
     forbidden = torch.full((num_queries, context), float("-inf"), dtype=layout.dtype, device=layout.device)
     return forbidden.triu_(context - num_queries + 1)
 
 
 def _context(slab: StoredHeads, span: QuerySpan) -> StoredHeads:
-    """The span's part of a slab [kv_heads, context, head_dim]: a view where it is one stretch, else a copy."""
+    """The span's part of a slab [kv_heads, context, head_dim]: a view of one stretch, else a copy."""
     if span.slots is None:
         return slab.narrow(1, span.first_slot, span.context)
     return slab.gather(1, span.slots)

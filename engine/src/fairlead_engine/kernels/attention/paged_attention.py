@@ -1,19 +1,18 @@
-"""Attention over block tables in one kernel: prefill, chunks and decodes of one step, read where they lie in the cache.
+"""Attention over block tables in one kernel: prefill, chunks and decodes of one step, read in place from the cache.
 
 Written for CUDA in Triton; `block_tables.py` is the same in plain torch. A *tile* is some queries of one sequence, with
-all the query heads that share a key head side by side, or some of them, so that keys and values are read once for the
-group. A tile walks over its visible context with the running softmax of FlashAttention (Dao et al., 2022). Where there
-are too few tiles to fill the device, several programs share a tile's context and a second kernel puts their parts
-together (split KV, as in FlashDecoding). Values that are a part of keys are read once, with them. No mask is read for
-each pair of query and token: what a query may see follows from its position, and in a tree of guesses from a number of
-64 bits (`scoring.py`).
+all or some of the query heads of a key head side by side: keys and values are read once for the group. A tile walks
+over its visible context with the running softmax of FlashAttention (Dao et al., 2022). Where tiles are too few to fill
+the device, several programs share a tile's context and a second kernel joins their parts (split KV, as in
+FlashDecoding). Values as a part of keys are read once, with the keys. No mask is read for each pair of query and token:
+visibility follows from the query's position, and in a tree of drafts from a number of 64 bits (`scoring.py`).
 
-Bytes: keys and values that a tile may see, once: 2 x key heads x head_dim x context in what the cache holds, with 4
-bytes of scale for each head where that is 8 bits; half where values are a part of keys. Queries are read and outputs
-written once, 4 x query heads x head_dim a token in 16 bits; where a context is shared, each program's part is written
-and read in float32. A decode at 2,048 tokens of 8 key heads of 128 in bfloat16 reads 8 MiB. Operations: 4 x query heads
-x head_dim x context a query: 4 a byte for that decode with 32 query heads, up to 16 as tensor cores pad them, so the
-time is the memory's; a prefill's tile of 64 and more rows does as many a byte, and its time is that of the products.
+Bytes: keys and values visible to a tile, once: 2 x key heads x head_dim x context in the cache's format, with 4 bytes
+of scale for each head in 8 bits; half with values as a part of keys. Queries are read and outputs written once, 4 x
+query heads x head_dim a token in 16 bits; with a shared context, each program's part is written and read in float32. A
+decode at 2,048 tokens of 8 key heads of 128 in bfloat16 reads 8 MiB. Operations: 4 x query heads x head_dim x context a
+query: 4 a byte for that decode with 32 query heads, up to 16 as tensor cores pad them: the memory's time; a prefill's
+tile of 64 and more rows does as many a byte: the products' time.
 """
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring, TreeRows
 from fairlead_engine.kernels.attention.stored_heads import SMALLEST_SCALE, StoredHeads
 
 _UNALIGNED = ["slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"]
-"""Arguments whose addresses differ from step to step: nothing is compiled anew for those that are multiples of 16."""
+"""Arguments whose addresses differ from step to step: multiples of 16 cause no new compilation."""
 _LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 _SMALLEST_SCALE: tl.constexpr = tl.constexpr(SMALLEST_SCALE)
 
@@ -86,7 +85,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     HAS_TREES: tl.constexpr,
 ):
     """Program (tile, heads that share a key head, split); see `paged_attention` for the arguments. REST_DIM: elements
-    of a key before those that are its value; 0 = values are apart."""
+    of a key before its value; 0 = values are apart."""
     tile, part, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     VALUE_DIM: tl.constexpr = HEAD_DIM - REST_DIM
     kv_head = part * TILE_HEADS // (NUM_HEADS // NUM_KV_HEADS)
@@ -247,7 +246,7 @@ class Grid:
     first_row: int
     num_rows: int
     tile_heads: int
-    """Heads of a group that are side by side: all of them, or a number that divides them."""
+    """Heads of a group side by side: all, or a divisor of their number."""
     tile_rows: int
     """Queries times heads, padded to a power of two of at least 16."""
     tile_tokens: int
@@ -255,7 +254,7 @@ class Grid:
     num_warps: int
     """Of 32 threads each, that work on a tile."""
     num_stages: int
-    """Tiles of keys and values that are on their way at a time."""
+    """Tiles of keys and values in flight at a time."""
     num_splits: int
     """Programs that share the context of a tile."""
     is_of_decodes: bool = False
@@ -264,7 +263,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class PagedStep:
-    """What all layers of one step share; tensors are int32 on the cache's device unless it says otherwise."""
+    """The common input of all layers of one step; tensors are int32 on the cache's device unless stated otherwise."""
 
     table_rows: Tensor
     """int64 [slots, blocks]: every slot's block table."""
@@ -277,9 +276,9 @@ class PagedStep:
     tile_sequences: Tensor
     """[tiles]: the sequence whose queries these are."""
     tile_starts: Tensor
-    """[tiles]: the first row of each; it ends where the tile is full or the sequence does."""
+    """[tiles]: the first row of each; a tile ends where it is full or its sequence ends."""
     slot_mapping: Tensor
-    """int64 [tokens]: slot that each row's key and value go to."""
+    """int64 [tokens]: cache slot of each row's key and value."""
     grids: tuple[Grid, ...]
     trees: TreeRows | None = None
     """`DeviceBatch.trees`."""
@@ -293,22 +292,22 @@ def paged_attention(
     step: PagedStep,
     scoring: Scoring = PLAIN,
 ) -> None:
-    """Causal grouped-query attention of a step's rows to what the cache holds of their sequences, into `output`.
+    """Causal grouped-query attention of a step's rows to their sequences' cache, into `output`.
 
     query and output [tokens, heads, head_dim], the output contiguous and of the query each row; keys and values
-    [blocks, block_size, kv_heads, head_dim], in which the step's own are stored already. Values None = they are the
-    last elements of keys, as many as the output's heads have.
+    [blocks, block_size, kv_heads, head_dim], with the step's own already stored. Values None = the last elements of
+    keys, as many as the output's heads have.
 
     Bytes read from the cache: 2 x kv_heads x head_dim x element size for each visible token of each tile, and 8 x
-    kv_heads of scales where it holds 8-bit numbers (132 instead of 256 for a head of 128); all else is small beside
-    that. Operations: 4 x heads x head_dim for each visible pair of query and token. A decode of a group of 4 heads in
-    bfloat16 does 4 operations per byte, of 8-bit numbers 8, far below the 200 or so that make a GPU wait for its
-    arithmetic: so its time is that of reading the cache once.
+    kv_heads of scales in 8 bits (132 instead of 256 for a head of 128); everything else is small. Operations: 4 x heads
+    x head_dim for each visible pair of query and token. A decode of a group of 4 heads in bfloat16 does 4 operations
+    per byte, of 8-bit numbers 8, far below the 200 or so that make a GPU wait for its arithmetic: the time is a single
+    read of the cache.
 
-    In a step with trees what a query sees is 16 bytes more, read once, and each pair costs a shift more, and with a
+    In a step with trees a query's visibility is 16 bytes more, read once, and each pair costs a shift more, and with a
     window a dozen operations on whole numbers, beside 4 x head_dim on floats.
 
-    Numbers of 8 bits are exact in every format of queries, so scales come after the products: a key's to its scores, a
+    Numbers of 8 bits are exact in every format of queries, and scales come after the products: a key's to its scores, a
     value's to its weights. Weights are at most 1 then, for float16's sake: the largest scale so far is taken out.
     """
     window, soft_cap, sinks = scoring

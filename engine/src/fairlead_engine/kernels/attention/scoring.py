@@ -1,7 +1,7 @@
-"""Visible tokens and scores: trees of drafts, windows, soft caps, sinks; and such attention in torch.
+"""Visible tokens and scores: trees of drafts, windows, soft caps, sinks; and attention with them in torch.
 
-A tree of drafts lies in the cache as in the step, node by node behind its root, the last known token. So a row's view
-is a number, before which all tokens are seen, and a bit for each token from there on.
+A tree of drafts lies in the cache in the step's order, node by node behind its root, the last known token. A row's view
+is a number, before which all tokens are visible, and a bit for each later token.
 """
 
 from typing import NamedTuple
@@ -20,10 +20,10 @@ class TreeRows(NamedTuple):
     """Of all rows of a step, those outside trees too."""
 
     limits: Tensor
-    """int64 [rows]: first tokens of the context, all of which are seen."""
+    """int64 [rows]: first tokens of the context, all visible."""
     bits: Tensor
-    """int64 [rows]: bit j is set where token j behind those is seen, the row itself included; 0 for rows outside trees,
-    which see only the first tokens."""
+    """int64 [rows]: bit j is set where token j behind the limit is visible, the row itself included; 0 for rows outside
+    trees, which see only the first tokens."""
 
 
 def ancestor_bits(parents: list[int]) -> npt.NDArray[np.int64]:
@@ -55,14 +55,14 @@ class Scoring(NamedTuple):
     soft_cap: float = 0.0
     """Scores are bent into ± this (Gemma 2, arXiv 2408.00118); 0 = no cap."""
     sinks: Tensor | None = None
-    """float32 [heads]: a score of each head that takes its share of the softmax and has no value (gpt-oss)."""
+    """float32 [heads]: a score of each head with a share of the softmax and no value (gpt-oss)."""
 
     @property
     def is_plain(self) -> bool:
         return not self.window and not self.soft_cap and self.sinks is None
 
     def within(self, num_tokens: int) -> "Scoring":
-        """The same for a context of so many tokens: without a window that is not smaller."""
+        """The scoring for a context of `num_tokens`, without a window that covers it."""
         return self._replace(window=0) if 0 < num_tokens <= self.window else self
 
 

@@ -1,7 +1,7 @@
 """Keys or values in a cache: floats, or 8 bits for each number and a scale for each head.
 
-A head of a token is scaled by its own largest magnitude, once, when it is stored: so the stored head depends on that
-token alone, and not on the rest of its step or block.
+A head of a token is scaled by its own largest magnitude, once, at its storage: the stored head depends on the token
+alone, not on the rest of its step or block.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from torch import Tensor
 KV_DTYPES: dict[str, torch.dtype | None] = {"auto": None, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 """As `--kv-cache-dtype` spells them; None = what keys and values are computed in."""
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""A head's largest magnitude is stored as this number; other formats have no scales."""
+"""The stored number of a head's largest magnitude; other formats have no scales."""
 SMALLEST_SCALE = 2.0**-126
 """Of a head of zeros too: float32's smallest number of full precision."""
 
@@ -28,8 +28,8 @@ class StoredHeads(NamedTuple):
 
     @classmethod
     def room(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> "StoredHeads":
-        """Uninitialised memory for heads of this shape, head_dim last: the operating system provides it as it is first
-        used."""
+        """Uninitialised memory for heads of this shape, head_dim last: the operating system provides it at first
+        use."""
         scales = torch.empty(shape[:-1], dtype=torch.float32, device=device) if dtype in LARGEST else None
         return cls(torch.empty(shape, dtype=dtype, device=device), scales)
 
@@ -48,7 +48,7 @@ class StoredHeads(NamedTuple):
 
     def move(self, dim: int, sources: Tensor, targets: Tensor, into: "StoredHeads | None" = None) -> None:
         """Copies stored heads at `sources` int64 [n] of one dimension to `targets`. `into`: heads of the same shape but
-        for that dimension, on any device; None = these."""
+        for the dimension, on any device; None = itself."""
         into = into or self
         for found, copies in ((self._bits, into._bits), (self.scales, into.scales)):
             if found is not None and copies is not None:
@@ -57,7 +57,7 @@ class StoredHeads(NamedTuple):
 
     @property
     def _bits(self) -> Tensor:
-        """A view that torch can index on a CPU, as it cannot index 8-bit floats."""
+        """A view that torch can index on a CPU, unlike 8-bit floats."""
         return self.numbers.view(torch.uint8) if self.scales is not None else self.numbers
 
     def flatten(self, first: int, last: int) -> "StoredHeads":
@@ -66,7 +66,7 @@ class StoredHeads(NamedTuple):
         return StoredHeads(self.numbers.flatten(first, last), scales)
 
     def unflatten(self, dim: int, size: int) -> "StoredHeads":
-        """A view with one dimension, before head_dim, divided into two, the second of this size."""
+        """A view with one dimension, before head_dim, divided into two, the second of `size`."""
 
         def divided(tensor: Tensor) -> Tensor:
             return tensor.view(*tensor.shape[:dim], -1, size, *tensor.shape[dim + 1 :])
@@ -79,7 +79,7 @@ class StoredHeads(NamedTuple):
         return StoredHeads(self.numbers.narrow(dim, start, length), scales)
 
     def gather(self, dim: int, places: Tensor) -> "StoredHeads":
-        """A copy of what is at `places` int64 [n] of one dimension."""
+        """A copy of the heads at `places` int64 [n] of one dimension."""
         scales = None if self.scales is None else self.scales.index_select(dim, places)
         return StoredHeads(self.numbers.index_select(dim, places), scales)
 
@@ -91,9 +91,9 @@ class StoredHeads(NamedTuple):
 
 
 def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """heads [..., head_dim], floats → numbers of that shape in `dtype`, and scales float32 [...].
+    """heads [..., head_dim], floats → numbers of the same shape in `dtype`, and scales float32 [...].
 
-    Rounded to nearest. A head with a number that is not finite has the scale NaN, and so is NaN as a whole.
+    Rounded to nearest. A head with a number that is not finite has the scale NaN, and is NaN as a whole.
     """
     wide = heads.float()
     highest = wide.abs().amax(-1)
@@ -104,7 +104,7 @@ def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _wide(numbers: Tensor) -> Tensor:
-    """The same in float32, a copy. On a CPU 8-bit floats are looked up, five times faster than torch casts them."""
+    """A copy in float32. On a CPU 8-bit floats are looked up, five times faster than torch's cast."""
     if numbers.dtype == torch.int8 or numbers.is_cuda:
         return numbers.float()
     codes = numbers.contiguous().view(torch.uint8)

@@ -1,6 +1,6 @@
 """The attention backend for CUDA: a Triton kernel reads block tables in place, for any mixture of prompts and decodes.
 
-Its cache is that of `block_tables.py`, which it is compared with. Imported only where it is chosen.
+Its cache is laid out as in `block_tables.py`, its reference. Imported only where chosen.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class TileShape(NamedTuple):
     tokens: int
     num_warps: int
     num_stages: int
-    """Tiles of keys and values that are on their way at a time."""
+    """Tiles of keys and values in flight at a time."""
 
 
 # Compiled for compute capability 9.0 with heads of 128, and latents of 512 beside 64, these keep everything in
@@ -37,14 +37,14 @@ DECODE_TILE, CHUNK_TILE = TileShape(None, 1, 64, 4, 3), TileShape(None, 128, 64,
 LATENT_DECODE_TILE, LATENT_CHUNK_TILE = TileShape(16, 1, 32, 8, 2), TileShape(16, 32, 32, 8, 2)
 """For values that are a part of keys: one long key may serve all query heads."""
 _SPLIT_TOKENS = 256
-"""Least length of a split, so that joining splits costs little beside it."""
+"""Least length of a split, beside which joining splits costs little."""
 _MAX_SPLITS = 32
 _MAX_PARTS = 2**24
-"""Elements of rows times splits that are kept at a time: 64 MiB."""
+"""Elements of rows times splits kept at a time: 64 MiB."""
 
 
 class TritonPaged(BlockCache):
-    """All sequences at once, read where their blocks lie."""
+    """All sequences at once, with blocks read in place."""
 
     pads_contexts = False
 
@@ -163,5 +163,5 @@ def _tile_shape(layout: CacheLayout, *, is_decode: bool) -> TileShape:
 
 
 def _side_by_side(group: int, most: int | None) -> int:
-    """The largest divisor of a group's size up to that number."""
+    """The largest divisor of a group's size up to `most`."""
     return group if most is None else next(size for size in range(min(group, most), 0, -1) if group % size == 0)

@@ -1,4 +1,4 @@
-"""Attention of whole prompts: each token sees all of its own prompt, and nothing is kept.
+"""Attention of whole prompts: each token sees its whole prompt, and nothing is kept.
 
 Prompts of similar length are attended together, padded to the longest of them, with less than half padding. Knows no
 cache, no blocks and no order of tokens.
