@@ -1,4 +1,4 @@
-"""A child process of the engine, with orders from its parent, ending with the parent.
+"""A child process of the engine: orders from the parent, and a common end.
 
 The parent writes a line to standard input and keeps the pipe open.
 """

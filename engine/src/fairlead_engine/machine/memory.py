@@ -13,7 +13,7 @@ _GROUPS = (
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes that can be allocated without swapping or a kill; `root` has proc and sys."""
+    """Bytes for allocations without swapping or a kill; `root` has proc and sys."""
     told = [line.split()[1] for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
     # Without /proc: all there is.
     on_machine = int(told[0]) * 1024 if told else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -44,7 +44,7 @@ def _free_in_groups(root: Path) -> Iterator[int]:
 
 
 def _free_in_group(folder: Path, limit: str, usage: str, reclaimable: str) -> int | None:
-    """None = the group sets no limit, or is invisible inside the container."""
+    """None = no limit, or invisible inside the container."""
     try:
         bound, used = int((folder / limit).read_text()), int((folder / usage).read_text())
     except (OSError, ValueError):
