@@ -123,7 +123,6 @@ class Adapters:
         return adapter
 
     def find(self, name: str) -> Adapter | None:
-        """The adapter that requests name `name`."""
         return self._by_name.get(name)
 
     def hold(self, hold: str, name: str) -> None:
@@ -134,7 +133,6 @@ class Adapters:
             adapter.num_holds += 1
 
     def held(self, hold: str) -> Adapter | None:
-        """The adapter of a hold."""
         return self._holds.get(hold)
 
     def release(self, hold: str) -> None:
@@ -168,12 +166,10 @@ class Adapters:
     # -- sequences -------------------------------------------------------------------------------------------------
 
     def added(self, sequence: Sequence) -> None:
-        """A sequence was queued."""
         if sequence.adapter is not None:
             sequence.adapter.num_sequences += 1
 
     def ended(self, sequence: Sequence) -> None:
-        """A sequence left the engine."""
         if sequence.adapter is not None:
             sequence.adapter.num_sequences -= 1
             if not sequence.adapter.num_sequences:
@@ -207,7 +203,6 @@ class Adapters:
         return False
 
     def begin(self, adapter: Adapter) -> None:
-        """A sequence begins to run with this adapter."""
         if adapter.slot == NOT_PLACED:
             self._seconds = None
         self._places.begin(adapter)
@@ -215,7 +210,6 @@ class Adapters:
             self._in_host[adapter.key] = self._in_host.pop(adapter.key)
 
     def end(self, adapter: Adapter) -> None:
-        """A sequence stopped running with this adapter."""
         self._places.end(adapter)
         if not adapter.num_running:
             self._seconds = None
@@ -241,7 +235,6 @@ class Adapters:
 
     @property
     def virtual_tokens(self) -> dict[str, int]:
-        """By name, the virtual tokens of soft prompts."""
         if self._virtual_tokens is None:
             found = self._by_name.items()
             self._virtual_tokens = {name: each.num_virtual_tokens for name, each in found if each.num_virtual_tokens}
@@ -260,7 +253,6 @@ class Adapters:
         }
 
     def check(self, running: list[Sequence], sequences: Any) -> None:
-        """Raises AssertionError for wrong counts or places."""
         for slot, adapter in enumerate(self._places.slots):
             assert adapter is None or adapter.slot == slot, "an adapter is in another's slot"
         of_sequences = (each.adapter for each in sequences)

@@ -90,7 +90,6 @@ class BlockManager:
         return block_hash in self._block_of or block_hash in self.host
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold this many tokens."""
         return -(-num_tokens // self.block_size)
 
     # -- prefix cache ----------------------------------------------------------------------------------------------
@@ -204,7 +203,6 @@ class BlockManager:
     # -- allocation ------------------------------------------------------------------------------------------------
 
     def can_extend(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Whether enough blocks are free for the table to cover `num_tokens`."""
         return self.num_blocks_for(num_tokens) - len(sequence.block_table) <= self.num_free
 
     def extend(self, sequence: Sequence, num_tokens: int, expected_tokens: int) -> None:
@@ -220,7 +218,6 @@ class BlockManager:
             table.append(last)
 
     def free(self, sequence: Sequence) -> None:
-        """Gives back all blocks of a sequence, last block first."""
         self._release(sequence.block_table)
         sequence.block_table = []
 
@@ -302,7 +299,6 @@ class BlockManager:
         self._announce(sequence, end, new)
 
     def _note(self, block: int, block_hash: BlockHash) -> None:
-        """Records a block's hash."""
         self._hash_of[block] = block_hash
         if self._block_of.setdefault(block_hash, block) != block:
             self._copies.setdefault(block_hash, []).append(block)

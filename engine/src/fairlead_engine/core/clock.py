@@ -24,11 +24,9 @@ class Clock:
         return time.perf_counter()
 
     def start(self) -> None:
-        """Starts the stopwatch again from 0."""
         self._started = time.perf_counter()
 
     def elapsed(self) -> float:
-        """Seconds since `start`."""
         return time.perf_counter() - self._started
 
 
@@ -51,7 +49,6 @@ class StepWatch:
 
     @contextmanager
     def launching(self) -> Iterator[None]:
-        """Around the launch of a step."""
         began = self._clock.elapsed()
         yield
         self._launches.append(self._clock.elapsed() - began)

@@ -73,7 +73,6 @@ class ComingBlocks:
         return sequence.awaited is not None and _is_worth_waiting(sequence, self._makers.get(sequence.awaited))
 
     def check(self, sequences: Collection[Sequence]) -> None:
-        """Raises AssertionError when a block with a maker is cached, or its maker is gone or past the block."""
         for block_hash, maker in self._makers.items():
             assert not self._is_cached(block_hash), "a block is to come that is cached"
             assert maker in sequences, "the maker of a block is gone"

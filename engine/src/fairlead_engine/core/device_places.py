@@ -18,7 +18,6 @@ class DevicePlaces:
         self._ticks = count(1)
 
     def begin(self, adapter: Adapter) -> None:
-        """A sequence begins to run with this adapter."""
         if adapter.slot == NOT_PLACED:
             self.put(adapter)
         if not adapter.num_running:
@@ -26,7 +25,6 @@ class DevicePlaces:
         adapter.num_running += 1
 
     def end(self, adapter: Adapter) -> None:
-        """A sequence stopped running with this adapter."""
         adapter.num_running -= 1
         if not adapter.num_running:
             adapter.begun_at = next(self._ticks)
@@ -41,7 +39,6 @@ class DevicePlaces:
         self.to_place.append(adapter)
 
     def leave(self, adapter: Adapter) -> None:
-        """Takes the slot away."""
         self.slots[adapter.slot] = None
         adapter.slot = NOT_PLACED
         if adapter in self.to_place:

@@ -279,16 +279,13 @@ class Engine:
 
     @property
     def load(self) -> EngineLoad:
-        """The present load, and counters since the start."""
         return self._gauge.load(self.num_failed_checks)
 
     @property
     def predicted_wait(self) -> float:
-        """Seconds until a new request would begin."""
         return self._gauge.predicted_wait
 
     def check(self) -> None:
-        """Raises AssertionError for a block or slot that is leaked, wrongly shared or wrongly counted."""
         self.scheduler.check()
 
     def recheck(self) -> bool:
@@ -388,7 +385,6 @@ class Engine:
         return step.sampled
 
     def _expect_end(self) -> None:
-        """The device begins with the step under way."""
         if self._under_way is not None:
             self._planning.begins(self.step_cost.predict_least(StepWork.of(self._under_way.batch)))
 

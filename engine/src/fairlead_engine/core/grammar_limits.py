@@ -23,5 +23,4 @@ def parser_limits() -> "LLParserLimits":
 
 
 def described(error: str) -> str:
-    """What llguidance says, on a line."""
     return " ".join(error.split())

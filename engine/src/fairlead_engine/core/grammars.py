@@ -80,7 +80,6 @@ class _GrammarState:
     """A sequence's grammar and its state."""
 
     text: str
-    """The grammar's text."""
     compiled: "Future[LLMatcher]"
     """The grammar before its first token; sequences share it."""
     matcher: "LLMatcher | None" = None
@@ -229,7 +228,6 @@ class Grammars:
         return found
 
     def accept(self, batch: Batch, sampled: list[SampledToken | None]) -> None:
-        """Advances the grammars by the chosen tokens."""
         if not self._answers:
             return
         for sequence, token in zip(batch.decodes.sequences, sampled, strict=False):

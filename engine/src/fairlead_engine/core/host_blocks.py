@@ -55,7 +55,6 @@ class HostTier:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all blocks and loads."""
         self._place_of: OrderedDict[BlockHash, int] = OrderedDict()
         """By last use, the oldest first."""
         self._empty = list(reversed(range(self.num_places)))
@@ -115,14 +114,12 @@ class HostTier:
         return load
 
     def load(self, load: HostLoad) -> None:
-        """Begins to copy."""
         assert self._mover is not None, "nothing is kept that could be loaded"
         self.flush()
         load.is_over = self._mover.load_blocks(load.places, load.blocks)
         self.num_loaded += len(load.blocks)
 
     def is_loading(self, block_hash: BlockHash) -> bool:
-        """Whether a block with this hash is being loaded."""
         return any(block_hash in load.hashes for load in self.loads)
 
     def over(self) -> list[HostLoad]:
@@ -135,7 +132,6 @@ class HostTier:
         return over
 
     def check(self) -> None:
-        """Raises AssertionError unless every place is empty, holds one hash, or is being loaded."""
         loading = {place for load in self.loads for place in load.places}
         kept = [*self._place_of.values(), *self._empty]
         assert len(kept) == len(set(kept)), "two hashes have one place in the host's memory"

@@ -87,7 +87,6 @@ class LoadGauge:
         self._adapters = adapters
 
     def load(self, num_failed_checks: int) -> EngineLoad:
-        """The present load, and counters since the start."""
         scheduler, counters, drafting = self._scheduler, self._scheduler.counters, self._scheduler.drafting
         num_held_back, host = scheduler.num_held_back, scheduler.blocks.host
         if drafting is None:

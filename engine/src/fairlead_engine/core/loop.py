@@ -64,21 +64,17 @@ class Clients:
         return self._channel.num_clients > 1
 
     def is_gone(self, client: int) -> bool:
-        """Whether the client was forgotten."""
         return client in self._gone
 
     def tell_all(self, reply: Reply) -> None:
-        """Sends a reply to every client."""
         for client in self._present():
             self._channel.send(client, reply)
 
     def added(self, client: int, request_id: str) -> None:
-        """A client's request begins."""
         if client:
             self._clients[request_id] = client
 
     def aborted(self, request_id: str) -> None:
-        """The client wants no more of the request."""
         self._clients.pop(request_id, None)
 
     def forget(self, client: int) -> list[str]:
@@ -90,7 +86,6 @@ class Clients:
         return request_ids
 
     def obeyed(self, client: int) -> None:
-        """Counts one command of the client."""
         self._num_commands[client] += 1
 
     def answer(self, client: int, ask: int, problem: str | None) -> None:

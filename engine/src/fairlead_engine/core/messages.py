@@ -27,7 +27,6 @@ class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """From client 0: another client is gone; end its requests and send it nothing more."""
 
     client: int
-    """Number of the client."""
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -93,7 +93,6 @@ def prior(cost: messages.StepCost, limits: SchedulerLimits) -> Steps:
 
 
 def step_seconds(cost: messages.StepCost, work: StepWork) -> float:
-    """Seconds of steps with this work."""
     return float(sum(getattr(cost, name) * amount for name, amount in work._asdict().items()))
 
 

@@ -19,7 +19,6 @@ class RequestStream:
         self._error: Exception | None = None
 
     def put(self, output: SequenceOutput) -> None:
-        """Adds a step's output."""
         if self._pending and self._pending[-1].injected is None and output.injected is None:
             output = merged(self._pending.pop(), output)
         self._pending.append(output)

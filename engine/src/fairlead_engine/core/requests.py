@@ -113,7 +113,6 @@ class Holds:
         """Hashes of whole blocks, by hold and `Sequence.extra`."""
 
     def add(self, hold: str, held: HeldPrompt) -> None:
-        """Keeps a prompt until `release`."""
         self._held[hold] = held
 
     def release(self, hold: str) -> None:

@@ -39,7 +39,6 @@ class DecodingSlots:
         self.grew(sequence)
 
     def grew(self, sequence: Sequence) -> None:
-        """The sequence's block table has become longer."""
         self._room[sequence.slot] = len(sequence.block_table) * self._block_size
 
     def is_settled(self, sequence: Sequence) -> bool:
@@ -53,7 +52,6 @@ class DecodingSlots:
         self._going_on = None
 
     def resume(self, sequence: Sequence) -> None:
-        """Ends a pause."""
         self._most[sequence.slot] = sequence.max_num_tokens
         self._going_on = None
 
@@ -95,7 +93,6 @@ class DecodingSlots:
         return int(np.maximum(wanted, 0).sum())  # drafts leave tables longer than is needed
 
     def check(self, running: list[Sequence], prefilling: list[Sequence]) -> None:
-        """Raises AssertionError unless each running sequence is in exactly one place."""
         decoding = [sequence for sequence in self._sequences.tolist() if sequence is not None]
         assert len(decoding) == int(self._is_decoding.sum()), "a slot without a sequence decodes"
         assert {id(each) for each in decoding} | {id(each) for each in prefilling} == {id(each) for each in running}
@@ -117,13 +114,11 @@ class RunningSlots:
         """By rank: sequences whose prompt is not planned to the end; `decoding` has all others."""
         self.decoding = DecodingSlots(num_slots, block_size)
         self.num_kv_tokens = 0
-        """Tokens that are in the cache."""
         self._completed: list[Sequence] = []
         """Sequences whose prompt the last step planned to the end; their tokens count until the step has a result."""
         self._free_slots = list(reversed(range(num_slots)))
 
     def begin(self, sequence: Sequence) -> None:
-        """Gives the sequence a slot."""
         sequence.slot = self._free_slots.pop()
         insort_right(self.sequences, sequence, key=rank)
         insort_right(self.prefilling, sequence, key=rank)
@@ -173,7 +168,6 @@ class RunningSlots:
         return num_wanted
 
     def check(self) -> None:
-        """Raises AssertionError when a slot is leaked or shared, or tokens are counted wrongly."""
         slots = sorted(self._free_slots + [sequence.slot for sequence in self.sequences])
         assert slots == list(range(self._num_slots)), "a slot is leaked or shared"
         self.decoding.check(self.sequences, self.prefilling)

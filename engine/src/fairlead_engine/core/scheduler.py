@@ -85,7 +85,6 @@ class Scheduler:
         self.limits = limits
         self.counters = Counters()
         self.num_ended = 0
-        """Ended sequences since the start."""
         self.max_num_parts = max(1, limits.max_num_seqs - max(1, limits.max_num_seqs // 8))
         """Slots that one request may hold."""
         # The last token of a full context is never fed back, so it needs no room in the cache.
@@ -303,7 +302,6 @@ class Scheduler:
         return True
 
     def _plan_chunk(self, sequence: Sequence, num_tokens: int) -> ScheduledSequence:
-        """Plans the next tokens of a prompt."""
         item = ScheduledSequence(sequence, num_tokens)
         sequence.under_way = item
         self._extend(sequence, item.end)
@@ -430,7 +428,6 @@ class Scheduler:
         self.running[:] = [sequence for sequence in self.running if sequence.finish_reason is None]
 
     def _leave(self, sequence: Sequence) -> None:
-        """Gives up the slot of a running sequence."""
         if sequence.slot == NO_SLOT:
             return
         self._parts.leave(sequence)

@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """The chosen sizes."""
-
     max_model_len: int
     """Longest prompt plus output, in tokens."""
     num_blocks: int
@@ -206,7 +204,6 @@ def info_of(
     adapters: tuple[str, ...],
     start_seconds: dict[str, float],
 ) -> EngineInfo:
-    """The started engine's report about itself."""
     return EngineInfo(
         architecture=runner.model_config.architecture,
         dtype=str(runner.dtype).removeprefix("torch."),

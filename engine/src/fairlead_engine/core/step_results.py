@@ -164,7 +164,6 @@ class StepResults:
         self._publish(sequence, start, end)
 
     def _publish(self, sequence: Sequence, start: int, end: int) -> None:
-        """The sequence's tokens from `start` to `end` have been computed."""
         self._blocks.publish(sequence, start)
         self._coming.made(sequence, start, end)
 

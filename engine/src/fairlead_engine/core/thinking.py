@@ -74,7 +74,6 @@ class ThinkingBudgets:
         return bool(self._thoughts)
 
     def add(self, sequence: Sequence) -> None:
-        """A sequence was queued; it may have a budget."""
         if (budget := sequence.sampling.thinking) is not None:
             self._thoughts[sequence] = _Thought(budget, budget.has_begun)
 
@@ -105,7 +104,6 @@ class ThinkingBudgets:
         return TokenMasks(np.array(rows, np.int64), np.stack([words[row] for row in rows]))
 
     def accept(self, batch: Batch, sampled: list[SampledToken | None]) -> None:
-        """Advances the budgets by the chosen tokens."""
         if not self._thoughts:
             return
         sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]

@@ -97,22 +97,18 @@ class ClientParts:
         return 0 if sequence.part_of is None else self._numbers[sequence.part_of]
 
     def come(self, sequence: Sequence) -> None:
-        """A sequence was queued."""
         if sequence.part_of is not None:
             self._numbers[sequence.part_of] += 1
 
     def ended(self, sequence: Sequence) -> None:
-        """A sequence left the engine."""
         if sequence.part_of is not None:
             _less(self._numbers, sequence.part_of)
 
     def begin(self, sequence: Sequence) -> None:
-        """A sequence begins to run."""
         if sequence.part_of is not None:
             self._running[sequence.part_of] += 1
 
     def leave(self, sequence: Sequence) -> None:
-        """A sequence stopped running."""
         if sequence.part_of is not None:
             _less(self._running, sequence.part_of)
 
@@ -126,7 +122,6 @@ class ClientParts:
         return sum([max(0, number - self._most_running) for number in self._numbers.values()])
 
     def check(self, sequences: Collection[Sequence], running: Collection[Sequence]) -> None:
-        """Raises AssertionError unless the counts are those of `sequences` and `running`."""
         assert self._numbers == _numbers(sequences), "parts of requests are counted wrongly"
         assert self._running == _numbers(running), "running parts of requests are counted wrongly"
 

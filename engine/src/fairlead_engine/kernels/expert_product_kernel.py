@@ -249,7 +249,6 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
 
 
 def gated_product(x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate = SILU) -> Tensor:
-    """As `kernels.expert_product.gated_product`."""
     output = torch.empty((routes.num_pairs, weights.values.shape[1] // 2), dtype=x.dtype, device=x.device)
     kind = SIDE_BY_SIDE if gate.limit is None else BY_TURNS
     _launch(output, x, routes.largest, weights, routes, kind, gate, ExpertRouting(1))
@@ -257,7 +256,6 @@ def gated_product(x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate 
 
 
 def weighted_product(rows: Tensor, weights: ExpertWeights, routes: Routes, routing: ExpertRouting) -> Tensor:
-    """As `kernels.expert_product.weighted_product`."""
     output = torch.empty((*routes.experts.shape, weights.values.shape[1]), dtype=rows.dtype, device=rows.device)
     _launch(output, rows, routes.largest_within, weights, routes, UNGATED, SILU, routing)
     return output

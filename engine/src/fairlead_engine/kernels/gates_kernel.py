@@ -31,12 +31,10 @@ def gate_kernel(output, gate_up, SIZE: tl.constexpr, TILE: tl.constexpr, IS_GELU
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """As `kernels.gates.silu_mul`."""
     return _gated(gate_up, is_gelu=False)
 
 
 def gelu_mul(gate_up: Tensor) -> Tensor:
-    """As `kernels.gates.gelu_mul`."""
     return _gated(gate_up, is_gelu=True)
 
 

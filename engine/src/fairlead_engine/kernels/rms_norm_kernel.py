@@ -46,13 +46,11 @@ def normalise_kernel(  # type: ignore[no-untyped-def]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As `kernels.rms_norm.rms_norm`."""
     rows = x.reshape(-1, x.shape[-1])
     return _launch(rows, None, weight, eps)[0].view(x.shape)
 
 
 def add_rms_norm(update: Tensor, stream: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """As `kernels.rms_norm.add_rms_norm`."""
     return _launch(stream, update.contiguous(), weight, eps)
 
 

@@ -123,7 +123,6 @@ def routes_kernel(  # type: ignore[no-untyped-def]
 
 
 def find_routes(logits: Tensor, routing: ExpertRouting, x: Tensor, rounds: bool = False) -> Routes:
-    """As `kernels.routes.find_routes`."""
     (num_tokens, num_experts), each = logits.shape, routing.num_chosen
 
     def numbers(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:

@@ -153,7 +153,6 @@ class Checkpoint:
         return (layer, 0, num_rows) if part is None else (part.name.removesuffix(".weight"), part.first, part.num_rows)
 
     def names(self) -> set[str]:
-        """All tensors' names."""
         return set(self._file_of)
 
     def raw(self, name: str) -> Tensor:
@@ -179,7 +178,6 @@ class Checkpoint:
             self.skip(name)
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of that name."""
         return name in self._file_of or name in self._slabs
 
     def check_all_read(self, *, unless: str | None = None) -> None:

@@ -24,7 +24,6 @@ class SafetensorsWriter:
 
     @property
     def names(self) -> set[str]:
-        """Of all tensors added."""
         return {name for names in self._file_of for name in names} | self._kept.keys()
 
     def add(self, name: str, tensor: Tensor) -> None:

@@ -23,7 +23,6 @@ class WeightStack:
     """Of one format and grouping, or floats."""
 
     def takes(self, weight_format: WeightFormat | None, weight: QuantizedWeight | Tensor) -> bool:
-        """Whether another weight can go below these."""
         if weight_format is None or self.weight_format is None:
             return weight_format is self.weight_format
         return weight_format == self.weight_format and bool(self.weights[0].can_be_below(weight))

@@ -436,7 +436,6 @@ class Weights:
         return stacks
 
     def _side_by_side(self, stacks: Sequence[WeightStack], bias: Tensor | None) -> Linear:
-        """One product for each group."""
         sizes = [stack.num_rows for stack in stacks]
         biases = [None] * len(stacks) if bias is None else torch.split(bias, sizes)
         linears = []
@@ -530,5 +529,4 @@ class Weights:
 
 
 def layer_index(prefix: str) -> int:
-    """Index of the layer with that name."""
     return int(prefix.rpartition(".")[2])

@@ -59,7 +59,6 @@ class DraftModel:
 
     @classmethod
     def load(cls, config: EngineConfig, part: ModelPart) -> Self:
-        """The model in `config.speculative_model`."""
         return cls(config, part.config.vocab_size)
 
     def __init__(self, config: EngineConfig, vocab_size: int) -> None:

@@ -52,7 +52,6 @@ class EagleDrafts:
 
     @classmethod
     def load(cls, config: EngineConfig, part: ModelPart) -> Self:
-        """The head in `config.speculative_model`."""
         model, tree = part.model, config.tree
         if not isinstance(model, Decoder):
             raise ConfigError(

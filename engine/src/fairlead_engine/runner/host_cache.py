@@ -22,11 +22,9 @@ class HostCache:
         self._places = backend.allocate(host, num_places)
 
     def save(self, blocks: Sequence[int], places: Sequence[int]) -> None:
-        """Copies blocks to as many places."""
         self._copy(self._caches, self._places, blocks, places)
 
     def load(self, places: Sequence[int], blocks: Sequence[int]) -> None:
-        """Copies places to as many blocks."""
         self._copy(self._places, self._caches, places, blocks)
 
     @torch.inference_mode()

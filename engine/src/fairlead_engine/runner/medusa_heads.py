@@ -49,7 +49,6 @@ class MedusaHeads:
 
     @classmethod
     def load(cls, config: EngineConfig, part: ModelPart) -> Self:
-        """The heads in `config.speculative_model`."""
         return cls(
             Path(config.speculative_model or ""),
             hidden_size=part.config.hidden_size, vocab_size=part.config.vocab_size, most_drafts=config.most_drafts,

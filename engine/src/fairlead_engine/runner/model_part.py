@@ -158,7 +158,6 @@ class ModelPart:
             self.meter.begin()
 
     def allocate_places(self, num_places: int) -> None:
-        """Makes room for copies of blocks in the host's memory."""
         self.host = HostCache(self.backend, self.layout, self._caches, num_places)
 
     def clear(self) -> None:

@@ -136,7 +136,6 @@ class ModelRunner:
         self._sent = SentSlots(num_slots, 0 if self._drafter is None else self._drafter.num_ahead)
 
     def allocate_places(self, num_places: int) -> None:
-        """Makes room for copies of blocks in the host's memory, of a draft model's cache too."""
         self._everywhere("allocate_places", num_places)
         if self._drafter is not None:
             self._drafter.allocate_places(num_places)
@@ -234,7 +233,6 @@ class ModelRunner:
         return 0 if slots is None else slots.num_slots
 
     def read_adapter(self, key: int, folder: Path) -> Future[AdapterFacts]:
-        """Begins to read an adapter into the host's memory, in a thread and on all ranks."""
         facts: Future[AdapterFacts] = self._everywhere("host_adapters.read", key, str(folder))
         return facts
 

@@ -54,7 +54,6 @@ class Pooler:
         ]
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """Drops the sums of these requests."""
         for request_id in request_ids:
             self._sums.pop(request_id, None)
 

@@ -77,7 +77,6 @@ class Call(msgspec.Struct, frozen=True, tag=True, array_like=True):
     arguments: tuple[Any, ...]
 
     def on(self, part: object) -> Any:
-        """Calls the method of this part."""
         return attrgetter(self.method)(part)(*self.arguments)
 
 

@@ -115,7 +115,6 @@ class Ranks:
             raise reason from error
 
     def close(self) -> None:
-        """Ends the ranks."""
         self._is_closing = True
         for process in self._processes:
             assert process.stdin is not None

@@ -68,7 +68,6 @@ class Logprobs:
     """float32 [rows, top]: log-probabilities of `likeliest`."""
 
     def to(self, place: Callable[[Tensor], Tensor]) -> "Logprobs":
-        """All tensors, moved."""
         moved = (self.token_ids, self.chosen, self.ranks, self.likeliest, self.values)
         return Logprobs(*(place(tensor) for tensor in moved))
 
@@ -91,7 +90,6 @@ class Chosen:
     """By row, where asked for."""
 
     def to(self, place: Callable[[Tensor], Tensor]) -> "Chosen":
-        """All tensors, moved."""
         logprobs = {row: each.to(place) for row, each in self.logprobs.items()}
         return Chosen(place(self.token_ids), logprobs)
 
@@ -152,7 +150,6 @@ class Sampler:
         return self._adjust(logits.float(), batch.choices, slot_tokens)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """Drops the keys of these requests."""
         for request_id in request_ids:
             self._keys.pop(request_id, None)
 

@@ -39,7 +39,6 @@ class SlotTokens:
         """[slots, columns]; undefined beyond a sequence's end."""
 
     def add(self, new: NewTokens) -> None:
-        """Sends the tokens to the device."""
         if new.num_columns > self.rows.shape[1]:
             self._widen(new.num_columns)
         if new.places:

@@ -178,7 +178,6 @@ class SentSlots:
         return found if found.any() or any(item.images for item in batch.chunks) else _NONE
 
     def new_blocks(self, batch: Batch) -> list[NewBlocks]:
-        """Blocks new in the tables."""
         found = []
         for sequence in (*batch.decodes.grown, *(item.sequence for item in batch.chunks)):
             slot, table = sequence.slot, sequence.block_table

@@ -149,7 +149,6 @@ class Drafting:
                 length.observe(item.depth or len(item.drafts), num_accepted)
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
-        """Drops ended sequences."""
         for sequence in sequences:
             self._lengths.pop(sequence, None)
         self.proposer.forget(sequences)

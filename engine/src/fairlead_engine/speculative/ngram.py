@@ -50,7 +50,6 @@ class NGramProposer:
         return []
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
-        """They have ended; others are ignored."""
         for sequence in sequences:
             self._indices.pop(sequence, None)
 

@@ -56,7 +56,6 @@ class DynamicTree:
     """Drafts behind one token, and drafts of one position that are continued."""
     most_nodes: int
     depth: int
-    """Positions that are drafted."""
 
     def num_nodes(self, depth: int) -> int:
         """Drafts of a tree of `depth` positions: its share of `most_nodes`, at least one level, and no more than

@@ -117,7 +117,6 @@ class PromptImage(msgspec.Struct, frozen=True):
 
     @property
     def span(self) -> ImageSpan:
-        """The image's tokens, for block hashes."""
         return ImageSpan(self.start, self.end, self.digest)
 
 
@@ -279,7 +278,6 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     attention_backend: str
     """`EngineConfig.attention_backend`, with `auto` resolved."""
     kv_cache_dtype: str
-    """`EngineConfig.kv_cache_dtype`."""
     vocab_size: int
     max_model_len: int
     max_position_embeddings: int

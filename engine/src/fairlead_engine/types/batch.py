@@ -36,7 +36,6 @@ class Decodes:
         return len(self.sequences)
 
     def pick(self, rows: list[int]) -> "Decodes":
-        """These rows only."""
         return Decodes(
             [self.sequences[row] for row in rows], self.slots[rows], self.ends[rows], self.most[rows], self.grown
         )

@@ -105,7 +105,6 @@ class Declared(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What clients call it."""
         return self.parameter.name or self.field
 
 

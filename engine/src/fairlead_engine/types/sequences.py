@@ -25,7 +25,8 @@ NO_SLOT = -1
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request inside the engine: its tokens, its block table and its counters. The scheduler alone mutates it."""
+    """A request inside the engine: fields of `EngineRequest`, tokens, block table and counters. Changed by the scheduler
+    alone."""
 
     request_id: str
     token_ids: list[int]
@@ -41,15 +42,10 @@ class Sequence:
     num_virtual_tokens: int = 0
     """First tokens, in place of the embeddings of the adapter's soft prompt."""
     pooling: Pooling | None = None
-    """`EngineRequest.pooling`."""
     reading: Reading = Reading.UNIT
-    """`EngineRequest.reading`."""
     second_start: int | None = None
-    """`EngineRequest.second_start`."""
     images: tuple[PromptImage, ...] = ()
-    """`EngineRequest.images`."""
     part_of: str | None = None
-    """`EngineRequest.part_of`."""
     max_num_tokens: int = 0
     """Tokens at which it ends: prompt and wanted output, or a full context."""
     end_token_ids: frozenset[int] = frozenset()
@@ -57,9 +53,7 @@ class Sequence:
     num_parts_before: int = 0
     """Parts of the same request that came before."""
     max_queue_seconds: float | None = None
-    """`EngineRequest.max_queue_seconds`."""
     injectable: Injectable | None = None
-    """`EngineRequest.injectable`."""
     num_injected_tokens: int = 0
     """Injected tokens behind the prompt, not counted as output."""
     turn_start: int = 0
@@ -235,7 +229,6 @@ class SampledToken(msgspec.Struct, frozen=True):
 
     @property
     def is_there(self) -> bool:
-        """Whether a token was chosen."""
         return self.token_id >= 0
 
 

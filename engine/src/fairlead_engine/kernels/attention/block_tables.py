@@ -57,7 +57,6 @@ class DeviceTables:
         """[slots, blocks]: undefined beyond a table's end."""
 
     def update(self, new_blocks: list[NewBlocks]) -> None:
-        """Writes new blocks."""
         if not new_blocks:
             return
         width = self.rows.shape[1]

@@ -69,7 +69,6 @@ class SlotTable:
         self._num_listed = 0
 
     def extend(self, blocks: list[int]) -> None:
-        """Appends blocks."""
         self.block_table += blocks
         table = self.block_table
         while self.num_consecutive < len(table) and table[self.num_consecutive] == table[0] + self.num_consecutive:
@@ -98,7 +97,6 @@ class SpanTables:
     by_slot: dict[int, SlotTable]
 
     def update(self, new_blocks: list[NewBlocks]) -> None:
-        """Appends new blocks."""
         for slot, first, blocks in new_blocks:
             if not first:
                 self.by_slot[slot] = SlotTable()

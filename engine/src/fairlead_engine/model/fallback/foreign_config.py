@@ -189,7 +189,6 @@ def _ropes(settings: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def first_line(error: Exception) -> str:
-    """The error's first line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

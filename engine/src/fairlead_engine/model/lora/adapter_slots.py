@@ -63,7 +63,6 @@ class AdaptedLinear:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all slots' adapters."""
         return self._down.nbytes + sum(up.nbytes for up in self._up)
 
     def __call__(self, x: Tensor) -> Tensor:

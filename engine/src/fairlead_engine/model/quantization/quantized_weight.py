@@ -122,7 +122,6 @@ WORD_BITS = 32
 
 
 def num_words(size: int, num_bits: int) -> int:
-    """Words for so many integers."""
     return -(-size * num_bits // WORD_BITS)
 
 
