@@ -25,8 +25,8 @@ NO_SLOT = -1
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request inside the engine: fields of `EngineRequest`, tokens, block table and counters. Changed by the scheduler
-    alone."""
+    """A request inside the engine: fields of `EngineRequest`, tokens, block table and counters. Changed by the
+    scheduler alone."""
 
     request_id: str
     token_ids: list[int]
