@@ -36,8 +36,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def decode(content: bytes, header: ImageHeader, settings: ImageSettings, most_bytes: int) -> DecodedImage:
-    """The first picture, where there are more. `most_bytes`: of memory that unpacking it may take. Raises
-    ImageError."""
+    """The first picture, where there are more. `most_bytes`: of memory for unpacking. Raises ImageError."""
     try:
         with Image.open(io.BytesIO(_seen(content, header)), formats=(_FORMATS[header.mime_type],)) as image:
             if image.size != (header.width, header.height):

@@ -48,10 +48,8 @@ def kept_choices() -> KeptChoices:
 
 
 class CheckedCache(FileCacheManager):  # type: ignore[misc]
-    """One entry of the cache. A file changed since its writing does not count, and is compiled and written again.
-
-    An entry's files are looked for in its own folder, even a moved one.
-    """
+    """One entry of the cache. A file changed since its writing does not count, and is compiled and written again. An
+    entry's files are looked for in its own folder, even a moved one."""
 
     def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
         """Writes a file and its digest; returns the path."""

@@ -40,8 +40,7 @@ def _nearest_cut(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr,
     PROBES: tl.constexpr,
 ):
-    """The bits of the smallest distance, at most `most`, that encloses the share `wanted` of the weights, or as many
-    tokens."""
+    """The bits of the least distance, at most `most`, that encloses `wanted`: a share of the weights, or tokens."""
     low, high = most * 0 - 1, most
     probe = tl.arange(0, PROBES) + 1
     while high - low > 1:
@@ -119,11 +118,9 @@ def draw_kernel(  # type: ignore[no-untyped-def]
 
 
 def draw(logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniforms: Tensor) -> Tensor:
-    """One token id per row of logits [rows, vocab], int32 [rows].
-
-    temperatures (above 0), top_p and min_p float32 [rows]; top_k int32 [rows], 0 = all; uniforms float64 [rows], in [0,
-    1): the token's place within the kept weight, in the order of the vocabulary.
-    """
+    """One token id per row of logits [rows, vocab], int32 [rows]. temperatures (above 0), top_p and min_p float32
+    [rows]; top_k int32 [rows], 0 = all; uniforms float64 [rows], in [0, 1): the token's place within the kept weight,
+    in the order of the vocabulary."""
     num_rows, vocab_size = logits.shape
     token_ids = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
     draw_kernel[(num_rows,)](

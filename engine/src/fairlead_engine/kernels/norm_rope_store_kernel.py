@@ -118,8 +118,7 @@ def norm_rope_store_kernel(  # type: ignore[no-untyped-def]
 def norm_rope_store(
     heads: Tensor, turn: HeadTurn, keys: StoredHeads, values: StoredHeads | None, slot_mapping: Tensor
 ) -> Tensor:
-    """As `kernels.norm_rope_store.norm_rope_store`, which it calls for partly turned heads, or values as a part of
-    keys."""
+    """As `kernels.norm_rope_store.norm_rope_store`, which computes partly turned heads and shared values."""
     num_tokens, num_all, head_dim = heads.shape
     num_kv_heads, _, cosines, sines, norm = turn
     if values is None or cosines.shape[-1] < head_dim:

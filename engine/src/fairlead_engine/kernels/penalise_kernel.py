@@ -55,12 +55,9 @@ def change_kernel(  # type: ignore[no-untyped-def]
 
 
 def penalise(logits: Tensor, numbers: Tensor, strengths: Tensor, slot_tokens: Tensor, longest: int) -> None:
-    """Changes some rows of float32 logits [rows, vocab] in place.
-
-    numbers int64 [n, 4] has each row, its slot, the slot's number of tokens, at most `longest`, and the prompt's number
-    of tokens; strengths float32 [n, 3] the penalties of repetition, frequency and presence. slot_tokens int32 [slots,
-    columns] holds the sequences' tokens.
-    """
+    """Changes some rows of float32 logits [rows, vocab] in place. numbers int64 [n, 4] has each row, its slot, the
+    slot's number of tokens, at most `longest`, and the prompt's number of tokens; strengths float32 [n, 3] the
+    penalties of repetition, frequency and presence. slot_tokens int32 [slots, columns] holds the sequences' tokens."""
     (num_rows, _), vocab_size = numbers.shape, logits.shape[1]
     counts = torch.zeros((num_rows, vocab_size), dtype=torch.int32, device=logits.device)
     grid = (num_rows, triton.cdiv(longest, _TILE))

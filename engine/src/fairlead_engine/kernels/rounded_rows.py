@@ -59,10 +59,8 @@ def rounded_blocks(x: Tensor, size: int, row_format: RowFormat) -> Tensor:
 
 
 def decode(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """int8 or float8_e4m3fn values as a new tensor in `dtype`, without loss.
-
-    torch converts an 8-bit float on a CPU in 4 ns; here its bits are moved to a bfloat16's places instead.
-    """
+    """int8 or float8_e4m3fn values as a new tensor in `dtype`, without loss. torch converts an 8-bit float on a CPU in
+    4 ns; here its bits are moved to a bfloat16's places instead."""
     if values.dtype is not torch.float8_e4m3fn or values.device.type != "cpu":
         return values.to(dtype)
     bits = values.view(torch.int8).to(torch.int16).bitwise_left_shift_(4).bitwise_and_(_E4M3_BITS)

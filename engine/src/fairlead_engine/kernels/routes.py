@@ -40,8 +40,7 @@ class ExpertRouting(NamedTuple):
 
 
 def route_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]:
-    """A token's experts, from logits [rows, experts]: float32 weights, and int64 indices, both [rows, num_chosen], best
-    first."""
+    """A token's experts, from logits [rows, experts]: float32 weights, int64 indices [rows, num_chosen], best first."""
     scores, experts = choose_top_k(logits, routing)
     return shares(scores, routing), experts
 

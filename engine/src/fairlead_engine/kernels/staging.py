@@ -22,11 +22,8 @@ def int64s(numbers: list[int]) -> npt.NDArray[np.int64]:
 
 
 def to_device(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """The same shape and type on the device, without waiting.
-
-    A copy from memory that is not pinned would make the host wait for all earlier launches. On a CPU the tensor is the
-    array itself.
-    """
+    """The same shape and type on the device, without waiting. A copy from memory that is not pinned would make the host
+    wait for all earlier launches. On a CPU the tensor is the array itself."""
     tensor = torch.from_numpy(numbers)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 

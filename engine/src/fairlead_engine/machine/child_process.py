@@ -37,8 +37,7 @@ def read_orders() -> bytes:
 
 
 def die_with(parent_pid: int) -> None:
-    """Ends this process after the end of its parent: on Linux even within a long step, elsewhere by a thread, after the
-    step."""
+    """Ends this process with its parent: on Linux even within a long step, elsewhere by a thread, after the step."""
 
     def end_with_input() -> None:
         while os.read(_STDIN, 4096):
@@ -50,7 +49,7 @@ def die_with(parent_pid: int) -> None:
 
 
 def described_end(status: int) -> str:
-    """A child's end in words, by its exit status."""
+    """A child's end in words."""
     if status >= 0:
         return f"it ended with status {status}"
     hint = "; if nobody did that, its container is short of memory" if -status == signal.SIGKILL else ""

@@ -43,8 +43,7 @@ class CacheLayout:
     kv_dtype: torch.dtype | None = None
     """Stored format of keys and values, one of `KV_DTYPES`; None = `dtype`."""
     shared_value_dim: int | None = None
-    """Last elements of a key that are its value, which is then not stored; None = values are stored, as long as
-    keys."""
+    """Last elements of a key that are its value, not stored separately; None = values are as long as keys."""
 
     @property
     def bytes_per_block(self) -> int:
@@ -143,8 +142,8 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         """
 
     def move(self, cache: LayerCache, metadata: Metadata, sources: Tensor, targets: Tensor) -> None:
-        """Copies stored keys and values of some rows, int64 [moves], to the places of others; all are read before any
-        is written."""
+        """Copies stored keys and values of rows, int64 [moves], to others' places; all are read before any is
+        written."""
 
     def copy_blocks(
         self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor

@@ -20,11 +20,8 @@ class BlockAllocator(Protocol):
         """How many are free."""
 
     def take(self, last: int | None, wanted: int) -> int:
-        """Takes a free block; at least one must be free.
-
-        Hints: block `last` precedes the new block in its table, and the sequence is expected to need `wanted` blocks
-        from here on, the new one included.
-        """
+        """Takes a free block; at least one must be free. Hints: block `last` precedes the new block in its table, and
+        the sequence is expected to need `wanted` blocks from here on, the new one included."""
 
     def reuse(self, block: int) -> None:
         """Takes this very block, which is free."""

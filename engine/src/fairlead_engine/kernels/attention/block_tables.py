@@ -31,10 +31,8 @@ MAX_SCORES = 2**25
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Consecutive sequences padded to one shape: `queries` rows and `context` tokens each.
-
-    Padding repeats a row or a slot of the same sequence: other sequences' contents never come near it.
-    """
+    """Consecutive sequences padded to one shape: `queries` rows and `context` tokens each. Padding repeats a row or a
+    slot of the same sequence: other sequences' contents never come near it."""
 
     rows: Tensor
     """int64 [sequences, queries]: rows of the query."""

@@ -28,8 +28,7 @@ BACKENDS: dict[str, Callable[[], AttentionBackend[Any, Any]]] = {
     "block_tables": BlockTables,
     "triton": _triton,
 }
-"""By their names in `--attention-backend`; all run on any device, but `triton` on a CPU only in Triton's
-interpreter."""
+"""By their names in `--attention-backend`; all run on any device, `triton` on a CPU in its interpreter only."""
 
 
 def choose_backend_name(name: str, device: torch.device) -> str:

@@ -72,11 +72,9 @@ PLAIN = Scoring()
 def attend_scored(
     query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scoring: Scoring, *, has_trees: bool = False
 ) -> Tensor:
-    """Attention of query [..., queries, head_dim] to key and value [..., tokens, head_dim].
-
-    `visible` bool [..., queries, tokens]: each query's own token and all earlier ones from the first on, or some of
-    them with `has_trees`. Sinks can be expanded to [..., queries, 1], whichever dimensions are heads.
-    """
+    """Attention of query [..., queries, head_dim] to key and value [..., tokens, head_dim]. `visible` bool [...,
+    queries, tokens]: each query's own token and all earlier ones from the first on, or some of them with `has_trees`.
+    Sinks can be expanded to [..., queries, 1], whichever dimensions are heads."""
     if scoring.window and has_trees:
         visible = within_window(visible, scoring.window)
     elif scoring.window:

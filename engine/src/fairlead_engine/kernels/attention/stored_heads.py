@@ -28,8 +28,7 @@ class StoredHeads(NamedTuple):
 
     @classmethod
     def room(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> "StoredHeads":
-        """Uninitialised memory for heads of this shape, head_dim last: the operating system provides it at first
-        use."""
+        """Uninitialised memory for heads of this shape, head_dim last; the system provides it at first use."""
         scales = torch.empty(shape[:-1], dtype=torch.float32, device=device) if dtype in LARGEST else None
         return cls(torch.empty(shape, dtype=dtype, device=device), scales)
 
@@ -91,10 +90,8 @@ class StoredHeads(NamedTuple):
 
 
 def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """heads [..., head_dim], floats → numbers of the same shape in `dtype`, and scales float32 [...].
-
-    Rounded to nearest. A head with a number that is not finite has the scale NaN, and is NaN as a whole.
-    """
+    """heads [..., head_dim], floats → numbers of the same shape in `dtype`, and scales float32 [...]. Rounded to
+    nearest. A head with a number that is not finite has the scale NaN, and is NaN as a whole."""
     wide = heads.float()
     highest = wide.abs().amax(-1)
     scales = (highest / LARGEST[dtype]).clamp_min_(SMALLEST_SCALE)
