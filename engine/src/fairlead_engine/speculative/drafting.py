@@ -28,11 +28,9 @@ _LONGEST_PAUSE = 64
 
 
 class DraftLength:
-    """Number of drafts worth making for one sequence, learnt from accepted ones.
-
-    The length grows while all drafts are accepted, shrinks to the accepted number, and becomes 0 without accepted
-    drafts. Drafting then rests, twice as long after each vain try: wasted work falls to one row in 64 steps.
-    """
+    """Number of drafts worth making for one sequence, learnt from accepted ones. The length grows while all drafts are
+    accepted, shrinks to the accepted number, and becomes 0 without accepted drafts. Drafting then rests, twice as long
+    after each vain try: wasted work falls to one row in 64 steps."""
 
     __slots__ = ("_length", "_most", "_pause", "_rest")
 
@@ -173,17 +171,13 @@ class Drafting:
         return self._num_tokens / self._num_decodes if self._num_decodes else 1.0
 
 
-def _left_to_the_runner(shortest: int, longest: int) -> Proposer:
-    return RunnerProposer()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """A method of drafting, for config, core and runner."""
 
     settings: tuple[str, ...]
     """Fields of `EngineConfig` allowed with this method, beside `num_speculative_tokens`."""
-    proposer: Callable[[int, int], Proposer] = _left_to_the_runner
+    proposer: Callable[[int, int], Proposer] = lambda shortest, longest: RunnerProposer()
     """Makes the core's proposer from `EngineConfig.lookup_lengths`."""
     drafter: str | None = None
     """MODULE:CLASS in `fairlead_engine.runner` of the `Drafter` that reads `speculative_model`; a string, because the

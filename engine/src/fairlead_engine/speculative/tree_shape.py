@@ -58,8 +58,7 @@ class DynamicTree:
     depth: int
 
     def num_nodes(self, depth: int) -> int:
-        """Drafts of a tree of `depth` positions: its share of `most_nodes`, at least one level, and no more than
-        exist."""
+        """Drafts of a tree of `depth` positions: its share of `most_nodes`, from one level up to all that exist."""
         share = max(self.width, -(-self.most_nodes * depth // self.depth))
         return min(self.most_nodes, share, self.width + self.width**2 * (depth - 1))
 
@@ -68,7 +67,7 @@ TreeShape = StaticTree | DynamicTree
 
 
 def parse_tree(text: str, depth: int | None, default_depth: int) -> TreeShape:
-    """The tree of a setting, with at most `depth` positions; None = the paths' own depth, or `default_depth`. Raises
+    """The tree of a setting of at most `depth` positions; None = the paths' depth or `default_depth`. Raises
     TreeError."""
     if (found := _DYNAMIC.fullmatch(text)) is not None:
         return _dynamic(int(found[1]), int(found[2]), depth or default_depth)

@@ -13,47 +13,20 @@ import msgspec
 from fairlead_common.blocks import ImageSpan
 from fairlead_common.messages import LoadFigures
 from fairlead_common.models.image_settings import ImageSettings
-from fairlead_common.models.model_task import GENERATES, Kind, ModelTask, Pooling, Reading
-from fairlead_engine.types.sampling_params import (
-    LOGPROBS,
-    MAX_ANSWER_LOGPROBS,
-    MAX_LOGPROBS,
-    MAX_SEED,
-    MOST_LOOKED_BACK,
-    Grammar,
-    SamplingParams,
-    ThinkingBudget,
-    dry_breakers,
-)
-
-__all__ = [
-    "GENERATES",
-    "LOGPROBS",
-    "MAX_ANSWER_LOGPROBS",
-    "MAX_LOGPROBS",
-    "MAX_SEED",
-    "MOST_LOOKED_BACK",
-    "NO_LOAD",
-    "EngineInfo",
-    "EngineLoad",
-    "EngineRequest",
-    "FinishReason",
-    "Grammar",
-    "HeldPrompt",
-    "Injectable",
-    "Injected",
-    "Kind",
-    "ModelTask",
-    "Pooling",
-    "PromptImage",
-    "Reading",
-    "SamplingParams",
-    "SequenceOutput",
-    "ThinkingBudget",
-    "TokenLogprobs",
-    "dry_breakers",
-    "fit_prompt",
-]
+from fairlead_common.models.model_task import GENERATES as GENERATES
+from fairlead_common.models.model_task import Kind as Kind
+from fairlead_common.models.model_task import ModelTask as ModelTask
+from fairlead_common.models.model_task import Pooling as Pooling
+from fairlead_common.models.model_task import Reading as Reading
+from fairlead_engine.types.sampling_params import LOGPROBS as LOGPROBS
+from fairlead_engine.types.sampling_params import MAX_ANSWER_LOGPROBS as MAX_ANSWER_LOGPROBS
+from fairlead_engine.types.sampling_params import MAX_LOGPROBS as MAX_LOGPROBS
+from fairlead_engine.types.sampling_params import MAX_SEED as MAX_SEED
+from fairlead_engine.types.sampling_params import MOST_LOOKED_BACK as MOST_LOOKED_BACK
+from fairlead_engine.types.sampling_params import Grammar as Grammar
+from fairlead_engine.types.sampling_params import SamplingParams as SamplingParams
+from fairlead_engine.types.sampling_params import ThinkingBudget as ThinkingBudget
+from fairlead_engine.types.sampling_params import dry_breakers as dry_breakers
 
 
 class FinishReason(StrEnum):
@@ -214,8 +187,7 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 
 
 class EngineLoad(LoadFigures, kw_only=True, frozen=True, omit_defaults=True):
-    """The core's present load and its counters since the start; sent with every step's outputs, without unused
-    fields."""
+    """The core's present load and its counters since the start; sent with every step, without unused fields."""
 
     held_back: int = 0
     """Requests that wait, beside `waiting`, because their client request is at its limit of slots."""

@@ -18,9 +18,7 @@ Numbers = npt.NDArray[np.int64]
 @dataclass(frozen=True, slots=True, eq=False)
 class Decodes:
     """Sequences past their prompts: a step computes one token of each, chooses the next, and reads nothing else.
-
-    Hundreds decode for hundreds of steps: a step costs a few array operations and none per sequence.
-    """
+    Hundreds decode for hundreds of steps: a step costs a few array operations and none per sequence."""
 
     sequences: list[Sequence]
     slots: Numbers
@@ -57,10 +55,8 @@ class TokenMasks(NamedTuple):
 @dataclass(slots=True)
 class Batch:
     """One step's work, in the order of its rows. Filled by the scheduler; the engine adds `masks`, and the runner
-    `prompt_logprobs` and `embedding`.
-
-    Every sequence's block table already covers its tokens up to the end of its share.
-    """
+    `prompt_logprobs` and `embedding`. Every sequence's block table already covers its tokens up to the end of its
+    share."""
 
     chunks: list[ScheduledSequence]
     """Shares of prompts and of tokens lost by a preemption; shares of a single token first, then sequences past their

@@ -86,9 +86,7 @@ LOGPROBS = Parameter("The same, and so many alternatives of each.", low=0, high=
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """The choice of tokens, and the end of an answer. Raises ValueError, naming the field, for a value out of range.
-
-    Clients may send the fields with a `Parameter`: the source of schemas, checks and the reference.
-    """
+    Clients may send the fields with a `Parameter`: the source of schemas, checks and the reference."""
 
     temperature: Annotated[
         float, Parameter("0 = always the likeliest token.", low=0.0, high=100.0, from_model=True)

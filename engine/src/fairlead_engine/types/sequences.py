@@ -25,8 +25,7 @@ NO_SLOT = -1
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request inside the engine: fields of `EngineRequest`, tokens, block table and counters. Changed by the
-    scheduler alone."""
+    """A request in the engine: `EngineRequest`'s fields, tokens, blocks, counters. Changed by the scheduler alone."""
 
     request_id: str
     token_ids: list[int]
@@ -40,7 +39,7 @@ class Sequence:
     adapter: Adapter | None = None
     """The adapter of the computation, placed while the sequence runs."""
     num_virtual_tokens: int = 0
-    """First tokens, in place of the embeddings of the adapter's soft prompt."""
+    """First tokens: placeholders for the embeddings of the adapter's soft prompt."""
     pooling: Pooling | None = None
     reading: Reading = Reading.UNIT
     second_start: int | None = None
@@ -105,18 +104,15 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     def num_left_after(self, step: "ScheduledSequence") -> int:
-        """Tokens to compute after `step`, the one under way, including the token that the step chooses; 0 = the
-        sequence surely ends."""
+        """Tokens to compute after `step`, with the token that it chooses; 0 = the sequence surely ends with `step`."""
         num_tokens = len(self.token_ids) + step.samples
         return 0 if step.samples and num_tokens >= self.max_num_tokens else num_tokens - step.end
 
 
 class ScheduledSequence:
-    """A sequence's share of one step: tokens `[start, end)` of the sequence are computed.
-
-    Where the previous step has no result yet, the last of these tokens may be the token that the previous step chooses.
-    Fields set at the planning stay valid when the sequence has moved on.
-    """
+    """A sequence's share of one step: tokens `[start, end)` of the sequence are computed. Where the previous step has
+    no result yet, the last of these tokens may be the token that the previous step chooses. Fields set at the planning
+    stay valid when the sequence has moved on."""
 
     __slots__ = (
         "block_table", "chosen", "depth", "drafts", "embedding", "end", "num_tokens", "parents", "pools",
@@ -137,8 +133,7 @@ class ScheduledSequence:
         self.sequence = sequence
         self.depth = depth
         self.parents = NO_PARENTS
-        """Parent of each draft of a tree: 0 = the last known token, n = the n-th draft. Written once drafts are made;
-        empty for a chain."""
+        """Parent of each draft of a tree: 0 = the last known token, n = the n-th draft. Empty until drafts are made."""
         self.token_row = sequence.slot
         """Row of the device's token table with the tokens up to `end`."""
         self.way: list[int] = NO_PARENTS
