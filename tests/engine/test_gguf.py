@@ -44,8 +44,8 @@ MIXED = {
 @pytest.mark.parametrize("number", BLOCKS)
 def test_blocks_mean_what_llama_cpp_decodes(number: int) -> None:
     block, kind = BLOCKS[number], Kind(number)
-    assert (block.name, (block.size, block.num_bytes)) == (kind.name, gguf.GGML_QUANT_SIZES[kind])
-    raw = np.random.default_rng(number).integers(0, 256, (6, block.num_bytes), dtype=np.uint8)
+    assert (block.name, (block.stored.size, block.stored.num_bytes)) == (kind.name, gguf.GGML_QUANT_SIZES[kind])
+    raw = np.random.default_rng(number).integers(0, 256, (6, block.stored.num_bytes), dtype=np.uint8)
     halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
     for at in halves.get(block.name, (0, 2) if block.name in ("Q4_K", "Q5_K") else (0,)):
         raw[:, at : at + 2] = np.linspace(-0.3, 0.4, 6, dtype=np.float16)[:, None].view(np.uint8)

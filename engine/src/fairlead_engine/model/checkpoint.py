@@ -8,7 +8,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -52,10 +51,8 @@ class _Slab(NamedTuple):
 
 
 class Checkpoint:
-    """The tensors of one folder, converted to one dtype and device by reading. Use as a context manager.
-
-    All methods raise ModelLoadError, naming the tensor or file.
-    """
+    """The tensors of one folder, converted to one dtype and device by reading. Use as a context manager. All methods
+    raise ModelLoadError, naming the tensor or file."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, *, is_text_part: bool = False) -> None:
         """`is_text_part`: only the tensors of the decoder are there, by the names of a decoder by itself."""
@@ -88,9 +85,7 @@ class Checkpoint:
             self._open = opening.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     @property
@@ -110,10 +105,8 @@ class Checkpoint:
         row_parts: Sequence[slice] | None = None,
         column_part: slice = WHOLE,
     ) -> Tensor:
-        """Several tensors below one another: the i-th must have shape [rows[i], *columns].
-
-        Reads only the rows `row_parts` of each, and only the columns `column_part`; None = all.
-        """
+        """Several tensors below one another: the i-th must have shape [rows[i], *columns]. Reads only the rows
+        `row_parts` of each, and only the columns `column_part`; None = all."""
         row_parts = row_parts or [WHOLE] * len(names)
         num_rows = [len(range(*part.indices(size))) for part, size in zip(row_parts, rows, strict=True)]
         width = [len(range(*column_part.indices(size))) for size in columns]
@@ -133,14 +126,12 @@ class Checkpoint:
         rows: slice = WHOLE,
         columns: slice = WHOLE,
     ) -> Tensor:
-        """The tensor `name` on our device, in one of the given shapes and dtypes, as stored; only the given rows and
-        columns are read."""
+        """The tensor `name` on our device, as stored in one of the shapes and dtypes; only `rows` and `columns`."""
         part = (rows,) if columns == WHOLE else (rows, columns)
         return self._find(name, shapes, dtypes, part).to(self.device)
 
     def divide(self, name: str, parts: Mapping[str, int]) -> None:
-        """A layer's weight and bias hold several layers', below one another: name → rows. Makes them available under
-        the names."""
+        """A layer holds several layers below one another, name → rows: makes their weights and biases available."""
         for kind in ("weight", "bias"):
             first = 0
             for part, size in parts.items():
@@ -161,8 +152,8 @@ class Checkpoint:
         return self._fetch(name, ()).to(self.device)
 
     def unstack(self, name: str, into: Sequence[str], *, is_transposed: bool) -> None:
-        """The tensor `name`, if present, holds the tensors `into`, stacked in a first dimension, and perhaps
-        transposed: makes them available."""
+        """The tensor `name`, if present, holds `into`, stacked in dimension 0, perhaps transposed: makes them
+        available."""
         if name in self._file_of:
             for index, slab in enumerate(into):
                 self._slabs[slab] = _Slab(name, index, len(into), is_transposed)
@@ -181,8 +172,7 @@ class Checkpoint:
         return name in self._file_of or name in self._slabs
 
     def check_all_read(self, *, unless: str | None = None) -> None:
-        """Refuses tensors that were not read, `unless` excepted: a model without some of its weights computes
-        nonsense."""
+        """Refuses tensors that were not read, except `unless`: without some weights a model computes nonsense."""
         unread = sorted(set(self._file_of) - self._read - {unless})
         unread = [name for name in unread if not name.endswith(_UNNEEDED)]
         if unread:

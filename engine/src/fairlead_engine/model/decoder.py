@@ -84,10 +84,8 @@ class Decoder:
         between: "BetweenAttentions | None" = None,
         taps: Taps | None = None,
     ) -> Tensor:
-        """Runs one step and returns the last hidden states of its logit rows, normalised: [rows, hidden].
-
-        `between` computes the parts before each attention; None = the decoder itself. `taps` is filled in.
-        """
+        """Runs one step and returns the last hidden states of its logit rows, normalised: [rows, hidden]. `between`
+        computes the parts before each attention; None = the decoder itself. `taps` is filled in."""
         between = between or self
         self.adapt(step.adapted)
         rotations = self.rotations(step.positions if step.places is None else step.places)

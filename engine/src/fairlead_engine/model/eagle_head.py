@@ -6,6 +6,7 @@ the inputs of a low, a middle and a high layer of the model at i, or the head's 
 last position; output: the token at i + 2, among the words of `d2t`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,6 @@ _WHAT = "EAGLE-3 head"
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _LAYER = "midlayer"
 _EMBEDDING = "embed_tokens.weight"
-_OTHER_NAMES = {"layers.0": _LAYER}
 _TAPPED = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -176,11 +176,7 @@ class _Tensors:
 
 def _plain(name: str) -> str:
     """Strips the prefixes under which some checkpoints store the layer."""
-    name = name.removeprefix("model.")
-    for other, ours in _OTHER_NAMES.items():
-        if name.startswith(f"{other}."):
-            return ours + name.removeprefix(other)
-    return name
+    return re.sub(r"^layers\.0\.", f"{_LAYER}.", name.removeprefix("model."))
 
 
 def _build(

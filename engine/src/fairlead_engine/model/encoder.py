@@ -231,10 +231,6 @@ class EncoderFamily:
             task=task,
         )
 
-    def build(self, checkpoint: Checkpoint, config: EncoderConfig) -> Encoder:
-        """From a checkpoint's tensors. Raises ModelLoadError for a missing or left-over tensor or another shape."""
-        return _Builder(self, checkpoint, config).encoder()
-
 
 class _Builder:
     """Reads and counts the tensors of one model."""
@@ -362,4 +358,4 @@ def read_encoder_config(folder: Path) -> EncoderConfig:
 def load_encoder(folder: Path, config: EncoderConfig, dtype: torch.dtype, device: torch.device) -> Encoder:
     """Reads the weights. Raises ModelLoadError, naming the file or tensor that does not fit."""
     with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
-        return ENCODERS[config.architecture].build(checkpoint, config)
+        return _Builder(ENCODERS[config.architecture], checkpoint, config).encoder()

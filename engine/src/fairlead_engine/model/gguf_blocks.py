@@ -39,16 +39,6 @@ class BlockType:
     num_bits: int = 8
     """4 where values are from -8 to 7."""
 
-    @property
-    def size(self) -> int:
-        """Numbers in a block."""
-        return self.stored.size
-
-    @property
-    def num_bytes(self) -> int:
-        """Of a block."""
-        return self.stored.num_bytes
-
 
 def _half(blocks: Tensor, at: int) -> Tensor:
     """float32 [blocks, 1] of the two bytes there."""

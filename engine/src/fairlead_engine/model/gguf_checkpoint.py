@@ -40,7 +40,7 @@ _FIELDS = {
 }
 _ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
 _EMBEDDING, _HEAD, _FREQUENCIES = "token_embd.weight", "output.weight", "rope_freqs.weight"
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_LLAMA3: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Of Llama 3.1 and 3.2, whose files have the frequencies' factors instead."""
 
 
@@ -104,14 +104,7 @@ def _llama3_scaling(file: GgufFile, fields: dict[str, Any]) -> dict[str, Any]:
     theta, factor = float(fields.get("rope_theta") or 10000.0), float(factors.max())
     head_dim = 2 * len(factors)
     if factor > 1.0 and theta > 1.0:
-        rope = RopeConfig(
-            theta=theta,
-            kind=RopeKind.LLAMA3,
-            factor=factor,
-            low_freq_factor=_LLAMA3["low_freq_factor"],
-            high_freq_factor=_LLAMA3["high_freq_factor"],
-            original_max_position_embeddings=int(_LLAMA3["original_max_position_embeddings"]),
-        )
+        rope = RopeConfig(theta=theta, kind=RopeKind.LLAMA3, factor=factor, **_LLAMA3)
         plain = inverse_frequencies(RopeConfig(theta=theta), head_dim)
         if torch.allclose(plain / inverse_frequencies(rope, head_dim), factors, rtol=1e-3):
             return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
@@ -206,15 +199,16 @@ class GgufCheckpoint(Checkpoint):
 
     def _quantized(self, name: str, tensor: GgufTensor, rows: slice) -> QuantizedWeight:
         block, columns = self._block(name, tensor), tensor.shape[-1]
-        if len(tensor.shape) != 2 or columns % block.size:
-            self._gguf.refuse(f"has a tensor {name} of shape {list(tensor.shape)} in blocks of {block.size}")
-        num_blocks = columns // block.size
-        raw = self._rows(name, tensor, rows, num_blocks * block.num_bytes)
+        size, num_bytes = block.stored.size, block.stored.num_bytes
+        if len(tensor.shape) != 2 or columns % size:
+            self._gguf.refuse(f"has a tensor {name} of shape {list(tensor.shape)} in blocks of {size}")
+        num_blocks = columns // size
+        raw = self._rows(name, tensor, rows, num_blocks * num_bytes)
         if not len(raw):
             none = torch.empty(0, columns // block.group_size, device=self.device)
             empty = torch.empty(0, columns, dtype=torch.int8, device=self.device)
             return QuantizedWeight(empty, none, block.group_size)
-        values, scales, offsets = block.decode(raw.view(-1, block.num_bytes))
+        values, scales, offsets = block.decode(raw.view(-1, num_bytes))
         check_numbers(name, scales.isfinite())
         if offsets is not None:
             check_numbers(name, offsets.isfinite())

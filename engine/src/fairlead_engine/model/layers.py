@@ -43,8 +43,7 @@ class ForwardInput:
     given: "GivenEmbeddings | None" = None
     """Embeddings of tokens without their own; None = all tokens have their own."""
     places: Tensor | None = None
-    """int64 [3, tokens]: time, row and column for the rotation of heads, or [tokens] where all three are equal; None =
-    `positions`."""
+    """int64 [3, tokens]: time, row and column for rotations, or [tokens] if all are equal; None = `positions`."""
 
 
 class GivenEmbeddings(NamedTuple):
@@ -209,8 +208,7 @@ class ProjectionNorm:
 
 
 class AttentionLayer(Protocol):
-    """A layer's part in which tokens meet, in three steps: `heads` and `output` around `attend` treat each token by
-    itself."""
+    """A layer's part in which tokens meet: `attend`; `heads` before and `output` after treat each token by itself."""
 
     @property
     def heads_shape(self) -> tuple[int, int]:
@@ -275,8 +273,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorms:
-    """A layer's normalisations: of the stream before each of its two parts, and of each part's output; None =
-    absent."""
+    """A layer's normalisations: of the stream before its two parts, and of each part's output; None = absent."""
 
     before_attention: RMSNorm | None
     after_attention: RMSNorm | None
@@ -286,10 +283,8 @@ class LayerNorms:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Attention, then feed-forward, each of which adds to the residual stream.
-
-    Tokens meet in attention alone: the rest treats each row by itself.
-    """
+    """Attention, then feed-forward, each of which adds to the residual stream. Tokens meet in attention alone: the rest
+    treats each row by itself."""
 
     norms: LayerNorms
     attention: AttentionLayer

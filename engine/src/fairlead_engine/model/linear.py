@@ -81,8 +81,7 @@ class SkinnyLinear:
 
 
 class SideBySideLinear:
-    """Projections of one input with differently stored weights: computed one after the other, with outputs side by side
-    as from one product."""
+    """Differently stored projections of one input: computed one after the other, with outputs side by side."""
 
     copies_weight = True
 
@@ -118,10 +117,8 @@ def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
 
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this build and this CPU run packed products in `dtype` correctly.
-
-    The operators are not torch's public interface: a small product is tried once; version numbers prove nothing.
-    """
+    """Whether this build and this CPU run packed products in `dtype` correctly. The operators are not torch's public
+    interface: a small product is tried once; version numbers prove nothing."""
     weight = (torch.arange(1024, dtype=torch.float32) % 7 - 3).view(32, 32).to(dtype)
     x = (torch.arange(64, dtype=torch.float32) % 5 - 2).view(2, 32).to(dtype)
     otherwise = f"oneDNN cannot pack {dtype} weights here, using plain products"

@@ -24,7 +24,7 @@ from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, read_foreign_config
-from fairlead_engine.model.families import builder_of
+from fairlead_engine.model.families import BUILDERS
 from fairlead_engine.model.gguf_checkpoint import GgufCheckpoint, config_fields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.quantization.stored import FORMATS, choose_source
@@ -54,10 +54,8 @@ def read_any_config(folder: Path) -> ModelConfig | ForeignConfig:
 
 def read_config(folder: Path) -> ModelConfig:
     """Reads `config.json`. End tokens come from `generation_config.json` if present there, since chat models often list
-    more; then from `config.json`; else the tokenizer's `eos_token` is the only one.
-
-    Raises ModelLoadError: ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture.
-    """
+    more; then from `config.json`; else the tokenizer's `eos_token` is the only one. Raises ModelLoadError:
+    ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture."""
     if not folder.is_dir() and folder.suffix != GGUF_SUFFIX:
         raise ModelLoadError(
             ModelLoadReason.MODEL_NOT_FOUND,
@@ -93,7 +91,6 @@ def load_model(
     `watch` gets every linear layer, and returns its replacement. Raises ModelLoadError, naming the file or tensor that
     does not fit, and ConfigError for a checkpoint with another quantisation.
     """
-    build = builder_of(config.architecture)
     source = choose_source(quantization, config.quantization)
     head_format = FORMATS[head_quantization] if head_quantization else None
     with (
@@ -103,7 +100,9 @@ def load_model(
     ):
         if config.is_text_part:  # whether it is tied is said of the whole, by some files wrongly
             config = replace(config, tie_word_embeddings=not checkpoint.has("lm_head.weight"))
-        return build(Weights(checkpoint, config, source, shard, watch, slots, head_format), config)
+        return BUILDERS[generating(config.architecture)](
+            Weights(checkpoint, config, source, shard, watch, slots, head_format), config
+        )
 
 
 def _image_settings(folder: Path, vision: VisionConfig) -> ImageSettings:

@@ -21,8 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_right(product: Callable[[], Tensor], wanted: Tensor, *, otherwise: str) -> bool:
-    """Whether a small product equals `wanted` to the bit. Without such a product in torch, the log names the
-    alternative `otherwise`."""
+    """Whether a small product equals `wanted` to the bit. Without the product, logs the alternative `otherwise`."""
     try:
         found = product()
     except (AttributeError, NotImplementedError, RuntimeError) as error:
@@ -46,10 +45,8 @@ _known: dict[tuple[int | torch.dtype | torch.device, ...], int] = {}
 
 
 def most_skinny_rows(weight: Tensor) -> int:
-    """Most rows for which our kernel is used with weight [out_features, in_features]; 0 = none.
-
-    Made for 16-bit formats on CUDA; reads rows of inputs 16 bytes at a time.
-    """
+    """Most rows for which our kernel is used with weight [out_features, in_features]; 0 = none. Made for 16-bit formats
+    on CUDA; reads rows of inputs 16 bytes at a time."""
     is_meant = weight.is_cuda and weight.dtype.itemsize == 2 and weight.stride(1) == 1
     if not is_meant or weight.shape[1] % 16 or weight.stride(0) % 16 or triton_lacks() is not None:
         return 0

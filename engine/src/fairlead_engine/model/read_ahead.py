@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from fairlead_engine.machine.memory import format_bytes, free_memory
 
@@ -33,8 +32,7 @@ class Readers:
         self._best = 0.0
 
     def saw(self, bytes_per_second: float) -> bool:
-        """Takes the amount that so many readers read. Whether there should be more of them; after a first no, always
-        no."""
+        """Takes the rate of the present readers; whether more should read. After the first False, always False."""
         if self.number >= _MOST_READERS or bytes_per_second < _GAIN * self._best:
             return False
         self._best = bytes_per_second
@@ -62,9 +60,7 @@ class ReadAhead:
             self._start(self._lead)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         for thread in self._threads:  # none is added any more once the first of them, which adds them, has ended
             thread.join()

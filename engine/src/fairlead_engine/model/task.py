@@ -24,10 +24,8 @@ _DEFAULT_LABELS = 2
 
 
 def read_task(fields: JsonFields, architecture: str, *, sees_all: bool) -> ModelTask:
-    """`fields`: those of `config.json`; `sees_all`: see `ModelTask`.
-
-    Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for an unknown way to make vectors.
-    """
+    """`fields`: those of `config.json`; `sees_all`: see `ModelTask`. Raises ModelLoadError: ModelConfigInvalid, or
+    UnsupportedArchitecture for an unknown way to make vectors."""
     pooling = Pooling.CLS if sees_all else Pooling.LAST
     if architecture.endswith(CLASSIFIER):
         return ModelTask(generates=False, sees_all=sees_all, pooling=pooling, labels=_labels(fields))

@@ -15,8 +15,7 @@ from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 
 
 def read_tokenizer(model: Path, *, renders: bool = True) -> PromptTokenizer:
-    """Tokenizer and chat template; `renders`: as `PromptTokenizer` has it. Raises ModelLoadError (TokenizerInvalid,
-    CheckpointInvalid)."""
+    """Tokenizer and template; `renders`: `PromptTokenizer`'s. ModelLoadError: TokenizerInvalid, CheckpointInvalid."""
     if model.suffix == GGUF_SUFFIX:
         from fairlead_common.models.gguf_file import GgufFile
         from fairlead_common.models.gguf_tokenizer import read_gguf_tokenizer

@@ -27,9 +27,7 @@ _MAX_BYTE = 255.0
 
 def patches(pixels: Tensor, settings: ImageSettings) -> Tensor:
     """pixels uint8 [height, width, 3], of whole merged patches → float32 [patches, channels x pictures x patch_size²].
-
-    Merged patches come in reading order, and the patches of each after one another.
-    """
+    Merged patches come in reading order, and the patches of each after one another."""
     size, merge = settings.patch_size, settings.merge_size
     height, width, channels = pixels.shape
     mean, std = (torch.tensor(each, device=pixels.device) for each in (settings.mean, settings.std))
@@ -44,11 +42,9 @@ Numbers = npt.NDArray[np.int64]
 
 
 class PatchGrid(NamedTuple):
-    """An image's patches in the tower's order, with their places and windows. All arrays are int64.
-
-    Patches come merged, `merge_size` squared after one another, in the reading order of the merged patches. The tower
-    takes them by windows: the patches of a window lie side by side.
-    """
+    """An image's patches in the tower's order, with their places and windows. All arrays are int64. Patches come
+    merged, `merge_size` squared after one another, in the reading order of the merged patches. The tower takes them by
+    windows: the patches of a window lie side by side."""
 
     order: Numbers
     """[patches]: index of each in the image's own order."""
@@ -139,8 +135,7 @@ class VisionTower:
         return self.merger(stream)[to_device(grid.back, device)]
 
     def _rotation(self, places: Numbers) -> Rotation:
-        """Rotates a quarter of a head's elements by the row and a quarter by the column, and the other half
-        likewise."""
+        """Rotates a quarter of a head's elements by row, a quarter by column, and the other half likewise."""
         frequencies = inverse_frequencies(_ROPE, self.config.head_dim // 2).to(self.device)
         by_row, by_column = to_device(places, self.device).float().unsqueeze(-1) * frequencies
         angles = torch.cat((by_row, by_column), dim=-1).unsqueeze(1)

@@ -82,6 +82,5 @@ def groups_experts(device: torch.device) -> bool:
 
 
 def decodes_within(weight_format: WeightFormat, device: torch.device) -> bool:
-    """Whether the experts' product takes weights of this format on the device: 8-bit floats need a GPU that computes
-    with them."""
+    """Whether the experts' product takes this format on the device: 8-bit floats need a GPU that computes with them."""
     return weight_format.name != "fp8" or device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)

@@ -73,8 +73,7 @@ Watch = Callable[[Sequence[str], Linear, bool], Linear]
 
 
 class Weights:
-    """Makes layers and counts the parameters read. Raises ModelLoadError, naming the file or tensor that does not
-    fit."""
+    """Makes layers and counts parameters. Raises ModelLoadError, naming the file or tensor that does not fit."""
 
     def __init__(
         self,
@@ -186,8 +185,7 @@ class Weights:
         return head
 
     def _rounded_head(self, weight_format: WeightFormat, weight: Tensor | None, words: slice) -> Linear:
-        """The same in `head_format`; `weight`: the one it is tied to. Raises ConfigError where it is stored
-        quantised."""
+        """`_head` in `weight_format`; `weight`: the tied embedding. Raises ConfigError for a quantised projection."""
         hidden, vocab_size = self._config.hidden_size, self._config.vocab_size
         if weight is None:
             if self._format_of(_HEAD, True) is not None:
@@ -201,8 +199,7 @@ class Weights:
         return head
 
     def attention(self, prefix: str, *, is_fused: bool = False) -> Attention:
-        """A layer's `self_attn`, from the configuration. `is_fused`: the three projections are stored as one,
-        `qkv_proj`."""
+        """A layer's `self_attn`, from the configuration. `is_fused`: its projections are stored as one, `qkv_proj`."""
         config, window = self._config, self._config.windows[layer_index(prefix)]
         prefix = f"{prefix}.self_attn"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
@@ -250,24 +247,19 @@ class Weights:
         *,
         inner: int | None = None,
         bias: bool = False,
-        gate: str = "gate_proj",
-        up: str = "up_proj",
-        down: str = "down_proj",
-        sums: bool = True,
         combine: Callable[[Tensor], Tensor] | None = None,
         fused: str | None = None,
     ) -> GatedFeedForward:
-        """The gated feed-forward below `prefix`, with `inner` or the configuration's width; its three projections may
-        have other names, and the first two may be stored as one, called `fused`. Without `sums` the result is this
-        rank's part, summed by the caller."""
+        """The gated feed-forward below `prefix`, with `inner` or the configuration's width; the first two projections
+        may be stored as one, called `fused`."""
         hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
         part = self.shard.part(inner)
-        gate_up = {f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}
+        gate_up = {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
         if fused is not None:
             self._divide(f"{prefix}.{fused}", gate_up)
         return GatedFeedForward(
-            gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part], sums=sums),
-            down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias, column_part=part, sums=sums),
+            gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part]),
+            down=self.linear({f"{prefix}.down_proj": hidden}, inner, bias=bias, column_part=part),
             combine=combine,
         )
 
@@ -282,7 +274,7 @@ class Weights:
         up: str = "up_proj",
         down: str = "down_proj",
     ) -> Experts:
-        """The experts of that name and their router; the rest as in `feed_forward`."""
+        """The experts below `prefix` and their router; `gate`, `up` and `down`: names of an expert's projections."""
         router = self.linear({f"{prefix}.gate": num_experts}, self._config.hidden_size, is_sensitive=True)
         inner = inner or self._config.intermediate_size
         part = self.shard.part(inner)
@@ -486,8 +478,7 @@ class Weights:
             self._divide(f"{one}.gate_up_proj", {f"{one}.gate_proj": inner, f"{one}.up_proj": inner})
 
     def dequantized(self, name: str, out_features: int, in_features: int, rows: slice) -> Tensor:
-        """The weight of a linear layer as floats [rows, in_features], for callers with another product; neither rounded
-        nor adapted."""
+        """A layer's weight as floats [rows, in_features], for other products; neither rounded nor adapted."""
         weight_format = self._format_of(name, True)
         if weight_format is None:
             weight = self._checkpoint.stacked([f"{name}.weight"], [out_features], in_features, row_parts=[rows])

@@ -166,8 +166,7 @@ class ForeignDecoder:
         return hidden[step.logit_rows]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [rows, hidden] → logits [rows, vocab], by the model's own part behind its trunk, with its scales and
-        caps."""
+        """hidden [rows, hidden] → logits [rows, vocab], by the model's own part behind its trunk."""
         if not len(hidden):
             return hidden.new_empty((0, self.config.vocab_size))
         with self._instead_of_trunk(hidden):

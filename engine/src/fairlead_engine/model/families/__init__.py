@@ -6,7 +6,6 @@ One file for each kind of family, with its differences from the shared layers.
 from collections.abc import Callable
 from typing import Any
 
-from fairlead_common.models.families.registry import generating
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families import deepseek, dense, experts, qwen2_5_vl
 from fairlead_engine.model.weights import Weights
@@ -30,8 +29,3 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Qwen3MoeForCausalLM": experts.build_qwen,
 }
 """Each raises ModelLoadError, naming the tensor that does not fit."""
-
-
-def builder_of(architecture: str) -> Callable[[Weights, Any], Decoder]:
-    """For the result of `find_architecture`."""
-    return BUILDERS[generating(architecture)]

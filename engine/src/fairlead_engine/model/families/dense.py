@@ -27,8 +27,7 @@ def build(
     combine: Callable[[Tensor], Tensor] | None = None,
     fused: str | None = None,
 ) -> Decoder:
-    """`combine` and `fused` as in `Weights.feed_forward`; with `fused` attention's projections are stored as one,
-    too."""
+    """`combine`, `fused`: as in `Weights.feed_forward`; with `fused` attention's projections are one, too."""
     return weights.decoder(
         attention=lambda prefix: weights.attention(prefix, is_fused=fused is not None),
         feed_forward=lambda prefix: weights.feed_forward(

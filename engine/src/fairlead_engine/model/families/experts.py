@@ -58,7 +58,4 @@ def build_gpt_oss(weights: Weights, config: GptOssConfig) -> Decoder:
             router, routing, projections, inner, row_parts=[scaled(part, 2)], bias=True, gate=gate
         )
 
-    return weights.decoder(
-        attention=weights.attention,
-        feed_forward=experts,
-    )
+    return weights.decoder(attention=weights.attention, feed_forward=experts)

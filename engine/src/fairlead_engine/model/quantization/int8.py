@@ -88,13 +88,8 @@ class PackedInt8Linear:
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             values, 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        return _scaled(product, scales, self._bias, x.dtype)
-
-
-def _scaled(product: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """product float32 [rows, out_features], which may be overwritten, times each row's scale, plus bias, in `dtype`."""
-    product.mul_(scales)
-    return (product if bias is None else product.add_(bias)).to(dtype)
+        product.mul_(scales)
+        return (product if self._bias is None else product.add_(self._bias)).to(x.dtype)
 
 
 @cache

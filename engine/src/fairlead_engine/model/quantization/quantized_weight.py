@@ -101,11 +101,9 @@ class QuantizedWeight:
 def quantize_weight(
     weight: Tensor, dtype: torch.dtype, *, largest: float, low: float, high: float, group_size: int | None = None
 ) -> QuantizedWeight:
-    """A weight [out_features, in_features] of any floating dtype, to the nearest values of `dtype`.
-
-    A group's largest magnitude is scaled to `largest`, and values beyond `low` and `high` are clamped. The scale of a
-    group of zeros is 1. `group_size` None = a row is one group; else it divides in_features.
-    """
+    """A weight [out_features, in_features] of any floating dtype, to the nearest values of `dtype`. A group's largest
+    magnitude is scaled to `largest`, and values beyond `low` and `high` are clamped. The scale of a group of zeros is
+    1. `group_size` None = a row is one group; else it divides in_features."""
     rows, columns = weight.shape
     size = group_size or columns
     groups = weight.float().view(rows, columns // size, size)
@@ -126,10 +124,8 @@ def num_words(size: int, num_bits: int) -> int:
 
 
 def unpack(words: Tensor, num_bits: int, order: Sequence[int] | None = None) -> Tensor:
-    """int8 [rows, 32 / num_bits x words] from int32 [rows, words], less half of their range.
-
-    The first is in the lowest bits; with `order`, the i-th is at place `order[i]` of its word.
-    """
+    """int8 [rows, 32 / num_bits x words] from int32 [rows, words], less half of their range. The first is in the lowest
+    bits; with `order`, the i-th is at place `order[i]` of its word."""
     places = range(WORD_BITS // num_bits) if order is None else order
     shifts = torch.tensor([num_bits * place for place in places], dtype=torch.int32, device=words.device)
     values = (words.unsqueeze(-1) >> shifts).bitwise_and_(2**num_bits - 1).sub_(2 ** (num_bits - 1))
@@ -161,8 +157,7 @@ class WeightFormat(Protocol):
 
     @property
     def row_format(self) -> RowFormat | None:
-        """Rounding of rows before a product: whole, or in blocks with one scale of a floating weight each; None = no
-        rounding."""
+        """Rounding of rows before a product: whole, or in blocks, one per scale of a floating weight; None = none."""
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
         """Rounds a weight [out_features, in_features] of any floating dtype."""

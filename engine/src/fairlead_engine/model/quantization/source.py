@@ -15,10 +15,8 @@ class WeightSource(Protocol):
     """Names the format of each linear layer, and reads quantised ones."""
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
-        """Of the layer `name`, such as model.layers.0.mlp.up_proj; None = its weight is floats.
-
-        `is_sensitive`: whether small errors matter much, as in a router or the output projection.
-        """
+        """Of the layer `name`, such as model.layers.0.mlp.up_proj; None = its weight is floats. `is_sensitive`: whether
+        small errors matter much, as in a router or the output projection."""
 
     def read(
         self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
@@ -66,8 +64,7 @@ def read_scales(
 
 
 def check_numbers(name: str, are_numbers: Tensor) -> None:
-    """Raises ModelLoadError, naming the tensor, for a number that is not finite: every request would end with an error,
-    or nonsense."""
+    """Raises ModelLoadError, naming the tensor, for a number that is not finite, which would spoil every request."""
     if not bool(are_numbers.all()):
         raise ModelLoadError(
             ModelLoadReason.CHECKPOINT_INVALID,

@@ -85,8 +85,7 @@ class Gptq:
 
 
 def offsets_of(zeros: Tensor, scales: Tensor) -> Tensor | None:
-    """Offsets from zero points [out_features, groups] of values from minus half their range on; None where all are
-    0."""
+    """Offsets from zero points [out_features, groups], as values from minus half their range on; None = all 0."""
     return (zeros * scales).neg_() if bool(zeros.any()) else None
 
 

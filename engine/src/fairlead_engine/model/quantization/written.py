@@ -108,10 +108,8 @@ def relative_error(weight: Tensor, rounded: Tensor, moments: Tensor) -> float:
 
 def compensate(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tensor, num_inputs: int) -> QuantizedWeight:
     """GPTQ (arXiv 2210.17323): columns are rounded one after the other, those with the largest moments first, and later
-    columns compensate the error of each as far as possible.
-
-    `num_inputs`: number of inputs behind the moments. Scales are the original columns': columns keep their order.
-    """
+    columns compensate the error of each as far as possible. `num_inputs`: number of inputs behind the moments. Scales
+    are the original columns': columns keep their order."""
     rows, columns = weight.shape
     size = grid.group_size or columns
     order = moments.diagonal().argsort(descending=True, stable=True)
