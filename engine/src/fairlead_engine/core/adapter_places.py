@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from fairlead_engine.core.clock import Clock
-from fairlead_engine.core.device_places import DevicePlaces
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.types.adapters import CONFIG_FILE, NOT_PLACED, WEIGHTS_FILE, Adapter, AdapterFacts
@@ -62,8 +61,7 @@ class Adapters:
     def __init__(
         self, runner: Runner[Any], *, most_in_host: int, clock: Clock, most_virtual_tokens: int | None = None
     ) -> None:
-        """`most_virtual_tokens`: limit of one soft prompt, to leave room for a prompt and an answer; None = no
-        limit."""
+        """`most_virtual_tokens`: limit of one soft prompt, beside a prompt and an answer; None = no limit."""
         self._runner = runner
         self._most_in_host = most_in_host
         self._most_virtual_tokens = most_virtual_tokens
@@ -126,8 +124,7 @@ class Adapters:
         return self._by_name.get(name)
 
     def hold(self, hold: str, name: str) -> None:
-        """Keeps the adapter named `name` for requests with this hold, even after an unload; an unknown name is
-        ignored."""
+        """Keeps the adapter named `name` for requests with this hold, even after an unload; ignores unknown names."""
         if (adapter := self._by_name.get(name)) is not None and hold not in self._holds:
             self._holds[hold] = adapter
             adapter.num_holds += 1
@@ -359,8 +356,8 @@ class Adapters:
         self._drop_left(adapter)
 
     def _pinned(self) -> set[int]:
-        """Keys of held adapters, which stay in the host's memory because their folders may be gone. One place is left
-        for all others."""
+        """Keys of held adapters, kept in the host's memory because their folders may be gone. Leaves one place to
+        others."""
         return {each.key for each in list(dict.fromkeys(self._holds.values()))[: self._most_in_host - 1]}
 
     def _forget(self, adapter: Adapter) -> None:
@@ -380,9 +377,62 @@ class Adapters:
         self.broken.pop(adapter.key, None)
 
 
+class DevicePlaces:
+    """Slots in the order of last use. A sequence whose adapter finds no slot *claims* a slot: for each claim the
+    adapter in use for longest gives way, i.e. the caller begins no more sequences with that adapter."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.slots: list[Adapter | None] = [None] * num_slots
+        self.num_claims = 0
+        """Claims since `Adapters.look`."""
+        self.to_place: list[Adapter] = []
+        """Adapters with a slot, not yet copied to the device."""
+        self._ticks = count(1)
+
+    def begin(self, adapter: Adapter) -> None:
+        if adapter.slot == NOT_PLACED:
+            self.put(adapter)
+        if not adapter.num_running:
+            adapter.begun_at = next(self._ticks)
+        adapter.num_running += 1
+
+    def end(self, adapter: Adapter) -> None:
+        adapter.num_running -= 1
+        if not adapter.num_running:
+            adapter.begun_at = next(self._ticks)
+
+    def put(self, adapter: Adapter) -> None:
+        """Gives the adapter a free slot; `free_slot` must not be None."""
+        slot = self.free_slot()
+        assert slot is not None and adapter.is_in_host
+        if (before := self.slots[slot]) is not None:
+            self.leave(before)
+        self.slots[slot], adapter.slot = adapter, slot
+        self.to_place.append(adapter)
+
+    def leave(self, adapter: Adapter) -> None:
+        self.slots[adapter.slot] = None
+        adapter.slot = NOT_PLACED
+        if adapter in self.to_place:
+            self.to_place.remove(adapter)
+
+    def free_slot(self) -> int | None:
+        """An empty slot, or the slot of the adapter unused for longest."""
+        unused = [adapter for adapter in self.slots if adapter is not None and not adapter.num_running]
+        if None in self.slots:
+            return self.slots.index(None)
+        return min(unused, key=lambda each: each.begun_at).slot if unused else None
+
+    def gives_way(self, adapter: Adapter) -> bool:
+        """Whether the adapter is among the `num_claims` adapters in use for longest."""
+        if not self.num_claims:
+            return False
+        in_use = (each for each in self.slots if each is not None and each.num_running)
+        return adapter in sorted(in_use, key=lambda each: each.begun_at)[: self.num_claims]
+
+
 def folder_below(root: str | None, folder: str) -> Path:
-    """The folder below `root` that a client named. Raises AdapterError for a folder or file outside of `root`, links
-    resolved."""
+    """The folder below `root` that a client named. Raises AdapterError for a folder or file outside, links resolved."""
     if root is None:
         raise AdapterError("adapters cannot be loaded while this engine runs; start it with --adapter-folder")
     try:

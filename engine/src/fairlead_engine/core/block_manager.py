@@ -96,11 +96,8 @@ class BlockManager:
 
     def match(self, sequence: Sequence) -> list[int]:
         """The longest prefix of a sequence on the device, as blocks; fills in the sequence's hashes and changes nothing
-        else.
-
-        Leaves out tokens that must be computed (`Sequence.num_sparable_tokens`). Valid until the next `share`, `extend`
-        or `publish`.
-        """
+        else. Leaves out tokens that must be computed (`Sequence.num_sparable_tokens`). Valid until the next `share`,
+        `extend` or `publish`."""
         if not self.enable_prefix_caching:
             return []
         self._extend_hashes(sequence, sequence.num_tokens)
@@ -181,8 +178,8 @@ class BlockManager:
         self._announce(sequence, end, hashes)
 
     def retract(self, sequence: Sequence) -> None:
-        """Unpublishes all blocks of the sequence, computed or shared, with their copies; tables keep the blocks. Call
-        before the step's `publish`."""
+        """Unpublishes the sequence's blocks and their copies; tables keep the blocks. Call before the step's
+        `publish`."""
         self._retract(sequence.block_hashes)
 
     def retract_adapter(self, name: str) -> None:
@@ -206,10 +203,8 @@ class BlockManager:
         return self.num_blocks_for(num_tokens) - len(sequence.block_table) <= self.num_free
 
     def extend(self, sequence: Sequence, num_tokens: int, expected_tokens: int) -> None:
-        """Extends the block table to `num_tokens` tokens; call `can_extend` first.
-
-        `expected_tokens`: likely final length of the sequence; the allocator leaves room for growth.
-        """
+        """Extends the block table to `num_tokens` tokens; call `can_extend` first. `expected_tokens`: likely final
+        length of the sequence; the allocator leaves room for growth."""
         table, block_size = sequence.block_table, self.block_size
         number, most = -(-num_tokens // block_size), -(-expected_tokens // block_size)
         last, most = table[-1] if table else None, max(number, most)
@@ -224,8 +219,8 @@ class BlockManager:
     # -- invariants ------------------------------------------------------------------------------------------------
 
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """Raises AssertionError unless every block is in exactly one state and every count is right. `sequences`: all
-        holders of blocks."""
+        """Raises AssertionError for a block in no or several states or a wrong count. `sequences`: all holders of
+        blocks."""
         uses = Counter(block for sequence in sequences for block in sequence.block_table)
         uses.update(block for load in self.host.loads for block in load.held)
         self.host.check()

@@ -10,22 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from fairlead_engine.core.messages import (
-    Abort,
-    Add,
-    Answer,
-    BlocksChanged,
-    Command,
-    Died,
-    Failed,
-    Hold,
-    Inject,
-    LoadAdapter,
-    Reply,
-    Started,
-    Stepped,
-    UnloadAdapter,
-)
+from fairlead_engine.core import messages
 from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import (
     AdapterError,
@@ -43,7 +28,7 @@ from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest
 class StepListener(Protocol):
     """Hears every report of a core, on the client's event loop, after the client's `load` was updated."""
 
-    def stepped(self, changed: BlocksChanged | None, num_commands: int) -> None:
+    def stepped(self, changed: messages.BlocksChanged | None, num_commands: int) -> None:
         """A step or a round of commands is over: its changes to the reusable blocks, None without changes, and the
         number of commands that the load includes. Return at once; do not raise."""
 
@@ -107,8 +92,7 @@ class EngineClient(Protocol):
 
     @property
     def step_age_seconds(self) -> float:
-        """Age of the core's oldest unanswered command or running step; 0 = idle. Shows a hanging step, which the core
-        cannot report."""
+        """Age of the core's oldest unanswered command or running step; 0 = idle. Shows a hanging step."""
 
     async def close(self) -> None:
         """Stops the core. Requests that still run end with `EngineDead`. May be called twice."""
@@ -121,7 +105,7 @@ class _Ask(NamedTuple):
     refusal: type[EngineError]
 
 
-class ChannelClient(EngineClient, ABC):
+class ChannelClient(ABC):
     """An `EngineClient` over a pair of message lines. Subclasses start a core and carry the messages; they call
     `_handle` for every reply and `_die` when the core is gone, both on the event loop of `start`."""
 
@@ -135,11 +119,12 @@ class ChannelClient(EngineClient, ABC):
         self._num_asks = 0
         self._started: asyncio.Future[EngineInfo] | None = None
         self._info: EngineInfo | None = None
-        self._load = NO_LOAD
-        self._death: str | None = "the engine core has not been started"
+        self.load = NO_LOAD
+        self.death: str | None = "the engine core has not been started"
+        """Why the core takes no commands; None while it lives."""
         self._listener: StepListener | None = None
         self._num_sent = 0
-        self._num_reports = 0
+        self.num_reports = 0
         # Monotonic seconds since when the core has owed the next reply; None = it owes nothing.
         self._owed_since: float | None = None
 
@@ -162,42 +147,36 @@ class ChannelClient(EngineClient, ABC):
 
     def add(self, request: EngineRequest, stream: RequestStream) -> int:
         request_id = request.request_id
-        if self._death is not None:
-            raise EngineGone(self._death)
         if request_id in self._streams:
             raise RequestError("request_id", f"a request with the id {request_id!r} is running already")
-        self._send(Add(request))
+        self._send(messages.Add(request))
         self._streams[request_id] = stream
         return self._num_sent
 
     def abort(self, request_id: str) -> None:
         if self._streams.pop(request_id, None) is not None and self.alive:
-            self._send(Abort(request_id))
+            self._send(messages.Abort(request_id))
 
     async def load_adapter(self, name: str, folder: str) -> None:
-        await self._ask(lambda ask: LoadAdapter(ask, name, folder), AdapterError)
+        await self._ask(lambda ask: messages.LoadAdapter(ask, name, folder), AdapterError)
 
     async def unload_adapter(self, name: str) -> None:
-        await self._ask(lambda ask: UnloadAdapter(ask, name), AdapterError)
+        await self._ask(lambda ask: messages.UnloadAdapter(ask, name), AdapterError)
 
     def hold(self, hold: str, held: HeldPrompt) -> None:
-        if self._death is not None:
-            raise EngineGone(self._death)
-        self._send(Hold(hold, held))
+        self._send(messages.Hold(hold, held))
         self._holds.add(hold)
 
     def release(self, hold: str) -> None:
         if hold in self._holds:
             self._holds.remove(hold)
             if self.alive:
-                self._send(Abort(hold))
+                self._send(messages.Abort(hold))
 
     async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
-        await self._ask(lambda ask: Inject(ask, request_id, mark, token_ids), InjectionError)
+        await self._ask(lambda ask: messages.Inject(ask, request_id, mark, token_ids), InjectionError)
 
-    async def _ask(self, command: Callable[[int], Command], refusal: type[EngineError]) -> None:
-        if self._death is not None:
-            raise EngineGone(self._death)
+    async def _ask(self, command: Callable[[int], messages.Command], refusal: type[EngineError]) -> None:
         self._num_asks += 1
         ask = self._num_asks
         self._send(command(ask))
@@ -215,21 +194,8 @@ class ChannelClient(EngineClient, ABC):
         return self._info
 
     @property
-    def load(self) -> EngineLoad:
-        return self._load
-
-    @property
-    def num_reports(self) -> int:
-        return self._num_reports
-
-    @property
     def alive(self) -> bool:
-        return self._death is None
-
-    @property
-    def death(self) -> str | None:
-        """Why the core takes no commands; None while it lives."""
-        return self._death
+        return self.death is None
 
     @property
     def step_age_seconds(self) -> float:
@@ -244,20 +210,22 @@ class ChannelClient(EngineClient, ABC):
         """Ends the core and releases everything; may be called twice, and after a failed `_launch`."""
 
     @abstractmethod
-    def _transmit(self, command: Command) -> None:
+    def _transmit(self, command: messages.Command) -> None:
         """Sends one command to the core, in order, without waiting."""
 
-    def _send(self, command: Command) -> None:
+    def _send(self, command: messages.Command) -> None:
+        if self.death is not None:
+            raise EngineGone(self.death)
         self._transmit(command)  # first, as what cannot be sent is not owed
         self._num_sent += 1
         if self._owed_since is None:
             self._owed_since = time.monotonic()
 
-    def _handle(self, reply: Reply) -> None:
+    def _handle(self, reply: messages.Reply) -> None:
         starting = self._started if self._started is not None and not self._started.done() else None
         match reply:
-            case Stepped(outputs, load, num_commands, changed, number):
-                self._load, self._num_reports = load, number
+            case messages.Stepped(outputs, load, num_commands, changed, number):
+                self.load, self.num_reports = load, number
                 owes = num_commands < self._num_sent or (self._hears_of_every_step and load.num_sequences > 0)
                 self._owed_since = time.monotonic() if owes else None
                 for output in outputs:
@@ -272,27 +240,27 @@ class ChannelClient(EngineClient, ABC):
                         stream.put(output)
                 if self._listener is not None:
                     self._listener.stepped(changed, num_commands)
-            case Answer(ask, problem):
+            case messages.Answer(ask, problem):
                 if (asked := self._asks.get(ask)) is not None and not asked.answer.done():
                     if problem is None:
                         asked.answer.set_result(None)
                     else:
                         asked.answer.set_exception(asked.refusal(problem))
-            case Started(info, load) if starting is not None:
-                self._info, self._load, self._death = info, load, None
+            case messages.Started(info, load) if starting is not None:
+                self._info, self.load, self.death = info, load, None
                 starting.set_result(info)
-            case Failed(reason, message) if starting is not None:
+            case messages.Failed(reason, message) if starting is not None:
                 starting.set_exception(start_error(reason, message))
-            case Died(message):
+            case messages.Died(message):
                 self._die(message)
 
     def _die(self, message: str) -> None:
         """Ends every running request with `EngineDead`; only the first cause counts."""
         if self._started is not None and not self._started.done():
             self._started.set_exception(EngineDead(message))
-        if self._death is not None:
+        if self.death is not None:
             return
-        self._death = message
+        self.death = message
         self._owed_since = None
         for stream in self._streams.values():
             stream.fail(EngineDead(message))

@@ -31,11 +31,8 @@ class Clock:
 
 
 class StepWatch:
-    """Seconds of each step: its launch, and the time until its end without other steps' launches.
-
-    Right on a GPU, where a launch is short and the end is waited for, and on a CPU, where the launch is all of the
-    work.
-    """
+    """Seconds of each step: its launch, and the time until its end without other steps' launches. Right on a GPU, where
+    a launch is short and the end is waited for, and on a CPU, where the launch is all of the work."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -91,8 +88,7 @@ class LatePlanning:
         return min(spare, _LONGEST_SECONDS) if spare > _SHORTEST_SECONDS else 0.0
 
     def planned(self, began: float, *, is_late: bool) -> None:
-        """A step planned since `began` (`Clock.monotonic`) was launched. `is_late`: the device had ended the step
-        before."""
+        """A step planned since `began` (`Clock.monotonic`) was launched. `is_late`: the device was idle before."""
         least = self._clock.monotonic() - began + _MARGIN_SECONDS
         lead = 2 * self._lead if is_late else _FADING * self._lead
         self._lead = min(_MOST_LEAD_SECONDS, max(least, lead))

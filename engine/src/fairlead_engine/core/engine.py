@@ -67,11 +67,9 @@ _NO_ROOM_FOR_GRAMMAR = RequestRefusal(
 
 
 class Engine:
-    """A model that serves many requests at once; synchronous, for one thread.
-
-    The constructor loads the model, sizes the cache and runs a real prefill and decode. Raises ModelLoadError,
-    ConfigError or KVCacheTooSmall. `runner` and `clock` replace the real ones in tests.
-    """
+    """A model that serves many requests at once; synchronous, for one thread. The constructor loads the model, sizes
+    the cache and runs a real prefill and decode. Raises ModelLoadError, ConfigError or KVCacheTooSmall. `runner` and
+    `clock` replace the real ones in tests."""
 
     def __init__(self, config: EngineConfig, runner: Runner[Any] | None = None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
@@ -135,10 +133,8 @@ class Engine:
         self.info = info_of(self.runner, limits, self.blocks, tuple(self.adapters.seconds), start_seconds)
 
     def step(self) -> list[SequenceOutput]:
-        """Computes the next tokens of all running sequences. Call while `has_work`.
-
-        With asynchronous scheduling: begins a step and returns the outputs of the step before.
-        """
+        """Computes the next tokens of all running sequences. Call while `has_work`. With asynchronous scheduling:
+        begins a step and returns the outputs of the step before."""
         if self._under_way is None:
             self._watch.start()
         began = self.clock.monotonic()
@@ -149,7 +145,8 @@ class Engine:
         if batch:
             batch.masks = self._masks(batch) if self.grammars or self.thinking else None
             with self._watch.launching():
-                step = self._launch(batch)  # forward and draw; the device may be at it
+                # Forward and draw; the device may be at it.
+                step = _Step(batch, self.runner.launch(batch), self.scheduler.num_ended)
         if self.config.async_scheduling:
             self._under_way, step = step, self._under_way
             if step is not None:
@@ -162,7 +159,8 @@ class Engine:
         batch, sampled = self._results(step)
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
-        self.step_cost.observe(step.batch, self._watch.end(), learns=not self._saw_images(step.batch))
+        saw_images = self._sees_images and any(item.images for item in step.batch.chunks)
+        self.step_cost.observe(step.batch, self._watch.end(), learns=not saw_images)
         return injected + self.outputs(batch, sampled, finished) + self._broken()
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
@@ -175,6 +173,9 @@ class Engine:
         adapter = self._adapter(request)
         num_virtual_tokens = 0 if adapter is None else adapter.num_virtual_tokens
         prompt = request.prompt_token_ids
+        extra = extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt)
+        if adapter is not None and adapter.is_leaving:
+            extra += _apart(adapter)
         # Penalties count who occurs at all: virtual tokens are written as one that does.
         sequence = Sequence(
             request_id=request.request_id,
@@ -184,7 +185,7 @@ class Engine:
             sampling=request.sampling,
             arrival_time=request.arrival_time,
             priority=request.priority,
-            extra=_extra(request, adapter),
+            extra=extra,
             adapter=adapter,
             pooling=request.pooling,
             reading=request.reading,
@@ -256,8 +257,7 @@ class Engine:
 
     @property
     def spare_seconds(self) -> float:
-        """Seconds that planning the next step can wait: the device is busy, and requests that come meanwhile join the
-        step."""
+        """Seconds that planning the next step can wait: the device is busy, and new requests can join the step."""
         if self._under_way is None or self.runner.is_over(self._under_way.launched):
             return 0.0
         return self._planning.spare_seconds
@@ -289,10 +289,8 @@ class Engine:
         self.scheduler.check()
 
     def recheck(self) -> bool:
-        """Checks the blocks while nothing waits or runs, and resets wrong ones; returns whether all were right.
-
-        No sequence has blocks then: a reset costs the prefix cache and no request.
-        """
+        """Checks the blocks while nothing waits or runs, and resets wrong ones; returns whether all were right. No
+        sequence has blocks then: a reset costs the prefix cache and no request."""
         try:
             self.blocks.settle()
             self.check()
@@ -323,9 +321,6 @@ class Engine:
         if request.hold is not None:
             return self.adapters.held(request.hold)
         return self.adapters.find(request.adapter)
-
-    def _saw_images(self, batch: Batch) -> bool:
-        return self._sees_images and any(item.images for item in batch.chunks)
 
     def _unknown_adapter(self, request: EngineRequest, adapter: Adapter | None) -> RequestRefusal | None:
         """The refusal of an adapter's name; the adapter may have been unloaded meanwhile."""
@@ -367,9 +362,6 @@ class Engine:
         else:
             self.grammars.wait()
 
-    def _launch(self, batch: Batch) -> _Step:
-        return _Step(batch, self.runner.launch(batch), self.scheduler.num_ended)
-
     def _results(self, step: _Step) -> tuple[Batch, list[SampledToken | None]]:
         """The step's choices, without sequences that ended while the step was under way."""
         sampled = self._collect(step)
@@ -404,12 +396,6 @@ class Engine:
             except AdapterError as error:
                 raise ConfigError("lora_modules", f"{name!r} cannot be loaded: {error.message}") from error
         self.adapters.place()
-
-
-def _extra(request: EngineRequest, adapter: Adapter | None) -> bytes:
-    """What its blocks' hashes depend on besides tokens."""
-    extra = extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt)
-    return extra + _apart(adapter) if adapter is not None and adapter.is_leaving else extra
 
 
 def _apart(adapter: Adapter) -> bytes:

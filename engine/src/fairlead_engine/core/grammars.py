@@ -158,8 +158,7 @@ class Grammars:
         return {"num_masks": self.num_masks, "mask_seconds": self.mask_seconds}
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether memory is left for the sequence's grammar. A grammar already in use takes none, and a single grammar
-        always has room."""
+        """Whether memory is left for the sequence's grammar; always for a grammar in use and for a single grammar."""
         grammar = sequence.sampling.grammar
         if grammar is None:
             return True

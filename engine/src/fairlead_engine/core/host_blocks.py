@@ -19,8 +19,7 @@ class BlockMover(Protocol):
         """Copies blocks to as many places, before later steps overwrite the blocks."""
 
     def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
-        """Begins to copy places to as many blocks. The result tells whether the copy is finished; steps that read the
-        blocks may be launched at once."""
+        """Begins to copy places to as many blocks. Steps may read the blocks once the result is True."""
 
 
 @dataclass(slots=True)
@@ -69,8 +68,8 @@ class HostTier:
         return iter(self._place_of)
 
     def keep(self, block_hash: BlockHash, block: int) -> BlockHash | None:
-        """Takes over an evicted block. Returns the hash that lost its place: another, the same where all places are
-        being loaded, or None."""
+        """Takes over an evicted block. Returns the hash that lost its place: another, or the same if all are
+        loading."""
         if block_hash in self._place_of:
             self._place_of.move_to_end(block_hash)
             return None
@@ -86,8 +85,7 @@ class HostTier:
         return left
 
     def drop(self, block_hash: BlockHash) -> bool:
-        """Forbids sharing blocks with this hash, even on their way to the device; returns whether the tier had such a
-        block."""
+        """Forbids sharing blocks with this hash, even while loading; returns whether the tier had such a block."""
         for load in self.loads:
             load.hashes = [None if each == block_hash else each for each in load.hashes]
         place = self._place_of.pop(block_hash, None)

@@ -40,8 +40,7 @@ class Injections:
             self._waiting.setdefault(sequence, []).append(injection)
 
     def put_in(self, slots: RunningSlots) -> list[tuple[Sequence, Injection]]:
-        """Inserts injections at safe places and returns them. An answer with a safe place coming is left out of the
-        next step."""
+        """Inserts injections at safe places and returns them. The next step leaves out answers with a place coming."""
         found: list[tuple[Sequence, Injection]] = []
         for sequence in list(self._waiting):
             if sequence.slot == NO_SLOT or sequence in slots.prefilling:
@@ -84,8 +83,7 @@ class Injections:
 
 
 def is_whole(sequence: Sequence) -> bool:
-    """Whether the last token is outside of all blocks that must stay whole. Tokens of others, in the prompt or in a
-    result, open no block."""
+    """Whether the last token is outside of unbreakable blocks; only the answer's own tokens open a block."""
     assert sequence.injectable is not None
     begins = {begin for begin, _ in sequence.injectable.blocks}
     ends = {end for _, end in sequence.injectable.blocks}

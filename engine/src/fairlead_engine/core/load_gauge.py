@@ -1,7 +1,5 @@
 """The engine's reports after a step: outputs of sequences, load, and the wait of a new request."""
 
-from msgspec.structs import replace
-
 from fairlead_common import messages
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.grammars import Grammars
@@ -36,8 +34,7 @@ def outputs_of_decodes(
 def output_of(
     sequence: Sequence, token: SampledToken | None, item: ScheduledSequence | None, grammars: Grammars
 ) -> SequenceOutput:
-    """A sequence's output of a step; `item`: its share, None for a decode. `grammars` know why a sequence cannot go
-    on."""
+    """A sequence's output of a step; `item`: its share, None for a decode. `grammars` know the reason of an end."""
     if sequence.finish_reason is FinishReason.INVALID:
         problem, grammar = grammars.problem(sequence), sequence.sampling.grammar
         if problem is not None and grammar is not None:
@@ -93,7 +90,8 @@ class LoadGauge:
             step_cost = messages.StepCost(**self._step_cost.coefficients)
         else:
             step_cost = self._step_cost.told(drafting.rows_per_decode, drafting.tokens_per_decode)
-        load = EngineLoad(
+        parts = (self._grammars if self._grammars.num_masks else None, drafting, self._adapters)
+        return EngineLoad(
             waiting=len(scheduler.waiting) - num_held_back,
             held_back=num_held_back,
             running=len(scheduler.running),
@@ -116,19 +114,13 @@ class LoadGauge:
             num_failed_checks=num_failed_checks,
             num_blocks_saved=host.num_saved,
             num_blocks_loaded=host.num_loaded,
+            **{name: value for part in parts if part is not None for name, value in part.figures.items()},
         )
-        if self._grammars.num_masks:
-            load = replace(load, **self._grammars.figures)
-        if drafting is not None:
-            load = replace(load, **drafting.figures)
-        return replace(load, **self._adapters.figures) if self._adapters is not None else load
 
     @property
     def predicted_wait(self) -> float:
         """Seconds until a new request would begin: after the prefill of the prompts before it, and with a free slot.
-
-        Slots come free as their sequences end, after as many tokens as recent sequences had.
-        """
+        Slots come free as their sequences end, after as many tokens as recent sequences had."""
         scheduler, limits, sequences = self._scheduler, self._scheduler.limits, self._scheduler.sequences()
         if not scheduler.waiting:
             return 0.0

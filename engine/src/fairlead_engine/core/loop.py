@@ -9,26 +9,9 @@ from functools import partial
 from typing import Protocol
 
 from fairlead_common.blocks import BlockHash
+from fairlead_engine.core import messages
 from fairlead_engine.core.adapter_places import folder_below
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.messages import (
-    Abort,
-    Add,
-    Answer,
-    BlocksChanged,
-    Command,
-    Died,
-    Failed,
-    Forget,
-    Hold,
-    Inject,
-    LoadAdapter,
-    Reply,
-    Started,
-    Stepped,
-    Stop,
-    UnloadAdapter,
-)
 from fairlead_engine.errors import AdapterError, StartError
 from fairlead_engine.types import EngineLoad, SequenceOutput
 
@@ -38,11 +21,11 @@ class Channel(Protocol):
 
     num_clients: int
 
-    def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
+    def receive(self, timeout: float | None) -> list[tuple[int, messages.Command]]:
         """Commands since the last call, each with its client, in order per client; a flood of one client is left for
         the next call. Waits up to `timeout` seconds for a first command, None = for ever."""
 
-    def send(self, client: int, reply: Reply) -> None:
+    def send(self, client: int, reply: messages.Reply) -> None:
         """Sends without waiting for the client."""
 
 
@@ -53,20 +36,13 @@ class Clients:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._clients: dict[str, int] = {}  # of every running request that is not the first client's
-        self._gone: set[int] = set()
+        self.gone: set[int] = set()
         self._num_commands = [0] * channel.num_clients
         self._num_told = [0] * channel.num_clients  # of those, as the last report said
         self._num_reports = 0
-        self._answers: list[tuple[int, Answer]] = []
+        self.answers: list[tuple[int, messages.Answer]] = []
 
-    @property
-    def are_several(self) -> bool:
-        return self._channel.num_clients > 1
-
-    def is_gone(self, client: int) -> bool:
-        return client in self._gone
-
-    def tell_all(self, reply: Reply) -> None:
+    def tell_all(self, reply: messages.Reply) -> None:
         for client in self._present():
             self._channel.send(client, reply)
 
@@ -79,7 +55,7 @@ class Clients:
 
     def forget(self, client: int) -> list[str]:
         """A client is gone; returns its running requests."""
-        self._gone.add(client)
+        self.gone.add(client)
         request_ids = [each for each, owner in self._clients.items() if owner == client]
         for request_id in request_ids:
             del self._clients[request_id]
@@ -90,27 +66,25 @@ class Clients:
 
     def answer(self, client: int, ask: int, problem: str | None) -> None:
         """Answers a command about an adapter or an injection, behind the next report, which goes to every client."""
-        self._answers.append((client, Answer(ask, problem)))
+        self.answers.append((client, messages.Answer(ask, problem)))
 
-    @property
-    def owes_answers(self) -> bool:
-        return bool(self._answers)
-
-    def report(self, outputs: list[SequenceOutput], load: EngineLoad, changed: BlocksChanged | None = None) -> None:
+    def report(
+        self, outputs: list[SequenceOutput], load: EngineLoad, changed: messages.BlocksChanged | None = None
+    ) -> None:
         """Reports a step, or a round of commands, to the clients concerned."""
         self._num_reports += 1
         shares = self._shares(outputs)
         for client in self._present():
             num_commands = self._num_commands[client]
-            if client and not (shares[client] or self._answers) and num_commands == self._num_told[client]:
+            if client and not (shares[client] or self.answers) and num_commands == self._num_told[client]:
                 continue
             self._num_told[client] = num_commands
             own = None if client else changed
-            self._channel.send(client, Stepped(shares[client], load, num_commands, own, self._num_reports))
-        for client, answer in self._answers:
-            if client not in self._gone:
+            self._channel.send(client, messages.Stepped(shares[client], load, num_commands, own, self._num_reports))
+        for client, answer in self.answers:
+            if client not in self.gone:
                 self._channel.send(client, answer)
-        self._answers.clear()
+        self.answers.clear()
 
     def _shares(self, outputs: list[SequenceOutput]) -> list[list[SequenceOutput]]:
         """Each client's outputs. Outputs of unknown requests go to client 0, which ignores them."""
@@ -128,7 +102,7 @@ class Clients:
         return shares
 
     def _present(self) -> Iterator[int]:
-        return (client for client in range(self._channel.num_clients) if client not in self._gone)
+        return (client for client in range(self._channel.num_clients) if client not in self.gone)
 
 
 logger = logging.getLogger(__name__)
@@ -140,11 +114,9 @@ _QUIET_SECONDS = 1.0
 
 
 class BlockChanges:
-    """A `BlockListener` that collects a step's changes to the reusable blocks until `take`.
-
-    Blocks are evicted while a step is planned and published after its computation: removals precede additions within a
-    step, and two lists suffice.
-    """
+    """A `BlockListener` that collects a step's changes to the reusable blocks until `take`. Blocks are evicted while a
+    step is planned and published after its computation: removals precede additions within a step, and two lists
+    suffice."""
 
     def __init__(self) -> None:
         self._stored: list[tuple[BlockHash, list[BlockHash]]] = []
@@ -157,35 +129,33 @@ class BlockChanges:
         assert not self._stored, "a block was evicted after others had been published in the same step"
         self._removed.append(block_hash)
 
-    def take(self) -> BlocksChanged | None:
+    def take(self) -> messages.BlocksChanged | None:
         """Changes since the last call; None when there are none."""
         if not self._stored and not self._removed:
             return None
-        changed = BlocksChanged(self._stored, self._removed)
+        changed = messages.BlocksChanged(self._stored, self._removed)
         self._stored, self._removed = [], []
         return changed
 
 
 def run_core(make_engine: Callable[[], Engine], channel: Channel) -> bool:
-    """Makes the engine and serves the channel until `Stop`; True = ended by `Stop`.
-
-    Every failure is sent to all clients first: no request ends in silence.
-    """
+    """Makes the engine and serves the channel until `Stop`; True = ended by `Stop`. Every failure is sent to all
+    clients first: no request ends in silence."""
     clients = Clients(channel)
     try:
         engine = make_engine()
     except StartError as error:
-        clients.tell_all(Failed(**error.to_dict()))
+        clients.tell_all(messages.Failed(**error.to_dict()))
         return False
     except Exception as error:
         logger.exception("the engine core could not start")
-        clients.tell_all(Failed(StartError.reason, f"the engine core could not start: {_described(error)}"))
+        clients.tell_all(messages.Failed(StartError.reason, f"the engine core could not start: {_described(error)}"))
         return False
     try:
         _serve(engine, channel, clients)
     except Exception as error:
         logger.exception("a step of the engine core failed")
-        clients.tell_all(Died(f"the engine core has died: {_described(error)}"))
+        clients.tell_all(messages.Died(f"the engine core has died: {_described(error)}"))
         return False
     return True
 
@@ -193,27 +163,27 @@ def run_core(make_engine: Callable[[], Engine], channel: Channel) -> bool:
 def _serve(engine: Engine, channel: Channel, clients: Clients) -> None:
     changes = BlockChanges()
     engine.blocks.listener = changes
-    clients.tell_all(Started(engine.info, engine.load))
+    clients.tell_all(messages.Started(engine.info, engine.load))
     while True:
         was_busy, is_reading = engine.has_work(), engine.adapters.is_reading
         idle_seconds = _READING_SECONDS if is_reading else _QUIET_SECONDS
         commands = channel.receive(timeout=engine.spare_seconds if was_busy else idle_seconds)
         if is_reading:
             engine.adapters.settle()
-            if not (commands or was_busy or clients.owes_answers):
+            if not (commands or was_busy or clients.answers):
                 continue
         elif not commands and not was_busy:
             if not engine.recheck():
                 clients.report([], engine.load, changes.take())
             commands = channel.receive(timeout=None)
-        if any(isinstance(command, Stop) for _, command in commands):
+        if any(isinstance(command, messages.Stop) for _, command in commands):
             return
         outputs = _obey(commands, engine, clients)
         can_wait = engine.spare_seconds > 0.0
         if can_wait and not commands:
             continue
         if engine.has_work() and not can_wait:
-            if clients.are_several and not was_busy:
+            if channel.num_clients > 1 and not was_busy:
                 # The first client says how long a step takes, and knows of no step that others have caused.
                 clients.report(outputs, engine.load)
                 outputs = []
@@ -221,29 +191,29 @@ def _serve(engine: Engine, channel: Channel, clients: Clients) -> None:
         clients.report(outputs, engine.load, changes.take())
 
 
-def _obey(commands: list[tuple[int, Command]], engine: Engine, clients: Clients) -> list[SequenceOutput]:
+def _obey(commands: list[tuple[int, messages.Command]], engine: Engine, clients: Clients) -> list[SequenceOutput]:
     """Returns the outputs of refused requests."""
     outputs: list[SequenceOutput] = []
     for client, command in commands:
-        if clients.is_gone(client):  # what it said last may be read after the first has told of its end
+        if client in clients.gone:  # what it said last may be read after the first has told of its end
             continue
         match command:
-            case Add(request):
+            case messages.Add(request):
                 clients.added(client, request.request_id)
                 outputs += filter(None, [engine.add(request)])
-            case Abort(request_id):
+            case messages.Abort(request_id):
                 clients.aborted(request_id)
                 engine.abort(request_id)
-            case LoadAdapter(ask, name, folder):
+            case messages.LoadAdapter(ask, name, folder):
                 _load_adapter(engine, name, folder, partial(clients.answer, client, ask))
-            case UnloadAdapter(ask, name):
+            case messages.UnloadAdapter(ask, name):
                 clients.answer(client, ask, _problem(lambda name=name: engine.unload_adapter(name)))  # type: ignore[misc]
-            case Hold(hold, held):
+            case messages.Hold(hold, held):
                 clients.added(client, hold)
                 engine.hold(hold, held)
-            case Inject(ask, request_id, mark, token_ids):
+            case messages.Inject(ask, request_id, mark, token_ids):
                 engine.inject(request_id, mark, token_ids, partial(clients.answer, client, ask))
-            case Forget(other):
+            case messages.Forget(other):
                 for request_id in clients.forget(other):
                     engine.abort(request_id)
         clients.obeyed(client)

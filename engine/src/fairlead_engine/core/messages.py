@@ -110,8 +110,8 @@ class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Result of a command about an adapter, after all clients have heard of the change, or of an injection. Only the
-    client that asked hears it."""
+    """Result of a command about an adapter, after the report to all clients, or of an injection; to the asking
+    client."""
 
     ask: int
     problem: str | None

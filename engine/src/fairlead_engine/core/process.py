@@ -42,8 +42,7 @@ class CoreLaunch(msgspec.Struct, frozen=True):
 
 
 def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[str] = ()) -> int:
-    """Runs a core until its parent stops it or dies; returns the exit status. `modules` are imported first, and their
-    import time is measured."""
+    """Runs a core until its parent stops it or dies; returns the exit status. Imports of `modules` are timed."""
     leave_signals_to_parent()
     launch = msgspec.json.decode(read_orders(), type=CoreLaunch)
     configure_logging(launch.log_level, launch.log_format)
@@ -56,8 +55,7 @@ def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[
 
 
 def _started(make_engine: Callable[[EngineConfig], Engine], launch: CoreLaunch, modules: Sequence[str]) -> Engine:
-    """Makes the engine, and keeps the garbage collector off objects that live as long as the process: a full collection
-    would stall a step."""
+    """Makes the engine, and exempts long-lived objects from garbage collections, which would stall steps."""
     for module in modules:
         import_module(module)
     gc.freeze()

@@ -152,8 +152,7 @@ class ProcessClient(SocketClient):
         log_format: str = LogFormat.TEXT,
         num_peers: int = 0,
     ) -> None:
-        """`log_level`, `log_format`: of the core's log on stderr. `num_peers`: further processes, each with a
-        `SocketClient`."""
+        """`log_level`, `log_format`: of the core's log on stderr. `num_peers`: processes with a `SocketClient` each."""
         super().__init__()
         self.peer_addresses: list[str] = []
         """Addresses for the peers' clients, once `start` has begun."""

@@ -74,10 +74,8 @@ def _device_name(device: str) -> str:
 
 
 def prior(cost: messages.StepCost, limits: SchedulerLimits) -> Steps:
-    """Steps with exactly the cost `cost`: a step cost fitted to them has its coefficients.
-
-    The steps range from the smallest to the largest of this engine, for realistic weights of the coefficients.
-    """
+    """Steps with exactly the cost `cost`: a step cost fitted to them has its coefficients. The steps range from the
+    smallest to the largest of this engine, for realistic weights of the coefficients."""
     seqs, budget, longest = limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len
     short = min(_SHORT_TOKENS, budget)
     works = [
@@ -97,8 +95,7 @@ def step_seconds(cost: messages.StepCost, work: StepWork) -> float:
 
 
 def fit(steps: Steps) -> tuple[messages.StepCost, FitError]:
-    """The step cost of measured steps, and its error on the fifth of them that is left out of the fit. Raises
-    ValueError for too few steps."""
+    """The step cost of steps, and its error on the fifth that is left out. Raises ValueError for too few steps."""
     held_out = steps[_HELD_OUT - 1 :: _HELD_OUT]
     if not held_out:
         raise ValueError(f"{len(steps)} steps are too few to fit a step cost to")
@@ -113,11 +110,9 @@ def fit(steps: Steps) -> tuple[messages.StepCost, FitError]:
 def batch_weight(
     cost: messages.StepCost, *, cache_tokens: int, max_num_seqs: int, request_weight: int, tpot_target: float | None
 ) -> BatchWeight:
-    """The greatest weight that fits the cache and whose decode step keeps `tpot_target` seconds.
-
-    A batch of weight w is judged by its worst step: w tokens in the cache, of w / request_weight sequences. One request
-    may always run: a target below the cost of one request sets no other bound.
-    """
+    """The greatest weight that fits the cache and whose decode step keeps `tpot_target` seconds. A batch of weight w is
+    judged by its worst step: w tokens in the cache, of w / request_weight sequences. One request may always run: a
+    target below the cost of one request sets no other bound."""
     by_tpot = None
     if tpot_target is not None:
         low, high = min(request_weight, cache_tokens), cache_tokens

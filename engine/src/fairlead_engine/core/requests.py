@@ -101,10 +101,8 @@ class RequestChecks:
 
 
 class Holds:
-    """Prompts, images and adapters that several requests begin with, by the client's hold id, and their block hashes.
-
-    A beam search asks for the next token of every beam in every round: each request brings only its own tokens.
-    """
+    """Prompts, images and adapters that several requests begin with, by the client's hold id, and their block hashes. A
+    beam search asks for the next token of every beam in every round: each request brings only its own tokens."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size

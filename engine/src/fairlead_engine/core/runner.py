@@ -1,12 +1,13 @@
 """What the engine needs of a runner: `ModelRunner` in the product, `FakeRunner` in tests."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.host_blocks import BlockMover
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.model.tokenizer_files import check_same_tokens
 from fairlead_engine.types import ModelTask
@@ -33,7 +34,7 @@ class RunnerModel(Protocol):
     def task(self) -> ModelTask: ...
 
 
-class Runner(Protocol[Launched]):
+class Runner(BlockMover, Protocol[Launched]):
     """Computes batches. Never decides what runs; reads sequences without changing them."""
 
     @property
@@ -79,12 +80,6 @@ class Runner(Protocol[Launched]):
     def allocate_places(self, num_places: int) -> None:
         """Makes room for copies of blocks in the host's memory; called at most once, after `allocate_kv_cache`."""
 
-    def save_blocks(self, blocks: list[int], places: list[int]) -> None:
-        """`BlockMover.save_blocks`."""
-
-    def load_blocks(self, places: list[int], blocks: list[int]) -> Callable[[], bool]:
-        """`BlockMover.load_blocks`."""
-
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
         """Compiles everything that is compiled at first use, for all possible steps; between `allocate_kv_cache` and
         the first `launch`. Raises ConfigError."""
@@ -106,10 +101,8 @@ class Runner(Protocol[Launched]):
         """Drops an adapter from the host's memory; a placed one stays in its slot."""
 
     def launch(self, batch: Batch) -> Launched:
-        """Begins to compute a non-empty batch, and returns at once.
-
-        Another batch may be under way; where a sequence lacks that batch's tokens, this batch begins with them.
-        """
+        """Begins to compute a non-empty batch, and returns at once. Another batch may be under way; where a sequence
+        lacks that batch's tokens, this batch begins with them."""
 
     def is_over(self, launched: Launched) -> bool:
         """Whether `collect` would wait for nothing."""

@@ -158,10 +158,8 @@ class RunningSlots:
 
     @property
     def num_reserved_blocks(self) -> int:
-        """Blocks that running sequences will surely want: the rest of their prompts, and one more each.
-
-        An admission leaves these blocks free, and thereby avoids an early preemption.
-        """
+        """Blocks that running sequences will surely want: the rest of their prompts, and one more each. An admission
+        leaves these blocks free, and thereby avoids an early preemption."""
         num_wanted = self.decoding.num_reserved_blocks()
         for sequence in self.prefilling:
             num_wanted += -(-sequence.num_tokens // self._block_size) + 1 - len(sequence.block_table)

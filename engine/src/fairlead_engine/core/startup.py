@@ -39,11 +39,8 @@ def choose_cache_size(
     config: EngineConfig, *, device_memory: int | None, bytes_per_block: int, max_position_embeddings: int
 ) -> CacheSize:
     """Context and KV blocks for the configured memory, or for `device_memory` bytes; None = the device has no memory of
-    its own.
-
-    Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError for a
-    context beyond the model's, and KVCacheTooSmall when one sequence does not fit.
-    """
+    its own. Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError
+    for a context beyond the model's, and KVCacheTooSmall when one sequence does not fit."""
     max_model_len = _wanted_length(config, max_position_embeddings)
     if config.kv_cache_memory is not None:
         memory = config.kv_cache_memory
@@ -74,11 +71,9 @@ def choose_cache_size(
 
 
 def size_without_cache(config: EngineConfig, max_position_embeddings: int) -> CacheSize:
-    """Sizes for a model that sees prompts whole and caches nothing: a prompt has to fit a step.
-
-    Blocks are counted as for a cache, as many as all slots may want. The longest context is a prompt and one position
-    for its result. Raises ConfigError.
-    """
+    """Sizes for a model that sees prompts whole and caches nothing: a prompt has to fit a step. Blocks are counted as
+    for a cache, as many as all slots may want. The longest context is a prompt and one position for its result. Raises
+    ConfigError."""
     assert config.max_num_seqs and config.max_num_batched_tokens
     max_model_len = _wanted_length(config, max_position_embeddings)
     longest = config.max_num_batched_tokens + 1
@@ -248,10 +243,8 @@ _SHORT_TOKENS = 16
 def warm_up(
     runner: Runner[Any], limits: SchedulerLimits, block_size: int, num_blocks: int, clock: Clock
 ) -> list[tuple[StepWork, float]]:
-    """Prefills and decodes sequences of no client; returns the work and the seconds of each measured step.
-
-    Writes to blocks from 0 on, all still unused. Raises the runner's errors.
-    """
+    """Prefills and decodes sequences of no client; returns the work and the seconds of each measured step. Writes to
+    blocks from 0 on, all still unused. Raises the runner's errors."""
     sequences = list(_sequences(limits, block_size, num_blocks, runner.model_config))
     long, short = sequences[:1], sequences[1:]
     _run(runner, short or long, clock)  # the first pass pays for lazy initialisation: not measured

@@ -120,8 +120,8 @@ class StepCostModel:
             self.solve()
 
     def set_prior(self, steps: list[tuple[StepWork, float]], residual: float = 0.0) -> None:
-        """Replaces the prior: (work, seconds) of a few steps measured on purpose. `residual`: the known error, until
-        steps are observed."""
+        """Replaces the prior, (work, seconds) of steps measured on purpose. `residual`: the error, until steps are
+        observed."""
         rows = np.array([np.array(work) / seconds for work, seconds in steps if seconds > 0.0])
         if not rows.size:
             return
@@ -132,8 +132,8 @@ class StepCostModel:
         self.solve()
 
     def told(self, rows_per_decode: float, tokens_per_decode: float) -> messages.StepCost:
-        """The published costs, per decoding sequence: each step computes `rows_per_decode` tokens of a sequence and
-        yields `tokens_per_decode`."""
+        """The published costs: per step, a decoding sequence has `rows_per_decode` rows and gets
+        `tokens_per_decode`."""
         costs = self.coefficients
         for name in ("decode_seq", "kv_token") if rows_per_decode != 1.0 and costs else ():
             costs[name] *= rows_per_decode
@@ -142,9 +142,7 @@ class StepCostModel:
     @property
     def coefficients(self) -> dict[str, float]:
         """Seconds per unit of each kind of work, and `residual`: the typical relative error of recent predictions.
-
-        Empty until something was learnt.
-        """
+        Empty until something was learnt."""
         if not any(self._coefficients):
             return {}
         pace = math.exp(self._log_pace)
@@ -176,10 +174,8 @@ class StepCostModel:
         return faded
 
     def _learn_from_prediction(self, fit: float) -> None:
-        """`fit`: the coefficients' prediction for a step before it was seen, as a share of its duration.
-
-        The residual is a fading mean of the absolute relative error, pace included; a single error counts as 1 at most.
-        """
+        """`fit`: the coefficients' prediction for a step before it was seen, as a share of its duration. The residual
+        is a fading mean of the absolute relative error, pace included; a single error counts as 1 at most."""
         error = fit * math.exp(self._log_pace) - 1.0
         self._residual_weight = self._residual_weight * self._decay + 1.0
         self._residual += (min(abs(error), 1.0) - self._residual) / self._residual_weight
@@ -217,8 +213,7 @@ def solve_nonnegative(gram: Vector, moment: Vector, guess: Vector | None = None)
 
 
 def _descend(gram: Vector, moment: Vector, x: Vector, free: npt.NDArray[np.bool_]) -> Vector:
-    """Moves `x` to the optimum of the free variables, fixing at 0 each variable that would become negative on the
-    way."""
+    """Moves `x` to the optimum of the free variables, fixing at 0 each variable that would become negative."""
     while True:
         optimum = np.zeros_like(x)
         optimum[free] = np.linalg.solve(gram[np.ix_(free, free)], moment[free])

@@ -35,8 +35,7 @@ class SequenceEnds:
 
 
 def reason_to_end(sequence: Sequence) -> FinishReason | None:
-    """Why the sequence ends with its last token; None = it goes on. Only a grammar can force an end before
-    `min_tokens`."""
+    """Why the sequence ends with its last token; None = it goes on. Only a grammar ends before `min_tokens`."""
     sampling = sequence.sampling
     is_long_enough = sequence.num_output_tokens >= sampling.min_tokens or sampling.grammar is not None
     if is_long_enough and sequence.token_ids[-1] in sequence.end_token_ids:

@@ -84,8 +84,7 @@ class ThinkingBudgets:
         )
 
     def forced(self, batch: Batch, masks: TokenMasks) -> TokenMasks:
-        """`masks` with forced tokens, once all earlier tokens are accepted. A grammar goes first: a token outside of
-        the grammar is not forced."""
+        """`masks` with forced tokens, once all earlier tokens are accepted. A grammar's exclusions are not forced."""
         if not self._thoughts:
             return masks
         words = dict(zip(masks.rows.tolist(), masks.words, strict=True))

@@ -9,8 +9,7 @@ from fairlead_engine.types import FinishReason
 from fairlead_engine.types.sequences import Sequence
 
 _PART_SECONDS = 0.25
-"""Seconds by which each part of a request ranks behind the part before: newer requests go ahead of later parts, but not
-for ever."""
+"""Seconds by which a request's part ranks behind the part before: newer requests pass, but not for ever."""
 
 
 def rank(sequence: Sequence) -> tuple[int, float]:
@@ -97,20 +96,16 @@ class ClientParts:
         return 0 if sequence.part_of is None else self._numbers[sequence.part_of]
 
     def come(self, sequence: Sequence) -> None:
-        if sequence.part_of is not None:
-            self._numbers[sequence.part_of] += 1
+        _count(self._numbers, sequence, 1)
 
     def ended(self, sequence: Sequence) -> None:
-        if sequence.part_of is not None:
-            _less(self._numbers, sequence.part_of)
+        _count(self._numbers, sequence, -1)
 
     def begin(self, sequence: Sequence) -> None:
-        if sequence.part_of is not None:
-            self._running[sequence.part_of] += 1
+        _count(self._running, sequence, 1)
 
     def leave(self, sequence: Sequence) -> None:
-        if sequence.part_of is not None:
-            _less(self._running, sequence.part_of)
+        _count(self._running, sequence, -1)
 
     def may_run(self, sequence: Sequence, num_more: int) -> bool:
         """Whether the request may have another part running, beside its running parts and `num_more`."""
@@ -130,7 +125,8 @@ def _numbers(sequences: Collection[Sequence]) -> Counter[str]:
     return Counter(sequence.part_of for sequence in sequences if sequence.part_of is not None)
 
 
-def _less(numbers: Counter[str], request: str) -> None:
-    numbers[request] -= 1
-    if not numbers[request]:
-        del numbers[request]
+def _count(numbers: Counter[str], sequence: Sequence, more: int) -> None:
+    if (request := sequence.part_of) is not None:
+        numbers[request] += more
+        if not numbers[request]:
+            del numbers[request]
