@@ -5,7 +5,7 @@ And `fairlead-engine compare`: what quantising a model's weights or cache costs 
 import argparse
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,7 @@ def run_compare(args: argparse.Namespace) -> int:
                 )
             told = name or "as stored" if kv_cache == "auto" else f"{name or 'as stored'}, KV {kv_cache}"
             told += f", head {args.head_quantization}" if args.head_quantization else ""
-            results[told] = compare(model, reference, prompts).to_dict()
+            results[told] = asdict(compare(model, reference, prompts))
             del model
     except StartError as error:
         termination.report(error)

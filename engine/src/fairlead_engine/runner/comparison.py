@@ -4,7 +4,7 @@
 """
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -33,9 +33,6 @@ class Comparison:
     num_positions: int
     weight_bytes: int
     reference_weight_bytes: int
-
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 class LogitModel:

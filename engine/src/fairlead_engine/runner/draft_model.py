@@ -23,8 +23,7 @@ from fairlead_engine.types.batch import Batch, Numbers
 from fairlead_engine.types.sequences import ScheduledSequence
 
 _MOST_MADE_UP = 512
-"""Tokens of missing KV computed at a time. Hundreds of sequences after a pause lack many times a step's tokens, for
-which memory was measured."""
+"""Tokens of missing KV computed at a time. After a pause, hundreds of sequences lack more than fits memory."""
 
 
 class _WithinVocabulary(SlotTokens):
@@ -49,11 +48,9 @@ class _WithinVocabulary(SlotTokens):
 
 
 class DraftModel:
-    """Drafts for one model; of one rank, and launched operation by operation.
-
-    KV of steps without drafts is computed when the sequence next has drafts: sequences without drafts cost nothing. KV
-    of an answer's last tokens may be missing in shared blocks, with slightly worse drafts.
-    """
+    """Drafts for one model; of one rank, and launched operation by operation. KV of steps without drafts is computed
+    when the sequence next has drafts: sequences without drafts cost nothing. KV of an answer's last tokens may be
+    missing in shared blocks, with slightly worse drafts."""
 
     num_ahead = 0
 

@@ -27,10 +27,8 @@ from fairlead_engine.types.sequences import ScheduledSequence
 
 
 class Drafter(Protocol):
-    """A drafter of one model runner. Drafts enter the slots' tokens before their step is computed.
-
-    Each class is named by the `drafter` of an entry in `speculative.drafting.METHODS`.
-    """
+    """A drafter of one model runner. Drafts enter the slots' tokens before their step is computed. Each class is named
+    by the `drafter` of an entry in `speculative.drafting.METHODS`."""
 
     @classmethod
     def load(cls, config: EngineConfig, part: ModelPart) -> Self:
@@ -54,16 +52,15 @@ class Drafter(Protocol):
         """Makes room in the host's memory for copies of `num_places` blocks."""
 
     def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
-        """The batch's drafts, int32 [drafts], item by item; None = no drafts. Writes `parents` and `depth` of items
-        whose drafts are a tree."""
+        """The batch's drafts, int32 [drafts], item by item; None = none. Writes items' `parents` and `depth` of
+        trees."""
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
         """A step was computed, and its choices are in the slots' tokens. Returns hidden states to keep for each choice
         [tokens that are chosen, hidden]; None = nothing."""
 
     def note(self, slots: Numbers, hidden: Tensor) -> None:
-        """A step has ended; `hidden` [slots, hidden] are the rows of `follow` for the last accepted token of each
-        slot."""
+        """A step has ended; `hidden` [slots, hidden]: rows of `follow` for each slot's last accepted token."""
 
 
 def fitted(logits: Tensor, vocab_size: int) -> Tensor:

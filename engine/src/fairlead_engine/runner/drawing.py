@@ -35,10 +35,8 @@ def draw_key(seed: int | None, engine_seed: int, request_id: str) -> int:
 
 
 def uniforms(keys: list[int], positions: list[int]) -> npt.NDArray[np.float64]:
-    """For each key the number in [0, 1) that decides the output token at its position, [keys].
-
-    The counter-based generator SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-    """
+    """For each key the number in [0, 1) that decides the output token at its position, [keys]. The counter-based
+    generator SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
     return _drawn(np.array(keys, np.uint64), np.array(positions, np.uint64))
 
 
@@ -72,11 +70,9 @@ Uniforms = npt.NDArray[np.float64]
 
 
 def draw(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
-    """One token id per row of float32 logits [rows, vocab], int64 [rows].
-
-    On CUDA a kernel truncates before it draws: with the same seed a GPU and a CPU may choose differently. The torch
-    version looks at intermediate results, and therefore waits for a GPU without the kernel.
-    """
+    """One token id per row of float32 logits [rows, vocab], int64 [rows]. On CUDA a kernel truncates before it draws:
+    with the same seed a GPU and a CPU may choose differently. The torch version looks at intermediate results, and
+    therefore waits for a GPU without the kernel."""
     if has_kernels(logits):
         return _draw_by_kernel(logits, params, uniforms)
     most = max(1, _CPU_BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(params)
@@ -110,11 +106,9 @@ def _draw_block(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms
 
 
 def _draw_from_top_k(scaled: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
-    """int64 [rows], for rows with top-k of scaled logits [rows, vocab], 0 the largest of each.
-
-    Equals of the last kept token are kept too, as in transformers, and equals are in the order of the vocabulary: half
-    precision has many, and their order must not depend on other rows' top-k.
-    """
+    """int64 [rows], for rows with top-k of scaled logits [rows, vocab], 0 the largest of each. Equals of the last kept
+    token are kept too, as in transformers, and equals are in the order of the vocabulary: half precision has many, and
+    their order must not depend on other rows' top-k."""
     top_k = torch.tensor([p.top_k for p in params], device=scaled.device).unsqueeze(1)
     top_p = _column([p.top_p if p.top_p < 1.0 else float("inf") for p in params], scaled)
     min_p = _column([p.min_p for p in params], scaled)
@@ -168,10 +162,8 @@ def _likeliest_with_equals(scaled: Tensor, top_k: Tensor, most: int) -> tuple[Te
 
 
 def likeliest(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The `width` largest of each row of [rows, vocab], largest first, and their columns, each [rows, width].
-
-    All lie in the stretches with the `width` largest maxima, or in the rest behind the last stretch.
-    """
+    """The `width` largest of each row of [rows, vocab], largest first, and their columns, each [rows, width]. All lie
+    in the stretches with the `width` largest maxima, or in the rest behind the last stretch."""
     vocab_size = scaled.shape[1]
     size = int((vocab_size / width) ** 0.5)
     num_stretches = vocab_size // size
@@ -203,8 +195,7 @@ def _invert(weights: Tensor, uniforms: Uniforms) -> Tensor:
 
 
 def _first_above(cumulative: Tensor, shares: Tensor) -> Tensor:
-    """Columns [rows, 1] where cumulative sums [rows, columns] first exceed shares [rows, 1]; where rounding leaves
-    none, the last with a weight."""
+    """Columns [rows, 1] where cumulative sums [rows, columns] first exceed shares [rows, 1], else the last weight's."""
     last = (cumulative < cumulative[:, -1:]).sum(-1, keepdim=True)
     return torch.searchsorted(cumulative, shares, right=True).minimum(last)
 

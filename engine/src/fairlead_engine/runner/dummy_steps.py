@@ -105,8 +105,7 @@ def _item(
     draft: int | None = None,
     depth: int = 0,
 ) -> ScheduledSequence:
-    """The last tokens of a context, with the next token chosen or a vector made; with `draft`, all but the first are
-    drafts."""
+    """The last tokens of a context, with the next token chosen or a vector made; `draft`: all but the first."""
     num_drafts = 0 if draft is None else num_tokens - 1
     sequence = Sequence(
         request_id=f"dummy-{slot}",

@@ -66,8 +66,7 @@ class EagleDrafts:
         return cls(head, part, tree)
 
     def __init__(self, head: EagleHead, part: ModelPart, tree: DynamicTree | None = None) -> None:
-        """`part`: the large model, which returns the head's inputs from here on. Raises ConfigError for an impossible
-        `tree`."""
+        """`part`: the large model, which taps its layers from here on. Raises ConfigError for an impossible `tree`."""
         check_width(tree, len(head.targets))
         self._tree = tree
         self._head = head
@@ -165,8 +164,7 @@ class EagleDrafts:
         growth.add(front.rows, found.view(num_items, width, -1), bits)
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
-        """Computes the step's tokens, with the choices behind them; rows behind a rejected draft are overwritten
-        later."""
+        """Computes the step's tokens, with the choices behind them; later rows overwrite those of rejected drafts."""
         assert computed.tapped is not None, "the model hands out what its layers hold"
         own = StepPlan(plan.slots, plan.num_queries, plan.context_lens, plan.samples)
         return self._compute(own, self._head.reduce(computed.tapped))

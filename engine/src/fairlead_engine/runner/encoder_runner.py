@@ -55,8 +55,7 @@ class LaunchedPrompts:
 
 
 class EncoderRunner:
-    """A loaded encoder. Raises ModelLoadError for an unsupported folder, and ConfigError for a setting that does not
-    fit."""
+    """A loaded encoder. Raises ModelLoadError for an unsupported folder, and ConfigError for an unfit setting."""
 
     quantization: str | None = None
     attention_backend = "whole_prompts"
@@ -71,15 +70,8 @@ class EncoderRunner:
             pin_threads(config.pin_threads, ALONE)
         self.dtype = choose_dtype(config.dtype, self.model_config.dtype, self.device)
         self._model = load_encoder(folder, self.model_config, self.dtype, self.device)
+        self.num_parameters, self.weight_bytes = self._model.num_parameters, self._model.weight_bytes
         self._pooler = Pooler(self._model.classifier)
-
-    @property
-    def num_parameters(self) -> int:
-        return self._model.num_parameters
-
-    @property
-    def weight_bytes(self) -> int:
-        return self._model.weight_bytes
 
     def kv_bytes_per_block(self) -> int:
         return 0

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.backend import AttentionBackend, CacheLayout, NewBlocks
 from fairlead_engine.model.fallback.foreign_config import first_line
@@ -25,19 +26,15 @@ from fairlead_engine.runner.step_plan import StepPlan
 _WHY = "this model is computed by transformers' code, as this engine has none of its own for it"
 
 
-def check_settings(
-    *, quantization: str | None, head_quantization: str | None, max_loras: int, tensor_parallel_size: int
-) -> None:
-    """As `EngineConfig` has them. Raises ConfigError."""
-    for name, value in (("quantization", quantization), ("head_quantization", head_quantization)):
-        if value is not None:
+def check_settings(settings: EngineConfig, num_ranks: int) -> None:
+    """Raises ConfigError."""
+    if num_ranks > 1:
+        raise ConfigError("tensor_parallel_size", f"is {num_ranks}, and {_WHY}: it is not divided", "leave it out")
+    for name in ("quantization", "head_quantization"):
+        if (value := getattr(settings, name)) is not None:
             raise ConfigError(name, f"is {value}, and {_WHY}: its weights stay as they are stored", "leave it out")
-    if max_loras:
+    if settings.num_adapter_slots:
         raise ConfigError("max_loras", f"or adapters are set, and {_WHY}: it takes none", "leave them out")
-    if tensor_parallel_size > 1:
-        raise ConfigError(
-            "tensor_parallel_size", f"is {tensor_parallel_size}, and {_WHY}: it is not divided", "leave it out"
-        )
 
 
 logger = logging.getLogger(__name__)
@@ -125,7 +122,6 @@ def _plans(prompts: list[Tensor], per_slot: int) -> Iterator[StepPlan]:
         if not parts:
             continue
         slots, starts, stops = np.array(parts, np.int64).T
-        new = [(slot, start, stop) for slot, start, stop in parts]
         blocks = [
             NewBlocks(slot, 0, [*range(slot * per_slot, (slot + 1) * per_slot)][::-1])
             for slot, _, _ in parts
@@ -139,7 +135,7 @@ def _plans(prompts: list[Tensor], per_slot: int) -> Iterator[StepPlan]:
             score_rows=list(range(int((stops - starts).sum()))),
             score_sizes=(stops - starts).tolist(),
             new_tokens=NewTokens(
-                new,
+                parts,
                 torch.cat([prompts[slot][start:stop] for slot, start, stop in parts]).numpy(),
                 int(stops.max()) + 1,
             ),

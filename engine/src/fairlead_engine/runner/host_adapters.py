@@ -25,11 +25,8 @@ class _Word(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AdapterAgreement:
-    """Makes an adapter available when all ranks have read it.
-
-    Other ranks report to rank 0 from their reading threads; each process has a separate connection to the ranks' store,
-    and steps do not wait for it.
-    """
+    """Makes an adapter available when all ranks have read it. Other ranks report to rank 0 from their reading threads;
+    each process has a separate connection to the ranks' store, and steps do not wait for it."""
 
     def __init__(self, shard: Shard, port: int) -> None:
         """`port`: of the ranks' store."""

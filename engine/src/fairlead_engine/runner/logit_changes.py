@@ -70,8 +70,7 @@ def _penalise_padded(logits: Tensor, rows: Many[int], items: Many[ScheduledSeque
 
 
 def _told(rows: Many[int], items: Many[ScheduledSequence]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Row, slot, end and start of the output [rows, 4], and penalties of repetition, frequency and presence [rows,
-    3]."""
+    """Row, slot, end and start of the output [rows, 4]; penalties of repetition, frequency, presence [rows, 3]."""
     numbers = np.array(
         [
             (row, item.token_row, item.end, item.sequence.num_prompt_tokens)

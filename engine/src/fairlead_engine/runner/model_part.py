@@ -62,11 +62,8 @@ class Computed(NamedTuple):
 
 
 class ModelPart:
-    """A part of the model in the folder `EngineConfig.model`.
-
-    Raises ModelLoadError for an unsupported folder, and ConfigError for a setting that does not fit the model or the
-    machine.
-    """
+    """A part of the model in the folder `EngineConfig.model`. Raises ModelLoadError for an unsupported folder, and
+    ConfigError for a setting that does not fit the model or the machine."""
 
     def __init__(self, settings: EngineConfig, shard: Shard) -> None:
         set_num_threads(settings.num_threads, shard.size)
@@ -122,12 +119,7 @@ class ModelPart:
         if settings.max_image_pixels is not None and found.task.images is None:
             raise ConfigError("max_image_pixels", "is set, and this model sees no images", "leave it out")
         if isinstance(found, ForeignConfig):
-            check_settings(
-                quantization=settings.quantization,
-                head_quantization=settings.head_quantization,
-                max_loras=settings.num_adapter_slots,
-                tensor_parallel_size=self.shard.size,
-            )
+            check_settings(settings, self.shard.size)
             return load_foreign(folder, found, self.dtype, self.device)
         if found.vision is not None and self.shard.size > 1:
             problem = f"is {self.shard.size}, and a model that sees images is not divided"
@@ -222,15 +214,14 @@ class ModelPart:
         between = None
         if self._graphs is not None and step.adapted is None and step.given is None:
             between = self._graphs.between_attentions(len(step.positions))
-        if not self.tapped_layers:
+        tapped = None
+        if self.tapped_layers and isinstance(self.model, Decoder):  # others hand out nothing
+            shape = len(step.positions), len(self.tapped_layers) * self.config.hidden_size
+            tapped = torch.empty(shape, dtype=self.dtype, device=self.device)
+            hidden = self.model(step, self._caches, between, Taps(self.tapped_layers, tapped))
+        else:
             hidden = self.model(step, self._caches, between)
-            return self._read(plan, hidden, sample_slots, sample_ends, None)._replace(attention=step.attention)
-        assert isinstance(self.model, Decoder), "others hand out nothing"
-        shape = len(step.positions), len(self.tapped_layers) * self.config.hidden_size
-        taps = Taps(self.tapped_layers, torch.empty(shape, dtype=self.dtype, device=self.device))
-        hidden = self.model(step, self._caches, between, taps)
-        found = self._read(plan, hidden, sample_slots, sample_ends, taps.streams)
-        return found._replace(attention=step.attention)
+        return self._read(plan, hidden, sample_slots, sample_ends, tapped)._replace(attention=step.attention)
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
         """A step of one token per sequence by its graph; None = no graph fits."""
@@ -258,8 +249,7 @@ class ModelPart:
         return Computed(self.model.logits(sampled), scored, pooled, sample_slots, sample_ends, sampled, tapped)
 
     def straighten(self, computed: Computed, standing: Standing) -> Computed:
-        """Turns a step's trees into chains: moves keys and values of accepted drafts, and reorders all results but
-        logits."""
+        """Turns trees into chains: moves keys and values of accepted drafts, and reorders all results but logits."""
         if len(standing.sources):
             for cache in self._caches:
                 self.backend.move(cache, computed.attention, standing.sources, standing.targets)

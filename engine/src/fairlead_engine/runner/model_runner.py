@@ -22,16 +22,9 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner import dummy_steps
 from fairlead_engine.runner.cuda_device import Readback
 from fairlead_engine.runner.drafter import Drafter
-from fairlead_engine.runner.dummy_steps import (
-    StepLimits,
-    blocks_of_largest,
-    every_drafted_step,
-    every_kind_of_step,
-    largest_drafted_step,
-    largest_step,
-)
 from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.pooler import Pooler, write_vectors
@@ -73,11 +66,9 @@ class Launched:
 
 
 class ModelRunner:
-    """A loaded model with its cache: rank 0's part here, other ranks' parts in their own processes.
-
-    Raises ModelLoadError for an unsupported folder, and ConfigError for a setting that does not fit the model or the
-    machine.
-    """
+    """A loaded model with its cache: rank 0's part here, other ranks' parts in their own processes. Raises
+    ModelLoadError for an unsupported folder, and ConfigError for a setting that does not fit the model or the
+    machine."""
 
     def __init__(self, config: EngineConfig) -> None:
         """Loads the model in the folder `config.model`, and its drafter. The cache comes separately."""
@@ -93,6 +84,7 @@ class ModelRunner:
             raise
         self.model_config, self.device, self.dtype = part.config, part.device, part.dtype
         self.attention_backend, self.kv_cache_dtype = part.attention_backend, config.kv_cache_dtype
+        self.num_parameters, self.weight_bytes = part.model.num_parameters, part.model.weight_bytes
         stored = self.model_config.quantization
         self.quantization = config.quantization if stored is None else ", ".join(sorted(stored.names))
         if config.head_quantization is not None:
@@ -113,14 +105,6 @@ class ModelRunner:
             raise ConfigError("speculative_model", problem, "use ngram, or leave it out")
         drafter: type[Drafter] = resolve_name(f"{__package__}.{method.drafter}")
         return drafter.load(config, self._part)
-
-    @property
-    def num_parameters(self) -> int:
-        return self._part.model.num_parameters
-
-    @property
-    def weight_bytes(self) -> int:
-        return self._part.model.weight_bytes
 
     def kv_bytes_per_block(self) -> int:
         """Bytes of one block on each rank: keys and values of all layers, and of a draft model."""
@@ -175,13 +159,13 @@ class ModelRunner:
         `allocate_kv_cache`."""
         if self._part.meter is None:
             return None
-        limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
+        limits = dummy_steps.StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
         block_size = self._part.layout.block_size
-        self.allocate_kv_cache(1, max_num_seqs, blocks_of_largest(limits, block_size))
+        self.allocate_kv_cache(1, max_num_seqs, dummy_steps.blocks_of_largest(limits, block_size))
         seen = None if self._part.images is None else self._part.images.largest()  # stays while steps are computed
-        self._try(largest_step(limits, block_size, self.model_config.task))
+        self._try(dummy_steps.largest_step(limits, block_size, self.model_config.task))
         if self._most_drafts:
-            self._try(largest_drafted_step(limits, block_size, *self._drafted))
+            self._try(dummy_steps.largest_drafted_step(limits, block_size, *self._drafted))
         del seen
         found: int = self._everywhere(
             "memory_for_cache", utilization, max_num_seqs, max_num_batched_tokens, max_model_len
@@ -190,18 +174,16 @@ class ModelRunner:
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
         """Compiles kernels and captures graphs for all possible steps; no request then waits for compilation. After
-        `allocate_kv_cache`, before the first step, with the same numbers. Writes to block 0.
-
-        Raises ConfigError where a step cannot be captured, and RankLost where another rank cannot.
-        """
+        `allocate_kv_cache`, before the first step, with the same numbers. Writes to block 0. Raises ConfigError where a
+        step cannot be captured, and RankLost where another rank cannot."""
         capture = Call("capture", (max_num_batched_tokens,))
         with nullcontext() if self._ranks is None else self._ranks.together("the capture of steps", capture):
             capture.on(self._part)
         if self.device.type == "cuda" or self.attention_backend == "triton":  # or nothing is compiled
-            limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
-            steps = list(every_kind_of_step(limits, self._part.layout.block_size, self.model_config.task))
+            limits = dummy_steps.StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
+            steps = list(dummy_steps.every_kind_of_step(limits, self._part.layout.block_size, self.model_config.task))
             if self._most_drafts:
-                steps += every_drafted_step(limits, self._part.layout.block_size, *self._drafted)
+                steps += dummy_steps.every_drafted_step(limits, self._part.layout.block_size, *self._drafted)
             progress = Progress("compiled the kernels of %d of %d kinds of steps", len(steps))
             for batch in steps:
                 self._try(batch)
@@ -244,10 +226,8 @@ class ModelRunner:
 
     def launch(self, batch: Batch) -> Launched:
         """Begins a batch's forward pass, and the choice of a token for each item that reaches its sequence's last one.
-
         Afterwards the items' keys and values are in the cache, and the next batch may begin with the choices. Raises
-        RankLost after the end of another rank's process or a batch that was given up.
-        """
+        RankLost after the end of another rank's process or a batch that was given up."""
         plan = plan_step(batch, self._sent, self._most_scored)
         if self._ranks is None:
             return self._compute(batch, plan)

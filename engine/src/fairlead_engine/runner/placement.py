@@ -18,14 +18,12 @@ from fairlead_engine.model.shard import ALONE, Shard
 logger = logging.getLogger(__name__)
 
 _CGROUP_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def choose_device(device: str, shard: Shard = ALONE) -> torch.device:
-    """`auto`, `cpu` or `cuda`, optionally with an index, as an existing device; each rank has a separate GPU.
-
-    Raises ModelLoadError, and ConfigError where GPUs are fewer than ranks.
-    """
+    """`auto`, `cpu` or `cuda`, optionally with an index, as an existing device; each rank has a separate GPU. Raises
+    ModelLoadError, and ConfigError where GPUs are fewer than ranks."""
     chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ModelLoadError(
@@ -45,25 +43,21 @@ def choose_device(device: str, shard: Shard = ALONE) -> torch.device:
 
 
 def choose_dtype(dtype: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
-    """The number format of weights, activations and cache.
-
-    Half-precision checkpoints run in bfloat16 on a CPU with native products, in float32 on others. float16 is never
-    used on a CPU: its products are several times slower.
-    """
+    """The number format of weights, activations and cache. Half-precision checkpoints run in bfloat16 on a CPU with
+    native products, in float32 on others. float16 is never used on a CPU: its products are several times slower."""
     if device.type == "cuda":
-        return _DTYPES[checkpoint_dtype if dtype == "auto" else dtype]
+        return TORCH_DTYPES[checkpoint_dtype if dtype == "auto" else dtype]
     half = torch.bfloat16 if cpu_multiplies_bfloat16() else torch.float32
     if dtype == "float16":
         logger.warning("float16 is slow on a CPU; running in %s instead", str(half).removeprefix("torch."))
         return half
     if dtype == "auto":
         return torch.float32 if checkpoint_dtype == "float32" else half
-    return _DTYPES[dtype]
+    return TORCH_DTYPES[dtype]
 
 
 def cpu_multiplies_bfloat16() -> bool:
-    """Whether this CPU has matrix instructions for bfloat16 (AMX or AVX512-BF16); False with a torch that cannot
-    tell."""
+    """Whether this CPU has matrix instructions for bfloat16 (AMX or AVX512-BF16); False if torch cannot tell."""
     if not hasattr(torch.cpu, "get_capabilities"):
         return False
     capabilities = torch.cpu.get_capabilities()
@@ -71,8 +65,7 @@ def cpu_multiplies_bfloat16() -> bool:
 
 
 def set_num_threads(num_threads: int | None, num_ranks: int = 1) -> None:
-    """Sets the number of threads of one operation; None = torch's own choice, lowered to a container's CPU limit. Ranks
-    share them."""
+    """Sets the threads of one operation, shared by ranks; None = torch's choice, within a container's CPU limit."""
     chosen = max(1, (num_threads or min(torch.get_num_threads(), _allowed_cores())) // num_ranks)
     if chosen != torch.get_num_threads():
         torch.set_num_threads(chosen)

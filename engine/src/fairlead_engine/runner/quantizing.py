@@ -18,17 +18,10 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.model.checkpoint import INDEX_FILE, Checkpoint
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine.model.quantization.written import (
-    GRIDS,
-    RoundingGrid,
-    best_input_scales,
-    clipped_scales,
-    compensate,
-    relative_error,
-)
+from fairlead_engine.model.quantization import written
 from fairlead_engine.model.safetensors_writer import SafetensorsWriter
 from fairlead_engine.runner.calibration import LayerwiseReading, WatchedLinear
-from fairlead_engine.runner.placement import choose_device, choose_dtype
+from fairlead_engine.runner.placement import TORCH_DTYPES, choose_device, choose_dtype
 
 METHODS = ("rtn", "awq", "gptq")
 _MAKES_INPUTS = {"o_proj": "v_proj", "down_proj": "up_proj", "w2": "w3"}
@@ -36,7 +29,6 @@ _MAKES_INPUTS = {"o_proj": "v_proj", "down_proj": "up_proj", "w2": "w3"}
 _READ_NO_NORM = (".o_proj", ".down_proj", ".q_b_proj")
 _MULTIPLIED = (".q_proj", ".k_proj")
 """Layers whose outputs are multiplied with each other: their largest elements count and are not cut off."""
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +41,9 @@ class QuantizeOrders:
     """None = as the format has it."""
     device: str = "auto"
 
-    def grid(self) -> RoundingGrid:
+    def grid(self) -> written.RoundingGrid:
         """Raises ConfigError where format and group size do not go together."""
-        grid = GRIDS[self.format_name]
+        grid = written.GRIDS[self.format_name]
         if self.group_size is None:
             return grid
         if grid.rounds_activations:
@@ -64,11 +56,9 @@ Tell = Callable[[str], None]
 
 
 def quantize(folder: Path, target: Path, orders: QuantizeOrders, texts: Tensor | None, tell: Tell) -> None:
-    """`texts` int64 [texts, tokens]: input of the model, for methods that look at activations.
-
-    Writes beside `target`, which appears at the end. Raises StartError for an unreadable or quantised model, groups
-    that do not divide a layer's inputs, or a folder that cannot be written.
-    """
+    """`texts` int64 [texts, tokens]: input of the model, for methods that look at activations. Writes beside `target`,
+    which appears at the end. Raises StartError for an unreadable or quantised model, groups that do not divide a
+    layer's inputs, or a folder that cannot be written."""
     grid, config = orders.grid(), read_config(folder)
     if config.quantization is not None:
         raise ConfigError("model", f"{folder} is quantised already", "name the checkpoint that it was made of")
@@ -136,14 +126,14 @@ class _Rounding:
     """Rounds the linear layers of a model, a decoder layer at a time."""
 
     def __init__(
-        self, checkpoint: Checkpoint, grid: RoundingGrid, method: str, config: ModelConfig, dtype: torch.dtype
+        self, checkpoint: Checkpoint, grid: written.RoundingGrid, method: str, config: ModelConfig, dtype: torch.dtype
     ) -> None:
         """`dtype`: what the model computes in."""
         self._checkpoint = checkpoint
         self._grid = grid
         self._method = method
         self._config = config
-        self._dtype = _DTYPES[config.dtype]
+        self._dtype = TORCH_DTYPES[config.dtype]
         self._compute_dtype = dtype
 
     def layer(self, here: Sequence[WatchedLinear], files: SafetensorsWriter) -> list[float]:
@@ -162,14 +152,14 @@ class _Rounding:
                 scales = self._grid.scales(weight, self._dtype)
                 seen, num_seen = (None, 0) if each.seen is None else (each.seen.moments, each.seen.num_rows)
                 if self._method == "awq" and seen is not None and not name.endswith(_MULTIPLIED):
-                    scales = clipped_scales(weight, scales, self._grid, seen).to(self._dtype).float()
+                    scales = written.clipped_scales(weight, scales, self._grid, seen).to(self._dtype).float()
                 if self._method == "gptq" and seen is not None:
-                    rounded = compensate(weight, scales, self._grid, seen, num_seen)
+                    rounded = written.compensate(weight, scales, self._grid, seen, num_seen)
                     left.append(rounded.dequantized())
                 else:
                     rounded = self._grid.nearest(weight, scales)
                 if seen is not None:
-                    errors.append(relative_error(weight, rounded.dequantized(), seen))
+                    errors.append(written.relative_error(weight, rounded.dequantized(), seen))
                 for key, tensor in self._grid.stored(name, rounded, self._dtype).items():
                     files.add(key, tensor)
             if left:  # the layers after it are to make good what it errs
@@ -192,8 +182,7 @@ class _Rounding:
         return torch.cat([self._checkpoint.raw(key) for key in kept]) if kept else None
 
     def _divide_projection(self, each: WatchedLinear, weights: dict[str, Tensor], files: SafetensorsWriter) -> None:
-        """AWQ's scales for a layer whose inputs are another's outputs times something: divides the other's outputs by
-        them."""
+        """AWQ's scales for a layer whose inputs are another's outputs times something: divides these outputs."""
         name = each.names[0]
         prefix, _, kind = name.rpartition(".")
         source = f"{prefix}.{_MAKES_INPUTS.get(kind)}"
@@ -205,7 +194,7 @@ class _Rounding:
             head_dim = self._config.head_dim
             shape = (num_outputs // head_dim, len(magnitudes) // num_outputs, head_dim)
         shared = magnitudes.view(shape).mean(1, keepdim=True).expand(shape).reshape(-1)
-        scales = best_input_scales([weights[name]], each.seen.moments, shared, self._grid, self._dtype)
+        scales = written.best_input_scales([weights[name]], each.seen.moments, shared, self._grid, self._dtype)
         outputs = scales.view(shape)[:, 0].reshape(-1)
         weights[name] = weights[name] * scales
         each.seen.divide(scales)
@@ -227,7 +216,7 @@ class _Rounding:
             return
         key = f"{layer}.{norm}.weight"
         own = self._checkpoint.raw(key)
-        found = best_input_scales(
+        found = written.best_input_scales(
             [weights[name] for name in each.names], each.seen.moments, each.seen.magnitudes, self._grid, self._dtype
         )
         offset = self._config.norm_offset

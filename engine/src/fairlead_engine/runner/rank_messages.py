@@ -23,8 +23,7 @@ _HOST = "127.0.0.1"
 
 
 def open_store() -> "TCPStore":
-    """Rank 0's store, on a free port of the loopback: everybody who reaches the store may change it, and the default is
-    to listen on every address."""
+    """Rank 0's store, on a free port of the loopback alone: everybody who reaches the store may change it."""
     listening = socket.create_server((_HOST, 0))
     port = listening.getsockname()[1]
     store: TCPStore = torch.distributed.TCPStore(  # type: ignore[attr-defined]

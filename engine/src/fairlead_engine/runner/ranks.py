@@ -20,20 +20,10 @@ from fairlead_engine.errors import StartError, start_error
 from fairlead_engine.machine.child_process import described_end
 from fairlead_engine.model.loading import is_foreign, read_config
 from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner import rank_messages
 from fairlead_engine.runner.foreign_trial import check_settings
 from fairlead_engine.runner.model_part import check_divisible
 from fairlead_engine.runner.placement import choose_device
-from fairlead_engine.runner.rank_messages import (
-    HERE,
-    READY,
-    Call,
-    Join,
-    Message,
-    PartMethod,
-    Writer,
-    join_group,
-    open_store,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -58,14 +48,14 @@ class Ranks:
         """Why no step can be computed any more."""
         device = choose_device(settings.device, Shard(0, size))  # nobody is started where it cannot be
         if is_foreign(folder := Path(settings.model)):
-            check_settings(quantization=None, head_quantization=None, max_loras=0, tensor_parallel_size=size)
+            check_settings(settings, size)
         check_divisible(read_config(folder), size)
-        store = open_store()
+        store = rank_messages.open_store()
         self.port = store.port
         """Of the store in which ranks meet."""
         self._is_closing = False
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._writers: list[Writer] = []
+        self._writers: list[rank_messages.Writer] = []
         log_level, log_format = configured_logging()
         try:
             for rank in range(1, size):
@@ -76,34 +66,30 @@ class Ranks:
                 )
                 assert process.stdin is not None
                 self._processes.append(process)
-                self._writers.append(Writer(process.stdin))
+                self._writers.append(rank_messages.Writer(process.stdin))
                 with suppress(OSError):  # it has ended, which is told below
-                    self._writers[-1].send(Join(settings, rank, size, store.port, log_level, log_format))
-            self._expect(HERE)  # who has ended is waited for in vain in the group
-            join_group(Shard(0, size), store, device)
+                    self._writers[-1].send(rank_messages.Join(settings, rank, size, store.port, log_level, log_format))
+            self._expect(rank_messages.HERE)  # who has ended is waited for in vain in the group
+            rank_messages.join_group(Shard(0, size), store, device)
         except BaseException:
             self.close()
             raise
 
     def wait_ready(self) -> None:
-        """Waits until all ranks have loaded their parts. Raises a rank's StartError, or a StartError for the end of a
-        rank."""
-        self._expect(READY)
+        """Waits until all ranks have loaded their parts. Raises a StartError of a rank, or for its end."""
+        self._expect(rank_messages.READY)
         for rank, process in enumerate(self._processes, start=1):
             threading.Thread(target=self._watch, args=(rank, process), name=f"rank-{rank}", daemon=True).start()
 
-    def call(self, method: PartMethod, *arguments: Any) -> None:
+    def call(self, method: rank_messages.PartMethod, *arguments: Any) -> None:
         """Has every rank call a method of its part. Raises RankLost."""
-        self._send(Call(method, arguments))
+        self._send(rank_messages.Call(method, arguments))
 
     @contextmanager
-    def together(self, what: str, message: Message) -> Iterator[None]:
+    def together(self, what: str, message: rank_messages.Message) -> Iterator[None]:
         """Has the ranks join in rank 0's work within the context; all meet in its sums. Raises RankLost where one
-        cannot.
-
-        A step that rank 0 gives up is the last: the other ranks are inside it, and would take the next step's sums for
-        its own. `what` names the work in the error.
-        """
+        cannot. A step that rank 0 gives up is the last: the other ranks are inside it, and would take the next step's
+        sums for its own. `what` names the work in the error."""
         self._send(message)
         try:
             yield
@@ -137,7 +123,7 @@ class Ranks:
                     said = StartError(described_end(process.wait())).to_dict()
                 raise start_error(said["reason"], f"rank {rank} could not start: {said['message']}")
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: rank_messages.Message) -> None:
         if self.lost is not None:
             raise RankLost(self.lost)
         try:

@@ -18,17 +18,8 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.staging import is_on_host, to_device
+from fairlead_engine.runner import logit_changes
 from fairlead_engine.runner.drawing import draw, draw_key, uniforms
-from fairlead_engine.runner.logit_changes import (
-    avoids_repetitions,
-    is_penalised,
-    penalise,
-    penalise_repetitions,
-    rule_out_bad_words,
-    rule_out_far,
-    rule_out_others,
-    rule_out_top,
-)
 from fairlead_engine.runner.tree_step import with_ways
 from fairlead_engine.types import SamplingParams, TokenLogprobs
 from fairlead_engine.types.batch import Batch, TokenMasks
@@ -40,14 +31,14 @@ _NONE = {each.token_id: each for each in (NO_TOKEN, RULED_OUT)}
 Change = Callable[[Tensor, Many[int], Many[ScheduledSequence], Tensor], None]
 """Changes some rows of float32 logits [rows, vocab] in place, each for its item; gets the tokens of all slots, too."""
 _CHANGES: tuple[tuple[Callable[[SamplingParams], object], Change], ...] = (
-    (lambda params: params.allowed_token_ids, rule_out_others),
-    (lambda params: params.bad_words, rule_out_bad_words),
-    (is_penalised, penalise),
-    (avoids_repetitions, penalise_repetitions),
+    (lambda params: params.allowed_token_ids, logit_changes.rule_out_others),
+    (lambda params: params.bad_words, logit_changes.rule_out_bad_words),
+    (logit_changes.is_penalised, logit_changes.penalise),
+    (logit_changes.avoids_repetitions, logit_changes.penalise_repetitions),
 )
 """Condition and change, in order; `_LAST_CHANGES` come after ends are suppressed."""
 _LAST_CHANGES: tuple[tuple[Callable[[SamplingParams], object], Change], ...] = (
-    (lambda params: params.top_n_sigma > 0.0, rule_out_far),
+    (lambda params: params.top_n_sigma > 0.0, logit_changes.rule_out_far),
 )
 _ALL_CHANGES = _CHANGES + _LAST_CHANGES
 
@@ -103,10 +94,8 @@ class Chosen:
 
 
 class Sampler:
-    """Samples for many sequences at once; each choice is independent of the others.
-
-    Keeps each request's random key until `forget`, and the slots with unchanged logits.
-    """
+    """Samples for many sequences at once; each choice is independent of the others. Keeps each request's random key
+    until `forget`, and the slots with unchanged logits."""
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], seed: int = 0) -> None:
         self._vocab_size = vocab_size
@@ -216,7 +205,7 @@ class Sampler:
         positions, params = [item.num_output_tokens for item in items], [item.sequence.sampling for item in items]
         keys = [self._key(item) for item in items]
         if any(each.xtc_probability for each in params):
-            logits = rule_out_top(logits, params, uniforms([key ^ _XTC for key in keys], positions))
+            logits = logit_changes.rule_out_top(logits, params, uniforms([key ^ _XTC for key in keys], positions))
         return draw(logits, params, uniforms(keys, positions))
 
     def _key(self, item: ScheduledSequence) -> int:

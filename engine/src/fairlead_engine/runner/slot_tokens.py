@@ -23,15 +23,11 @@ class NewTokens(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlotTokens:
-    """One row for each slot, with the known tokens of its sequence.
-
-    Tokens from the host are sent once. A token chosen by a step is in its row before the host knows the token: the next
-    step can begin with it.
-    """
+    """One row for each slot, with the known tokens of its sequence. Tokens from the host are sent once. A token chosen
+    by a step is in its row before the host knows the token: the next step can begin with it."""
 
     def __init__(self, num_slots: int, most_tokens: int, device: torch.device, *, stays: bool = False) -> None:
-        """`most_tokens`: of one sequence. Memory grows with the sequences; with `stays` all memory is taken at once,
-        and rows stay in place."""
+        """`most_tokens`: of one sequence. `stays`: take all memory at once and keep its place; else it grows."""
         self._most_tokens = most_tokens
         self._device = device
         num_columns = most_tokens + 1 if stays else 0  # a step has room for the token that it may choose

@@ -29,8 +29,7 @@ from fairlead_engine.types.adapters import NOT_PLACED
 from fairlead_engine.types.batch import Numbers
 
 _DECODE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-"""Sequences of captured decodes. Up to a few hundred rows a product takes as long as reading its weights: padding costs
-next to nothing."""
+"""Sequences of captured decodes. A product takes as long as reading its weights: padding is nearly free."""
 _TOKEN_SIZES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Tokens of captured steps with prompts. Beyond the last of either list a layer takes longer than its launches."""
 _BYTES_PER_LAUNCH = 2**15
@@ -103,10 +102,8 @@ class StepGraphs:
         tapped_layers: tuple[int, ...] = (),
     ) -> None:
         """Captures steps of up to `most_tokens` tokens, and decodes of all slots but the last, reserved with the blocks
-        of its table for padding. Other slots are not touched. Decodes also return the inputs of `tapped_layers`.
-
-        Raises RuntimeError where a capture is impossible.
-        """
+        of its table for padding. Other slots are not touched. Decodes also return the inputs of `tapped_layers`. Raises
+        RuntimeError where a capture is impossible."""
         self._recorder = recorder
         self._model = model
         self._backend = backend
@@ -135,8 +132,8 @@ class StepGraphs:
         return _next_size(self._decodes, num_sequences) is not None
 
     def decode(self, slots: Numbers, context_lens: Numbers, adapters: Numbers, shifts: Numbers) -> GraphOutput:
-        """Computes a decode with these slots of adapters, None = no adapters, and rope positions shifted by `shifts`,
-        None = no shift. Tables and tokens are up to date, and a graph fits."""
+        """Computes a decode. `adapters`: slots of adapters, empty = none; `shifts`: of rope positions, empty = none.
+        Tables and tokens are up to date, and a graph fits."""
         size = _next_size(self._decodes, len(slots))
         assert size is not None
         numbers = np.empty((4, size), np.int64)
@@ -224,8 +221,8 @@ class _Buffers:
         self.stream = buffer(most_tokens, model.config.hidden_size)
 
     def rows_of(self, size: int) -> Tensor:
-        """int64 [4, size] of decodes, side by side for one copy: slots, context lengths, slots of adapters, and shifts
-        from positions to rope places."""
+        """int64 [4, size] of decodes, in one copy: slots, context lengths, adapters' slots, shifts of rope
+        positions."""
         return self._rows[: 4 * size].view(4, size)
 
 

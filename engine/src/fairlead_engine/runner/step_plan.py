@@ -26,8 +26,7 @@ def shift_behind(images: Iterable[PromptImage]) -> int:
 
 
 def places(images: Iterable[PromptImage], start: int, end: int) -> Numbers:
-    """int64 [3, end - start]: places of the tokens from `start` to before `end` of a prompt with these images, in
-    order."""
+    """int64 [3, end - start]: places of tokens `start` to before `end` of a prompt with these images, in order."""
     found = np.tile(np.arange(start, end), (3, 1))
     shift = 0
     for image in images:
@@ -125,8 +124,7 @@ class SentSlots:
         self._had_adapters = self._had_images = False
 
     def new_tokens(self, batch: Batch) -> NewTokens:
-        """Token ids that the device lacks. Sampled tokens are already there: decodes send none and a sequence with
-        drafts sends only the drafts."""
+        """Token ids that the device lacks: of decodes none, of sequences with drafts only known drafts."""
         places: list[tuple[int, int, int]] = []
         token_ids = [_NONE]
         longest = int(batch.decodes.ends.max(initial=0))
@@ -150,8 +148,8 @@ class SentSlots:
         return NewTokens(places, np.concatenate(token_ids), longest + 1)
 
     def adapters(self, batch: Batch, slots: Numbers) -> Numbers:
-        """`StepPlan.adapters`. Every sequence has a chunk before it decodes in the same slot, and its adapter stays in
-        place."""
+        """`StepPlan.adapters`. Every sequence has a chunk before it decodes in its slot, and its adapter stays
+        placed."""
         for item in batch.chunks:
             adapter = item.sequence.adapter
             if adapter is not None and not adapter.num_virtual_tokens:
@@ -165,8 +163,7 @@ class SentSlots:
         return found if (found != NOT_PLACED).any() else _NONE
 
     def shifts(self, batch: Batch, slots: Numbers) -> Numbers:
-        """Differences of places and positions behind each item's images, noted in the same way; empty without
-        images."""
+        """Differences of places and positions behind each item's images, noted likewise; empty without images."""
         for item in batch.chunks:
             images = item.sequence.images
             self._had_images = self._had_images or bool(images)
@@ -189,8 +186,7 @@ class SentSlots:
 
 
 def plan_prompt(token_ids: Numbers, num_blocks: int, *, is_scored: bool = False) -> StepPlan:
-    """Plan of one whole prompt int64 [tokens] in slot 0 and the first `num_blocks` blocks; `is_scored`: its logits are
-    wanted."""
+    """Plan of one prompt int64 [tokens] in slot 0 and the first `num_blocks` blocks; `is_scored`: logits are wanted."""
     size = len(token_ids)
     return StepPlan(
         slots=np.array([0]),

@@ -82,13 +82,11 @@ def tree_step(plan: StepPlan, device: torch.device) -> TreeStep:
 
 
 def find_standing(plan: StepPlan, drafts: Tensor, chosen: Tensor) -> Standing:
-    """`drafts` int32 [drafts], all in trees; `chosen` int64 [tokens that are chosen].
-
-    A draft is accepted if its parent is accepted and chose the draft. Siblings differ: accepted drafts are one path
-    from the root.
-    """
+    """`drafts` int32 [drafts], all in trees; `chosen` int64 [tokens that are chosen]. A draft is accepted if its parent
+    is accepted and chose the draft. Siblings differ: accepted drafts are one path from the root."""
     trees, device = plan.trees, chosen.device
-    first_choice = _first_choices(plan)
+    first_rows, first_choices = (each.cumsum() - each for each in (plan.num_queries, plan.samples))
+    first_choice = dict(zip(first_rows.tolist(), first_choices.tolist(), strict=True))
     width = 1 + max(len(tree.parents) for tree in trees)
     # Beyond a tree's nodes its root is repeated, which never stands there.
     parents = np.zeros((len(trees), width), np.int64)
@@ -131,13 +129,6 @@ def find_standing(plan: StepPlan, drafts: Tensor, chosen: Tensor) -> Standing:
     standing = torch.where(is_standing, guesses.gather(1, way), _NO_TOKEN)
     own_drafts = to_device(np.flatnonzero(is_node.ravel()), device)
     return Standing(order, row_order, sources, targets, standing.flatten()[own_drafts].int())
-
-
-def _first_choices(plan: StepPlan) -> dict[int, int]:
-    """First choice by the item's first row."""
-    first_rows = plan.num_queries.cumsum() - plan.num_queries
-    first_choices = plan.samples.cumsum() - plan.samples
-    return dict(zip(first_rows.tolist(), first_choices.tolist(), strict=True))
 
 
 def _reordered(size: int, places: Tensor, values: Tensor, is_node: Tensor) -> Tensor:
