@@ -356,8 +356,7 @@ class Adapters:
         self._drop_left(adapter)
 
     def _pinned(self) -> set[int]:
-        """Keys of held adapters, kept in the host's memory because their folders may be gone. Leaves one place to
-        others."""
+        """Keys of held adapters, which stay in the host's memory: folders may be gone. Leaves one place to others."""
         return {each.key for each in list(dict.fromkeys(self._holds.values()))[: self._most_in_host - 1]}
 
     def _forget(self, adapter: Adapter) -> None:

@@ -95,9 +95,8 @@ class BlockManager:
     # -- prefix cache ----------------------------------------------------------------------------------------------
 
     def match(self, sequence: Sequence) -> list[int]:
-        """The longest prefix of a sequence on the device, as blocks; fills in the sequence's hashes and changes nothing
-        else. Leaves out tokens that must be computed (`Sequence.num_sparable_tokens`). Valid until the next `share`,
-        `extend` or `publish`."""
+        """The longest prefix of a sequence on the device, as blocks; fills in the sequence's hashes. Leaves out tokens
+        that must be computed (`Sequence.num_sparable_tokens`). Valid until the next `share`, `extend` or `publish`."""
         if not self.enable_prefix_caching:
             return []
         self._extend_hashes(sequence, sequence.num_tokens)
@@ -119,8 +118,8 @@ class BlockManager:
         return list(takewhile(lambda each: each in self.host and each not in self._block_of, hashes))
 
     def fetched(self, sequence: Sequence, matched: list[int]) -> list[int] | None:
-        """The prefix of a waiting sequence: its `matched` blocks and the host's blocks behind, once loaded; None = the
-        load is under way. Needs `num_needed` free blocks."""
+        """A waiting sequence's `matched` blocks and the host's behind, once loaded; None = loading. Needs `num_needed`
+        free blocks."""
         hashes = self.hosted(sequence, len(matched))
         if not hashes:
             return matched
@@ -178,8 +177,7 @@ class BlockManager:
         self._announce(sequence, end, hashes)
 
     def retract(self, sequence: Sequence) -> None:
-        """Unpublishes the sequence's blocks and their copies; tables keep the blocks. Call before the step's
-        `publish`."""
+        """Unpublishes a sequence's blocks and copies; tables keep the blocks. Call before the step's `publish`."""
         self._retract(sequence.block_hashes)
 
     def retract_adapter(self, name: str) -> None:
@@ -219,8 +217,7 @@ class BlockManager:
     # -- invariants ------------------------------------------------------------------------------------------------
 
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """Raises AssertionError for a block in no or several states or a wrong count. `sequences`: all holders of
-        blocks."""
+        """Raises AssertionError for a block in no or several states or a wrong count. `sequences`: all holders."""
         uses = Counter(block for sequence in sequences for block in sequence.block_table)
         uses.update(block for load in self.host.loads for block in load.held)
         self.host.check()

@@ -56,23 +56,20 @@ class EngineClient(Protocol):
         """Ends a request: its blocks are free within one step, and its stream ends. An ended request is ignored."""
 
     async def load_adapter(self, name: str, folder: str) -> None:
-        """Loads an adapter beside the steps; returns when requests may name the adapter and `load` lists it. Raises
-        `AdapterError`, `EngineDead` or `EngineGone`."""
+        """Loads an adapter; returns when `load` lists it. Raises `AdapterError`, `EngineDead` or `EngineGone`."""
 
     async def unload_adapter(self, name: str) -> None:
         """Refuses new requests for an adapter; accepted ones go on. Raises the same."""
 
     def hold(self, hold: str, held: HeldPrompt) -> None:
-        """Keeps a prompt, with the adapter of that name now, for requests with this hold (`EngineRequest.hold`); `hold`
-        differs from every request id. Raises `EngineGone`."""
+        """Keeps a prompt, with its adapter now, for later requests (`EngineRequest.hold`). Raises `EngineGone`."""
 
     def release(self, hold: str) -> None:
         """Ends a hold; an unknown one is ignored."""
 
     async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
-        """Puts tokens into the answer of an injectable request at the next safe place, and returns afterwards;
-        `SequenceOutput.injected` marks the place among the tokens. Raises `InjectionError`, `EngineDead` or
-        `EngineGone`."""
+        """Puts tokens into an injectable answer at the next safe place, and returns afterwards;
+        `SequenceOutput.injected` marks the place. Raises `InjectionError`, `EngineDead` or `EngineGone`."""
 
     @property
     def info(self) -> EngineInfo:

@@ -59,9 +59,8 @@ class ComingBlocks:
         self._makers.clear()
 
     def under_way(self, sequence: Sequence, num_cached: int) -> int:
-        """Blocks behind the sequence's `num_cached` ones that running sequences compute now or soon. Counts only makers
-        of the same or an earlier priority: the rest may get little of each step. The last of the blocks becomes
-        `Sequence.awaited`."""
+        """Blocks behind the sequence's `num_cached` ones that running sequences of no later priority compute now or
+        soon; the rest may get little of each step. The last of the blocks becomes `Sequence.awaited`."""
         num_blocks = self._num_made(sequence, num_cached, must_run=True)
         sequence.awaited = sequence.block_hashes[num_cached + num_blocks - 1] if num_blocks else None
         return num_blocks

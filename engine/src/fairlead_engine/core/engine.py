@@ -67,9 +67,8 @@ _NO_ROOM_FOR_GRAMMAR = RequestRefusal(
 
 
 class Engine:
-    """A model that serves many requests at once; synchronous, for one thread. The constructor loads the model, sizes
-    the cache and runs a real prefill and decode. Raises ModelLoadError, ConfigError or KVCacheTooSmall. `runner` and
-    `clock` replace the real ones in tests."""
+    """A model that serves many requests at once; synchronous, for one thread. The constructor loads the model and
+    computes steps. Raises ModelLoadError, ConfigError or KVCacheTooSmall. Tests replace `runner` and `clock`."""
 
     def __init__(self, config: EngineConfig, runner: Runner[Any] | None = None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
@@ -133,8 +132,8 @@ class Engine:
         self.info = info_of(self.runner, limits, self.blocks, tuple(self.adapters.seconds), start_seconds)
 
     def step(self) -> list[SequenceOutput]:
-        """Computes the next tokens of all running sequences. Call while `has_work`. With asynchronous scheduling:
-        begins a step and returns the outputs of the step before."""
+        """Computes the next tokens of all running sequences, or begins to and returns the outputs of the step before
+        (asynchronous scheduling). Call while `has_work`."""
         if self._under_way is None:
             self._watch.start()
         began = self.clock.monotonic()

@@ -7,8 +7,7 @@ if TYPE_CHECKING:
 
 
 def parser_limits() -> "LLParserLimits":
-    """Limits of a grammar. In time, at most about: 20 ms to begin with, 15 ms for a token's lexer and 3 ms for its
-    parser; in memory, 2 kB for each state of its lexer."""
+    """Limits of a grammar: about 20 ms to begin, 15 ms for a token's lexer, 3 ms for its parser, 2 kB a lexer state."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(

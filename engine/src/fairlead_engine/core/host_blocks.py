@@ -68,8 +68,7 @@ class HostTier:
         return iter(self._place_of)
 
     def keep(self, block_hash: BlockHash, block: int) -> BlockHash | None:
-        """Takes over an evicted block. Returns the hash that lost its place: another, or the same if all are
-        loading."""
+        """Takes over an evicted block. Returns the hash that lost its place: another, or the same while all load."""
         if block_hash in self._place_of:
             self._place_of.move_to_end(block_hash)
             return None

@@ -115,8 +115,7 @@ _QUIET_SECONDS = 1.0
 
 class BlockChanges:
     """A `BlockListener` that collects a step's changes to the reusable blocks until `take`. Blocks are evicted while a
-    step is planned and published after its computation: removals precede additions within a step, and two lists
-    suffice."""
+    step is planned and published after its computation: removals precede additions, and two lists suffice."""
 
     def __init__(self) -> None:
         self._stored: list[tuple[BlockHash, list[BlockHash]]] = []
@@ -139,8 +138,7 @@ class BlockChanges:
 
 
 def run_core(make_engine: Callable[[], Engine], channel: Channel) -> bool:
-    """Makes the engine and serves the channel until `Stop`; True = ended by `Stop`. Every failure is sent to all
-    clients first: no request ends in silence."""
+    """Makes the engine and serves the channel; True = ended by `Stop`. Tells all clients of a failure."""
     clients = Clients(channel)
     try:
         engine = make_engine()

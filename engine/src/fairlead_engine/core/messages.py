@@ -110,8 +110,7 @@ class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Result of a command about an adapter, after the report to all clients, or of an injection; to the asking
-    client."""
+    """Result of a command about an adapter, after the report to all clients, or of an injection; to its sender."""
 
     ask: int
     problem: str | None

@@ -36,8 +36,7 @@ _YOUNG_SECONDS = 60.0
 
 
 class SocketFolder:
-    """A folder for sockets, open to this user only and held by a lock that ends with the process. The next start
-    removes the folder of a killed process."""
+    """A folder for sockets of this user, locked until the process ends; the next start removes unlocked ones."""
 
     def __init__(self) -> None:
         self.path = _private_folder()

@@ -74,15 +74,13 @@ class Runner(BlockMover, Protocol[Launched]):
         need; None = the device has no memory of its own. Call before `allocate_kv_cache`, or never."""
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
-        """Makes room for blocks 0 to `num_blocks - 1`, and for `num_slots` block tables of at most `blocks_per_slot`;
-        called once, before the first `launch`."""
+        """Makes room for blocks 0 to `num_blocks - 1` and for `num_slots` block tables; once, before `launch`."""
 
     def allocate_places(self, num_places: int) -> None:
         """Makes room for copies of blocks in the host's memory; called at most once, after `allocate_kv_cache`."""
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
-        """Compiles everything that is compiled at first use, for all possible steps; between `allocate_kv_cache` and
-        the first `launch`. Raises ConfigError."""
+        """Compiles for all possible steps; after `allocate_kv_cache`, before `launch`. Raises ConfigError."""
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         """Chooses free blocks as suits the attention backend; all blocks are empty."""

@@ -13,8 +13,7 @@ from fairlead_engine.types.sequences import NO_SLOT, ScheduledSequence, Sequence
 
 
 class DecodingSlots:
-    """Sequences past their prompts, as arrays by slot: each computes one token in every step until its end; a step
-    without changes touches no sequence."""
+    """Sequences past their prompts, as arrays by slot: one token in every step, which touches no sequence."""
 
     def __init__(self, num_slots: int, block_size: int) -> None:
         self._block_size = block_size

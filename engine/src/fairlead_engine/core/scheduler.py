@@ -77,8 +77,8 @@ class Scheduler:
         adapters: Adapters | None = None,
     ) -> None:
         """`predict_wait`: seconds until a new request would begin. `is_ready`: whether a sequence has everything
-        besides slots, blocks and adapters; others pass until then. With `drafting` no step is planned while another is
-        under way."""
+        besides slots, blocks and adapters; others pass. With `drafting` no step is planned while another is under
+        way."""
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
         self.coming = ComingBlocks(blocks.block_size, blocks.holds)
@@ -218,9 +218,8 @@ class Scheduler:
     # -- before the step -------------------------------------------------------------------------------------------
 
     def schedule(self) -> Batch:
-        """Plans one step: divides the token budget, and provides all blocks that the step writes. At most one step may
-        be under way: planned, without a result. Its tokens count as computed and chosen; sequences that surely end with
-        it are left out."""
+        """Plans one step: divides the token budget, and provides all blocks that the step writes. One step may be under
+        way: its tokens count as computed and chosen; sequences that surely end with it are left out."""
         num_preemptions = self.counters.num_preemptions
         self.blocks.settle()
         self.injected = self.injections.put_in(self.slots) if self.injections else []
@@ -255,8 +254,7 @@ class Scheduler:
         return Batch(chunks, slots.decoding.take([sequence for sequence in grown if sequence.slot != NO_SLOT]))
 
     def _add_drafts(self, batch: Batch, drafting: Drafting) -> None:
-        """Adds drafts to decodes as far as budget and blocks are left: without preemption or exceeding a sequence's
-        end."""
+        """Adds drafts to decodes as far as budget and blocks are left, without preemption, up to a sequence's end."""
         decodes, drafted, plain = batch.decodes, list[ScheduledSequence](), list[int]()
         budget = self.limits.max_num_batched_tokens - batch.num_tokens
         num_spare = self.blocks.num_free - self.slots.num_reserved_blocks
@@ -290,8 +288,7 @@ class Scheduler:
         return growing
 
     def _make_room(self, sequence: Sequence, end: int) -> bool:
-        """Makes blocks for the sequence's tokens up to `end` by preempting the last sequences; False if it is the
-        last."""
+        """Makes blocks for the sequence up to `end` by preempting the last sequences; False if it is the last."""
         while not self.blocks.can_extend(sequence, end):
             victim = self.running[-1]
             self._preempt(victim)

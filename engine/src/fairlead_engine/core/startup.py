@@ -72,8 +72,7 @@ def choose_cache_size(
 
 def size_without_cache(config: EngineConfig, max_position_embeddings: int) -> CacheSize:
     """Sizes for a model that sees prompts whole and caches nothing: a prompt has to fit a step. Blocks are counted as
-    for a cache, as many as all slots may want. The longest context is a prompt and one position for its result. Raises
-    ConfigError."""
+    for a cache, for all slots. The longest context is a prompt and one position for its result. Raises ConfigError."""
     assert config.max_num_seqs and config.max_num_batched_tokens
     max_model_len = _wanted_length(config, max_position_embeddings)
     longest = config.max_num_batched_tokens + 1

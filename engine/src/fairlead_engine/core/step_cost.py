@@ -99,8 +99,7 @@ class StepCostModel:
         self.last_step_seconds = 0.0
 
     def observe(self, batch: Batch, seconds: float, *, learns: bool = True) -> None:
-        """Counts a step and learns from it. Nothing is learnt from a step without work or time, nor with `learns`
-        False: the step computed more than tokens."""
+        """Counts a step and learns from it; not from a step without work or time, nor with `learns` False."""
         self.num_steps += 1
         self.last_step_tokens = batch.num_tokens
         self.last_step_seconds = seconds
@@ -120,8 +119,7 @@ class StepCostModel:
             self.solve()
 
     def set_prior(self, steps: list[tuple[StepWork, float]], residual: float = 0.0) -> None:
-        """Replaces the prior, (work, seconds) of steps measured on purpose. `residual`: the error, until steps are
-        observed."""
+        """Replaces the prior, (work, seconds) of steps measured on purpose. `residual`: until steps are observed."""
         rows = np.array([np.array(work) / seconds for work, seconds in steps if seconds > 0.0])
         if not rows.size:
             return
@@ -132,7 +130,7 @@ class StepCostModel:
         self.solve()
 
     def told(self, rows_per_decode: float, tokens_per_decode: float) -> messages.StepCost:
-        """The published costs: per step, a decoding sequence has `rows_per_decode` rows and gets
+        """The published costs, if a decoding sequence has `rows_per_decode` rows a step and gets
         `tokens_per_decode`."""
         costs = self.coefficients
         for name in ("decode_seq", "kv_token") if rows_per_decode != 1.0 and costs else ():
@@ -141,8 +139,7 @@ class StepCostModel:
 
     @property
     def coefficients(self) -> dict[str, float]:
-        """Seconds per unit of each kind of work, and `residual`: the typical relative error of recent predictions.
-        Empty until something was learnt."""
+        """Seconds per unit of each kind of work, and `residual`: typical relative error. Empty until learnt."""
         if not any(self._coefficients):
             return {}
         pace = math.exp(self._log_pace)

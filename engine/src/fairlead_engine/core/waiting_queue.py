@@ -29,8 +29,7 @@ class WaitingQueue:
     def __init__(
         self, max_num_tokens: int, max_num_parts: int, predict_wait: Callable[[], float], now: Callable[[], float]
     ) -> None:
-        """`max_num_tokens` may wait to be computed, and `max_num_parts` of one request run at once; `predict_wait`:
-        seconds that a new request would wait."""
+        """Most waiting tokens, most running parts of a request, and the predicted wait of a new request in seconds."""
         self._max_num_tokens = max_num_tokens
         self._max_num_parts = max_num_parts
         self._predict_wait = predict_wait

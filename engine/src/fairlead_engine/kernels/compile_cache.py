@@ -27,8 +27,7 @@ _GROUP, _DIGEST = "__grp__", ".sha256"
 
 
 def use_compile_cache(folder: str | None) -> None:
-    """Has Triton keep compiled kernels in `folder`, made if missing; None = the folder of TRITON_CACHE_DIR, or in the
-    home folder. Raises ConfigError for an unwritable folder."""
+    """Has Triton keep compiled kernels in `folder`; None = TRITON_CACHE_DIR, or the home folder. Raises ConfigError."""
     if folder is not None:
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)

@@ -118,9 +118,8 @@ def draw_kernel(  # type: ignore[no-untyped-def]
 
 
 def draw(logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniforms: Tensor) -> Tensor:
-    """One token id per row of logits [rows, vocab], int32 [rows]. temperatures (above 0), top_p and min_p float32
-    [rows]; top_k int32 [rows], 0 = all; uniforms float64 [rows], in [0, 1): the token's place within the kept weight,
-    in the order of the vocabulary."""
+    """One token id per row of logits [rows, vocab], int32 [rows]. temperatures (above 0), top_p, min_p float32 [rows];
+    top_k int32 [rows], 0 = all; uniforms float64 [rows] in [0, 1): places in the kept weight, in order of ids."""
     num_rows, vocab_size = logits.shape
     token_ids = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
     draw_kernel[(num_rows,)](

@@ -50,8 +50,7 @@ def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple
 
 
 def rounded_blocks(x: Tensor, size: int, row_format: RowFormat) -> Tensor:
-    """Blocks of `size` columns of x [rows, columns], each rounded and decoded by itself, in x's format. The last block
-    may be narrower."""
+    """Blocks of `size` columns of x [rows, columns], the last perhaps narrower, rounded and decoded, in x's format."""
     columns = x.shape[1]
     blocks = functional.pad(x, (0, -columns % size)).view(-1, size)  # zeros beside them change no scale
     rows, scales = rounded_rows(blocks, row_format)

@@ -51,8 +51,8 @@ class _Slab(NamedTuple):
 
 
 class Checkpoint:
-    """The tensors of one folder, converted to one dtype and device by reading. Use as a context manager. All methods
-    raise ModelLoadError, naming the tensor or file."""
+    """The tensors of one folder, in one dtype and device. A context manager. All methods raise ModelLoadError,
+    naming the tensor or file."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, *, is_text_part: bool = False) -> None:
         """`is_text_part`: only the tensors of the decoder are there, by the names of a decoder by itself."""
@@ -152,7 +152,7 @@ class Checkpoint:
         return self._fetch(name, ()).to(self.device)
 
     def unstack(self, name: str, into: Sequence[str], *, is_transposed: bool) -> None:
-        """The tensor `name`, if present, holds `into`, stacked in dimension 0, perhaps transposed: makes them
+        """The tensor `name`, if present, holds `into`, stacked in dimension 0, perhaps transposed: makes each
         available."""
         if name in self._file_of:
             for index, slab in enumerate(into):

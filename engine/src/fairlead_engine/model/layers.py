@@ -125,8 +125,7 @@ class SparseExperts:
     waits_for_device: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Rows are sorted by expert: each expert is one product. A token's experts are added in a fixed order: the sum
-        does not depend on the rest of the batch."""
+        """Sorts rows by expert: each is one product. Adds a token's experts in fixed order, whatever the batch."""
         if not len(x):
             return x
         weights, experts = route_top_k(self.router(x), self.routing)
@@ -283,8 +282,7 @@ class LayerNorms:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Attention, then feed-forward, each of which adds to the residual stream. Tokens meet in attention alone: the rest
-    treats each row by itself."""
+    """Attention, then feed-forward, which add to the residual stream. Tokens meet in attention alone."""
 
     norms: LayerNorms
     attention: AttentionLayer

@@ -45,8 +45,7 @@ _known: dict[tuple[int | torch.dtype | torch.device, ...], int] = {}
 
 
 def most_skinny_rows(weight: Tensor) -> int:
-    """Most rows for which our kernel is used with weight [out_features, in_features]; 0 = none. Made for 16-bit formats
-    on CUDA; reads rows of inputs 16 bytes at a time."""
+    """Most rows for our kernel with weight [out_features, in_features] of 16-bit format on CUDA; 0 = none."""
     is_meant = weight.is_cuda and weight.dtype.itemsize == 2 and weight.stride(1) == 1
     if not is_meant or weight.shape[1] % 16 or weight.stride(0) % 16 or triton_lacks() is not None:
         return 0

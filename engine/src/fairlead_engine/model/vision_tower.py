@@ -42,9 +42,9 @@ Numbers = npt.NDArray[np.int64]
 
 
 class PatchGrid(NamedTuple):
-    """An image's patches in the tower's order, with their places and windows. All arrays are int64. Patches come
-    merged, `merge_size` squared after one another, in the reading order of the merged patches. The tower takes them by
-    windows: the patches of a window lie side by side."""
+    """An image's patches in the tower's order, with their places and windows; int64. Patches come merged, `merge_size`
+    squared after one another, in reading order. The tower takes them by windows: a window's patches lie side by
+    side."""
 
     order: Numbers
     """[patches]: index of each in the image's own order."""

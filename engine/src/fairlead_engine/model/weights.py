@@ -85,9 +85,8 @@ class Weights:
         slots: AdapterSlots | None = None,
         head_format: WeightFormat | None = None,
     ) -> None:
-        """`source`: format of each linear layer. `shard`: the part of the model to make. `watch`: gets every linear
-        layer, and returns its replacement. `slots`: of adapters for these layers; None = without. `head_format`:
-        rounding of the output projection."""
+        """`source`: format of each linear layer. `shard`: the part to make. `watch`: replaces linear layers. `slots`:
+        of adapters; None = without. `head_format`: rounding of the output projection."""
         self._watch = watch
         self._head_format = head_format
         self._checkpoint = checkpoint
@@ -250,8 +249,8 @@ class Weights:
         combine: Callable[[Tensor], Tensor] | None = None,
         fused: str | None = None,
     ) -> GatedFeedForward:
-        """The gated feed-forward below `prefix`, with `inner` or the configuration's width; the first two projections
-        may be stored as one, called `fused`."""
+        """The gated feed-forward below `prefix`; `inner` None = the configuration's width. `fused`: name of gate and
+        up."""
         hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
         part = self.shard.part(inner)
         gate_up = {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}

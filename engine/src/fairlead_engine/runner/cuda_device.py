@@ -14,8 +14,7 @@ from fairlead_engine.runner.step_graphs import GraphRecorder, Replay
 
 
 class Readback:
-    """Tensors of one step that the host will read. Copies are queued behind their computation and waited for in `wait`
-    only: later launches go on meanwhile."""
+    """Tensors of one step for the host. Copies are queued; only `wait` waits, and later launches go on meanwhile."""
 
     def __init__(self) -> None:
         self._event: torch.cuda.Event | None = None
@@ -52,8 +51,7 @@ class CUDAGraphs:
         self._free_before: int | None = None
 
     def record(self, run: Callable[[], None]) -> Replay:
-        """Runs `run` once on the capture stream before capturing it: libraries then load their kernels and NCCL finds
-        its peers, which a capture forbids."""
+        """Runs `run` before capturing it: libraries load kernels and NCCL finds its peers, forbidden in a capture."""
         if self._free_before is None:
             self._free_before = torch.cuda.mem_get_info()[0]
         self._stream.wait_stream(torch.cuda.current_stream())

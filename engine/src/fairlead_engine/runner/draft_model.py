@@ -49,8 +49,7 @@ class _WithinVocabulary(SlotTokens):
 
 class DraftModel:
     """Drafts for one model; of one rank, and launched operation by operation. KV of steps without drafts is computed
-    when the sequence next has drafts: sequences without drafts cost nothing. KV of an answer's last tokens may be
-    missing in shared blocks, with slightly worse drafts."""
+    before the next drafts. KV of an answer's last tokens may be missing in shared blocks: slightly worse drafts."""
 
     num_ahead = 0
 
@@ -123,16 +122,14 @@ class DraftModel:
         """Never called."""
 
     def _goes_on(self, item: ScheduledSequence) -> bool:
-        """Whether the cache holds exactly the tokens before this share: a sequence that has decoded since may go on by
-        drafts or injected tokens. Notes the slot's block table."""
+        """Whether the cache holds exactly the tokens before this share. Notes the slot's block table."""
         slot, table = item.sequence.slot, item.block_table
         is_same = self._block_tables[slot] is table
         self._block_tables[slot] = table
         return is_same
 
     def _made_up(self, slots: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
-        """Computes missing KV between `starts` and `ends` in steps of a bounded size, except for the last part, which
-        fits the next step; returns the starts of the last part."""
+        """Computes missing KV between `starts` and `ends` in bounded steps; returns the starts of a last small part."""
         while (lacking := ends - starts).sum() > _MOST_MADE_UP:
             taken = np.clip(_MOST_MADE_UP - (lacking.cumsum() - lacking), 0, lacking)
             some = taken > 0

@@ -52,8 +52,7 @@ class Drafter(Protocol):
         """Makes room in the host's memory for copies of `num_places` blocks."""
 
     def draft(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
-        """The batch's drafts, int32 [drafts], item by item; None = none. Writes items' `parents` and `depth` of
-        trees."""
+        """The batch's drafts, int32 [drafts], item by item; None = none. Writes `parents` and `depth` of trees."""
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
         """A step was computed, and its choices are in the slots' tokens. Returns hidden states to keep for each choice
@@ -102,8 +101,7 @@ LogitsOf = Callable[[Frontier], Tensor]
 
 
 def fill_static(items: list[ScheduledSequence], tree: StaticTree, likeliest: list[Tensor]) -> Tensor:
-    """`likeliest`: int64 [items, width] for each position, likeliest first. Writes each item's tree, and returns the
-    drafts, int32 [drafts], item by item."""
+    """`likeliest`: int64 [items, width] by position. Writes each item's tree; returns int32 [drafts], item by item."""
     numbers: list[tuple[int, int, int]] = []
     for index, item in enumerate(items):
         paths = tree.first(item.depth, len(item.drafts))
@@ -184,8 +182,7 @@ class _Candidates:
 
     def likeliest(self, numbers: list[int]) -> tuple[Tensor, list[int]]:
         """The `numbers` likeliest drafts of each item: tokens, int32 [drafts], and parents: 0, or a draft of the same
-        item, from 1 on. A draft is no likelier than its parent, which comes first, and parents are therefore
-        included."""
+        item, from 1 on. Parents are included: a draft is no likelier than its parent, which comes first."""
         device = self._scores.device
         best = self._scores.sort(descending=True, stable=True).indices
         wanted = torch.arange(self._shape[1], device=device) < to_device(np.array(numbers), device).unsqueeze(1)

@@ -51,9 +51,9 @@ def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, 
 
 
 def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Iterator[Batch]:
-    """A decode and a chunk, in one step if possible, at contexts of doubling lengths, the only size by which attention
-    divides its work. The largest chunk, because experts' products divide their work by rows. And every way of choosing
-    a token, if the model generates."""
+    """A decode and a chunk, in one step if possible, at contexts of doubling lengths, by which attention divides its
+    work. The largest chunk: experts' products divide theirs by rows. And every way of choosing a token, if the model
+    generates."""
     max_model_len, num_filled = limits.max_model_len, min(block_size, limits.max_model_len)
     contexts = _contexts(max_model_len)
     for start in range(0, num_filled, limits.max_num_batched_tokens):  # or contexts would hold what memory held before

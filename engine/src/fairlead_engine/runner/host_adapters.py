@@ -34,8 +34,8 @@ class AdapterAgreement:
         self._store = reach_store(port)
 
     def reached(self, key: int, facts: AdapterFacts) -> AdapterFacts:
-        """Reports that this rank has read an adapter. Rank 0 waits for all others and returns the facts of the whole;
-        raises AdapterError after a failure of any rank."""
+        """Reports this rank's adapter. Rank 0 waits for all, and returns the facts of the whole or raises
+        AdapterError."""
         if self._shard.rank:
             self._tell(key, facts.digest, None)
             return facts

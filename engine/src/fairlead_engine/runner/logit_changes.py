@@ -244,9 +244,8 @@ def rule_out_far(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence]
 
 
 def rule_out_top(logits: Tensor, params: Many[SamplingParams], uniforms: npt.NDArray[np.float64]) -> Tensor:
-    """A copy of the logits without the tokens excluded by "exclude top choices" (XTC, by p-e-w): with `xtc_probability`
-    (the row's number in [0, 1) decides), all tokens with a share of at least `xtc_threshold` but the least likely of
-    them."""
+    """A copy of the logits without tokens excluded by XTC ("exclude top choices", by p-e-w): with `xtc_probability`
+    (the row's number in [0, 1) decides), all with a share of at least `xtc_threshold` but the least likely of them."""
     is_drawn = uniforms < [each.xtc_probability for each in params]
     thresholds = np.where(is_drawn, [each.xtc_threshold for each in params], 2.0).astype(np.float32)
     shares = logits.softmax(-1)

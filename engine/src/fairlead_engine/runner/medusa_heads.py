@@ -40,9 +40,8 @@ _FILES = ("medusa_lm_head.safetensors", "model.safetensors", "medusa_lm_head.pt"
 
 
 class MedusaHeads:
-    """Drafts for one model, as a chain: each head's likeliest token behind the token before (or the drawn token, with
-    the random number of its position); or as a tree of each head's likeliest tokens. No cache; one hidden state per
-    slot."""
+    """Drafts for one model, as a chain: each head's likeliest token (or the drawn one, with the random number of its
+    position); or as a tree of each head's likeliest tokens. No cache; one hidden state per slot."""
 
     bytes_per_block = num_ahead = 0
     host = None

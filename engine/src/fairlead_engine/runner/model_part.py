@@ -55,8 +55,7 @@ class Computed(NamedTuple):
     hidden: Tensor
     """[tokens that are chosen, hidden]: inputs of the logits."""
     tapped: Tensor | None
-    """[tokens, layers x hidden]: inputs of the layers `ModelPart.tapped_layers`, in the order of rows, valid until the
-    next step; None without such layers."""
+    """[tokens, layers x hidden]: inputs of `ModelPart.tapped_layers`, valid until the next step; None without."""
     attention: Any = None
     """The attention backend's metadata; None = a captured step."""
 

@@ -67,8 +67,7 @@ class Launched:
 
 class ModelRunner:
     """A loaded model with its cache: rank 0's part here, other ranks' parts in their own processes. Raises
-    ModelLoadError for an unsupported folder, and ConfigError for a setting that does not fit the model or the
-    machine."""
+    ModelLoadError for an unsupported folder, and ConfigError for a setting that does not fit."""
 
     def __init__(self, config: EngineConfig) -> None:
         """Loads the model in the folder `config.model`, and its drafter. The cache comes separately."""
@@ -112,8 +111,7 @@ class ModelRunner:
         return self._part.layout.bytes_per_block + of_drafts
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
-        """Makes room for blocks 0 to `num_blocks - 1` and for `num_slots` block tables of at most `blocks_per_slot`
-        blocks; forgets what an earlier cache held."""
+        """Makes room for blocks and for `num_slots` block tables; forgets what an earlier cache held."""
         self._everywhere("allocate", num_blocks, num_slots, blocks_per_slot)
         if self._drafter is not None:
             self._drafter.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
@@ -155,8 +153,7 @@ class ModelRunner:
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int | None:
         """Bytes per rank for a cache, of the share `utilization` of the device's memory, measured by computing the
-        largest steps, with drafts and without; None = the device's memory is the machine's. Comes before
-        `allocate_kv_cache`."""
+        largest steps; None = the device's memory is the machine's. Comes before `allocate_kv_cache`."""
         if self._part.meter is None:
             return None
         limits = dummy_steps.StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
@@ -270,8 +267,7 @@ class ModelRunner:
 
     def collect(self, launched: Launched) -> list[SampledToken | None]:
         """Waits for the batch, but not for later launches. Returns a token for each item that samples, else None;
-        writes prompts' log-probabilities and finite vectors into their items, and the choices into items with
-        drafts."""
+        writes log-probabilities, finite vectors and choices behind drafts into the items."""
         launched.readback.wait()
         for item, logprobs in launched.scores:
             item.prompt_logprobs += logprobs.read()

@@ -41,8 +41,7 @@ class Ranks:
     """Ranks 1 to size - 1, each a process, which end with this one."""
 
     def __init__(self, settings: EngineConfig) -> None:
-        """Starts the ranks and waits until all have met. Raises ModelLoadError and ConfigError for a missing device or
-        too few devices, and StartError for the end of a rank."""
+        """Starts the ranks and waits until all have met. Raises ModelLoadError, ConfigError and StartError."""
         size = settings.tensor_parallel_size
         self.lost: str | None = None
         """Why no step can be computed any more."""

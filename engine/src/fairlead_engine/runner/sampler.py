@@ -94,8 +94,7 @@ class Chosen:
 
 
 class Sampler:
-    """Samples for many sequences at once; each choice is independent of the others. Keeps each request's random key
-    until `forget`, and the slots with unchanged logits."""
+    """Samples for many independent sequences. Keeps requests' random keys until `forget`, and unchanged slots."""
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], seed: int = 0) -> None:
         self._vocab_size = vocab_size

@@ -44,8 +44,7 @@ class GraphRecorder(Protocol):
     """Captures work on a device."""
 
     def record(self, run: Callable[[], None]) -> Replay:
-        """Runs `run`, which compiles everything it needs; captures it; returns a function that repeats it. Raises
-        RuntimeError where a capture is impossible."""
+        """Runs `run`, captures it, and returns a function that repeats it. Raises RuntimeError where impossible."""
 
     def num_bytes(self) -> int:
         """Device memory of all captured graphs."""
@@ -101,9 +100,9 @@ class StepGraphs:
         most_tokens: int,
         tapped_layers: tuple[int, ...] = (),
     ) -> None:
-        """Captures steps of up to `most_tokens` tokens, and decodes of all slots but the last, reserved with the blocks
-        of its table for padding. Other slots are not touched. Decodes also return the inputs of `tapped_layers`. Raises
-        RuntimeError where a capture is impossible."""
+        """Captures steps of up to `most_tokens` tokens, and decodes of all slots but the last, whose table has the
+        blocks for padding. Other slots are not touched. Decodes also return the inputs of `tapped_layers`. Raises
+        RuntimeError."""
         self._recorder = recorder
         self._model = model
         self._backend = backend
@@ -221,8 +220,7 @@ class _Buffers:
         self.stream = buffer(most_tokens, model.config.hidden_size)
 
     def rows_of(self, size: int) -> Tensor:
-        """int64 [4, size] of decodes, in one copy: slots, context lengths, adapters' slots, shifts of rope
-        positions."""
+        """int64 [4, size] of decodes, in one copy: slots, context lengths, adapters' slots, shifts of positions."""
         return self._rows[: 4 * size].view(4, size)
 
 

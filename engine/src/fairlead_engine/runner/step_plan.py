@@ -148,8 +148,7 @@ class SentSlots:
         return NewTokens(places, np.concatenate(token_ids), longest + 1)
 
     def adapters(self, batch: Batch, slots: Numbers) -> Numbers:
-        """`StepPlan.adapters`. Every sequence has a chunk before it decodes in its slot, and its adapter stays
-        placed."""
+        """`StepPlan.adapters`. Every sequence has a chunk before it decodes in its slot, and its adapter stays."""
         for item in batch.chunks:
             adapter = item.sequence.adapter
             if adapter is not None and not adapter.num_virtual_tokens:

@@ -67,8 +67,7 @@ TreeShape = StaticTree | DynamicTree
 
 
 def parse_tree(text: str, depth: int | None, default_depth: int) -> TreeShape:
-    """The tree of a setting of at most `depth` positions; None = the paths' depth or `default_depth`. Raises
-    TreeError."""
+    """The tree of a setting, `depth` positions at most; None = the paths' own or `default_depth`. Raises TreeError."""
     if (found := _DYNAMIC.fullmatch(text)) is not None:
         return _dynamic(int(found[1]), int(found[2]), depth or default_depth)
     try:

@@ -55,12 +55,10 @@ class TokenMasks(NamedTuple):
 @dataclass(slots=True)
 class Batch:
     """One step's work, in the order of its rows. Filled by the scheduler; the engine adds `masks`, and the runner
-    `prompt_logprobs` and `embedding`. Every sequence's block table already covers its tokens up to the end of its
-    share."""
+    `prompt_logprobs` and `embedding`. Block tables already cover the ends of all shares."""
 
     chunks: list[ScheduledSequence]
-    """Shares of prompts and of tokens lost by a preemption; shares of a single token first, then sequences past their
-    prompts with drafts, then the rest."""
+    """Shares of prompts and of preempted tokens; first of one token, then decodes with drafts, then the rest."""
     decodes: Decodes = NO_DECODES
     """Rows before `chunks`."""
     masks: Callable[[], TokenMasks] | None = None

@@ -91,8 +91,7 @@ class Sequence:
     @property
     def num_sparable_tokens(self) -> int:
         """First tokens that the cache may replace: all but the last. Where hidden states of all tokens are read, for
-        pooling or for the *next* token's log-probabilities, only the tokens already read: the cache has no hidden
-        states."""
+        pooling or log-probabilities of *next* tokens, only the tokens already read: the cache has no hidden states."""
         reads_all = self.sampling.prompt_logprobs is not None or self.pooling in _OVER_ALL
         num_read_tokens = self.num_virtual_tokens + self.num_read_tokens
         if not reads_all or num_read_tokens >= self.num_prompt_tokens - 1:

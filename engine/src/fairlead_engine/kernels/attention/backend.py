@@ -142,8 +142,7 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         """
 
     def move(self, cache: LayerCache, metadata: Metadata, sources: Tensor, targets: Tensor) -> None:
-        """Copies stored keys and values of rows, int64 [moves], to others' places; all are read before any is
-        written."""
+        """Copies stored keys and values of rows, int64 [moves], to others' places; reads all before it writes."""
 
     def copy_blocks(
         self, layout: CacheLayout, source: LayerCache, target: LayerCache, sources: Tensor, targets: Tensor

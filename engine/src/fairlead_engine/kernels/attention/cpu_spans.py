@@ -179,7 +179,7 @@ class CPUSpans:
 
 
 def _attend_plainly(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySpan, scoring: Scoring) -> Tensor:
-    """From queries [num_queries, kv_heads, group, head_dim] to the same shape; keys, values [kv_heads, tokens,
+    """From queries [num_queries, kv_heads, group, head_dim] to the same; keys and values [kv_heads, tokens,
     head_dim]."""
     if span.num_queries == 1:
         # The query heads of a group act as queries of their key head, which is read only once.

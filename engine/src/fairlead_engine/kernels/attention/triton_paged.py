@@ -94,8 +94,7 @@ class TritonPaged(BlockCache):
         )
 
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> PagedStep:
-        """A tile for each sequence. Contexts are split as the longest possible; splits behind a shorter end are
-        idle."""
+        """A tile for each sequence. Contexts are split as the longest possible; splits behind an end are idle."""
         size, num_sequences = tables.layout.block_size, len(slots)
         rows, positions = torch.arange(num_sequences + 1, dtype=torch.int32, device=slots.device), context_lens - 1
         longest = np.full(num_sequences, tables.rows.shape[1] * size)
@@ -123,8 +122,7 @@ class TritonPaged(BlockCache):
     def _grid(
         self, layout: CacheLayout, query_starts: Numbers, context_lens: Numbers, before: list[Grid]
     ) -> tuple[Grid, Numbers, Numbers]:
-        """Tiles of consecutive sequences, all with single queries or all without: each tile's sequence and first
-        row."""
+        """Tiles of consecutive sequences, all with single queries or none: each tile's sequence and first row."""
         num_queries = np.diff(query_starts)
         is_decode = num_queries[0] == 1
         shape = _tile_shape(layout, is_decode=bool(is_decode))

@@ -56,8 +56,7 @@ class DequantizedLinear:
 
 
 class DecodedLinear(DequantizedLinear):
-    """Activations are rounded as for a product of 8-bit numbers, then both sides are decoded and multiplied as floats:
-    the same arithmetic, for devices without that product."""
+    """Rounds activations as 8-bit products do, then decodes both sides: for devices without such products."""
 
     row_format: ClassVar[RowFormat]
 

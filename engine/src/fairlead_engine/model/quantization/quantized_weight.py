@@ -68,8 +68,8 @@ class QuantizedWeight:
         return QuantizedWeight(values, self.scales[:, kept].contiguous(), size, offsets)
 
     def in_order(self) -> "tuple[QuantizedWeight, Tensor] | None":
-        """The weight with its columns sorted by group, and the original index of each column, int64 [in_features]; None
-        where groups would not all have `group_size`."""
+        """The weight with columns sorted by group, and their old indices, int64 [in_features]; None for unequal
+        groups."""
         assert self.groups is not None
         order = self.groups.argsort(stable=True)
         if not torch.equal(self.groups[order], torch.arange(len(order), device=order.device) // self.group_size):

@@ -43,8 +43,7 @@ class Rounded:
 
 
 def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype: torch.dtype, rows: slice) -> Tensor:
-    """int8 or float8_e4m3fn [rows, in_features] from a tensor of `shape`; floats must not be NaN, which decoding would
-    turn into a number."""
+    """int8 or float8_e4m3fn [rows, in_features] from a tensor of `shape`; NaN is refused, as decoding would hide it."""
     values = checkpoint.stored(name, shape, dtypes=(dtype,), rows=rows)
     if dtype is torch.float8_e4m3fn:
         check_numbers(name, values.view(torch.uint8).bitwise_and(0x7F) != 0x7F)

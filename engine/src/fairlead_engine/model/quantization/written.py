@@ -108,8 +108,8 @@ def relative_error(weight: Tensor, rounded: Tensor, moments: Tensor) -> float:
 
 def compensate(weight: Tensor, scales: Tensor, grid: RoundingGrid, moments: Tensor, num_inputs: int) -> QuantizedWeight:
     """GPTQ (arXiv 2210.17323): columns are rounded one after the other, those with the largest moments first, and later
-    columns compensate the error of each as far as possible. `num_inputs`: number of inputs behind the moments. Scales
-    are the original columns': columns keep their order."""
+    columns compensate the error of each as far as possible. `num_inputs`: inputs behind the moments. Columns keep their
+    order and scales."""
     rows, columns = weight.shape
     size = grid.group_size or columns
     order = moments.diagonal().argsort(descending=True, stable=True)
@@ -153,9 +153,8 @@ def _inverse_root(moments: Tensor, share: float) -> Tensor:
 def best_input_scales(
     weights: Sequence[Tensor], moments: Tensor, magnitudes: Tensor, grid: RoundingGrid, dtype: torch.dtype
 ) -> Tensor:
-    """AWQ (arXiv 2306.00978): factors of these weights' columns, float32 [in_features], before rounding, with inputs
-    divided by the same: the power of the inputs' mean magnitudes [in_features] with the least error. All 1 where
-    nothing is better."""
+    """AWQ (arXiv 2306.00978): factors of these weights' columns, float32 [in_features], for inputs divided by the same:
+    the power of the inputs' mean magnitudes [in_features] with the least error; all 1 if none is better."""
     best, least = torch.ones_like(magnitudes), float("inf")
     for step in range(_STEPS):
         scales = magnitudes.clamp_min(1e-4) ** (step / _STEPS)
