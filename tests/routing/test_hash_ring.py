@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
-from fairlead.routing.policies import HashRing
+from fairlead.routing.policies.prefix_hash import HashRing
 
 TEXTS = [f"prompt {number}" for number in range(4000)]
 

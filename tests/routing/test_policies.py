@@ -9,16 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import PrefixHashSettings, Routing, RoutingPolicy
-from fairlead.routing.policies import (
-    POLICIES,
-    LeastLoaded,
-    Policy,
-    PredictedTTFT,
-    PrefixHash,
-    RoundRobin,
-    expected_seconds,
-    make_policy,
-)
+from fairlead.routing.policies import POLICIES, Policy, make_policy
+from fairlead.routing.policies.least_loaded import LeastLoaded
+from fairlead.routing.policies.predicted_ttft import PredictedTTFT, expected_seconds
+from fairlead.routing.policies.prefix_hash import PrefixHash
+from fairlead.routing.policies.round_robin import RoundRobin
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Candidate, Decision
 from fairlead_testing.routing import make_replica

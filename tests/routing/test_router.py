@@ -10,7 +10,9 @@ from fairlead.api.llmdeployment import Routing
 from fairlead.routing.books import Failure
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightRequest
-from fairlead.routing.policies import POLICIES, LeastLoaded, PredictedTTFT, make_policy
+from fairlead.routing.policies import POLICIES, make_policy
+from fairlead.routing.policies.least_loaded import LeastLoaded
+from fairlead.routing.policies.predicted_ttft import PredictedTTFT
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Limits, Replica
 from fairlead.routing.router import Router

@@ -8,7 +8,7 @@ from fairlead.api.llmdeployment import Routing
 from fairlead.routing.books import Failure
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
-from fairlead.routing.policies import PredictedTTFT
+from fairlead.routing.policies.predicted_ttft import PredictedTTFT
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
 from fairlead_common.blocks import hash_blocks

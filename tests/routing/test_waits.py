@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Routing
-from fairlead.routing.policies import LeastLoaded
+from fairlead.routing.policies.least_loaded import LeastLoaded
 from fairlead.routing.predictor import Work
 from fairlead.routing.queue import PoolQueue, Ticket
 from fairlead.routing.router import Router

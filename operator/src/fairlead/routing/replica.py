@@ -51,6 +51,22 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a request goes, and why in words."""
+
+    replica: Replica
+    reason: str
+    cached_tokens: int | None = None
+    """Prompt tokens expected in the replica's cache; None = untokenised prompt."""
+    uncached_tokens: int | None = None
+    """Prompt tokens it is expected to compute; None where the prompt's tokens are not known."""
+    predicted_ttft_seconds: float | None = None
+    """From dispatch to first token; None where it could not be predicted."""
+    dispatch: int = 0
+    """This gateway's number of the request on the replica, from 1 (`x-fairlead-dispatch`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A replica with room for one request, as seen at one moment for its prompt."""
 
@@ -72,18 +88,12 @@ class Candidate:
     is_tokenized: bool = True
     """Whether this replica's tokenizer has read the prompt; else tokens are estimates."""
 
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Where a request goes, and why in words."""
-
-    replica: Replica
-    reason: str
-    cached_tokens: int | None = None
-    """Prompt tokens expected in the replica's cache; None = untokenised prompt."""
-    uncached_tokens: int | None = None
-    """Prompt tokens it is expected to compute; None where the prompt's tokens are not known."""
-    predicted_ttft_seconds: float | None = None
-    """From dispatch to first token; None where it could not be predicted."""
-    dispatch: int = 0
-    """This gateway's number of the request on the replica, from 1 (`x-fairlead-dispatch`)."""
+    def decided(self, reason: str) -> Decision:
+        """The decision for this candidate; estimated token counts are left out."""
+        return Decision(
+            self.replica,
+            reason,
+            cached_tokens=self.cached_tokens if self.is_tokenized else None,
+            uncached_tokens=self.uncached_tokens if self.is_tokenized else None,
+            predicted_ttft_seconds=self.predicted_ttft_seconds,
+        )
