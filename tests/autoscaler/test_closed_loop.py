@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
+from fairlead.simulator.scaled_fleet import ScaledFleet, Workload
 from fairlead_common.messages import StepCost
-from fairlead_testing.virtual_fleet import VirtualFleet, Workload
 
 COST = StepCost(base=0.03, prefill_token=0.0001, decode_seq=0.001, kv_token=1e-6)
 """One replica with 8 slots answers about 4 requests/s of 40 tokens each."""
@@ -23,9 +23,9 @@ TO_ZERO = replace(SPEC, min_replicas=0, scale_to_zero_after=8.0, scale_down=Scal
 def fleet(
     rate: Callable[[float], float] | float, spec: Autoscaling = SPEC, *, cost: StepCost = COST, replicas: int = 1,
     seed: int = 0, cold_start: float = 20.0, told_cost: StepCost | None = None,
-) -> VirtualFleet:  # fmt: skip
+) -> ScaledFleet:  # fmt: skip
     workload = Workload(rate=rate if callable(rate) else lambda _: rate)
-    return VirtualFleet(
+    return ScaledFleet(
         spec, workload, cost=cost, replicas=replicas, seed=seed, cold_start=cold_start, told_cost=told_cost
     )
 

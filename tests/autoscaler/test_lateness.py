@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
+from fairlead.simulator.scaled_fleet import ScaledFleet, Workload
 from fairlead_common.messages import StepCost
-from fairlead_testing.virtual_fleet import VirtualFleet, Workload
 
 CAPACITY = 4.6
 """Requests per second that keep one replica's slots taken, as measured on it."""
@@ -26,10 +26,10 @@ STEP = 60.0
 
 def fleet(
     rate: Callable[[float], float], seed: int, *, spec: Autoscaling = SPEC, cold_start: float = 5.0, replicas: int = 1
-) -> VirtualFleet:
+) -> ScaledFleet:
     cost = StepCost(base=0.002, prefill_token=0.00005, prefill_step=0.0005, decode_seq=0.00034)
     workload = Workload(rate=rate, prompt_tokens=430, uncached_tokens=40, output_tokens=256)
-    return VirtualFleet(spec, workload, cost=cost, slots=4, cold_start=cold_start, replicas=replicas, seed=seed)
+    return ScaledFleet(spec, workload, cost=cost, slots=4, cold_start=cold_start, replicas=replicas, seed=seed)
 
 
 def slept(rate: Callable[[float], float]) -> Callable[[float], float]:
@@ -42,7 +42,7 @@ def burst(number: int) -> Callable[[float], float]:
     return slept(lambda now: float(number) if now < STEP + 1.0 else 0.0)
 
 
-def queue_began(virtual: VirtualFleet, until: float) -> float:
+def queue_began(virtual: ScaledFleet, until: float) -> float:
     """When the queue began that was still there at a time: the first request over capacity."""
     ticks = [(signals.time, signals.demand.waiting) for signals, _ in virtual.decisions if signals.time <= until]
     return max((time for time, waiting in ticks if not waiting), default=0.0)

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling
+from fairlead.simulator.scaled_fleet import Request, ScaledFleet, Workload
 from fairlead_common.messages import StepCost
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, LONGEST_PAUSE_SECONDS, Crowd, Speed, few, many, wanted
 from fairlead_local.demo.recorder import MOST_ANSWERS, QUIET_SECONDS, Patience
 from fairlead_local.demo.story import autoscaling_of, read_manifest
 from fairlead_testing.fleet_objects import load
-from fairlead_testing.virtual_fleet import Request, VirtualFleet, Workload
 
 SPEC = autoscaling_of(read_manifest(Path(__file__).parent.parent.parent / "examples" / "02-autoscaling.yaml"))
 SLOTS = 4
@@ -40,7 +40,7 @@ def speed_of(cost: StepCost) -> Speed:
     return Speed(loads=loads, prompt_tokens=PROMPT_TOKENS, uncached_tokens=UNCACHED_TOKENS)
 
 
-class CrowdedFleet(VirtualFleet):
+class CrowdedFleet(ScaledFleet):
     """With clients that ask again when they were answered; `rule` says how many, from what steps are said to cost."""
 
     def __init__(self, cost: StepCost, *, told: StepCost) -> None:
@@ -55,14 +55,14 @@ class CrowdedFleet(VirtualFleet):
         self._asked: dict[int, Request] = {}
         super().__init__(SPEC, workload, cost=cost, told_cost=told, slots=SLOTS, cold_start=5.0)
 
-    def _arrive(self) -> None:
+    def _arrive(self, is_request: bool) -> None:
         if self.time >= self._governed_at + GOVERN_SECONDS:
             self._crowd, self._governed_at = self.rule(speed_of(self.told_cost), self.spec), self.time
         for place in range(self._crowd.clients):
             last, pause = self._asked.get(place), self._crowd.every_seconds
             if last is None or (last.num_generated >= last.max_tokens and self.time >= last.arrived + pause):
                 self._asked[place] = self.ask(UNCACHED_TOKENS, self._crowd.output_tokens)
-        super()._arrive()
+        super()._arrive(is_request)
 
     def until(self, replicas: int) -> bool:
         """Whether so many are asked for and ready, and no others there, before the demo would lose its patience."""

@@ -8,9 +8,10 @@ from fairlead.api.llmdeployment import Routing
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import make_policy
 from fairlead.routing.router import Router
+from fairlead.simulator.routed_fleet import RoutedFleet, Served, Setup
 from fairlead_common.messages import StepCost
+from fairlead_testing.arrivals import adapted
 from fairlead_testing.routing import make_load, make_prompt, make_replica
-from fairlead_testing.simulated_engines import Served, Setup, Simulation, adapted
 
 COST = StepCost(base=0.01, prefill_token=0.001)
 PIRATES = [f"pirate-{number}" for number in range(6)]
@@ -69,7 +70,7 @@ def test_who_comes_while_it_is_being_loaded_waits_for_what_is_left() -> None:
 def serve(policy: str, seed: int) -> tuple[list[Served], int]:
     """Six adapters on three engines with a place for two each: all served, and how often one was loaded."""
     setup = Setup(adapter_seconds=dict.fromkeys(PIRATES, 0.3), adapter_slots=2, noise=0.05)
-    simulation = Simulation(policy, setup, seed)
+    simulation = RoutedFleet(policy, setup, seed)
     served = simulation.run(adapted(seed, PIRATES, num=250, rate=6.0))
     for engine in simulation.engines.values():
         engine.model.check()

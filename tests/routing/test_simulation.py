@@ -9,9 +9,10 @@ from statistics import mean, median
 import pytest
 
 from fairlead.routing.policies import POLICIES
+from fairlead.simulator.routed_fleet import RoutedFleet, Served, Setup
 from fairlead_common.messages import StepCost
+from fairlead_testing.arrivals import shared_prefixes, unshared
 from fairlead_testing.routing import BLOCK_SIZE
-from fairlead_testing.simulated_engines import Served, Setup, Simulation, shared_prefixes, unshared
 
 SEEDS = (1, 2)
 HALF_THE_DOCUMENTS = Setup(num_blocks=800)
@@ -27,13 +28,13 @@ ACCELERATORS = Setup(
 
 def serve(policy: str, workload: str, seed: int) -> list[Served]:
     if workload == "shared":
-        simulation = Simulation(policy, HALF_THE_DOCUMENTS, seed)
+        simulation = RoutedFleet(policy, HALF_THE_DOCUMENTS, seed)
         served = simulation.run(shared_prefixes(seed, num=300, rate=16.0, num_documents=24))
     elif workload == "unshared":
-        simulation = Simulation(policy, Setup(), seed)
+        simulation = RoutedFleet(policy, Setup(), seed)
         served = simulation.run(unshared(seed, num=300, rate=20.0))
     else:
-        simulation = Simulation(policy, ACCELERATORS, seed)
+        simulation = RoutedFleet(policy, ACCELERATORS, seed)
         documents = {"num_documents": 40, "document_tokens": 4000, "question_tokens": 300}
         served = simulation.run(shared_prefixes(seed, num=200, rate=30.0, **documents))
     simulation.router.in_flight.check()
@@ -86,17 +87,17 @@ def test_what_is_predicted_is_what_happens(policy: str, workload: str) -> None:
 
 def test_overhead_is_learnt_to_be_the_latency_both_ways() -> None:
     setup = Setup(latency=0.02, noise=0.0)
-    simulation = Simulation("LeastLoaded", setup, 1)
+    simulation = RoutedFleet("LeastLoaded", setup, 1)
     served = simulation.run(unshared(1, num=120, rate=3.0))
     for uid in simulation.engines:
-        assert simulation.router.overhead.seconds(uid, simulation.events.now) == pytest.approx(0.04, abs=0.005)
+        assert simulation.router.overhead.seconds(uid, simulation.time.now) == pytest.approx(0.04, abs=0.005)
     assert median(each.prediction_error for each in served[60:]) < 0.05
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_serves_a_fleet_that_is_full_for_a_while(policy: str) -> None:
     setup = Setup(num_replicas=2, max_num_seqs=3)
-    simulation = Simulation(policy, setup, 1)
+    simulation = RoutedFleet(policy, setup, 1)
     served = simulation.run(unshared(1, num=60, rate=60.0))
     assert max(each.sent.dispatched_at - each.arrival.at for each in served) > 0.5, "many had to wait in the gateway"
     assert all(each.num_generated == each.arrival.num_output for each in served)

@@ -3,11 +3,11 @@
 import pytest
 
 from fairlead.routing.predictor import prefill_context, step_seconds
+from fairlead.simulator.engine_model import EngineModel, ModelSequence
 from fairlead_common.messages import StepCost
 from fairlead_common.profiles import BatchWeight
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.profiles import profile_of
-from fairlead_testing.engine_model import EngineModel, ModelSequence
 
 COST = StepCost(base=0.01, prefill_step=0.002, prefill_token=0.001, prefill_context=1e-6, decode_seq=0.003)
 

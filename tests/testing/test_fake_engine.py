@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.routing.replica import Limits
+from fairlead.simulator.counted_blocks import CountedBlocks
+from fairlead.simulator.engine_model import EngineModel, ModelSequence, StepOutcome
 from fairlead_common.blocks import hash_blocks
 from fairlead_common.messages import FIELD_TOKENS, KVBlocks, ModelInfo, StepCost
 from fairlead_common.tokenizing import PromptTokenizer
-from fairlead_testing.block_cache import BlockCache
 from fairlead_testing.clock import run_in_virtual_time
-from fairlead_testing.engine_model import Ended, EngineModel, ModelSequence
 from fairlead_testing.fake_engine import FakeEngine, Refusal
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
 from fairlead_testing.fake_engine.loads import Seen
@@ -46,7 +46,7 @@ async def post(http: aiohttp.ClientSession, engine: FakeEngine, **body: Any) -> 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 4)), max_size=40))
 def test_changes_add_up_to_what_the_cache_holds(actions: list[tuple[int, int, int]]) -> None:
     """Random prompts that share prefixes come, are computed and go."""
-    cache, mirror = BlockCache(8, 1), set()
+    cache, mirror = CountedBlocks(8, 1), set()
     users: list[tuple[list[bytes], int]] = []
     for kind, family, length in actions:
         hashes = hash_blocks([family // 2, *([family] * (length - 1))], 1)
@@ -73,7 +73,7 @@ def test_changes_add_up_to_what_the_cache_holds(actions: list[tuple[int, int, in
 
 
 def test_the_tail_of_the_chain_used_longest_ago_goes_first() -> None:
-    cache = BlockCache(4, 1)
+    cache = CountedBlocks(4, 1)
     chains = [hash_blocks([first, first], 1) for first in (1, 2)]
     for hashes in chains:
         cache.take(2)
@@ -170,13 +170,13 @@ def test_steps_taken_together_take_what_they_take_one_by_one_and_are_cut_when_a_
 class CheckedCore(FakeCore):
     """Looks at itself after every step."""
 
-    def end_step(self) -> Ended:
+    def end_step(self) -> StepOutcome:
         assert self.step is not None
         num_tokens = len(self.step.decodes) + sum(num_tokens for _, num_tokens in self.step.prefills)
         assert 0 < num_tokens <= max(self.token_budget, len(self.running))
-        ended = super().end_step()
+        outcome = super().end_step()
         self.check()
-        return ended
+        return outcome
 
 
 @given(

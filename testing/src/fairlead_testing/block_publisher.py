@@ -13,8 +13,8 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from fairlead.simulator.counted_blocks import CountedBlocks
 from fairlead_common.blocks import NO_EXTRA, BlockHash, hash_blocks
-from fairlead_testing.block_cache import BlockCache
 
 _TOPIC = b"kv-events"
 END = (-1).to_bytes(8, "big", signed=True)
@@ -40,7 +40,7 @@ class BlockPublisher:
 
     def __init__(
         self,
-        cache: BlockCache,
+        cache: CountedBlocks,
         endpoint: str | None,
         replay_endpoint: str | None,
         *,
@@ -129,7 +129,7 @@ class BlockPublisher:
         self.cache.take_changes()
         self.publish([self._event("AllBlocksCleared", {}, {})])
 
-    def restart(self, cache: BlockCache) -> None:
+    def restart(self, cache: CountedBlocks) -> None:
         """The server was restarted: another cache, and numbers begin anew."""
         self.close()
         self.cache, self.seq = cache, -1

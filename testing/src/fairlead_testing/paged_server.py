@@ -79,7 +79,7 @@ class PagedServer(ABC):
 
     async def __aenter__(self) -> Self:
         self.publisher.open()
-        if self.core.step_cost is not None:
+        if self.core.step_cost.is_known:
             self._tasks.append(asyncio.create_task(self.core.run()))
         self._server = await serve_http(self._answer, host=self.host, port=self.port)
         self.port = int(self._server.sockets[0].getsockname()[1])

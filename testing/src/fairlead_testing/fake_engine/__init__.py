@@ -6,8 +6,8 @@ queue and the prefix cache of a real engine and tells of them as one does, can t
 records what it was sent, notices clients that leave, and misbehaves on request: full, draining, silent, slow, dying,
 forgetful. `python -m fairlead_testing.fake_engine` is one as a process of its own.
 
-Its modules: `core` (what it computes, by `engine_model`), `blocks_stream` and `loads` (what it tells of it),
-`prompts` and `answers` (tokens in and out), `engine` (HTTP and all misbehaviour).
+Its modules: `core` (what it computes, an `EngineModel` of the simulator), `blocks_stream` and `loads` (what it tells
+of it), `prompts` and `answers` (tokens in and out), `engine` (HTTP and all misbehaviour).
 """
 
 from fairlead_testing.fake_engine.engine import DEFAULT_LIMITS, Death, FakeEngine, Pace, Refusal

@@ -8,9 +8,9 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from fairlead.simulator.counted_blocks import CountedBlocks
 from fairlead_common.blocks import BlockHash
 from fairlead_common.messages import KVBlocks, LoadLine, StoredBlocks, StreamLine
-from fairlead_testing.block_cache import BlockCache
 from fairlead_testing.http import Responder
 
 RING_SIZE = 1024
@@ -30,7 +30,7 @@ class _Follower:
 class BlocksStream:
     """Publishes what happens in `cache`. Its attributes let it misbehave; change them at any time."""
 
-    def __init__(self, cache: BlockCache) -> None:
+    def __init__(self, cache: CountedBlocks) -> None:
         self.cache = cache
         self.epoch = uuid.uuid4().hex
         self.seq = 0
@@ -87,7 +87,7 @@ class BlocksStream:
             follower.is_cut = True
             follower.news.set()
 
-    def restart(self, cache: BlockCache) -> None:
+    def restart(self, cache: CountedBlocks) -> None:
         """The engine was restarted: another epoch, another cache, and everybody is cut off."""
         self.cut_followers()
         self.cache = cache

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlead.routing.replica import Limits
+from fairlead.simulator.counted_blocks import CountedBlocks
+from fairlead.simulator.engine_model import EngineModel, ModelSequence
+from fairlead.simulator.loaded_adapters import LoadedAdapters
 from fairlead_common.blocks import NO_EXTRA, hash_blocks, num_cacheable_blocks
 from fairlead_common.messages import StepCost
-from fairlead_testing.block_cache import AdapterSlots
-from fairlead_testing.engine_model import EngineModel, ModelSequence
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 
 
@@ -43,10 +44,14 @@ class FakeCore(EngineModel):
         num_blocks: int,
         token_budget: int,
         step_cost: StepCost | None,
-        adapters: AdapterSlots | None = None,
+        adapters: LoadedAdapters | None = None,
     ) -> None:
         super().__init__(
-            limits, num_blocks=num_blocks, token_budget=token_budget, step_cost=step_cost, adapters=adapters
+            limits,
+            num_blocks=num_blocks,
+            token_budget=token_budget,
+            step_cost=step_cost or StepCost(),
+            adapters=adapters,
         )
         self.stream = BlocksStream(self.cache)
         self.step_started: float | None = None
@@ -84,7 +89,9 @@ class FakeCore(EngineModel):
 
     def restart(self) -> None:
         """As after a crash: nothing runs, and the cache is empty."""
-        super().restart()
+        self.waiting.clear()
+        self.running, self.step = [], None
+        self.cache = CountedBlocks(self.cache.num_blocks, self.cache.block_size)
         self.stream.restart(self.cache)
 
     async def run(self) -> None:
@@ -107,8 +114,12 @@ class FakeCore(EngineModel):
             self.step_started = None
 
     def _compute_what_costs_nothing(self) -> None:
-        if self.step_cost is None:
-            for sequence in self.compute_at_once():
-                assert isinstance(sequence, FakeSequence)
-                sequence.ready(math.inf)
-            self.stream.flush()
+        if self.step_cost.is_known:
+            return
+        while self.waiting and self._fits(sequence := self.waiting[0], matched := self._match(sequence)):
+            assert isinstance(sequence, FakeSequence)
+            self._admit(sequence, matched)
+            sequence.num_computed = sequence.num_prompt_tokens
+            self._publish(sequence)
+            sequence.ready(math.inf)
+        self.stream.flush()

@@ -10,6 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from fairlead.routing.replica import Limits, Replica
+from fairlead.simulator.loaded_adapters import LoadedAdapters
 from fairlead_common.adapters import split_adapter
 from fairlead_common.blocks import extra_bytes
 from fairlead_common.messages import (
@@ -27,7 +28,6 @@ from fairlead_common.messages import (
     StepCost,
 )
 from fairlead_common.tokenizing import PromptTokenizer
-from fairlead_testing.block_cache import AdapterSlots
 from fairlead_testing.fake_engine.answers import Answer, cut, error
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
@@ -107,7 +107,7 @@ class FakeEngine:
             num_blocks=num_kv_blocks,
             token_budget=token_budget,
             step_cost=step_cost,
-            adapters=AdapterSlots(seconds, adapter_slots),
+            adapters=LoadedAdapters(seconds, adapter_slots),
         )
         self.seen = Seen()
         self.loads = LoadTeller(self.core, self.seen)
@@ -146,7 +146,7 @@ class FakeEngine:
         self._server = await serve_http(self._answer, host=self._host, port=self._port)
         self._port = int(self._server.sockets[0].getsockname()[1])
         self._tasks = [asyncio.create_task(self.loads.run())]
-        if self.core.step_cost is not None:
+        if self.core.step_cost.is_known:
             self._tasks.append(asyncio.create_task(self.core.run()))
         return self
 

@@ -1,7 +1,7 @@
-"""One engine in virtual time: slots, queue, cache and steps, without tensors, clock or I/O.
+"""One engine without tensors: slots, queue, cache and the cost of steps. No clock, no I/O.
 
-Whoever has one drives it: `begin_step` decides what the next step computes and says how long it takes, `end_step` when
-that time has passed. Drivers: `simulated_engines` and `virtual_fleet` in virtual time, `fake_engine` on a real socket.
+`begin_step` decides what the next step computes and how long it takes; the driver calls `end_step` after this time.
+Drivers: `TimedEngine` in virtual time, the tests' fake engines by the event loop's clock.
 """
 
 from collections import deque
@@ -10,73 +10,74 @@ from dataclasses import dataclass, field
 
 from fairlead.routing.predictor import prefill_context, step_seconds
 from fairlead.routing.replica import Limits
+from fairlead.simulator.counted_blocks import CountedBlocks
+from fairlead.simulator.loaded_adapters import LoadedAdapters
 from fairlead_common.blocks import BlockHash
 from fairlead_common.messages import LoadLine, StepCost
 from fairlead_common.profiles import EngineProfile
-from fairlead_testing.block_cache import AdapterSlots, BlockCache
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ModelSequence:
-    """One request in the engine. What it generates is not cached, and not counted as blocks."""
+    """One request in the engine. Generated tokens are not cached and take no blocks."""
 
     num_prompt_tokens: int
     max_tokens: int
-    """How many tokens it generates."""
+    """Tokens to generate."""
     hashes: Sequence[BlockHash] = ()
-    """Of the whole blocks of its prompt."""
+    """Of the whole blocks of the prompt."""
     num_cacheable: int = 0
-    """So many of them may be taken from the cache."""
+    """Leading blocks that may be taken from the cache."""
     num_computed: int = 0
-    """Tokens in the cache, generated ones too. What a new sequence has here is cached outside of the model."""
+    """Tokens in the cache, generated ones too. Above 0 in a new sequence: tokens cached outside of the model."""
     num_generated: int = 0
     num_cached_tokens: int = 0
-    """As found when it was admitted."""
+    """Prompt tokens found in the cache at admission."""
     num_published: int = 0
-    """Leading blocks that it uses under their hashes."""
+    """Leading blocks in use under their hashes."""
     num_unnamed: int = 0
-    """Blocks that it uses beside them."""
+    """Further blocks in use, without a hash."""
     adapter: str | None = None
-    """What it is computed with."""
+    """Name of the adapter; None = the model alone."""
 
     @property
     def num_uncomputed(self) -> int:
-        """Prompt tokens that are still to be computed."""
+        """Prompt tokens still to be computed."""
         return max(0, self.num_prompt_tokens - self.num_computed)
 
 
 @dataclass(slots=True)
-class Step:
-    """What one step computes, or several equal ones that only decode."""
+class EngineStep:
+    """The work of one step, or of several equal steps that only decode."""
 
     seconds: float
     num_steps: int
     decodes: list[ModelSequence]
-    """Those past their prompt: a token each, per step."""
+    """Sequences past their prompt: a token each, per step."""
     prefills: list[tuple[ModelSequence, int]]
-    """And how many tokens of each prompt."""
+    """Sequences with the number of prompt tokens computed for each."""
 
     def cut(self, after_seconds: float) -> None:
-        """Of steps that are taken together, only those that have begun so many seconds after the first."""
+        """Drops the steps that would begin more than `after_seconds` after the first."""
         each = self.seconds / self.num_steps
         self.num_steps = min(self.num_steps, int(after_seconds / each) + 1) if each else self.num_steps
         self.seconds = self.num_steps * each
 
 
 @dataclass(slots=True)
-class Ended:
-    """What a step has brought."""
+class StepOutcome:
+    """What a step changed."""
 
     answered: list[ModelSequence] = field(default_factory=list)
-    """Those with more tokens than before."""
+    """Sequences with new tokens."""
     finished: list[ModelSequence] = field(default_factory=list)
-    """Those of them with all their tokens; they are gone from the engine."""
+    """Sequences with all their tokens, no longer in the engine; also in `answered`."""
 
 
 class EngineModel:
-    """Decodes of all that run, and prefill in chunks within the token budget, first come first served.
+    """Each step decodes every running sequence and prefills chunks within the token budget, first come first served.
 
-    A waiting prompt whose next block is being computed by a running one waits for it, as in a real engine.
+    A waiting prompt whose next block is being computed for a running prompt waits for this block, as in a real engine.
     """
 
     def __init__(
@@ -85,24 +86,24 @@ class EngineModel:
         *,
         num_blocks: int,
         token_budget: int,
-        step_cost: StepCost | None,
+        step_cost: StepCost,
         max_batch_weight: int | None = None,
-        adapters: AdapterSlots | None = None,
+        adapters: LoadedAdapters | None = None,
     ) -> None:
-        """`step_cost`: what steps take; None = nothing. `max_batch_weight`: prompt and output tokens of all that run;
-        None = no bound but slots and cache. `adapters`: None = there are none. Steps wait for one that is loaded."""
+        """`max_batch_weight`: most prompt and output tokens of all running sequences together; None = slots and cache
+        are the only bounds. `adapters`: None = no adapters."""
         self.limits = limits
         self.token_budget = token_budget
         self.step_cost = step_cost
         self.max_batch_weight = max_batch_weight
-        self.adapters = adapters or AdapterSlots({})
+        self.adapters = adapters or LoadedAdapters({})
         self._loading_seconds = 0.0
-        """Of adapters for the step that is being scheduled."""
-        self.cache = BlockCache(num_blocks, limits.block_size)
+        """Loading of adapters, as part of the step that is being scheduled."""
+        self.cache = CountedBlocks(num_blocks, limits.block_size)
         self.waiting: deque[ModelSequence] = deque()
         self.running: list[ModelSequence] = []
-        self.step: Step | None = None
-        """The one that is being computed."""
+        self.step: EngineStep | None = None
+        """The step being computed; None = idle."""
         self.num_steps = 0
 
     @classmethod
@@ -128,7 +129,7 @@ class EngineModel:
         return len(self.waiting) + len(self.running)
 
     def refuses(self, sequence: ModelSequence) -> bool:
-        """Whether the queue is too full for it. An empty queue takes any one, unless nothing may wait at all."""
+        """Whether the queue is too full. An empty queue takes any prompt, unless the limit is 0."""
         if not self.waiting and self._fits(sequence, self._match(sequence)):
             return False
         limit = self.limits.max_num_queued_tokens
@@ -136,48 +137,30 @@ class EngineModel:
         return not limit or bool(self.waiting and queued + sequence.num_prompt_tokens > limit)
 
     def add(self, sequence: ModelSequence) -> None:
-        """Queues it."""
+        """Queues a sequence."""
         self.waiting.append(sequence)
 
     def remove(self, sequence: ModelSequence) -> None:
-        """It has ended, or its client has left. Does nothing for one that is gone."""
+        """Takes out a sequence that is over or whose client has left; does nothing for an unknown sequence."""
         if sequence in self.waiting:
             self.waiting.remove(sequence)
         elif sequence in self.running:
             self.running.remove(sequence)
             self.cache.free(sequence.hashes[: sequence.num_published], sequence.num_unnamed)
 
-    def restart(self) -> None:
-        """As after a crash: nothing runs, and the cache is empty."""
-        self.waiting.clear()
-        self.running, self.step = [], None
-        self.cache = BlockCache(self.cache.num_blocks, self.cache.block_size)
+    def begin_step(self, together_seconds: float = 0.0) -> EngineStep | None:
+        """Schedules the next step; None = nothing to compute.
 
-    def compute_at_once(self) -> list[ModelSequence]:
-        """For steps that take nothing: admits whoever fits and computes their prompts; they run until removed."""
-        admitted = []
-        while self.waiting and self._fits(self.waiting[0], matched := self._match(self.waiting[0])):
-            sequence = self.waiting[0]
-            self._admit(sequence, matched)
-            sequence.num_computed = sequence.num_prompt_tokens
-            self._publish(sequence)
-            admitted.append(sequence)
-        return admitted
-
-    def begin_step(self, together_seconds: float = 0.0) -> Step | None:
-        """Schedules the next step; None where there is nothing to compute.
-
-        Steps that only decode are taken together while that takes less than `together_seconds` and none of their
-        sequences ends: nothing else happens in them, unless a request comes (`Step.cut`).
+        Steps that only decode are joined up to `together_seconds`, and up to the end of a sequence. A request that
+        comes meanwhile cuts them (`EngineStep.cut`).
         """
         decodes = [each for each in self.running if each.num_computed >= each.num_prompt_tokens]
-        prefills = self._prefills(self.token_budget - len(decodes)) if self.waiting or len(decodes) < len(
-            self.running
-        ) else []  # fmt: skip
+        has_prompts = self.waiting or len(decodes) < len(self.running)
+        prefills = self._prefills(self.token_budget - len(decodes)) if has_prompts else []
         if not decodes and not prefills:
             self.step = None
             return None
-        self.step = Step(self._loading_seconds + self._seconds(decodes, prefills), 1, decodes, prefills)
+        self.step = EngineStep(self._loading_seconds + self._seconds(decodes, prefills), 1, decodes, prefills)
         self._loading_seconds = 0.0
         if together_seconds and not prefills:
             left = min(each.max_tokens - each.num_generated for each in decodes)
@@ -185,28 +168,29 @@ class EngineModel:
             self.step.seconds *= self.step.num_steps
         return self.step
 
-    def end_step(self) -> Ended:
-        """The step is over: its blocks can be found, and who is past its prompt has more tokens."""
+    def end_step(self) -> StepOutcome:
+        """Publishes the computed blocks and adds the generated tokens."""
         step, self.step = self.step, None
         assert step is not None, "no step has begun"
         self.num_steps += step.num_steps
-        ended = Ended()
+        outcome = StepOutcome()
         gone = set(step.decodes).union(each for each, _ in step.prefills).difference(self.running)
         for sequence in step.decodes:
             if sequence not in gone:
-                self._advance(sequence, step.num_steps, ended)
+                sequence.num_computed += step.num_steps
+                self._generate(sequence, step.num_steps, outcome)
         for sequence, num_tokens in step.prefills:
             if sequence not in gone:
                 sequence.num_computed += num_tokens
                 self._publish(sequence)
                 if not sequence.num_uncomputed:
-                    self._generate(sequence, 1, ended)
-        for sequence in ended.finished:
+                    self._generate(sequence, 1, outcome)
+        for sequence in outcome.finished:
             self.remove(sequence)
-        return ended
+        return outcome
 
     def load(self, *, seq: int = 0, seen: Mapping[str, int] | None = None, age: float = 0.0) -> LoadLine:
-        """What the engine says of itself now. `age`: how long its step has been running."""
+        """The load line now. `age`: seconds since the running step began."""
         uncomputed = sum(each.num_uncomputed for each in self.running) + self._num_waiting_tokens()
         return LoadLine(
             waiting=len(self.waiting),
@@ -221,12 +205,12 @@ class EngineModel:
             draining=False,
             seq=seq,
             seen=dict(seen or {}),
-            step_cost=self.step_cost or StepCost(),
+            step_cost=self.step_cost,
             adapters=self.adapters.waits,
         )
 
     def check(self) -> None:
-        """Raises AssertionError unless every block is in one state and what runs is within its bounds."""
+        """Raises AssertionError unless every block is in one state and running sequences are within their bounds."""
         self.cache.check()
         held = {each for sequence in self.running for each in sequence.hashes[: sequence.num_published]}
         assert held <= self.cache.hashes
@@ -235,7 +219,7 @@ class EngineModel:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _prefills(self, budget: int) -> list[tuple[ModelSequence, int]]:
-        """Prompts that run go on, then waiting ones are admitted, while the budget lasts."""
+        """Chunks of running prompts first, then of newly admitted prompts, while the budget lasts."""
         chunks = []
         under_way: set[BlockHash] = set()
         for sequence in self.running:
@@ -260,8 +244,6 @@ class EngineModel:
 
     def _seconds(self, decodes: Sequence[ModelSequence], prefills: Sequence[tuple[ModelSequence, int]]) -> float:
         """`StepCost`'s formula. A prompt's last single token counts as a decode, as in the engine's own fit."""
-        if self.step_cost is None:
-            return 0.0
         chunks = [(each.num_computed, num_tokens) for each, num_tokens in prefills if num_tokens > 1]
         singles = [each.num_computed for each, num_tokens in prefills if num_tokens == 1]
         return step_seconds(
@@ -272,15 +254,11 @@ class EngineModel:
             prefill_context=sum(prefill_context(start, num_tokens) for start, num_tokens in chunks),
         )
 
-    def _advance(self, sequence: ModelSequence, num_tokens: int, ended: Ended) -> None:
-        sequence.num_computed += num_tokens
-        self._generate(sequence, num_tokens, ended)
-
-    def _generate(self, sequence: ModelSequence, num_tokens: int, ended: Ended) -> None:
+    def _generate(self, sequence: ModelSequence, num_tokens: int, outcome: StepOutcome) -> None:
         sequence.num_generated += num_tokens
-        ended.answered.append(sequence)
+        outcome.answered.append(sequence)
         if sequence.num_generated >= sequence.max_tokens:
-            ended.finished.append(sequence)
+            outcome.finished.append(sequence)
 
     # -- cache -----------------------------------------------------------------------------------------------------
 
@@ -288,7 +266,7 @@ class EngineModel:
         return self.cache.match(sequence.hashes[: sequence.num_cacheable])
 
     def _fits(self, sequence: ModelSequence, matched: int) -> bool:
-        """Whether there is a slot, weight, and blocks for the whole prompt; alone it always fits."""
+        """Whether slots, weight and blocks suffice for the whole prompt; the only sequence always fits."""
         if not self.running:
             return True
         if sequence.adapter is not None and not self.adapters.has_place(sequence.adapter, self._adapters_in_use()):
@@ -319,7 +297,7 @@ class EngineModel:
         sequence.num_cached_tokens = sequence.num_computed
 
     def _publish(self, sequence: ModelSequence) -> None:
-        """Names the blocks of its prompt that are whole now."""
+        """Puts the whole computed blocks of the prompt under their hashes."""
         end = min(sequence.num_computed // self.limits.block_size, len(sequence.hashes))
         while sequence.num_published < end and sequence.num_unnamed:
             index = sequence.num_published
@@ -328,7 +306,7 @@ class EngineModel:
             sequence.num_unnamed -= 1
 
     def _num_waiting_tokens(self) -> int:
-        """Of waiting prompts, without what will be cached when it is their turn."""
+        """Tokens of waiting prompts, less the tokens that will be cached by their turn."""
         if not self.waiting:
             return 0
         coming = {block for each in self.running for block in each.hashes}

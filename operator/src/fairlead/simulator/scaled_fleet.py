@@ -1,0 +1,234 @@
+"""ScaledFleet: engine models under the real autoscaler, thousands of seconds in one.
+
+Requests arrive at a rate, wait in one gateway for a slot, and run on the replica with the fewest requests. Counts of
+the gateway go through `SignalsLine`, as in a real fleet. Replicas take time to start, and finish their requests before
+they go.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.api.llmdeployment import Autoscaling
+from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, count_tokens
+from fairlead.autoscaler.history import History
+from fairlead.autoscaler.policy import demand_window
+from fairlead.autoscaler.readings import GatewayWindow, Readings
+from fairlead.autoscaler.recommend import recommend
+from fairlead.autoscaler.recommendation import Recommendation
+from fairlead.autoscaler.signals import Signals
+from fairlead.routing.replica import Limits
+from fairlead.simulator.engine_model import EngineModel, ModelSequence, StepOutcome
+from fairlead.simulator.virtual_time import TimedEngine, VirtualTime
+from fairlead_common.messages import StepCost
+
+MODEL = "default/virtual"
+WAKE_SECONDS = 0.25
+"""From a request without a ready replica to a decision of the autoscaler."""
+LOOK_SECONDS = 0.1
+"""Longest time for which one rate holds; the time to the next request is drawn again afterwards."""
+NUM_BLOCKS, TOKEN_BUDGET = 10_000, 512
+"""Of every engine."""
+STEP_SECONDS = 0.02
+"""Decode steps are joined up to this length (`EngineModel.begin_step`)."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request(ModelSequence):
+    """A request; the cached part of the prompt counts as computed."""
+
+    arrived: float
+
+
+class ScaledReplica(TimedEngine):
+    """One replica."""
+
+    def __init__(self, fleet: "ScaledFleet", ready_at: float) -> None:
+        limits = Limits(max_num_seqs=fleet.slots, max_num_queued_tokens=10**9)
+        model = EngineModel(limits, num_blocks=NUM_BLOCKS, token_budget=TOKEN_BUDGET, step_cost=fleet.cost)
+        super().__init__(model, fleet.clock, together_seconds=STEP_SECONDS)
+        self._fleet = fleet
+        self.ready_at = ready_at
+        self.draining = False
+
+    def stepped(self, outcome: StepOutcome) -> None:
+        self._fleet.count(outcome)
+        if self.draining and not self.model.num_requests:
+            self._fleet.replicas.remove(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The requests of clients."""
+
+    rate: Callable[[float], float]
+    """Requests per second at a time (Poisson arrivals)."""
+    prompt_tokens: int = 200
+    uncached_tokens: int = 50
+    """On average, uniform between half and one and a half of it."""
+    output_tokens: int = 40
+    """On average, with the same spread."""
+
+
+class ScaledFleet:
+    """After `run`: `changes`, `decisions` and `first_tokens` tell what happened."""
+
+    def __init__(
+        self,
+        spec: Autoscaling,
+        workload: Workload,
+        *,
+        cost: StepCost,
+        slots: int = 8,
+        cold_start: float = 20.0,
+        tick: float = 1.0,
+        replicas: int = 1,
+        seed: int = 0,
+        told_cost: StepCost | None = None,
+    ) -> None:
+        """`told_cost`: the step cost that engines report; None = the true `cost`."""
+        self.spec, self.workload, self.cost, self.told_cost = spec, workload, cost, told_cost or cost
+        self.slots, self.cold_start, self.tick = slots, cold_start, tick
+        self.random = random.Random(seed)
+        self.clock = VirtualTime()
+        self.desired = replicas
+        self.replicas = [ScaledReplica(self, ready_at=0.0) for _ in range(replicas)]
+        self.waiting: deque[Request] = deque()
+        self.counted = ModelSignals()
+        self.window, self.history = GatewayWindow(), History(since=0.0)
+        self.changes: list[tuple[float, int]] = []
+        """Time and new count of each change."""
+        self.decisions: list[tuple[Signals, Recommendation]] = []
+        self.first_tokens: list[tuple[float, float]] = []
+        """Time and TTFT of each first token."""
+        self.is_silent = False
+        """Whether the gateway sends no signals; may be set between runs."""
+        self._next_tick = 0.0
+        self._draw_arrival()
+        self._tick_at(tick)
+
+    @property
+    def time(self) -> float:
+        """Seconds since the start."""
+        return self.clock.now
+
+    def run(self, seconds: float) -> None:
+        """Lets time pass."""
+        end = self.time + seconds
+        while self.clock.advance(end):
+            if self.waiting:
+                self._dispatch()
+
+    def changes_since(self, time: float) -> list[tuple[float, int]]:
+        """Changes at or after a time."""
+        return [change for change in self.changes if change[0] >= time]
+
+    def _arrive(self, is_request: bool) -> None:
+        """The end of the time drawn last."""
+        if is_request:
+            self.ask(self._spread(self.workload.uncached_tokens), self._spread(self.workload.output_tokens))
+        if self.waiting and not self._ready():
+            self._tick_at(min(self._next_tick, self.time + WAKE_SECONDS))
+        self._draw_arrival()
+
+    def ask(self, uncached: int, output: int) -> Request:
+        """Adds a request with these numbers of prompt tokens to compute and tokens to generate."""
+        num_tokens = max(self.workload.prompt_tokens, uncached)
+        request = Request(
+            arrived=self.time, num_prompt_tokens=num_tokens, num_computed=num_tokens - uncached, max_tokens=output
+        )
+        self.waiting.append(request)
+        self.counted.num_arrivals += 1
+        return request
+
+    def _draw_arrival(self) -> None:
+        rate = self.workload.rate(self.time)
+        seconds = self.random.expovariate(rate) if rate > 0.0 else math.inf
+        self.clock.after(min(seconds, LOOK_SECONDS), lambda: self._arrive(seconds <= LOOK_SECONDS))
+
+    def _tick_at(self, time: float) -> None:
+        """Schedules the next decision, instead of the decision scheduled before."""
+        if time != self._next_tick:
+            self._next_tick = time
+            self.clock.at(time, lambda: self._decide() if self._next_tick == time else None)
+
+    def _spread(self, mean: int) -> int:
+        return max(1, round(self.random.uniform(0.5, 1.5) * mean))
+
+    def _ready(self) -> list[ScaledReplica]:
+        return [replica for replica in self.replicas if not replica.draining and replica.ready_at <= self.time]
+
+    def _dispatch(self) -> None:
+        while self.waiting:
+            free = [replica for replica in self._ready() if replica.model.num_requests < self.slots]
+            if not free:
+                return
+            request = self.waiting.popleft()
+            self.counted.prompt_tokens += request.num_prompt_tokens
+            self.counted.uncached_prompt_tokens += request.num_uncomputed
+            count_tokens(self.counted.uncached_per_request, request.num_uncomputed)
+            min(free, key=lambda each: each.model.num_requests).add(request)
+
+    def count(self, outcome: StepOutcome) -> None:
+        """The gateway's share of a replica's step."""
+        for request in outcome.answered:
+            if request.num_generated == 1:
+                assert isinstance(request, Request)
+                seconds = self.time - request.arrived
+                self.first_tokens.append((self.time, seconds))
+                count_seconds(self.counted.ttft, seconds)
+        self.counted.output_tokens += sum(request.num_generated for request in outcome.finished)
+        self.counted.num_ended += len(outcome.finished)
+        self.counted.num_answered += len(outcome.finished)
+
+    def line(self) -> SignalsLine:
+        """The gateway's signals now."""
+        self.counted.waiting = len(self.waiting)
+        self.counted.oldest_wait_seconds = self.time - self.waiting[0].arrived if self.waiting else 0.0
+        self.counted.waiting_uncached_tokens = sum(request.num_uncomputed for request in self.waiting)
+        self.counted.running = sum(replica.model.num_requests for replica in self.replicas)
+        ready = [(number, each) for number, each in enumerate(self.replicas) if each.ready_at <= self.time]
+        self.counted.replicas = {f"uid-{id(each)}": self._load(number, each) for number, each in ready}
+        self.counted.num_ready = len(self._ready())
+        model = msgspec.convert(msgspec.to_builtins(self.counted), ModelSignals)  # as it goes over the wire
+        return SignalsLine(gateway="only", uptime_seconds=self.time, models={MODEL: model})
+
+    def _load(self, number: int, replica: ScaledReplica) -> ReplicaSignals:
+        figures = replica.model.load().figures | {"draining": replica.draining, "step_cost": self.told_cost}
+        return ReplicaSignals(name=f"virtual-{number}", age_seconds=0.0, **figures)
+
+    def signals(self) -> Signals:
+        """The autoscaler's input now."""
+        if not self.is_silent:
+            self.window = self.window.hear(self.line(), self.time)
+        demand = Readings(self.time, (self.window,), 0).demand(MODEL, demand_window(self.spec))
+        going = [replica for replica in self.replicas if replica.draining]
+        ready = len(self._ready())
+        return Signals(
+            time=self.time, desired=self.desired, ready=ready,
+            starting=len(self.replicas) - ready - len(going), draining=len(going), demand=demand,
+            cold_start_seconds=self.cold_start,
+        )  # fmt: skip
+
+    def _decide(self) -> None:
+        signals = self.signals()
+        recommendation = recommend(signals, self.spec, self.history)
+        self.history = self.history.remember(recommendation, signals, self.spec)
+        self.decisions.append((signals, recommendation))
+        if recommendation.replicas != self.desired:
+            self.changes.append((self.time, recommendation.replicas))
+            self._scale(recommendation.replicas)
+        self._tick_at(self.time + self.tick)
+
+    def _scale(self, replicas: int) -> None:
+        kept = [replica for replica in self.replicas if not replica.draining]
+        for replica in sorted(kept, key=lambda each: each.model.num_requests)[: max(0, len(kept) - replicas)]:
+            replica.draining = True
+            if not replica.model.num_requests:
+                self.replicas.remove(replica)
+        self.replicas += [ScaledReplica(self, self.time + self.cold_start) for _ in range(replicas - len(kept))]
+        self.desired = replicas
