@@ -1,5 +1,4 @@
-"""How many replicas an LLMDeployment should have: signals in, a count and the sentence that explains it out.
+"""The number of replicas for an LLMDeployment: signals in, a count and a sentence with its reason out.
 
-Pure: no I/O, no clock of its own. `recommend` is the file to read first; the operator's `controller/autoscale.py` feeds
-it and writes what it says.
+Pure: no I/O, no clock. Read `recommend` first; the operator's `controller/autoscale.py` calls it and writes the result.
 """

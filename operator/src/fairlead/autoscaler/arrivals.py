@@ -1,17 +1,17 @@
-"""At what rate requests come: for certain, at most, and most likely since a rise began. Pure counting of what gateways
-counted; who calls it is `readings.py`, and what a rate means for the replicas is left to others.
+"""Rates of arriving requests: certain, at most, and most likely since a rise. Pure arithmetic on the gateways' counts,
+called by `readings.py`.
 
-Requests that come independently of one another make counts whose deviation is their square root: at 4 requests/s chance
-alone moves a count of 10 s by 16 %. So every question has its own answer:
+Independent arrivals make counts with a standard deviation of their square root: at 4 requests/s chance alone moves a
+count of 10 s by 16 %. Hence three estimates:
 
-- what comes for certain: three deviations below what was counted, where the time is short;
-- what may well come: some deviations above it;
-- what most likely comes: the mean over the time since the rate last rose. It rose where a rate of its own explains the
-  last seconds so much better than one rate for these and the time before that the ratio of likelihoods is that of 4.7
-  deviations (a generalised likelihood ratio test, as in Siegmund's Sequential Analysis). With several thousand looks an
-  hour four deviations come by chance, 4.7 hardly; where requests wait four are enough, as below the capacity few looks
-  find any. The queue is no evidence beside that: it follows from the same arrivals. How much was counted before is part
-  of it: to a gateway that has just started the first seconds are the rate, and no rise.
+- certain: three deviations below the count, where the time is short;
+- at most: some deviations above the count;
+- most likely: the mean since the last rise. The rate rose if a rate of their own for the last seconds, instead of one
+  rate for all the time, raises the likelihood as much as 4.7 deviations do (a generalised likelihood ratio test, as in
+  Siegmund's Sequential Analysis). With several thousand looks an hour, chance brings four deviations but hardly 4.7;
+  four suffice where requests wait, since few looks find a queue below capacity. The queue itself is no evidence: it
+  follows from the same arrivals. The count before the rise is evidence, so the first seconds of a new gateway are no
+  rise.
 """
 
 import math
@@ -19,15 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 SURE, CAREFUL = 3.0, 2.0
-"""Standard deviations of a count: for what is taken for certain, and for what is allowed for."""
+"""Standard deviations of a count: below the count for a certain rate, above the count for a rate to have room for."""
 _RISE, _RISE_WITH_QUEUE = 4.7, 4.0
-"""Standard deviations that the last seconds lie above the time before, where the rate has risen; and where requests
-wait."""
+"""Standard deviations of the last seconds above the time before, from which the rate has risen; the second where
+requests wait."""
 SURGE_SECONDS = (3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 13.0, 16.0, 20.0)
-"""How long ago a rise may have begun: not less, since what a moment brings is no rate; not more, since by then the rate
-of the last minute tells."""
+"""Seconds since a rise may have begun. Fewer are no rate; after more, the last minute's rate tells."""
 _PRIOR_REQUESTS = 0.5
-"""What a time without a request is taken to have had: nothing is infinitely improbable (Jeffreys' prior)."""
+"""Requests assumed in a time without a request, so nothing is infinitely improbable (Jeffreys' prior)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,8 @@ class Surge:
     seconds: float = 0.0
     """For how long it has been so."""
     per_second_high: float = 0.0
-    """Requests that may well come, where what came has made a queue already and still goes on: one deviation more, as
-    so short a time tells no better. Else no more than the above."""
+    """Upper estimate of the requests per second: one deviation more where a queue has formed and arrivals go on. Never
+    below `per_second`."""
 
 
 NO_SURGE = Surge()
@@ -71,8 +70,8 @@ def at_least(counts: Sequence[Count]) -> float:
 
 
 def surge(minute: Sequence[Count], lately: Mapping[float, Sequence[Count]], *, queue: Sequence[Count] = ()) -> Surge:
-    """The rise that explains best what came. `minute`: each gateway's count of the last minute; `lately`: the same of
-    the last seconds, for each of SURGE_SECONDS. `queue`: of the last second, where requests wait and did before it."""
+    """The most likely rise. `minute`: each gateway's count of the last minute. `lately`: counts of the last seconds,
+    for each of SURGE_SECONDS. `queue`: counts of the last second, if requests wait now and waited before."""
     found, most = NO_SURGE, (_RISE_WITH_QUEUE if queue else _RISE) ** 2 / 2.0
     newest = rate(queue) + CAREFUL * error(queue)
     for seconds, counts in lately.items():
@@ -86,8 +85,8 @@ def surge(minute: Sequence[Count], lately: Mapping[float, Sequence[Count]], *, q
 
 
 def _evidence(minute: Sequence[Count], counts: Sequence[Count]) -> float:
-    """By how much a rate of its own explains the last seconds and the time before better than one rate for both: the
-    logarithm of the ratio of likelihoods. A short time before says little, so little can be concluded from it."""
+    """Logarithm of the likelihood ratio of two rates, for the last seconds and the time before, to one common rate. A
+    short time before gives little evidence."""
     number, seconds = sum(count.number for count in counts), sum(count.seconds for count in counts)
     before = sum(count.number for count in minute) - number + _PRIOR_REQUESTS
     seconds_before = sum(max(1.0, count.seconds) for count in minute) - seconds

@@ -1,4 +1,4 @@
-"""Figures counted by upper bound, as gateways count them (`api/signals_message.py`), and what can be read from them."""
+"""Histograms with fixed upper bounds, as gateways count (`api/signals_message.py`), and their percentiles."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from fairlead.api.signals_message import SECONDS_BOUNDS, TOKENS_BOUNDS
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """How many figures were above the bound before and at most the own one; the last count is what is above all."""
+    """A histogram. Each count is for figures above the previous bound and up to its own; the last count is above all
+    bounds."""
 
     bounds: tuple[float, ...]
     """Ascending."""
@@ -19,12 +20,12 @@ class Buckets:
 
     @classmethod
     def seconds(cls, counts: Sequence[int] = ()) -> "Buckets":
-        """Durations, as `fairlead.api.signals_message.count_seconds` counts them."""
+        """Durations, in the buckets of `fairlead.api.signals_message.count_seconds`."""
         return cls(SECONDS_BOUNDS, tuple(counts))
 
     @classmethod
     def tokens(cls, counts: Sequence[int] = ()) -> "Buckets":
-        """Tokens per request, as `fairlead.api.signals_message.count_tokens` counts them."""
+        """Tokens per request, in the buckets of `fairlead.api.signals_message.count_tokens`."""
         return cls(TOKENS_BOUNDS, tuple(counts))
 
     @property
@@ -33,7 +34,7 @@ class Buckets:
         return sum(self.counts)
 
     def since(self, earlier: "Buckets") -> "Buckets":
-        """What was counted after `earlier`, of the same counter."""
+        """The counts added after `earlier`, a state of the same counter."""
         if not earlier.counts:
             return self
         rest = (max(0, now - then) for now, then in zip(self.counts, earlier.counts, strict=True))
@@ -46,9 +47,9 @@ class Buckets:
         return Buckets(self.bounds, tuple(one + two for one, two in zip(self.counts, other.counts, strict=True)))
 
     def percentile(self, percent: float) -> float | None:
-        """What so many percent of the figures were within; None where nothing was counted.
+        """The figure that `percent` of all figures do not exceed; None = nothing counted.
 
-        Linear within a bucket, as Prometheus' `histogram_quantile` is. Beyond the last bound it is that bound.
+        Linear within a bucket, as in Prometheus' `histogram_quantile`; beyond the last bound, the last bound.
         """
         total = self.total
         if not total:

@@ -1,4 +1,4 @@
-"""History: what earlier ticks saw and wanted, as far as later ones decide by it. Plain memory; `recommend` judges."""
+"""History: the earlier ticks, as far as later decisions need them. Plain memory; `recommend` judges."""
 
 from dataclasses import dataclass, replace
 
@@ -9,9 +9,9 @@ from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Capacity, Signals
 
 REGRET_SECONDS = 600.0
-"""More replicas wanted so soon after some went, for no more load than then: it was a mistake."""
+"""A scale-down was a mistake if more replicas are wanted within this time, for no more load than then."""
 REGRET_MEMORY_SECONDS = 3600.0
-"""For so long the mistake is not made again."""
+"""How long a mistaken number of replicas is not tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A number of replicas that was asked for, gone down to, or too few, and the rate of arrivals then."""
+    """A number of replicas and the rate of arrivals when the number was asked for, gone down to, or proved too few."""
 
     time: float
     replicas: int
@@ -44,8 +44,7 @@ class History:
     wants: tuple[Want, ...] = ()
     """Oldest first."""
     capacity: Capacity | None = None
-    """What a replica takes, as last known: a fleet at zero, or one whose loads are late for a moment, is still that
-    model."""
+    """The last known capacity of a replica, for a fleet at zero or with late loads."""
     last: Signals | None = None
     """Those of the last tick."""
     settled_at: float | None = None
@@ -57,14 +56,14 @@ class History:
     backlog: int = 0
     """Requests that waited when the replicas last changed."""
     asked: Mark | None = None
-    """What replicas on their way were asked for, how many in all; kept for one demand window after they are ready."""
+    """The number asked for with replicas on their way; kept for one demand window after the replicas are ready."""
     shrunk: Mark | None = None
     """The last time that replicas were taken away."""
     regret: Mark | None = None
-    """The last time that so many replicas proved too few right after others had gone."""
+    """The last number that proved too few soon after a scale-down."""
 
     def complete(self, signals: Signals) -> Signals:
-        """With what a replica takes as last known, where no load says it now."""
+        """The signals, with the last known capacity where no load tells."""
         if signals.demand.capacity is not None and signals.demand.capacity.step_cost is not None:
             return signals
         known = signals.demand.capacity or self.capacity
@@ -73,21 +72,22 @@ class History:
         return replace(signals, demand=replace(signals.demand, capacity=known))
 
     def begun_with(self, capacity: Capacity | None) -> "History":
-        """With what a replica takes by a measured profile, until the first one says it."""
+        """A history with the capacity of a measured profile, used until the first load arrives."""
         return self if capacity is None or self.capacity is not None else replace(self, capacity=capacity)
 
     def covers(self, now: float, window: float) -> bool:
-        """Whether one full window of so many seconds was seen."""
+        """Whether the last `window` seconds were seen in full."""
         return now - self.since >= window
 
     def settled_seconds(self, signals: Signals) -> float:
-        """For how long the numbers of desired and ready replicas have been what they are."""
+        """Seconds since the number of desired or ready replicas last changed."""
         if self.last is not None and _replicas(self.last) != _replicas(signals):
             return 0.0
         return signals.time - (self.since if self.settled_at is None else self.settled_at)
 
     def borne_by_these(self, signals: Signals) -> Signals:
-        """With what waits as old as the replicas of now have let it become: waiting for a start is not their doing."""
+        """The signals with waits no older than the present replicas: waiting for a start says nothing about these
+        replicas."""
         oldest = min(signals.demand.oldest_wait_seconds, self.settled_seconds(signals))
         return replace(signals, demand=replace(signals.demand, oldest_wait_seconds=oldest))
 
@@ -113,7 +113,7 @@ class History:
         return [want.desired for want in self._within(now, window)]
 
     def remember(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> "History":
-        """With this tick, and without what nobody will ask for again."""
+        """The history with this tick, less ticks too old for any window."""
         up, down = scale_up_of(spec), scale_down_of(spec)
         longest = max(up.stabilization_window, up.period, down.stabilization_window, down.period)
         now, demand, last = signals.time, signals.demand, self.last or signals
@@ -146,7 +146,7 @@ class History:
         return None if is_over and recommendation.wanted <= signals.desired else self.asked
 
     def is_same_demand(self, signals: Signals, spec: Autoscaling) -> bool:
-        """Whether no more comes than what replicas have been asked for already, give or take the tolerance."""
+        """Whether arrivals are within the tolerance of the arrivals for which replicas were asked last."""
         tolerance = 1.0 + targets_of(spec).tolerance / 100.0
         return self.asked is not None and (
             signals.demand.arrivals_per_second <= self.asked.arrivals_per_second * tolerance

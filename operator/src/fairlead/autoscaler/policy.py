@@ -1,6 +1,6 @@
-"""What an LLMDeployment's `autoscaling` says, with the defaults that depend on other fields.
+"""The `autoscaling` of an LLMDeployment, with defaults that depend on other fields.
 
-Who calls it: `recommend`, and the operator, which has to know the same bounds to report them.
+Used by `recommend`, and by the operator to report the same bounds.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from fairlead.api.llmdeployment import (
 
 SHORTEST_DEMAND_WINDOW = 10.0
 LONGEST_DEMAND_WINDOW = 60.0
-"""Bounds of the seconds over which demand is measured; see `demand_window`."""
+"""Bounds of `demand_window`, in seconds."""
 
 
 def fewest_replicas(spec: Autoscaling) -> int:
@@ -25,12 +25,12 @@ def fewest_replicas(spec: Autoscaling) -> int:
 
 
 def most_replicas(spec: Autoscaling) -> int:
-    """`maxReplicas`, which a spec of mode Fairlead always has; at least 1, and never below the fewest."""
+    """`maxReplicas`, always set in mode Fairlead; at least 1, and never below the fewest."""
     return max(1, fewest_replicas(spec), spec.max_replicas or 1)
 
 
 def targets_of(spec: Autoscaling) -> ScalingTargets:
-    """The targets, with the default queue depth where none is set at all."""
+    """The targets; without any target, the default queue depth."""
     targets = spec.targets or ScalingTargets()
     if targets.queue_depth is None and targets.time_to_first_token is None:
         return replace(targets, queue_depth=DEFAULT_QUEUE_DEPTH)
@@ -48,14 +48,14 @@ def scale_down_of(spec: Autoscaling) -> ScaleDown:
 
 
 def scale_to_zero_after(spec: Autoscaling) -> float | None:
-    """Seconds without a request after which no replica is kept; None where the fleet never goes to zero."""
+    """Seconds without a request before the fleet goes to zero; None = never."""
     if fewest_replicas(spec) > 0:
         return None
     return DEFAULT_SCALE_TO_ZERO_AFTER if spec.scale_to_zero_after is None else spec.scale_to_zero_after
 
 
 def demand_window(spec: Autoscaling) -> float:
-    """Seconds over which rates and times are measured: what one wants of a fleet's speed in going down says how much
-    noise one accepts. Not below 10 s, where a handful of requests would decide, nor above a minute, which is old
-    news."""
+    """Seconds over which rates and times are measured: the scale-down window, as a fleet that may go down fast must
+    accept noise. At least 10 s, below which a handful of requests would decide; at most a minute, beyond which figures
+    are old."""
     return min(max(scale_down_of(spec).stabilization_window, SHORTEST_DEMAND_WINDOW), LONGEST_DEMAND_WINDOW)

@@ -1,27 +1,27 @@
-"""Seconds to the first token, and requests that would wait, on another number of replicas. Pure arithmetic, no targets.
+"""Time to first token and waiting requests on another number of replicas. Pure arithmetic, no targets.
 
-The model, with λ the requests, λu the uncached prompt tokens and λo the output tokens that come per second and k the
-mean context: n replicas that share them evenly run steps of
+The model, with λ requests, λu uncached prompt tokens and λo output tokens arriving per second, and k the mean context:
+n replicas with equal shares run steps of
 
     S(n) = base / (1 - work / n)      work = prefill_token·λu + prefill_step·λ + (decode_seq + kv_token·k)·λo + …
 
-seconds, endless where the work of a second takes longer than a second; with more than a prompt per step, the steps'
-prefill_step is paid once per step. Where engines speculate, λo is over the tokens that a step brings a sequence, which
-their step costs tell (`tokens_per_decode`). λo·S(n) requests run at a time (Little's law): more than the replicas'
-slots, or caches fuller than 90 %, are endless as well.
+seconds, infinite where a second brings more than a second of work. With more than a prompt per step, prefill_step is
+paid once per step. With speculation λo is divided by the tokens per step of a sequence (`tokens_per_decode` of the step
+cost). λo·S(n) requests run at a time (Little's law); more than the replicas' slots, or caches fuller than 90 %, are
+infinite as well.
 
-A request waits for a slot where more are there than slots. While all slots are taken, each is held for
+Requests beyond the slots wait. While all slots are taken, each is held for
 
     D = output tokens per request · a step of full slots + the prefill of one request for each slot
 
-seconds, so n·max_num_seqs/D slots come free per second and what waits takes W(n) = waiting · D / (n·max_num_seqs)
-(`routing.waits`, with which gateways foresee the wait of each request). What
-waits is what has waited for some seconds or, where the arrivals have risen above those slots, what will wait when a
-replica asked for now is ready. On the replicas there are now W is never less than the age of the oldest.
+seconds, so n·max_num_seqs/D slots come free per second and the wait is W(n) = waiting · D / (n·max_num_seqs)
+(`routing.waits`, as in the gateways' predictions). `waiting` counts requests that have waited for some seconds; with
+arrivals above the rate of free slots, the queue at the start of a replica asked for now. On the present replicas W is
+at least the age of the oldest request.
 
-Then the request waits half a step for the running one to end and goes through what the routers' predictor says
-(`routing.predictor`) with its share of the backlog and the uncached tokens of a request at the percentile. Everything
-falls with n and grows with the load (property tests).
+Then the request waits half a step, for the running step to end, and takes the time of the routers' predictor
+(`routing.predictor`) with its share of the backlog and the uncached tokens of a request at the percentile. All results
+fall with n and grow with the load (property tests).
 """
 
 import math
@@ -32,23 +32,23 @@ from fairlead.routing import predictor, waits
 from fairlead_common.messages import StepCost
 
 MAX_KV_USE = 0.9
-"""Share of a cache that running requests may hold: above it, engines soon have to preempt."""
+"""Share of a cache for running requests, above which engines soon preempt."""
 MIN_MEASURED = 10
-"""First tokens that must have been seen before their percentile says anything."""
+"""First tokens needed for a measured percentile."""
 TREND_TRUST = 0.5
-"""Share of a rate's growth that is expected to go on while a replica starts."""
+"""Share of a rate's growth expected to go on while a replica starts."""
 MAX_TREND = 1.5
-"""Times the present rate, at most, that the growth makes of it."""
+"""Bound on the expected growth, as a multiple of the present rate."""
 UNKNOWN_COLD_START_SECONDS = 10.0
-"""How long a replica takes to start, before one was seen to."""
+"""Seconds a replica takes to start, before the first measurement."""
 LOOK_PAST_START_SECONDS = 5.0
-"""What a replica takes beyond its start to be a help: it is asked for a moment late, and begins with what waits."""
+"""Seconds beyond its start until a replica helps: it is asked for a moment late, and begins with a queue."""
 SURGE_TRUST = 3.0
-"""A rate that has lasted so and so long is expected to last so many times as long again, and not for ever."""
+"""A surge is expected to last this many times as long as so far."""
 
 
 def step_seconds(num_replicas: int, demand: Demand, cost: StepCost) -> float:
-    """S(n): one step of each of so many replicas in the long run; infinite where they could not keep up."""
+    """S(n): seconds of a step on `num_replicas` in the long run; infinite = overloaded."""
     per_output_token = (cost.decode_seq + cost.kv_token * demand.mean_context) / cost.tokens_per_decode
     work = _prefill_seconds_per_request(demand, cost) * demand.arrivals_per_second
     work += per_output_token * demand.output_tokens_per_second
@@ -62,8 +62,8 @@ def step_seconds(num_replicas: int, demand: Demand, cost: StepCost) -> float:
 
 
 def slot_seconds(demand: Demand, capacity: Capacity, cost: StepCost) -> float:
-    """D: for how long a request holds its slot while all slots are taken. In that time every slot is filled anew
-    once."""
+    """D: seconds for which a request holds its slot while all slots are taken; every slot is refilled once in this
+    time."""
     slots = capacity.max_num_seqs
     return waits.slot_seconds(
         cost,
@@ -75,7 +75,7 @@ def slot_seconds(demand: Demand, capacity: Capacity, cost: StepCost) -> float:
 
 
 def num_sequences(num_replicas: int, demand: Demand, cost: StepCost | None) -> float:
-    """Requests that run at a time on all of them together: what runs now, or will in the long run."""
+    """Running requests on all replicas together: the larger of now and the long run."""
     if cost is None or not demand.output_tokens_per_second:
         return float(demand.running)
     decodes_per_second = demand.output_tokens_per_second / cost.tokens_per_decode
@@ -83,8 +83,7 @@ def num_sequences(num_replicas: int, demand: Demand, cost: StepCost | None) -> f
 
 
 def predicted_ttft(num_replicas: int, signals: Signals, percentile: float) -> float | None:
-    """Seconds at the percentile on so many replicas; infinite where they do not suffice at all. None where no engine
-    has told what its steps cost."""
+    """Seconds at the percentile on `num_replicas`; infinite = overloaded, None = step cost unknown."""
     demand, capacity = signals.demand, signals.demand.capacity
     if capacity is None or capacity.step_cost is None:
         return None
@@ -101,8 +100,9 @@ def predicted_ttft(num_replicas: int, signals: Signals, percentile: float) -> fl
     own = max(demand.uncached_tokens_per_request if own is None else own, 1.0)
 
     def compute(queued: float) -> float:
-        """From the next step to the one with the first token, behind so many tokens. All that runs is shared evenly. No
-        prompt token has more before it than the prompt, and where most of a prompt is cached it has nearly as much."""
+        """Seconds from the next step to the first token, behind `queued` tokens; running requests are shared evenly.
+        The context of each prompt token is taken as the whole prompt: the upper bound, and close where most of a prompt
+        is cached."""
         return predictor.prefill_seconds(
             cost,
             tokens=queued + own,
@@ -118,7 +118,8 @@ def predicted_ttft(num_replicas: int, signals: Signals, percentile: float) -> fl
 
 
 def seconds_to_slot(num_replicas: int, signals: Signals, capacity: Capacity, cost: StepCost) -> float:
-    """W(n): until it is the turn of the last that waits, or will wait when a replica asked for now is a help."""
+    """W(n): seconds until the last request in the queue has a slot; with a surge, the queue when a replica asked for
+    now helps."""
     demand, slots = signals.demand, num_replicas * capacity.max_num_seqs
     held = slot_seconds(demand, capacity, cost)
     if not held or not slots:
@@ -135,7 +136,7 @@ def seconds_to_slot(num_replicas: int, signals: Signals, capacity: Capacity, cos
 
 
 def has_slots(num_replicas: int, demand: Demand, capacity: Capacity, *, deviations: float = 0.0) -> bool:
-    """Whether so many replicas can run what runs at a time, plus so many standard deviations of chance."""
+    """Whether the slots suffice for the running requests plus `deviations` standard deviations of chance."""
     sequences = num_sequences(num_replicas, demand, capacity.step_cost)
     if math.isinf(sequences):
         return False
@@ -143,13 +144,13 @@ def has_slots(num_replicas: int, demand: Demand, capacity: Capacity, *, deviatio
 
 
 def has_cache(num_replicas: int, demand: Demand, capacity: Capacity) -> bool:
-    """Whether what runs now fits into the caches of so many replicas."""
+    """Whether the present cache use fits into the caches of `num_replicas`."""
     return demand.kv_blocks_used <= MAX_KV_USE * capacity.kv_blocks * num_replicas
 
 
 def measured_ttft(demand: Demand, percentile: float) -> float | None:
-    """Seconds at the percentile that were exceeded persistently: over the last minute and in its last seconds as well.
-    None where too few first tokens were seen."""
+    """Seconds at the percentile, exceeded both over the last minute and in its last seconds; None = too few first
+    tokens."""
     if demand.ttft.total < MIN_MEASURED:
         return None
     long, short = demand.ttft.percentile(percentile), demand.recent_ttft.percentile(percentile)
@@ -162,10 +163,10 @@ def recent_ttft(demand: Demand, percentile: float) -> float | None:
 
 
 def expected_ttft(num_replicas: int, signals: Signals, percentile: float, measured: float | None) -> float | None:
-    """The prediction, corrected by what was measured on the replicas that are ready; None where neither is known.
+    """The prediction, corrected by the measurement on the ready replicas; None = neither is known.
 
-    Where both are known it is the larger of the two: more replicas share what was measured, fewer are no faster than
-    it. Where nothing can be predicted, what was measured is shared in proportion, as by Kubernetes' own autoscaler.
+    The larger of the two where both are known: more replicas share the measured time, fewer are no faster. Without a
+    prediction, the measured time is shared in proportion, as by Kubernetes' own autoscaler.
     """
     predicted = predicted_ttft(num_replicas, signals, percentile)
     if measured is None or not signals.ready:
@@ -175,10 +176,10 @@ def expected_ttft(num_replicas: int, signals: Signals, percentile: float, measur
 
 
 def predicted_waiting(num_replicas: int, signals: Signals) -> float:
-    """Requests that would wait in the gateways: those that do, and with fewer replicas than are ready those that run
-    now and would find no slot. Where the slots are not known, the share of the replicas that there would be fewer of.
+    """Requests waiting in the gateways, plus running requests without a slot on fewer replicas than are ready. With
+    unknown slots, running requests in proportion to the removed replicas.
 
-    So replicas that keep the queue empty by working on it are not taken for idle ones (docs/adr/0007).
+    Replicas with an empty queue are thus not idle while they work (docs/adr/0007).
     """
     demand, capacity = signals.demand, signals.demand.capacity
     if not signals.ready:
@@ -191,10 +192,10 @@ def predicted_waiting(num_replicas: int, signals: Signals) -> float:
 
 
 def foreseen(signals: Signals) -> Signals:
-    """The same with the arrivals to expect when a replica asked for now will be ready. Never fewer than now.
+    """The signals with the arrivals expected when a replica asked for now will be ready. Never fewer than now.
 
-    Half of a growth that is certain is taken to go on for as long as a cold start takes, up to half as many again: a
-    rise that turns out to be a step is hardly overdone, and one that goes on finds its replica earlier.
+    Half of a certain growth is taken to go on for a cold start, up to half as many again: a rise that ends as a step is
+    hardly overdone, and a longer rise finds its replica earlier.
     """
     demand = signals.demand
     grown = demand.arrivals_growth * TREND_TRUST * (signals.cold_start_seconds or 0.0)
@@ -207,8 +208,8 @@ def foreseen(signals: Signals) -> Signals:
 
 
 def worked_off(signals: Signals) -> Signals:
-    """The same with the queue that will be left when a replica asked for now is ready: of what the ready ones get
-    through until then, even with as many arrivals as there may well be, no other relieves them."""
+    """The signals with the queue left when a replica asked for now is ready. The ready replicas serve the rest
+    themselves, even at the upper estimate of arrivals."""
     demand, capacity = signals.demand, signals.demand.capacity
     if not demand.waiting or capacity is None or capacity.step_cost is None:
         return signals
@@ -228,7 +229,7 @@ def worked_off(signals: Signals) -> Signals:
 
 
 def _prefill_seconds_per_request(demand: Demand, cost: StepCost) -> float:
-    """What a request's prompt adds to the steps that compute it."""
+    """Seconds added by the prompt of one request to the steps with its prefill."""
     uncached = demand.uncached_tokens_per_request
     context = predictor.prefill_context(max(0.0, demand.prompt_tokens_per_request - uncached), uncached)
     return cost.prefill_token * uncached + cost.prefill_context * context

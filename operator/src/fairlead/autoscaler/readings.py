@@ -1,13 +1,13 @@
-"""Readings: what every gateway has said lately → the Demand for one model.
+"""Readings: the recent lines of every gateway → the Demand for one model.
 
-Who calls it: the operator, with each line that `fleet/gateways.py` receives. Counters become differences here, of one
-run of one gateway: a restart begins anew and never counts backwards. It knows nothing of replicas or targets.
+Fed by the operator with each line from `fleet/gateways.py`. Counters become differences within one run of a gateway: a
+restart begins anew and never counts backwards. Knows nothing of replicas or targets.
 
-Rates are measured over 60 s, where there is little noise, and over less, where chance is allowed for (`arrivals.py`).
-What comes for certain is the minute's rate, or more where the last 10 s say so. A rate that falls is believed over the
-scale-down window (within 10 s and 60 s) as soon as it is certain: the upper bound, which is what must find room before
-a replica goes, is the lower of two, two deviations above the minute's rate or three above the window's. What a request
-costs on average is a property of the workload rather than of the moment, and is always measured over 60 s.
+Rates are measured over 60 s, with little noise, and over shorter times with an allowance for chance (`arrivals.py`).
+The certain rate is the minute's, or the certain rate of the last 10 s if higher. A falling rate is believed over the
+scale-down window (10 s to 60 s) once certain: the upper bound, for which there must be room before a replica goes, is
+the lower of two deviations above the minute's rate and three above the window's. Averages per request depend on the
+workload rather than on the moment, and are always measured over 60 s.
 """
 
 import math
@@ -24,17 +24,18 @@ from fairlead.autoscaler.signals import Capacity, Demand
 from fairlead_common.messages import LOAD_STALE_SECONDS
 
 STALE_SECONDS = 5.0
-"""A gateway silent for so long (it speaks every second) may have got requests that nobody knows of."""
+"""A gateway silent for longer (lines come every second) may have unreported requests."""
 LASTING_SECONDS = 3.0
-"""A queue that was there all this time is no chance of a moment."""
+"""A queue present for all of this time is not due to chance."""
 QUEUE_SECONDS = 1.5
-"""A queue that was there at two lines is one by which a rise may be told."""
+"""A queue present at two lines counts for the detection of a rise."""
 ASSUMED_OUTPUT_TOKENS = 128.0
-"""Tokens of an answer, until the first one has ended."""
+"""Tokens per answer, until the first answer has ended."""
 _KEPT_SECONDS = 0.5
-"""Lines that come faster than this replace one another: ten requests that wake a model need not be kept as ten."""
+"""A line replaces the line before within this time: ten requests to a sleeping model make ten lines."""
 _BETWEEN_WINDOWS = (LONGEST_DEMAND_WINDOW - SHORTEST_DEMAND_WINDOW) / 2.0
-"""Seconds between the middles of the last 10 s and the last 60 s: what lies between their rates came in this time."""
+"""Seconds between the middles of the last 10 s and the last 60 s: the time in which a difference of their rates
+arose."""
 _NOTHING = ModelSignals()
 
 
@@ -43,7 +44,7 @@ class Heard:
     """One line of a gateway."""
 
     time: float
-    """When it came, in seconds of the reader's monotonic clock."""
+    """Arrival, in seconds of the reader's monotonic clock."""
     line: SignalsLine
 
 
@@ -52,14 +53,14 @@ class HeardLoad:
     """What a gateway said of one engine."""
 
     time: float
-    """When the engine told it, on the reader's clock."""
+    """When the engine sent it, on the reader's clock."""
     model: str
     """The LLMDeployment that it serves: `namespace/name`."""
     load: ReplicaSignals
 
 
 def newest_loads(latest: Iterable[Heard], only: str = "") -> Mapping[str, HeardLoad]:
-    """The last word on each engine, by its pod's uid. `only`: of this model's; empty = of all."""
+    """The newest load of each engine, by its pod's uid. `only`: of one model; empty = all models."""
     newest: dict[str, HeardLoad] = {}
     for heard in latest:
         models = {only: heard.line.models.get(only, _NOTHING)} if only else heard.line.models
@@ -73,7 +74,7 @@ def newest_loads(latest: Iterable[Heard], only: str = "") -> Mapping[str, HeardL
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one gateway counted for one model between two lines."""
+    """The counts of one gateway for one model between two lines."""
 
     seconds: float
     """0 where only one line is known."""
@@ -106,11 +107,11 @@ class GatewayWindow:
 
     @property
     def latest(self) -> Heard:
-        """The last line. There is one as soon as anything was heard."""
+        """The last line; the window must not be empty."""
         return self.lines[-1]
 
     def hear(self, line: SignalsLine, now: float) -> "GatewayWindow":
-        """With one more line. A line of another run of the gateway ends all comparisons with those before."""
+        """The window with one more line. A new run of the gateway starts an empty window."""
         last = self.lines[-1] if self.lines else None
         same_run = last is not None and last.line.gateway == line.gateway
         lines = self.lines if same_run else ()
@@ -141,7 +142,7 @@ class GatewayWindow:
         return Span(latest.uptime_seconds - base.uptime_seconds, now, base.models.get(model, _NOTHING))
 
     def least(self, model: str, name: str, seconds: float) -> float:
-        """The smallest that a figure was within the last so many seconds."""
+        """The minimum of a figure within the last `seconds`."""
         begin = self.latest.line.uptime_seconds - seconds
         first = bisect_left(self.lines, begin, key=lambda heard: heard.line.uptime_seconds)
         return min(float(getattr(heard.line.models.get(model, _NOTHING), name)) for heard in self.lines[first:])
@@ -159,7 +160,7 @@ class Readings:
     """Ready gateways that have never said anything."""
 
     def demand(self, model: str, window: float = LONGEST_DEMAND_WINDOW) -> Demand:
-        """For one model, by `namespace/name`, measured over `window` seconds (`policy.demand_window`)."""
+        """The demand for a model (`namespace/name`), with rates over `window` seconds (`policy.demand_window`)."""
         windows, latest = self.windows, [each.latest for each in self.windows]
         now = [last.line.models.get(model, _NOTHING) for last in latest]
         spans, recent, workload = (
@@ -215,7 +216,7 @@ class Readings:
 
 
 def _sure_rate(count: Count) -> float:
-    """A rate over a time that is long enough stands for itself."""
+    """The rate itself over a long enough time, else the certain rate."""
     return rate([count]) if count.seconds >= SHORTEST_DEMAND_WINDOW else at_least([count])
 
 
@@ -224,7 +225,7 @@ def _times(spans: Iterable[Span], name: str) -> Buckets:
 
 
 def _mean(spans: Sequence[Span], name: str, number: Callable[[Span], int], otherwise: float) -> float:
-    """A counter per request: of those lately, else of all since the gateways' start, else `otherwise`."""
+    """A counter per request: over the spans, else since the gateways' start, else `otherwise`."""
     ever = [Span(math.inf, span.now, _NOTHING) for span in spans]
     for each in (spans, ever):
         if requests := sum(map(number, each)):

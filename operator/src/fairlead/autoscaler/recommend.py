@@ -1,6 +1,6 @@
 """The autoscaler's decision, on one screen: want → stabilise → limit.
 
-Who calls it: the operator's tick. Same inputs, same answer; it neither reads a clock nor remembers anything itself.
+Called by the operator's tick. Deterministic: reads no clock and keeps no state.
 """
 
 from fairlead.api.llmdeployment import Autoscaling
@@ -13,11 +13,12 @@ from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.want import want
 
 DEFAULT_MAX_STEP = 4
-"""Where the spec sets no step: as many replicas are added as there were, or this many."""
+"""Replicas added at once without a step in the spec: as many as there were, or this number if larger."""
 
 
 def recommend(signals: Signals, spec: Autoscaling, history: History) -> Recommendation:
-    """The smallest number of replicas that meets the targets, reached without haste. `history`: the earlier ticks'."""
+    """The smallest number of replicas that meets the targets, reached without haste. `history`: of the earlier
+    ticks."""
     seen = foreseen(history.complete(signals))
     draft = want(seen, spec, history)  # the smallest number that is enough
     draft = stabilise(draft, seen, spec, history)  # more only when it lasts, fewer only when it is sure
@@ -25,8 +26,8 @@ def recommend(signals: Signals, spec: Autoscaling, history: History) -> Recommen
 
 
 def stabilise(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -> Draft:
-    """More when more were needed for a while, and at once from zero; fewer when everything is seen, nothing is on its
-    way, and fewer were enough for a while."""
+    """More replicas after a lasting need, or at once from zero. Fewer only with complete signals, nothing on its way,
+    and a lasting surplus."""
     current = signals.desired
     if draft.replicas > current > 0:
         window = scale_up_of(spec).stabilization_window

@@ -1,4 +1,4 @@
-"""Recommendation: a number of replicas and the sentence that explains it, with figures as people read them."""
+"""Recommendation: a number of replicas and a sentence with its reason, with rounded figures."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,32 +8,32 @@ from fairlead.autoscaler.signals import Signals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """How many replicas there should be, and why."""
+    """The number of replicas to ask for, and why."""
 
     replicas: int
     reason: str
-    """One sentence with the numbers it rests on, without a full stop."""
+    """One sentence with its numbers, without a full stop."""
     wanted: int
-    """What the demand asks for by itself: what History is to remember."""
+    """The number for the demand alone, as kept in History."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A recommendation in the making: what the demand asks for, and what has been made of it so far."""
+    """A recommendation in the making: the number for the demand, and the changes made to it so far."""
 
     replicas: int
     wanted: int
     because: str
     """Why not fewer than wanted, with numbers."""
     buts: tuple[str, ...] = ()
-    """What has changed the number since."""
+    """Reasons for changes of the number."""
 
     def but(self, replicas: int, why: str) -> "Draft":
         """Another number, for a reason that follows "but"."""
         return replace(self, replicas=replicas, buts=(*self.buts, why))
 
     def explained(self, signals: Signals) -> Recommendation:
-        """With its sentence. A tick that did not see everything is not remembered as one of little demand."""
+        """The recommendation with its sentence. An incomplete tick is not remembered as low demand."""
         text = f"{counted(self.replicas, 'replica')}: "
         if not signals.demand.num_gateways:  # nobody can say what would be enough
             text += self.because

@@ -1,8 +1,7 @@
-"""Signals: everything a scaling decision rests on, at one moment, for one LLMDeployment. Most of it is the Demand: what
-a model's clients ask of it and how its replicas bear it, over all gateways.
+"""Signals: all inputs of a scaling decision for one LLMDeployment at one moment. The largest part is the Demand: the
+clients' requests and the replicas' work for them, over all gateways.
 
-Made by `readings.py` and the operator; plain data with the few figures that follow from it. It knows nothing of
-targets.
+Made by `readings.py` and the operator; plain data and figures derived from it. Knows nothing of targets.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,10 +17,10 @@ from fairlead_common.profiles import EngineProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What one replica takes at once, and what its steps cost."""
+    """The limits of one replica, and the cost of its steps."""
 
     step_cost: StepCost | None
-    """The mean of what the engines have learnt about themselves; None where none has yet."""
+    """Mean of the engines' own estimates; None = no engine has an estimate yet."""
     token_budget: int
     """Tokens that one step computes."""
     max_num_seqs: int
@@ -47,8 +46,8 @@ class Capacity:
 
     @classmethod
     def measured(cls, profile: EngineProfile, max_num_seqs: int | None, token_budget: int | None) -> Self:
-        """Of a replica that begins with a profile, with these limits of its own: it runs as many requests as the
-        maximum batch weight has room for, of the mean size that was measured."""
+        """The capacity by a measured profile, with the replica's own limits: as many requests of the measured mean size
+        as the maximum batch weight holds."""
         weight = profile.max_batch_weight
         return cls(
             step_cost=profile.step_cost,
@@ -60,36 +59,36 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """For one model. Rates and times are those of the last seconds; `readings.py` says how many, and why."""
+    """Demand for one model. Rates and times are of the last seconds (`readings.py`)."""
 
     waiting: int = 0
     """Requests that wait in gateways."""
     waiting_uncached_tokens: int = 0
-    """Their prompt tokens that a replica would have to compute."""
+    """Prompt tokens of the waiting requests, less cached tokens."""
     oldest_wait_seconds: float = 0.0
-    """For how long the oldest of them has waited: the least it was in the last seconds."""
+    """Age of the oldest waiting request; the minimum over the last seconds."""
     lasting_waiting: float = 0.0
-    """Requests that waited at every moment of the last seconds."""
+    """Requests waiting at every moment of the last seconds."""
     running: int = 0
     """Requests sent to replicas and not finished."""
     arrivals_per_second: float = 0.0
-    """Requests that come: as many as were counted, where that took long enough, and else what is certain."""
+    """Arriving requests: the counted rate over a long enough time, else the certain rate."""
     arrivals_per_second_low: float | None = None
-    """Requests that come for certain: what a replica is added for before anything waits, so that chance alone adds
-    none. Never above the rate above; None where that is certain itself."""
+    """Requests certain to arrive: a replica is added for these before any request waits, so chance alone adds none. At
+    most `arrivals_per_second`; None = equal to it."""
     arrivals_per_second_high: float = 0.0
-    """Requests that may well come: what must find room before a replica is taken away. Never below the rate above."""
+    """Upper estimate of arriving requests, for which there must be room before a replica goes. At least
+    `arrivals_per_second`."""
     num_recent_arrivals: int = 0
     """Requests that came within the last few seconds."""
     arrivals_growth: float = 0.0
     """By how many requests per second the rate grows each second; 0 where it does not grow for sure."""
     surge: Surge = NO_SURGE
-    """The rate since it last rose, where it rose for certain: what most likely comes, long before all of it is
-    certain."""
+    """The rate since a certain rise: most likely, long before all of it is certain."""
     uncached_tokens_per_request: float = 0.0
-    """Prompt tokens that a replica had to compute, on average."""
+    """Uncached prompt tokens per request, on average."""
     prompt_tokens_per_request: float = 0.0
-    """All of them, on average."""
+    """All prompt tokens per request, on average."""
     output_tokens_per_request: float = 0.0
     """Tokens of an answer, on average; an assumption before the first one has ended."""
     uncached_per_request: Buckets = field(default_factory=Buckets.tokens)
@@ -97,27 +96,27 @@ class Demand:
     ttft: Buckets = field(default_factory=Buckets.seconds)
     """Measured times from arrival to first token, of streamed answers, over the last minute."""
     recent_ttft: Buckets = field(default_factory=Buckets.seconds)
-    """Those of the last few seconds."""
+    """The part of `ttft` in the last few seconds."""
     predicted_ttft: Buckets = field(default_factory=Buckets.seconds)
-    """The same as the gateways foresaw them, request by request."""
+    """The gateways' predictions for the same requests."""
     idle_seconds: float = 0.0
     """Since a request last came, waited or ran at a gateway, as far as gateways have been followed."""
     loads: Mapping[str, ReplicaSignals] = field(default_factory=dict)
-    """Replicas' last loads by the pod's uid: of what several gateways say of one, the newest."""
+    """The replicas' newest loads from any gateway, by the pod's uid."""
     capacity: Capacity | None = None
     """What one replica takes; None where no load is known."""
     age_seconds: float = 0.0
     """Age of the oldest gateway's last line; 0 where there is none."""
     num_gateways: int = 0
-    """Gateways that are part of it."""
+    """Gateways with signals in this demand."""
     num_missing: int = 0
     """Ready gateways that have never said anything."""
     num_stale: int = 0
-    """Gateways whose last line is too old to believe that nothing has come since."""
+    """Gateways whose last line is too old to exclude later requests."""
 
     @property
     def sure_arrivals_per_second(self) -> float:
-        """Requests that come for certain: where more than these would be too many, what waits tells."""
+        """Requests certain to arrive; beyond these, the queue decides."""
         return self.arrivals_per_second if self.arrivals_per_second_low is None else self.arrivals_per_second_low
 
     @property
@@ -132,17 +131,17 @@ class Demand:
 
     @property
     def mean_context(self) -> float:
-        """Tokens in the cache per running request: its prompt and, on average, half of its answer."""
+        """Cached tokens per running request: the prompt and, on average, half of the answer."""
         return self.prompt_tokens_per_request + self.output_tokens_per_request / 2.0
 
     @property
     def backlog_tokens(self) -> int:
-        """Prompt tokens to compute before a request that comes now has its turn: in gateways and in engines."""
+        """Prompt tokens to compute before the turn of a new request, in gateways and engines."""
         return self.waiting_uncached_tokens + self.queued_tokens
 
     @property
     def queued_tokens(self) -> int:
-        """Those of them that are in engines."""
+        """The part of `backlog_tokens` in engines."""
         return sum(load.queued_prefill_tokens for load in self._working)
 
     @property
@@ -152,7 +151,7 @@ class Demand:
 
     @property
     def kv_blocks_used(self) -> int:
-        """Blocks of the replicas' caches that running requests hold."""
+        """Blocks of the replicas' caches held by running requests."""
         return sum(load.kv_blocks_total - load.kv_blocks_free for load in self._working)
 
     @property
@@ -162,26 +161,25 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """Replicas as Kubernetes has them, demand as the gateways see it."""
+    """Replicas as seen by Kubernetes, demand as seen by the gateways."""
 
     time: float
-    """When they were taken, in seconds of a monotonic clock."""
+    """Seconds of a monotonic clock."""
     desired: int
     """Replicas asked for now: `spec.replicas`."""
     ready: int
     """Replicas that answer requests."""
     starting: int
-    """Replicas on their way. Those that fail to start are not: nobody should wait for them."""
+    """Replicas on their way, without failed starts: no request should wait for these."""
     draining: int
-    """Replicas that finish what they have and then go; they are no capacity."""
+    """Replicas that finish their requests and then go; not counted as capacity."""
     demand: Demand
     """What clients ask, summed over gateways."""
     cold_start_seconds: float | None = None
-    """How long a replica of this model takes from being asked for to being ready, as measured; None = never
-    measured."""
+    """Measured seconds from the request for a replica to its readiness; None = never measured."""
 
     hanging: int = 0
-    """Replicas that are in a step which will hardly end: asked for, and no capacity."""
+    """Replicas in a step without an end in sight; asked for, but not counted as capacity."""
 
     def expecting(self, arrivals_per_second: float) -> Self:
         """The same with another rate of arrivals."""
@@ -189,8 +187,8 @@ class Signals:
 
     @property
     def lost(self) -> int:
-        """Replicas to ask for in the place of those that hang: at most as many as answer, so that what makes every one
-        hang is not tried without end."""
+        """Replicas to ask for instead of hanging replicas; at most as many as are ready, which bounds the growth if
+        every replica hangs."""
         return min(self.hanging, self.ready)
 
     @property
@@ -199,7 +197,7 @@ class Signals:
         return self.demand.num_gateways > 0 and not self.demand.num_missing and not self.demand.num_stale
 
     def figures(self, percentile: float) -> dict[str, int | float | None]:
-        """The inputs of the decision by name, for logs. Times to first token are those at the percentile."""
+        """The decision's inputs by name, for logs. Times to first token are at the percentile."""
         demand, cost = self.demand, self.demand.capacity.step_cost if self.demand.capacity else None
         own = ("desired", "ready", "starting", "draining", "hanging")
         asked = (

@@ -1,9 +1,8 @@
-"""How many replicas the demand asks for by itself: the smallest number that has no shortfall.
+"""The smallest number of replicas without a shortfall, for the present demand.
 
-Who calls it: `recommend`, which reaches the number without haste. Replicas that are ready are treated with a little
-reluctance both ways: more are wanted only where the target is missed by more than the tolerance, fewer only where there
-is room for chance (`lack_of_room`). Between the two, what there is, is what is wanted: so noise changes
-nothing.
+Called by `recommend`, which reaches the number without haste. The present number has an advantage: more are wanted only
+if a target is missed by more than the tolerance, fewer only with room for chance (`lack_of_room`). Between the two,
+noise changes nothing.
 """
 
 import math
@@ -39,17 +38,16 @@ from fairlead.autoscaler.recommendation import Draft, counted, per_second, round
 from fairlead.autoscaler.signals import Signals
 
 STILL_WORTH = 0.9
-"""A number that proved too few is tried again only for less than this share of the arrivals then."""
+"""Share of the arrivals at a regret, below which the same number is tried again."""
 ROOM_DEVIATIONS = 2.0
-"""Standard deviations of the number of requests that run at a time, for which there must be slots before a replica
-goes."""
+"""Standard deviations of the number of running requests, for which there must be slots before a replica goes."""
 SLOW_STARTS = 10.0
-"""A queue that will be gone within as many starts of a replica asks for one replica more than what keeps coming."""
+"""A queue gone within this many starts of a replica asks for one replica beyond the lasting need."""
 
 
 def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
-    """The smallest number of replicas that meets the targets; 0 where nobody asks for anything and that is allowed.
-    Where no gateway can be read nothing is known of the demand, and what there is, is wanted."""
+    """The smallest number of replicas that meets the targets; 0 = idle, and allowed to sleep. The present number where
+    no gateway can be read, as the demand is unknown."""
     if not signals.demand.num_gateways:
         return Draft(signals.desired, signals.desired, "no gateway can be read, so what is asked of it is not known")
     if sleep := _sleep(signals, spec, history):
@@ -84,7 +82,7 @@ def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
 
 
 def _smallest(first: int, last: int, lacking: Callable[[int], str]) -> int:
-    """That lacks nothing; `last` where all do. More replicas never lack what fewer do not."""
+    """The first number without a lack; `last` if all have one. More replicas never lack anything that fewer have."""
     return first + bisect_left(range(first, last), True, key=lambda number: not lacking(number))
 
 
@@ -124,9 +122,9 @@ def _sleep(signals: Signals, spec: Autoscaling, history: History) -> Draft | Non
 
 
 def _measured(signals: Signals, spec: Autoscaling, history: History) -> float | None:
-    """The time to first token on the replicas that are there now. A request that waited for a replica to start says
-    nothing about how fast that replica is: in the first minute after a change, of what was measured lately only that
-    part counts which was surely waited for these, after they had time to work off what they found."""
+    """The time to first token on the present replicas. A request that waited for a start says nothing about their
+    speed, so in the first minute after a change the recent measurement is capped: at the time since these replicas had
+    worked off the queue they found."""
     demand, percentile = signals.demand, targets_of(spec).percentile
     settled = history.settled_seconds(signals)
     if settled >= LONGEST_DEMAND_WINDOW:
@@ -137,7 +135,7 @@ def _measured(signals: Signals, spec: Autoscaling, history: History) -> float | 
 
 
 def _regretted(number: int, signals: Signals, history: History) -> str:
-    """Why so few replicas must not be tried again: they have been, for no more than comes now."""
+    """Why this number must not be tried again: it proved too few for no more than the present arrivals."""
     regret = history.regret
     if regret is None or number > regret.replicas:
         return ""
@@ -148,11 +146,10 @@ def _regretted(number: int, signals: Signals, history: History) -> str:
 
 
 def _credit(number: int, signals: Signals, spec: Autoscaling, history: History) -> int:
-    """Replicas on their way count as if they were there, and what waits meanwhile waits for them: it asks for no
-    others, while they start and, once they are ready, as long as they get through it in time. More than they are is
-    wanted only for what keeps coming, and one more for a queue that takes them long. Where it does not shrink, though
-    there are enough by what the engines say, they are wrong, and it asks for itself. Returns at most `number`, which
-    is what is wanted without all that."""
+    """The number wanted, at most `number`, with credit for replicas on their way: waiting requests ask for no others
+    while these start, nor afterwards while the queue shrinks in time. Beyond these, replicas are wanted only for
+    lasting arrivals, plus one for a slow queue. A queue that does not shrink, against the engines' step costs, asks for
+    replicas itself."""
     lasting = _for_what_keeps_coming(signals, spec, history)
     if lasting is None:
         return number
@@ -168,8 +165,8 @@ def _credit(number: int, signals: Signals, spec: Autoscaling, history: History) 
 
 
 def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History) -> int | None:
-    """Replicas that the arrivals need when the queue is gone. Where no step cost tells: what was asked for as many
-    arrivals already. None where nobody knows."""
+    """Replicas for the arrivals after the queue is gone; without a step cost, the number already asked for as many
+    arrivals. None = unknown."""
     demand, asked = signals.demand, history.asked
     if demand.capacity is None or demand.capacity.step_cost is None:
         return asked.replicas if asked is not None and history.is_same_demand(signals, spec) else None
@@ -190,7 +187,7 @@ def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History
 
 
 def _on_course(signals: Signals, history: History, seconds: float) -> bool:
-    """Whether what waited when the last replica became ready will be gone within so long."""
+    """Whether the queue found by the last ready replica will be gone within `seconds`."""
     if history.last is None:
         return False
     passed = history.settled_seconds(signals)
@@ -206,11 +203,11 @@ def shortfall(
     measured: float | None,
     tolerance: float = 0.0,
 ) -> str:
-    """What would be wrong with so many replicas, to follow their number: "would leave 14 requests waiting …". Empty =
-    nothing.
+    """The problem with this number of replicas, to follow the number: "would leave 14 requests waiting …". Empty = no
+    problem.
 
-    `measured`: the time to first token at the target percentile, where it counts. `tolerance`: the share by which the
-    target may be missed.
+    `measured`: the time to first token at the target percentile, None = ignored. `tolerance`: share by which the target
+    may be missed.
     """
     targets = targets_of(spec)
     waiting = predicted_waiting(num_replicas, signals)
@@ -233,8 +230,8 @@ def shortfall(
 
 
 def lack_of_room(num_replicas: int, signals: Signals, spec: Autoscaling, *, measured: float | None) -> str:
-    """Why going down to so many would be rash: a shortfall if a little more came than is certain, or no slots left for
-    what chance adds. Empty = there is room."""
+    """Why going down to this number would be rash: a shortfall at slightly more than the certain arrivals, or no slots
+    left for chance. Empty = there is room."""
     demand, tolerance = signals.demand, targets_of(spec).tolerance / 100.0
     careful = signals.expecting(max(demand.arrivals_per_second, demand.arrivals_per_second_high))
     return overload(num_replicas, careful, deviations=ROOM_DEVIATIONS) or shortfall(
@@ -243,7 +240,7 @@ def lack_of_room(num_replicas: int, signals: Signals, spec: Autoscaling, *, meas
 
 
 def overload(num_replicas: int, signals: Signals, *, deviations: float = 0.0) -> str:
-    """Why so many replicas do not suffice at all, whatever the targets. Empty = they do, or nobody knows."""
+    """Why this number cannot suffice, whatever the targets. Empty = it can, or the capacity is unknown."""
     demand, capacity = signals.demand, signals.demand.capacity
     if capacity is None:
         return ""
