@@ -1,8 +1,8 @@
-"""What authors of LLMDeployments may not ask for under an AdmissionPolicy, as one table.
+"""What an AdmissionPolicy forbids the authors of LLMDeployments, as one table.
 
-A row has a place, and the settings that list allowed values. The operator's verdict (`refusals`) and the CEL text of
+A row has a place, and the settings with more allowed values. The operator's verdict (`refusals`) and the CEL text of
 the chart's ValidatingAdmissionPolicy (`docs/generate_admission_policy.py`) both come from the table. Harmless fields of
-pods are listed; all others are refused, including future ones.
+pods are listed; all other fields are refused, including future ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ class AuthorRule:
     always: tuple[str, ...] = ()
     """Entries that are allowed in any case."""
     setting: str = ""
-    """Lists more allowed values; or a switch that allows `with_switch`, or everything."""
+    """Lists more allowed values; or a switch for `with_switch`, or for everything."""
     with_switch: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     """Instead of what is allowed: all but these is."""
@@ -94,7 +94,7 @@ _POD = ("containers", "initContainers", "volumes", "terminationGracePeriodSecond
         "priorityClassName")  # fmt: skip
 _PLACEMENT = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 _CONTAINER = ("name", "env", "resources", "volumeMounts")
-"""No image: a container without one is not new, so its rights are known."""
+"""No image: a container without an image is not new, so its rights are known."""
 _VOLUME = ("name", "emptyDir", "configMap", "secret", "persistentVolumeClaim")
 _MOUNT = ("name", "mountPath", "readOnly", "subPath")
 _VALUE_FROM = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")

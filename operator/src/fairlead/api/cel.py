@@ -1,6 +1,6 @@
-"""The CRD's rules, evaluated without an API server, in the subset of CEL that they use.
+"""Evaluates the CRD's rules without an API server, in the subset of CEL used by the rules.
 
-Used by `rules` for objects that no API server has checked. Kubernetes defines the meaning; `tests/api/test_rules.py`
+Used by `rules` for objects unchecked by an API server. Kubernetes defines the meaning; `tests/api/test_rules.py`
 compares with a full evaluator.
 """
 

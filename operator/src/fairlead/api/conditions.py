@@ -1,4 +1,4 @@
-"""Conditions of an LLMDeployment: closed sets of types and reasons, and how a list of them is brought up to date."""
+"""Conditions of an LLMDeployment: closed sets of types and reasons, and the update of a list of conditions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class ConditionType(StrEnum):
-    """What a condition is about. Each is always present, so that clients can wait for any of them."""
+    """The subject of a condition. Every type is always present, so clients can wait for any."""
 
     READY = "Ready"
-    """Requests are answered by as many replicas as are desired. That holds at zero, where a request starts one."""
+    """As many replicas as desired answer requests. Also true at zero replicas, where a request starts one."""
     PROGRESSING = "Progressing"
-    """The fleet is on its way to what is desired, without anybody's help."""
+    """The fleet is on its way to the desired state, without anybody's help."""
     MODEL_AVAILABLE = "ModelAvailable"
-    """The model's files were found and an engine could load them."""
+    """The model's files were found, and an engine could load the model."""
     FITS = "Fits"
     """The model fits what a replica gets: by arithmetic before a replica has tried, as far as the model is in the
     catalogue and the profile's memory is known. With the reasons WeightsTooLarge and NotDivisible no first pod is made.
@@ -34,7 +34,7 @@ class ConditionStatus(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition has its status. A container's own reasons (such as an engine's) may stand beside these."""
+    """Why a condition has its status. Reasons reported by containers, such as engines, may also appear."""
 
     # All is well, or nothing is asked for.
     REPLICAS_READY = "ReplicasReady"
@@ -46,34 +46,34 @@ class Reason(StrEnum):
     COMPLETE = "Complete"
     """Nothing is on its way: all replicas are the desired ones."""
     AS_EXPECTED = "AsExpected"
-    """Nothing is wrong. The message also names what is done without, because the API server does not serve it or the
-    operator may not write it: `Done without PodDisruptionBudget: this API server does not serve policy/v1.`"""
+    """Nothing is wrong. The message also names kinds of objects that the API server does not serve or the operator may
+    not write: `Done without PodDisruptionBudget: this API server does not serve policy/v1.`"""
     # On the way.
     RECONCILING = "Reconciling"
-    """The operator has applied the objects, and the cluster has not acted on them yet."""
+    """The operator has applied the objects; the cluster has not acted on them yet."""
     SCHEDULING = "Scheduling"
     """A pod waits for a node."""
     CONTAINER_CREATING = "ContainerCreating"
-    """A pod has a node, which prepares volumes and image."""
+    """A pod has a node; the node prepares volumes and image."""
     DOWNLOADING = "Downloading"
     """A pod downloads the model, or an adapter; the message says how far it is."""
     LOADING_MODEL = "LoadingModel"
     """An engine runs and loads the model."""
     ROLLING_OUT = "RollingOut"
-    """The engine's Deployment is being brought to what is desired."""
+    """The engine's Deployment is on its way to the desired state."""
     SCALING = "Scaling"
-    """Replicas drain: they finish the requests they have, and then go."""
+    """Replicas drain: they finish their requests, and then go."""
     PAUSED = "Paused"
     """Somebody has paused the rollout of the engine's Deployment, so changes wait for `kubectl rollout resume`."""
     NOT_LOADED_YET = "NotLoadedYet"
-    """No engine has loaded the model yet, and none has failed to."""
+    """No engine has loaded the model yet, and no engine has failed to."""
     # Whether it fits.
     FITS = "Fits"
     """Weights, cache and work space fit what a replica gets; the message has the numbers."""
     FEWER_SEQUENCES = "FewerSequences"
-    """It starts, and holds fewer sequences of the longest context at once than `engine.maxNumSeqs` says."""
+    """The engine starts, and holds fewer sequences of the longest context at once than `engine.maxNumSeqs`."""
     TOO_LARGE = "TooLarge"
-    """By an estimate there is no room for the cache of one sequence. It is tried all the same."""
+    """By an estimate, memory does not suffice for the cache of one sequence. Pods are started all the same."""
     WEIGHTS_TOO_LARGE = "WeightsTooLarge"
     """The weights alone are larger than the memory, so no first pod is made."""
     NOT_DIVISIBLE = "NotDivisible"
@@ -81,15 +81,15 @@ class Reason(StrEnum):
     NOT_SUPPORTED = "NotSupported"
     """The engine refuses these settings for this model; the message names the field."""
     MODEL_UNKNOWN = "ModelUnknown"
-    """The catalogue does not have the model's source, so nothing is known before it is loaded."""
+    """The model's source is not in the catalogue, so nothing is known before the model is loaded."""
     ENGINE_NOT_OURS = "EngineNotOurs"
-    """`engine.type` is another engine, which lays out memory its own way."""
+    """`engine.type` is another engine, with its own layout of memory."""
     MEMORY_UNKNOWN = "MemoryUnknown"
-    """It is not known how much memory a replica gets: the profile has no `gpuMemory`, or bounds no memory."""
+    """The memory of a replica is unknown: the profile has no `gpuMemory`, or bounds no memory."""
     # What the user wrote cannot be done.
     SIDECARS_NOT_SUPPORTED = "SidecarsNotSupported"
-    """The API server keeps no sidecar containers, of which a pod of this spec needs one: Kubernetes older than 1.29, or
-    one whose feature gate SidecarContainers is off."""
+    """A pod of this spec needs a sidecar container, and the API server does not support sidecars: Kubernetes is older
+    than 1.29, or its feature gate SidecarContainers is off."""
     INVALID_SPEC = "InvalidSpec"
     """A field or a rule between fields is broken; the message names it."""
     NOT_PERMITTED = "NotPermitted"
@@ -97,10 +97,10 @@ class Reason(StrEnum):
     UNKNOWN_PROFILE = "UnknownProfile"
     """`resources.profile` is not in the operator's settings; the message lists those that are."""
     PROFILE_NOT_USABLE = "ProfileNotUsable"
-    """The ConfigMap that `engine.profile` names does not exist, holds no profile, or one of other number formats than
-    `engine` asks for; the message says which."""
+    """The ConfigMap of `engine.profile` does not exist, holds no profile, or holds a profile of other number formats
+    than `engine` asks for; the message has the details."""
     SOURCE_NOT_SUPPORTED = "SourceNotSupported"
-    """`model.source` is of a kind that is not served here."""
+    """`model.source` is of a kind not served here."""
     MODEL_SOURCE_NOT_FOUND = "ModelSourceNotFound"
     """The PersistentVolumeClaim that `model.source` names does not exist."""
     ADAPTER_SOURCE_NOT_FOUND = "AdapterSourceNotFound"
@@ -108,7 +108,7 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     """An older LLMDeployment has one of the names; this one answers to its other names only."""
     RESOURCE_NOT_OWNED = "ResourceNotOwned"
-    """An object of a name that is needed exists and belongs to somebody else."""
+    """A needed object exists under the same name and belongs to somebody else."""
     # What the cluster or the engine says.
     UNSCHEDULABLE = "Unschedulable"
     """No node fits a pod; the message is the scheduler's."""
@@ -121,19 +121,19 @@ class Reason(StrEnum):
     CREATE_CONTAINER_ERROR = "CreateContainerError"
     """The container cannot be set up, for example for want of a Secret."""
     ENGINE_START_FAILED = "EngineStartFailed"
-    """The engine said why it could not start, but not in one word; the message is its own."""
+    """The engine gave a reason for its failure to start, but not in one word; the message is the engine's own."""
     CRASH_LOOP_BACK_OFF = "CrashLoopBackOff"
     """The engine ends again and again; the message is what it said last."""
     OUT_OF_MEMORY = "OutOfMemory"
-    """The engine took more memory than its limit and was killed."""
+    """The engine exceeded its memory limit and was killed."""
     ENGINE_NOT_READY = "EngineNotReady"
-    """An engine runs, had started, and does not say that it is ready."""
+    """An engine runs and had started, but does not report ready."""
     REPLICA_HANGS = "ReplicaHangs"
-    """A ready engine has been in one step for so long that it will hardly end. It gets no new requests while another is
-    well, and is restarted when it lasts."""
+    """A ready engine has been in one step for too long to expect an end. It gets no new requests while another replica
+    is well, and is restarted if the step lasts."""
     TOKENIZER_NOT_RUN = "TokenizerNotRun"
-    """Gateways do not run the model's tokenizer and chat template, which take more processor time or memory than they
-    may, or fail. Its engines tokenise; what their caches hold of a prompt is not known."""
+    """Gateways do not run the model's tokenizer and chat template, because these fail or exceed their limits of
+    processor time or memory. The engines tokenise; how much of a prompt their caches hold is unknown."""
     PODS_REFUSED = "PodsRefused"
     """Pods cannot be created, for example because of a quota or an admission webhook."""
     APPLY_FAILED = "ApplyFailed"
@@ -143,34 +143,34 @@ class Reason(StrEnum):
     ADAPTER_LOADED = "AdapterLoaded"
     """Every ready replica has loaded an adapter."""
     ADAPTER_LOADING = "AdapterLoading"
-    """An adapter waits for replicas to be ready, or for those that are to load it."""
+    """An adapter waits for replicas to be ready, or to load it."""
     # Who scales.
     AUTOSCALING_NOT_CONFIGURED = "AutoscalingNotConfigured"
     """`spec.autoscaling` is absent: the number of replicas is yours."""
     SCALING_ACTIVE = "ScalingActive"
     """The operator's autoscaler adjusts `spec.replicas`."""
     SIGNALS_MISSING = "SignalsMissing"
-    """Gateways say nothing, so replicas may be added, but none are taken away."""
+    """Gateways send no signals, so replicas may be added, but not taken away."""
     EXTERNAL_AUTOSCALER = "ExternalAutoscaler"
     """Somebody else scales, through the scale subresource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition, without the times, which depend on its history."""
+    """One condition, without its times, which depend on earlier conditions."""
 
     type: ConditionType
     status: ConditionStatus
     reason: str
-    """CamelCase; a Reason, or the word of an engine that could not start."""
+    """CamelCase; a Reason, or the word reported by a failed engine."""
     message: str
-    """A sentence; where the user can do something, it says what."""
+    """A sentence, with advice where the user can act."""
 
 
 MAX_REASON_LENGTH = 256
 MAX_MESSAGE_LENGTH = 4096
 """Characters of a message in a status. Engines, webhooks and API servers may quote megabytes, and API servers refuse
-statuses that are too large."""
+large statuses."""
 
 
 def shortened(message: str) -> str:

@@ -1,6 +1,6 @@
-"""The rules that depend on `engine.type`, for the table of `rules.py`: fields that a foreign server lacks, with the
-alternative; and arguments and environment variables reserved for the operator. With an unexpected port, name, key or
-model an engine would seem to load for ever, or answer under a wrong name."""
+"""The rules that depend on `engine.type`, for the table of `rules.py`: fields missing in a foreign server, with the
+alternative; arguments and environment variables reserved for the operator. With an unexpected port, name, key or model
+an engine would seem to load for ever, or answer under a wrong name."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _SHORTEST = 2
 _AT_RUN_TIME = "adapters at run time are for the engine that comes with Fairlead"
 _NAMES = "write model.source and model.servedName"
 EVERY_ENGINES = ("FAIRLEAD_*", "POD_IP")
-"""Environment variables that the operator sets for every engine; `*` = anything."""
+"""Environment variables set by the operator for every engine; `*` = anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +33,15 @@ class _EngineKind:
     image: str = ""
     """An example of what `engine.image` must name; empty = the field may be left out."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Fields of `spec.engine` that the server lacks → the alternative."""
+    """Fields of `spec.engine` missing in the server → the alternative."""
     refused: tuple[tuple[str, str, str], ...] = ()
-    """(field of the server, value that the server lacks, sentence)."""
+    """(field of the server, refused value, sentence)."""
     flags: tuple[str, ...]
     """That the operator sets."""
     short: tuple[str, ...] = ()
     """The same with one dash."""
     variables: tuple[str, ...] = ()
-    """Environment variables that mean the same, or close the engine to the operator."""
+    """Environment variables with the same effect, or with the effect of closing the engine to the operator."""
     instead: str = _NAMES
     """What to write instead of those flags."""
     abbreviates: bool = False
@@ -49,7 +49,7 @@ class _EngineKind:
 
     @property
     def pattern(self) -> str:
-        """Matches an argument that is one of the flags, with or without a value."""
+        """Matches an argument with one of the flags, with or without a value."""
         flags = [_beginnings(each) if self.abbreviates else each for each in self.flags]
         short = f"|-({'|'.join(self.short)})" if self.short else ""
         return f"(?s)^(--({'|'.join(flags)}){short})([.=].*)?$"
@@ -72,7 +72,7 @@ def _own_parser(server: str) -> str:
 
 
 def _written(**fields: str) -> dict[str, str]:
-    """Fields that are flags of the server's own, by the flags."""
+    """Fields for flags of the server's own, by the flags."""
     return {name: f"write {flags} into engine.extraArgs" for name, flags in fields.items()}
 
 

@@ -1,7 +1,7 @@
-"""LLMDeployment as Python types: what users write, and what the CRD is generated from (`docs/generate_crds.py`).
+"""LLMDeployment as Python types: the user's object, and the source of the CRD (`docs/generate_crds.py`).
 
-`LLMDeployment.from_body` is the only way in. Defaults live here and not in the CRD, so that a newer version's better
-default reaches objects that never chose. A field is here only if something acts on it.
+`LLMDeployment.from_body` is the only way in. Defaults live here and not in the CRD, so a newer version's better default
+reaches every object without its own choice. Every field has an effect somewhere.
 """
 
 from collections.abc import Mapping
@@ -53,9 +53,9 @@ class RoutingPolicy(StrEnum):
 
 
 DEFAULT_QUEUE_DEPTH = 4
-"""Waiting requests per replica that an autoscaled fleet is held to where no target is set at all."""
+"""Waiting requests per replica targeted for an autoscaled fleet without any target."""
 DEFAULT_SCALE_TO_ZERO_AFTER = 600.0
-"""Seconds without a request after which a fleet with minReplicas 0 goes to zero, where the spec does not say."""
+"""Default of `scaleToZeroAfter` for a fleet with minReplicas 0, in seconds."""
 Name = Annotated[
     str,
     Constraints(
@@ -90,17 +90,17 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedAdapter:
-    """A LoRA adapter or a soft prompt of the model. Requests ask for `MODEL:NAME`, or for its own name."""
+    """A LoRA adapter or a soft prompt of the model. Requests name `MODEL:NAME`, or the adapter's own served name."""
 
     name: Annotated[str, Constraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
-    """What stands behind a name of the model and a colon."""
+    """The part after the colon, behind a name of the model."""
     source: Annotated[str, Constraints(min_length=1, max_length=1024, rules=rules.ADAPTER_SOURCE)]
-    """Where its folder is, as PEFT writes it (adapter_config.json, adapter_model.safetensors). Downloaded beside the
-    engine, with model.credentials into model.cache: hf://ORGANISATION/NAME[@REVISION] and the others of model.source.
-    In place: pvc://CLAIM/FOLDER for a folder on a PersistentVolumeClaim of the same namespace, file:///FOLDER for a
-    folder on the machine (only where the operator's settings allow it)."""
+    """Where the adapter's folder is, in PEFT's format (adapter_config.json, adapter_model.safetensors). Downloaded
+    beside the engine, with model.credentials into model.cache: hf://ORGANISATION/NAME[@REVISION] and the other schemes
+    of model.source. In place: pvc://CLAIM/FOLDER for a folder on a PersistentVolumeClaim of the same namespace,
+    file:///FOLDER for a folder on the machine (only where the operator's settings allow it)."""
     served_name: Annotated[Name, Constraints(default_text="none")] = ""
-    """A name of its own for the model with it, that clients may put into `model` as well."""
+    """Another name for the model with this adapter, for the `model` field of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class KvCache:
     memory: Annotated[Bytes | None, Constraints(default_text="chosen by the engine from what the machine has left")] = (
         None
     )
-    """Size of the cache, such as 2Gi. It bounds how many tokens can be in progress or cached."""
+    """Size of the cache, such as 2Gi. Limits the tokens in progress or cached."""
     dtype: KvCacheDtype = KvCacheDtype.AUTO
     """Number format of keys and values in it; auto takes that of the activations. fp8 and int8 hold about twice the
     tokens of half precision, and err a little, int8 less than fp8."""
@@ -123,18 +123,19 @@ _SPECULATIVE_TREE = r"^([1-9][0-9]?x[1-9][0-9]?|\[[\[\]0-9, ]+\])$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculative:
-    """Guesses of the tokens that come next, which a step computes beside the next one. Answers stay the same."""
+    """Draft tokens, verified in one step together with the next token. Answers stay the same."""
 
     method: SpeculativeMethod
-    """Who guesses: ngram = what followed the same few tokens before, in prompt and answer; draft = a smaller model with
-    the same tokenizer; medusa = Medusa heads for the model; eagle3 = an EAGLE-3 head for it."""
+    """Source of the drafts: ngram = tokens after the same few tokens earlier in prompt and answer; draft = a smaller
+    model with the same tokenizer; medusa = Medusa heads for the model; eagle3 = an EAGLE-3 head for it."""
     source: Annotated[
         str | None, Constraints(min_length=1, max_length=1024, rules=rules.SPECULATIVE_SOURCE, default_text="none")
     ] = None
-    """Where the smaller model or the heads are; needed for all but ngram. As model.source: hf://ORGANISATION/NAME and
-    the like are downloaded before the engine starts, with model.credentials into model.cache; pvc://CLAIM/FOLDER is a
-    folder on a PersistentVolumeClaim of the same namespace, which may be the model's, file:///FOLDER a folder on the
-    machine (only where the operator's settings allow it), demo://NAME a model that comes with the engine."""
+    """Where the smaller model or the heads are; needed for every method but ngram. As model.source:
+    hf://ORGANISATION/NAME and the like are downloaded before the engine starts, with model.credentials into
+    model.cache; pvc://CLAIM/FOLDER is a folder on a PersistentVolumeClaim of the same namespace, which may be the
+    model's, file:///FOLDER a folder on the machine (only where the operator's settings allow it), demo://NAME a model
+    that comes with the engine."""
     num_tokens: Annotated[int | None, Constraints(minimum=1, maximum=32, default_text="4")] = None
     """Most places of one sequence that are guessed in one step; there are fewer where fewer turn out right."""
     tree: Annotated[
@@ -147,10 +148,10 @@ class Speculative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredProfile:
-    """What `fairlead-engine characterise` has measured of this model on this kind of machine."""
+    """Measurements of this model on this kind of machine, by `fairlead-engine characterise`."""
 
     config_map: Annotated[str, Constraints(min_length=1, max_length=253, pattern=names.DNS_SUBDOMAIN_PATTERN)]
-    """A ConfigMap of the same namespace that holds the profile."""
+    """A ConfigMap of the same namespace with the profile."""
     key: Annotated[str, Constraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "profile.json"
     """Under which it is there."""
 
@@ -164,7 +165,7 @@ class EnvironmentVariable:
     value: Annotated[str | None, Constraints(max_length=32768)] = None
     """Its value."""
     value_from: Raw | None = None
-    """Where its value comes from, as in a pod: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef."""
+    """Source of the value, as in a pod: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef."""
 
 
 _MEDIA_DOMAIN = r"^([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$"
@@ -172,24 +173,24 @@ _MEDIA_DOMAIN = r"^([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """How the engine runs the model. What is not set, the engine chooses by model and device."""
+    """How the engine runs the model. Unset fields are chosen by the engine, for model and device."""
 
     type: EngineType = EngineType.FAIRLEAD
-    """Fairlead: the engine that comes with it. vLLM, llama.cpp and SGLang: their servers, with a front before them; the
-    fields below are their flags, where they have them."""
+    """Fairlead: the engine of this project. vLLM, llama.cpp and SGLang: their servers, behind a front; the fields below
+    set the server's flags of the same meaning."""
     image: Annotated[
         str | None, Constraints(min_length=1, max_length=512, default_text="from the operator's settings")
     ] = None
-    """Container image of the engine; with another type than Fairlead it must be named: vllm/vllm-openai:v0.22.0."""
+    """Container image of the engine; required for any type but Fairlead: vllm/vllm-openai:v0.22.0."""
     dtype: Dtype = Dtype.AUTO
     """Number format of weights and activations; auto takes the checkpoint's, if the device computes it natively."""
     quantization: Annotated[Quantization | None, Constraints(default_text="as the checkpoint stores them")] = None
-    """Format that the weights of linear layers are rounded to while they are loaded, for speed and memory."""
+    """Format to which weights of linear layers are rounded at loading, for speed and memory."""
     tensor_parallel_size: Annotated[int, Constraints(minimum=1, maximum=64)] = 1
-    """GPUs that every replica divides the model among; `resources` must ask for as many, or for none at all."""
+    """GPUs among which every replica divides the model; `resources` must ask for as many, or for none at all."""
     api_servers: Annotated[int, Constraints(minimum=1, maximum=64)] = 1
-    """Processes of every replica that take requests and stream answers, each on a CPU of its own; for more than some
-    40,000 tokens a second."""
+    """Processes of every replica for requests and answers, each on a CPU of its own; for more than some 40,000 tokens a
+    second."""
     max_model_len: Annotated[
         int | None, Constraints(minimum=1, default_text="the model's own limit, or what the cache holds")
     ] = None
@@ -199,56 +200,55 @@ class EngineSpec:
     max_num_batched_tokens: Annotated[int | None, Constraints(minimum=1, default_text="chosen by device")] = None
     """Most tokens in one step: the budget that prefill and decode share."""
     max_num_queued_tokens: Annotated[int | None, Constraints(minimum=1, default_text="two steps of prefill")] = None
-    """Most prompt tokens that wait in one engine before it sends requests back to the gateway."""
+    """Most prompt tokens waiting in one engine; further requests go back to the gateway."""
     kv_cache: KvCache = field(default_factory=KvCache)
     """The paged key-value cache."""
     profile: Annotated[MeasuredProfile | None, Constraints(default_text="none")] = None
     """A measured profile: engines begin with its step cost and admit by its maximum batch weight, and the autoscaler
-    knows what a replica bears before there is any. One of another model, number format or device is refused."""
+    knows the capacity of a replica before the first one runs. A profile of another model, number format or device is
+    refused."""
     enable_prefix_caching: bool = True
-    """Whether prompts share what was computed for an earlier prompt with the same beginning."""
+    """Whether prompts reuse the computed beginning of earlier prompts."""
     speculative: Annotated[Speculative | None, Constraints(rules=rules.SPECULATIVE)] = None
-    """Speculative decoding: answers in fewer steps, where what comes next can be guessed."""
+    """Speculative decoding: answers in fewer steps where the next tokens are predictable."""
     tool_call_parser: ToolCallParser = ToolCallParser.AUTO
-    """How the model writes calls of tools; auto = as its chat template shows, none = requests with tools are refused.
-    """
+    """How the model writes tool calls; auto = as its chat template shows, none = requests with tools are refused."""
     reasoning_parser: ReasoningParser = ReasoningParser.AUTO
-    """How the model writes what it thinks before it answers; auto = as its chat template shows, none = as text."""
+    """How the model marks its reasoning before the answer; auto = as its chat template shows, none = as text."""
     max_loras: Annotated[
         int | None, Constraints(minimum=0, maximum=256, default_text="4 where adapters are listed, else none")
     ] = None
-    """Adapters that one step may compute with: so many have room on the device, taken at the start. Where it is set,
-    the first adapter can be added without replacing replicas."""
+    """Adapters in one step: room for as many is taken on the device at the start. If set, the first adapter can be
+    added without replacing replicas."""
     max_lora_rank: Annotated[int | None, Constraints(minimum=1, maximum=256, default_text="16")] = None
     """Largest rank of an adapter."""
     max_cpu_loras: Annotated[int | None, Constraints(minimum=1, maximum=65536, default_text="four times maxLoras")] = (
         None
     )
-    """Adapters that the host's memory keeps beside those on the device; others are read again when they are asked for.
-    """
+    """Adapters kept in the host's memory beside those on the device; others are read again when requested."""
     max_images: Annotated[int | None, Constraints(minimum=1, maximum=1024, default_text="16")] = None
-    """Images that the messages of one chat may have, of a model that sees any."""
+    """Most images in the messages of one chat, for a model with vision."""
     max_image_pixels: Annotated[
         int | None, Constraints(minimum=1, default_text="as the model's preprocessor_config.json says")
     ] = None
-    """Pixels of the largest image that the model sees; larger ones are made smaller."""
+    """Pixels of the largest image for the model; larger images are scaled down."""
     allowed_media_domains: Annotated[
         tuple[Annotated[str, Constraints(min_length=1, max_length=259, pattern=_MEDIA_DOMAIN)], ...],
         Constraints(max_items=64, list_type="atomic"),
     ] = ()
-    """Hosts, as HOST or HOST:PORT, from which engines fetch images that chats name by URL, whatever address a host has.
-    None listed: from nowhere, and images come as data: URLs."""
+    """Hosts, as HOST or HOST:PORT, from which engines fetch images named by URL in chats, whatever address a host has.
+    Empty: no fetching, images come as data: URLs."""
     extra_args: Annotated[
         tuple[Annotated[str, Constraints(max_length=1024)], ...], Constraints(max_items=64, list_type="atomic")
     ] = ()
-    """More arguments of `fairlead-engine serve`, such as --seed, or of the server that `type` names; they win over the
-    fields above. What the operator itself says, such as --port and --model, is refused."""
+    """More arguments of `fairlead-engine serve`, such as --seed, or of the server named by `type`; they override the
+    fields above. Arguments set by the operator, such as --port and --model, are refused."""
     env: Annotated[
         tuple[Annotated[EnvironmentVariable, Constraints(rules=rules.ENVIRONMENT_VARIABLE)], ...],
         Constraints(max_items=64, list_type="map", list_map_keys=("name",)),
     ] = ()
-    """Environment variables of the engine's container. What the operator itself says (POD_IP, FAIRLEAD_…), and what
-    would keep it out (VLLM_API_KEY), is refused."""
+    """Environment variables of the engine's container. Variables set by the operator (POD_IP, FAIRLEAD_…), or able to
+    lock it out (VLLM_API_KEY), are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,10 +262,10 @@ class Resources:
     gpus: Annotated[int | None, Constraints(minimum=0, maximum=64, default_text="0")] = None
     """GPUs per replica (the resource nvidia.com/gpu)."""
     requests: Quantities = field(default_factory=dict)
-    """Resources to reserve per replica, as in a container. Where no CPU limit says it, the CPUs reserved here are also
-    the engine's compute threads."""
+    """Resources to reserve per replica, as in a container. Without a CPU limit, the reserved CPUs are also the engine's
+    compute threads."""
     limits: Quantities = field(default_factory=dict)
-    """Most that a replica may use, as in a container. The engine computes with as many threads as it has CPUs here."""
+    """Most that a replica may use, as in a container. The CPUs here are the engine's compute threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,15 +280,15 @@ class ScalingTargets:
             default_text=f"{DEFAULT_QUEUE_DEPTH} where timeToFirstToken is not set either, else no limit",
         ),
     ] = None
-    """Most requests that may wait in the gateways, per replica."""
+    """Most requests waiting in the gateways, per replica."""
     time_to_first_token: Seconds | None = None
-    """Longest time from a request's arrival to its first token, waiting included. Predicted from the demand and from
-    what the engines' steps cost, and corrected by what streamed requests measure."""
+    """Longest time from a request's arrival to its first token, waiting included. Predicted from the demand and the
+    engines' step costs, and corrected by measurements of streamed requests."""
     percentile: Annotated[int, Constraints(minimum=1, maximum=99)] = 90
-    """Share of requests, in percent, that must be within timeToFirstToken."""
+    """Share of requests, in percent, to be served within timeToFirstToken."""
     tolerance: Annotated[int, Constraints(minimum=0, maximum=50)] = 10
-    """Percent by which timeToFirstToken may be missed before replicas are added, and by which it must be beaten with
-    fewer replicas before any is taken away."""
+    """Percent by which timeToFirstToken may be missed before replicas are added, and by which fewer replicas must beat
+    it before any is taken away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +296,7 @@ class ScaleUp:
     """How carefully replicas are added."""
 
     stabilization_window: Seconds = 0.0
-    """Replicas are added only when more were needed for this long."""
+    """Replicas are added only after more were needed for this long."""
     max_step: Annotated[
         int | None, Constraints(minimum=1, maximum=10000, default_text="as many as there were, or 4 if that is more")
     ] = None
@@ -310,10 +310,10 @@ class ScaleDown:
     """How carefully replicas are taken away."""
 
     stabilization_window: Seconds = 120.0
-    """Replicas are taken away only when fewer were enough for this long. Rates are measured over this time as well, but
-    over 10s at least and 60s at most."""
+    """Replicas are taken away only after fewer were enough for this long. Rates are measured over this time as well,
+    but over 10s at least and 60s at most."""
     max_step: Annotated[int | None, Constraints(minimum=1, maximum=10000, default_text="no limit")] = None
-    """Most replicas that are taken away within one period. Scaling to zero takes all of them at once."""
+    """Most replicas taken away within one period. Scaling to zero takes all at once."""
     period: Seconds = 15.0
     """The time that maxStep is about."""
 
@@ -323,7 +323,7 @@ class Autoscaling:
     """Who adjusts `spec.replicas` to the load."""
 
     mode: ScalingMode = ScalingMode.FAIRLEAD
-    """Fairlead: the operator, by what its gateways see. External: somebody else, such as an HPA or KEDA, through the
+    """Fairlead: the operator, by the gateways' signals. External: somebody else, such as an HPA or KEDA, through the
     scale subresource."""
     min_replicas: Annotated[int | None, Constraints(minimum=0, maximum=10000, default_text="1")] = None
     """Fewest replicas. With 0 the fleet goes to zero after scaleToZeroAfter without a request; the next request starts
@@ -339,7 +339,7 @@ class Autoscaling:
     scale_to_zero_after: Annotated[
         Seconds | None, Constraints(default_text=f"{format_duration(DEFAULT_SCALE_TO_ZERO_AFTER)} with minReplicas: 0")
     ] = None
-    """Time without any request, arriving, waiting or running, after which no replica is kept; needs minReplicas: 0."""
+    """Time without any request, arriving, waiting or running, before the last replica goes; needs minReplicas: 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,22 +347,21 @@ class PrefixHashSettings:
     """Consistent hashing with bounded loads on the beginning of the first user message, as KubeAI defines it."""
 
     mean_load_factor: Annotated[int, Constraints(minimum=100, maximum=10000)] = 125
-    """How far above the mean a replica's load may be before the next one on the ring is taken, in percent of it."""
+    """Most load of a replica in percent of the mean; above it, the next replica on the ring is taken."""
     replication: Annotated[int, Constraints(minimum=1, maximum=4096)] = 256
     """Places of each replica on the ring."""
     prefix_char_length: Annotated[int, Constraints(minimum=1, maximum=100000)] = 100
-    """Characters of the first user message that are hashed."""
+    """Characters of the first user message in the hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """What the gateway does with requests for this model."""
+    """How the gateway treats requests for this model."""
 
     policy: RoutingPolicy = RoutingPolicy.PREDICTED_TTFT
-    """How a replica is picked. PredictedTTFT: the one from which the first token is expected soonest, by what its cache
-    holds and its steps cost. LeastLoaded: the one with the fewest requests. RoundRobin: each in turn. PrefixHash: by
-    the prompt's beginning, within bounds of load.
-    """
+    """How a replica is picked. PredictedTTFT: the earliest predicted first token, by cached prefixes and step costs.
+    LeastLoaded: the fewest requests. RoundRobin: each in turn. PrefixHash: by the prompt's beginning, within bounds of
+    load."""
     prefix_hash: PrefixHashSettings = field(default_factory=PrefixHashSettings)
     """Settings of the policy PrefixHash."""
     max_queue_time: Seconds = 30.0
@@ -376,7 +375,7 @@ class Rollout:
     """How replicas are replaced when the engine's configuration changes."""
 
     max_surge: Annotated[int, Constraints(minimum=0, maximum=10000)] = 1
-    """Replicas that may exist on top of the desired ones meanwhile."""
+    """Replicas allowed beyond the desired number during a rollout."""
     max_unavailable: Annotated[int, Constraints(minimum=0, maximum=10000)] = 0
     """Desired replicas that may be missing meanwhile."""
 
@@ -386,7 +385,7 @@ class Drain:
     """How replicas go."""
 
     timeout: Seconds = 900.0
-    """Longest time a replica that is going may take to finish the requests it has."""
+    """Longest time for a leaving replica to finish its requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,9 +419,9 @@ class LLMDeploymentSpec:
         tuple[ListedAdapter, ...],
         Constraints(max_items=64, list_type="map", list_map_keys=("name",), rules=rules.ADAPTERS),
     ] = ()
-    """Adapters that are served beside the model itself: LoRA and soft prompts. Engines load and unload them while they
-    run: replicas are replaced only for a claim that is not mounted yet, or is deleted, for the first one that has to be
-    downloaded, and, where engine.maxLoras is not set, for the first one at all and when the last one goes."""
+    """Adapters served beside the model itself: LoRA and soft prompts. Running engines load and unload adapters.
+    Replicas are replaced only for a claim that is not mounted yet or is deleted, for the first adapter to download,
+    and, without engine.maxLoras, for the first adapter and after the last."""
     engine: Annotated[EngineSpec, Constraints(rules=rules.ENGINE)] = field(default_factory=EngineSpec)
     """How the engine runs the model."""
     resources: Annotated[Resources, Constraints(rules=rules.RESOURCES)] = field(default_factory=Resources)
@@ -430,12 +429,12 @@ class LLMDeploymentSpec:
     replicas: Annotated[
         int | None, Constraints(minimum=0, maximum=10000, default_text="autoscaling.minReplicas, at least 1")
     ] = None
-    """Replicas to run. The scale subresource writes it (kubectl scale, an autoscaler), so leave it out of manifests
+    """Replicas to run. Written by the scale subresource (kubectl scale, an autoscaler), so leave it out of manifests
     that are applied again and again."""
     autoscaling: Annotated[Autoscaling | None, Constraints(rules=rules.AUTOSCALING)] = None
     """Who adjusts replicas to the load; absent: nobody but you."""
     routing: Routing = field(default_factory=Routing)
-    """What the gateway does with requests for this model."""
+    """How the gateway treats requests for this model."""
     rollout: Annotated[Rollout, Constraints(rules=rules.ROLLOUT)] = field(default_factory=Rollout)
     """How replicas are replaced when the engine's configuration changes."""
     drain: Drain = field(default_factory=Drain)
@@ -446,14 +445,14 @@ class LLMDeploymentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """The part of an object's metadata that decisions rest on."""
+    """The part of an object's metadata used for decisions."""
 
     name: str
     namespace: str
     uid: str
     generation: int
     creation_timestamp: datetime
-    """When it was created; of two objects with the same served name, the older one has it."""
+    """Creation time; of two objects with the same served name, the older has the name."""
     deletion_timestamp: datetime | None
     """Since when it is being deleted; None = it is not."""
 
@@ -469,10 +468,9 @@ class LLMDeployment:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
-        """Decodes an object of the API. Raises InvalidSpec, naming the field, where types or limits do not fit.
+        """Decodes an object of the API. Raises InvalidSpec, naming the field, for wrong types and exceeded limits.
 
-        Rules between fields are not looked at: API servers do that, and the operator (`broken_rules`) where they
-        cannot.
+        Rules between fields are left to API servers, and to the operator (`broken_rules`) where the server is too old.
         """
         raw = body["metadata"]
         deleted = raw.get("deletionTimestamp")
@@ -506,8 +504,8 @@ _MOST_MISFITS = 8
 
 
 def broken_rules(body: Mapping[str, Any]) -> list[BrokenRule]:
-    """Every rule between fields that an object breaks which `LLMDeployment.from_body` takes, and what of its template
-    is no pod's."""
+    """Every broken rule between fields of an object that `LLMDeployment.from_body` accepts, and every field of its
+    template unknown in pods."""
     spec = body["spec"]
     template = (spec.get("template") or {}).get("spec") or {}
     odd = list(islice(misfits(template, "spec.template.spec"), _MOST_MISFITS))
@@ -520,7 +518,7 @@ def broken_rules(body: Mapping[str, Any]) -> list[BrokenRule]:
 
 
 def _owned_by_the_operator(spec: Mapping[str, Any], template: Mapping[str, Any]) -> list[BrokenRule]:
-    """Environment variables of a template that the operator says."""
+    """Environment variables of a template that are set by the operator."""
     engine_type = (spec.get("engine") or {}).get("type") or EngineType.FAIRLEAD
     sentence = "template.spec.{} must not have {}, which the operator says, or which would keep it out: leave it out"
     return [

@@ -16,7 +16,7 @@ Container = Mapping[str, Any]
 
 
 def is_sidecar(init_container: Container) -> bool:
-    """Whether the kubelet starts an init container before the pod's containers, restarts it, and ends it after them."""
+    """Whether the kubelet starts an init container before the pod's containers, restarts it, and ends it afterwards."""
     return init_container.get("restartPolicy") == "Always"
 
 
@@ -120,7 +120,7 @@ def _resources(container: Mapping[str, Any], path: str) -> Iterator[BrokenRule]:
 
 
 def _counts(value: Any) -> bool:
-    """Whether the value is a quantity, or null, which removes one."""
+    """Whether the value is a quantity, or null to remove one."""
     if value is None:
         return True
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):

@@ -1,5 +1,5 @@
-"""Kubernetes quantities (`500m`, `2Gi`, `1e3`), as resources and memory sizes are written, and durations (`500ms`,
-`10m`, `1h30m`), which we count in seconds, as float."""
+"""Kubernetes quantities (`500m`, `2Gi`, `1e3`) of resources and memory, and durations (`500ms`, `10m`, `1h30m`), parsed
+to seconds as float."""
 
 import re
 from decimal import Decimal
@@ -14,7 +14,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def parse_quantity(quantity: str | int) -> Decimal:
-    """The exact number (bytes, cores, pieces). Raises ValueError with a sentence for what is not a quantity."""
+    """The exact number (bytes, cores, pieces). Raises ValueError with a sentence for anything but a quantity."""
     match = _QUANTITY.fullmatch(str(quantity)) if not isinstance(quantity, bool) else None
     if match is None:
         raise ValueError(f"{quantity!r} is not a quantity: write a number such as 2, 500m, 512Mi or 4Gi")
@@ -35,7 +35,7 @@ def parse_bytes(quantity: str | int) -> int:
 
 
 DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"
-"""For the CRD, and exactly what `parse_duration` takes."""
+"""For the CRD; matches exactly the texts taken by `parse_duration`."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WHOLE = re.compile(DURATION_PATTERN)
@@ -50,7 +50,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest way to write it, to the millisecond: 90 → `1m30s`. `parse_duration` takes it back."""
+    """The shortest notation, to the millisecond: 90 → `1m30s`; the inverse of `parse_duration`."""
     milliseconds = round(seconds * 1000)
     if milliseconds < 0:
         raise ValueError(f"a duration cannot be negative: {seconds}")

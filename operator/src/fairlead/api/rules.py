@@ -83,7 +83,7 @@ OBJECT = (
     ),
 )
 """On the whole object: rules that need its name. API servers let old objects break a new rule while nothing below the
-rule changes; here that includes the status, so rules stand on `spec` where they can."""
+rule changes; the status counts here, so rules stand on `spec` where possible."""
 
 SPEC = (
     Rule(

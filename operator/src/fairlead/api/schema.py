@@ -1,8 +1,8 @@
-"""The types of `api/`, field by field: notation, limits and purpose, and decoding of JSON into them.
+"""The types of `api/`, field by field: notation, limits and purpose, and decoding of JSON.
 
-Descriptions are the docstrings below the fields, so the API's documentation has one source; the CRD and
-`docs/reference/` are made of it (`docs/api_schemas.py`). `decode` checks every value against its field's type and
-constraints, and words refusals as Kubernetes words them. Rules between fields are in `rules`.
+Descriptions are the docstrings below the fields, the one source for the CRD and `docs/reference/`
+(`docs/api_schemas.py`). `decode` checks every value against its field's type and constraints, and words refusals as
+Kubernetes does. Rules between fields are in `rules`.
 """
 
 import json
@@ -22,7 +22,7 @@ MAX_NOTATION_LENGTH = 32
 
 
 class Notation(StrEnum):
-    """Notation of a value that is not written as its Python type."""
+    """Notation of a value, unless it is written as its Python type."""
 
     PLAIN = "plain"
     DURATION = "duration"
@@ -30,9 +30,9 @@ class Notation(StrEnum):
     BYTES = "bytes"
     """A quantity such as `2Gi`; whole bytes (int) in Python."""
     QUANTITY = "quantity"
-    """A quantity such as `500m`, kept as its text: it goes into manifests as it is."""
+    """A quantity such as `500m`, kept as text for the manifests."""
     RAW = "raw"
-    """An object whose fields are not ours to know; kept as it is."""
+    """An object with fields unknown to us, kept unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Rule:
     rule: str
     """CEL; `self` is the value."""
     message: str
-    """What is wrong, in a sentence the user can act on, with field names as they are written under `spec`."""
+    """The problem, in a sentence with a remedy, with field names as written under `spec`."""
 
     def holds(self, value: Any) -> bool:
         """Whether the rule holds of a JSON value of valid type and limits."""
@@ -79,7 +79,7 @@ Bytes = Annotated[int, Constraints(notation=Notation.BYTES)]
 Quantities = Annotated[Mapping[str, str], Constraints(notation=Notation.QUANTITY, max_items=32)]
 """Resource name → quantity."""
 Raw = Annotated[Mapping[str, Any], Constraints(notation=Notation.RAW)]
-"""An object of Kubernetes' own, taken over as it is."""
+"""An object of Kubernetes' own, kept unchanged."""
 
 
 def camel(name: str) -> str:
@@ -201,7 +201,7 @@ def is_whole(value: Any) -> bool:
 
 
 def nests_deeper(value: Any, depth: int) -> bool:
-    """Whether lists and objects are nested more than so deep."""
+    """Whether lists and objects are nested deeper than `depth`."""
     level = [value]
     for _ in range(depth + 1):
         level = [inner for each in level for inner in _inner(each)]

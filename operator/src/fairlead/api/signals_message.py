@@ -1,4 +1,4 @@
-"""The signals that gateways stream to the operator: `GET /fairlead/v1/signals`, one JSON line per message.
+"""The gateways' signals for the operator: `GET /fairlead/v1/signals`, one JSON line per message.
 
 Counters count since the gateway's start; the reader takes differences, so a lost line loses nothing.
 """
@@ -11,7 +11,7 @@ from fairlead_common.messages import LoadFigures
 
 PATH_SIGNALS = "/fairlead/v1/signals"
 INTERVAL_SECONDS = 1.0
-"""A line comes this often, and at once when a model without a ready replica gets a request."""
+"""Seconds between lines; a request without a ready replica sends a line at once."""
 
 _FIRST_SECONDS, _SECONDS_RATIO, _NUM_SECONDS = 0.001, 1.25, 60
 SECONDS_BOUNDS = tuple(round(_FIRST_SECONDS * _SECONDS_RATIO**power, 6) for power in range(_NUM_SECONDS))
@@ -21,12 +21,12 @@ TOKENS_BOUNDS = tuple(float(2**power) for power in range(21))
 
 
 def count_seconds(buckets: list[int], seconds: float) -> None:
-    """Counts one duration. `buckets`: one per bound of `SECONDS_BOUNDS`, and a last one above; not cumulative."""
+    """Counts one duration. `buckets`: one per bound of `SECONDS_BOUNDS`, and one above; not cumulative."""
     buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
 
 
 def count_tokens(buckets: list[int], num_tokens: float) -> None:
-    """Counts one request. `buckets`: one per bound of `TOKENS_BOUNDS`, and a last one above; not cumulative."""
+    """Counts one request. `buckets`: one per bound of `TOKENS_BOUNDS`, and one above; not cumulative."""
     buckets[bisect_left(TOKENS_BOUNDS, num_tokens)] += 1
 
 
@@ -41,8 +41,8 @@ def no_tokens() -> list[int]:
 
 
 class ReplicaSignals(LoadFigures, kw_only=True, frozen=True):
-    """An engine's last load line without its adapters, perhaps thousands, which do not matter for scaling; operators
-    keep a minute's lines."""
+    """An engine's last load line without its adapters: perhaps thousands, irrelevant for scaling, in a minute's lines
+    of every operator."""
 
     name: str
     """The pod's name."""
@@ -59,7 +59,7 @@ class ModelSignals(msgspec.Struct, kw_only=True):
     num_ended: int = 0
     """Ended requests, however they ended."""
     num_answered: int = 0
-    """Requests that an engine answered to the end, with known output tokens."""
+    """Requests answered to the end, with known output tokens."""
     prompt_tokens: int = 0
     """Of requests that were dispatched."""
     uncached_prompt_tokens: int = 0
@@ -69,7 +69,7 @@ class ModelSignals(msgspec.Struct, kw_only=True):
     waiting: int = 0
     """Requests that wait in the gateway now."""
     waiting_uncached_tokens: int = 0
-    """Waiting prompts' tokens that the best replica would compute; all tokens without a ready replica."""
+    """Waiting prompts' tokens uncached on the best replica; all tokens without a ready replica."""
     oldest_wait_seconds: float = 0.0
     running: int = 0
     """Requests that are with a replica now."""
@@ -93,7 +93,7 @@ class SignalsLine(msgspec.Struct, kw_only=True):
     gateway: str
     """Names this run of the gateway; counters begin anew with each run."""
     uptime_seconds: float
-    """Since the gateway's start, on its own monotonic clock: differences between lines are exact."""
+    """Since the gateway's start, by its own monotonic clock: differences between lines are exact."""
     wake: bool = False
     """Whether it comes out of turn: a model without a ready replica got a request, or requests began to wait."""
     draining: bool = False
