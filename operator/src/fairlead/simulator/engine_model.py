@@ -128,14 +128,6 @@ class EngineModel:
         """Waiting and running."""
         return len(self.waiting) + len(self.running)
 
-    def refuses(self, sequence: ModelSequence) -> bool:
-        """Whether the queue is too full. An empty queue takes any prompt, unless the limit is 0."""
-        if not self.waiting and self._fits(sequence, self._match(sequence)):
-            return False
-        limit = self.limits.max_num_queued_tokens
-        queued = sum(each.num_prompt_tokens for each in self.waiting)
-        return not limit or bool(self.waiting and queued + sequence.num_prompt_tokens > limit)
-
     def add(self, sequence: ModelSequence) -> None:
         """Queues a sequence."""
         self.waiting.append(sequence)

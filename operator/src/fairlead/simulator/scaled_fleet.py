@@ -27,6 +27,8 @@ from fairlead.simulator.virtual_time import TimedEngine, VirtualTime
 from fairlead_common.messages import StepCost
 
 MODEL = "default/virtual"
+TICK_SECONDS = 1.0
+"""Between decisions of the autoscaler."""
 WAKE_SECONDS = 0.25
 """From a request without a ready replica to a decision of the autoscaler."""
 LOOK_SECONDS = 0.1
@@ -85,14 +87,13 @@ class ScaledFleet:
         cost: StepCost,
         slots: int = 8,
         cold_start: float = 20.0,
-        tick: float = 1.0,
         replicas: int = 1,
         seed: int = 0,
         told_cost: StepCost | None = None,
     ) -> None:
         """`told_cost`: the step cost that engines report; None = the true `cost`."""
         self.spec, self.workload, self.cost, self.told_cost = spec, workload, cost, told_cost or cost
-        self.slots, self.cold_start, self.tick = slots, cold_start, tick
+        self.slots, self.cold_start = slots, cold_start
         self.random = random.Random(seed)
         self.clock = VirtualTime()
         self.desired = replicas
@@ -109,7 +110,7 @@ class ScaledFleet:
         """Whether the gateway sends no signals; may be set between runs."""
         self._next_tick = 0.0
         self._draw_arrival()
-        self._tick_at(tick)
+        self._tick_at(TICK_SECONDS)
 
     @property
     def time(self) -> float:
@@ -222,7 +223,7 @@ class ScaledFleet:
         if recommendation.replicas != self.desired:
             self.changes.append((self.time, recommendation.replicas))
             self._scale(recommendation.replicas)
-        self._tick_at(self.time + self.tick)
+        self._tick_at(self.time + TICK_SECONDS)
 
     def _scale(self, replicas: int) -> None:
         kept = [replica for replica in self.replicas if not replica.draining]
