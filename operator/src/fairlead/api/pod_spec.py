@@ -15,6 +15,12 @@ from fairlead.api.rules import BrokenRule
 Container = Mapping[str, Any]
 
 
+def pod_spec_of(workload: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The spec of a Deployment's pods; empty = no Deployment, or no such spec."""
+    template: Mapping[str, Any] = ((workload or {}).get("spec") or {}).get("template") or {}
+    return template.get("spec") or {}
+
+
 def is_sidecar(init_container: Container) -> bool:
     """Whether the kubelet starts an init container before the pod's containers, restarts it, and ends it afterwards."""
     return init_container.get("restartPolicy") == "Always"

@@ -18,6 +18,7 @@ from fairlead.autoscaler.readings import STALE_SECONDS, GatewayWindow, Readings,
 from fairlead.cli.report_table import NOTHING, share, short
 from fairlead.fleet.pods import ReplicaPods, owner_of, replicas_of
 from fairlead.kube.client import JsonObject
+from fairlead.kube.watch import Key, key_of
 from fairlead.routing.predictor import step_seconds
 
 WINDOW_SECONDS = 10.0
@@ -128,12 +129,12 @@ class FleetView:
 
 def fleet_view(deployments: Iterable[Mapping[str, Any]], pods: Iterable[JsonObject], readings: Readings) -> FleetView:
     """`pods`: of engines, whichever LLMDeployment they belong to."""
-    by_owner: dict[tuple[str, str], list[JsonObject]] = {}
+    by_owner: dict[Key, list[JsonObject]] = {}
     for pod in pods:
         by_owner.setdefault(owner_of(pod), []).append(pod)
     models = []
-    for body in sorted(deployments, key=_owner):
-        owner = _owner(body)
+    for body in sorted(deployments, key=key_of):
+        owner = key_of(body)
         models.append(_model(body, replicas_of(by_owner.get(owner, ())), figures(readings, "/".join(owner))))
     note, num_speaking = "", len(speaking(readings))
     num_gateways = len(readings.windows) + readings.num_missing
@@ -185,10 +186,6 @@ def figures(readings: Readings, model: str) -> ModelFigures | None:
     )
 
 
-def _owner(body: Mapping[str, Any]) -> tuple[str, str]:
-    return body["metadata"]["namespace"], body["metadata"]["name"]
-
-
 def _model(body: Mapping[str, Any], found: Iterable[ReplicaPods], seen: ModelFigures | None) -> ModelView:
     status = body.get("status") or {}
     scaling = status.get("scaling") or {}
@@ -200,7 +197,7 @@ def _model(body: Mapping[str, Any], found: Iterable[ReplicaPods], seen: ModelFig
     progress = str(progressing.get("message") or "") if is_downloading else ""
     replicas = (_replica(each, loads.get(each.uid)) for each in found if not each.is_finished)
     return ModelView(
-        key="/".join(_owner(body)),
+        key="/".join(key_of(body)),
         desired=status.get("desiredReplicas"),
         replicas=tuple(sorted(replicas, key=lambda each: (list(ReplicaStage).index(each.stage), each.name))),
         figures=seen,

@@ -20,6 +20,7 @@ from fairlead.controller.pod_adapters import HttpEngineAdapters, PodAdapters
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.worker import Key
 from fairlead.kube.client import JsonObject
+from fairlead.kube.watch import key_of
 from fairlead.manifests.source import PlacedAdapter
 
 PROGRESS_SECONDS = 1.0
@@ -122,7 +123,7 @@ class AdapterLoader:
         if wanted.obstacle is not None or wanted.deployment is None:
             return AdapterStates(None)
         before = {each["name"]: each for each in (observed.body.get("status") or {}).get("adapters") or ()}
-        key = (observed.body["metadata"]["namespace"], observed.body["metadata"]["name"])
+        key = key_of(observed.body)
         if not wanted.adapters and not before and key not in self._pods:
             return AdapterStates()
         understood = zip(observed.replicas, observed.diagnoses, strict=True)

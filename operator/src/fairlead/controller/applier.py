@@ -21,6 +21,7 @@ from fairlead.controller.worker import Key
 from fairlead.fleet.pods import ReplicaPods, is_marked
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import BY_KIND, PODS, Resource
+from fairlead.kube.watch import key_of as object_key
 from fairlead.manifests.common import Manifest
 from fairlead_common.http.addresses import authority
 from fairlead_common.http.client import HttpClient, TimeLimits
@@ -123,7 +124,7 @@ class Applier:
             is_refused |= await self._apply_child(manifest, owner, changes, problems)
         for child in plan.prune:
             await self._delete(BY_KIND[child["kind"]], child, "Deleted", changes)
-            self._settled.get((owner["metadata"]["namespace"], owner["metadata"]["name"]), {}).pop(key_of(child), None)
+            self._settled.get(object_key(owner), {}).pop(key_of(child), None)
         for pod in (pod for replica in plan.replace for pod in replica.pods):
             await self._delete(PODS, pod, "Replacing", changes)
         if plan.initial_replicas is not None:
@@ -153,7 +154,7 @@ class Applier:
             message = f"{manifest['kind']} {metadata['name']!r} was refused by the API server: {e.message}"
             problems.append(Problem(Reason.APPLY_FAILED, message))
             return e.is_final
-        key = (owner["metadata"]["namespace"], owner["metadata"]["name"])
+        key = object_key(owner)
         self._settled.setdefault(key, {})[key_of(manifest)] = content_hash(result)
         before = ((live or {}).get("spec") or {}).get("replicas")
         after = (manifest.get("spec") or {}).get("replicas")
@@ -165,7 +166,7 @@ class Applier:
         """Marks first: a restart finds marks again, but not requests to drain."""
         if not replicas:
             return
-        asked = self._asked.setdefault((owner["metadata"]["namespace"], owner["metadata"]["name"]), set())
+        asked = self._asked.setdefault(object_key(owner), set())
         for replica in replicas:
             for pod in replica.pods:
                 if not is_marked(pod) and replica.uid not in asked:

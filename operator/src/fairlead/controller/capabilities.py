@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import EngineType
-from fairlead.api.pod_spec import sidecars
+from fairlead.api.pod_spec import pod_spec_of, sidecars
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.resources import (
     ACCESS_REVIEWS,
@@ -311,7 +311,7 @@ class PodFeatures:
         except KubeError as e:
             logger.debug("whether there are %s cannot be asked for: %s", feature.name, e)
             return False if e.status == 422 and feature.field in e.message else None
-        return feature.is_kept(((made.get("spec") or {}).get("template") or {}).get("spec") or {})
+        return feature.is_kept(pod_spec_of(made))
 
 
 def _deployment(feature: PodFeature) -> dict[str, Any]:
@@ -344,4 +344,4 @@ def wants_sidecars(body: Mapping[str, Any], engine: Mapping[str, Any] | None) ->
 
 def has_sidecars(engine: Mapping[str, Any] | None) -> bool:
     """Whether a Deployment's pods have sidecars, as the API server keeps it."""
-    return bool(sidecars(((engine or {}).get("spec") or {}).get("template", {}).get("spec") or {}))
+    return bool(sidecars(pod_spec_of(engine)))

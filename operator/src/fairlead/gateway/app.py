@@ -119,13 +119,8 @@ class GatewayApp:
         except ClientGone:
             if seen.outcome != RequestOutcome.COMPLETED:
                 seen.outcome = RequestOutcome.DISCONNECTED
-        except asyncio.CancelledError:  # the server is being shut down and does not wait any longer
-            seen.outcome = RequestOutcome.CUT
-            await client.refuse(errors.shutting_down())
-        except Exception:
-            logger.exception("request %s failed in the gateway", client.request_id)
-            seen.outcome = RequestOutcome.INTERNAL_ERROR
-            await client.refuse(errors.internal_error())
+        except (asyncio.CancelledError, Exception) as error:
+            await _refuse(_failure(error, f"request {client.request_id} failed in the gateway"), client, seen)
         finally:
             seen.ended(client.status)
             log_request(seen)
@@ -170,13 +165,8 @@ class GatewayApp:
         except OpenAIError as error:
             status = error.status
             raise
-        except asyncio.CancelledError:  # the server is being shut down and does not wait any longer
-            ending = errors.shutting_down()
-            status = ending.status
-            await client.refuse(ending)
-        except Exception:
-            logger.exception("what came for an answer failed in the gateway: %s", client.request_id)
-            failure = errors.internal_error()
+        except (asyncio.CancelledError, Exception) as error:
+            failure = _failure(error, f"what came for an answer failed in the gateway: {client.request_id}")
             status = failure.status
             await client.refuse(failure)
         finally:
@@ -229,6 +219,14 @@ async def answer_probe(path: str, ready: bool, client: Client) -> None:
     """One of routes.PROBES."""
     well = ready or path == "/health"
     await client.reply(200 if well else 503, b'{"status":"ok"}' if well else b'{"status":"not ready"}')
+
+
+def _failure(error: BaseException, message: str) -> OpenAIError:
+    """The answer to a request without one: cut, as the server shuts down and waits no longer, or failed by a defect."""
+    if isinstance(error, asyncio.CancelledError):
+        return errors.shutting_down()
+    logger.error(message, exc_info=error)
+    return errors.internal_error()
 
 
 async def _refuse(error: OpenAIError, client: Client, seen: Observation) -> None:

@@ -8,7 +8,7 @@ backs off, goes on, and keeps its copy. Users judge how long a refusal may last.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ REFUSALS = (403, 404)
 """Answers for places that do not exist for us."""
 
 
-def key_of(obj: JsonObject) -> Key:
+def key_of(obj: Mapping[str, Any]) -> Key:
     """Where an object is kept in a store."""
     metadata = obj["metadata"]
     return metadata.get("namespace") or "", metadata["name"]

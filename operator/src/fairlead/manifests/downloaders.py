@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.api.pod_spec import lasting_container
+from fairlead.api.pod_spec import lasting_container, pod_spec_of
 from fairlead.manifests.common import CONTAINED, GPU, SCRATCH_VOLUME, Manifest, child, environment_of_the_pod
 from fairlead.manifests.source import DOWNLOADS_VOLUME, Download, cache_volume, downloaded_sources
 from fairlead.operator_settings import OperatorSettings, Profile
@@ -70,8 +70,7 @@ def adapter_list(deployment: LLMDeployment) -> Manifest:
 def has_adapter_downloader(engine: Mapping[str, Any] | None) -> bool:
     """Whether a Deployment's pods can download adapters. Pods keep the container when the last adapter goes: removing
     one replaces no pod."""
-    pod = ((engine or {}).get("spec") or {}).get("template", {}).get("spec") or {}
-    return bool(lasting_container(pod, names.ADAPTERS_CONTAINER))
+    return bool(lasting_container(pod_spec_of(engine), names.ADAPTERS_CONTAINER))
 
 
 def _container(

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 
 import yaml
@@ -28,7 +27,7 @@ from fairlead.manifests.common import (
     selector_labels,
 )
 from fairlead.manifests.downloaders import AdapterDownloader, download_container
-from fairlead.manifests.foreign_servers import FOREIGN_SERVERS, front_flags, with_front
+from fairlead.manifests.foreign_servers import FOREIGN_SERVERS, front_flags, unless, with_front
 from fairlead.manifests.measured_profile import ProfileFile
 from fairlead.manifests.source import CannotBuild, ModelSource, claim_mount
 from fairlead.operator_settings import OperatorSettings, Profile
@@ -110,7 +109,8 @@ def config_name(deployment: LLMDeployment, flags: Mapping[str, Any], profile: Pr
 def engine_flags(
     deployment: LLMDeployment, source: ModelSource, cpus: Decimal | None, adapter_folder: str | None = None
 ) -> dict[str, Any]:
-    """The flags of `fairlead-engine serve`, or `front`, that the spec sets; the engine chooses the others.
+    """The flags of `fairlead-engine serve`, or `front`, that the spec sets; the engine chooses the others. Defaults are
+    not written, so a newer operator with more flags replaces no pod.
 
     `cpus`: of the engine's container, None = unlimited. There is a compute thread for each, rounded up, less its
     further HTTP processes', unless the user sets the number; else every engine would start a thread per core of its
@@ -134,7 +134,7 @@ def engine_flags(
         "max-num-queued-tokens": engine.max_num_queued_tokens,
         "block-size": engine.kv_cache.block_size,
         "kv-cache-memory": engine.kv_cache.memory,
-        "kv-cache-dtype": _unless_auto(engine.kv_cache.dtype),
+        "kv-cache-dtype": unless(engine.kv_cache.dtype, "auto"),
         "enable-prefix-caching": engine.enable_prefix_caching,
         "speculative-method": None if speculative is None else str(speculative.method),
         "num-speculative-tokens": None if speculative is None else speculative.num_tokens,
@@ -146,17 +146,12 @@ def engine_flags(
         "max-images": engine.max_images,
         "max-image-pixels": engine.max_image_pixels,
         "allowed-media-domains": ",".join(engine.allowed_media_domains) or None,
-        "tool-call-parser": _unless_auto(engine.tool_call_parser),
-        "reasoning-parser": _unless_auto(engine.reasoning_parser),
+        "tool-call-parser": unless(engine.tool_call_parser, "auto"),
+        "reasoning-parser": unless(engine.reasoning_parser, "auto"),
         "num-threads": None if cpus is None or is_said else max(1, math.ceil(cpus) - (engine.api_servers - 1)),
         "drain-timeout": format_duration(spec.drain.timeout),
     }
     return {flag: value for flag, value in flags.items() if value is not None}
-
-
-def _unless_auto(value: StrEnum) -> str | None:
-    """Defaults are not written, so that a newer operator replaces no pod."""
-    return None if value == "auto" else str(value)
 
 
 def engine_pod(

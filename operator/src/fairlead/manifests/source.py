@@ -9,6 +9,7 @@ from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import ListedAdapter, LLMDeployment, LLMDeploymentSpec
 from fairlead.api.model_cache import ModelCache
+from fairlead.api.pod_spec import pod_spec_of
 from fairlead.manifests.common import fingerprint
 from fairlead.operator_settings import OperatorSettings
 from fairlead_common.model_sources import DOWNLOADED, Source, SourceError, folder_name, parse_source
@@ -305,6 +306,5 @@ def claim_mount(claim: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def mounted_claims(engine: Mapping[str, Any] | None) -> set[str]:
     """Claims of adapters mounted by a Deployment's pods. A claim without adapters stays mounted, so that removing an
     adapter replaces no pod."""
-    volumes = ((engine or {}).get("spec") or {}).get("template", {}).get("spec", {}).get("volumes") or []
-    ours = (each for each in volumes if each["name"].startswith(_VOLUME_PREFIX))
+    ours = (each for each in pod_spec_of(engine).get("volumes") or () if each["name"].startswith(_VOLUME_PREFIX))
     return {each["persistentVolumeClaim"]["claimName"] for each in ours if each.get("persistentVolumeClaim")}

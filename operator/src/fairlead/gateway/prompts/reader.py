@@ -32,6 +32,7 @@ from fairlead_common.workers.root import WorkerRoot
 logger = logging.getLogger(__name__)
 
 MAX_SPARE = 4
+"""Tokenizers kept unused."""
 LIMITS = WorkerLimits(memory_bytes=160 * 2**20)
 """Includes the caches of the process that jobs go through."""
 _PATIENCE_SECONDS = 0.05
@@ -77,10 +78,10 @@ class ModelTokenizer:
 class Tokenizers:
     """One per gateway. Keeps the tokenizers in use, and a few older ones for rollbacks. Close it when done."""
 
-    def __init__(self, *, max_spare: int = MAX_SPARE, root: WorkerRoot | None = None) -> None:
-        """`max_spare`: tokenizers kept unused. `root`: that of their processes; None = one of its own."""
+    def __init__(self, root: WorkerRoot | None = None) -> None:
+        """`root`: of the tokenizers' processes; None = a new one."""
         self._root = root or WorkerRoot([_PROGRAM])
-        self._max_spare = max_spare
+        self._max_spare = MAX_SPARE
         self._known: dict[str, ModelTokenizer | None] = {}
         """In the order they were last in use; None where it cannot be loaded."""
         self._failed: dict[str, dict[bytes, str]] = {}
