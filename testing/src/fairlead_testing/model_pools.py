@@ -135,7 +135,7 @@ class Room:
         assert len(self.model_pool.queue) == 0
         assert self.model_pool.router.in_flight.total == 0
         assert not len(self.model_pool.queue)
-        assert not self.model_pool.prompts.is_reading_line
+        assert self.model_pool.prompts._reading is None
         return self.log
 
     def _count_urgent(self) -> None:

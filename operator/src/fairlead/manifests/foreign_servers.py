@@ -237,10 +237,6 @@ def _llama_cpp_arguments(deployment: LLMDeployment, model: str) -> list[str]:
     ]
 
 
-def _llama_cpp_front_flags(deployment: LLMDeployment) -> Mapping[str, Any]:
-    return {"block-size": deployment.spec.engine.kv_cache.block_size}
-
-
 LLAMA_CPP = ForeignServer(
     kind="llama-cpp",
     command=(),
@@ -248,7 +244,7 @@ LLAMA_CPP = ForeignServer(
     max_num_seqs=4,
     max_num_batched_tokens=2048,
     tells_blocks=False,
-    front_flags=_llama_cpp_front_flags,
+    front_flags=lambda deployment: {"block-size": deployment.spec.engine.kv_cache.block_size},
     file_of_a_download="model.gguf",
     environment={"HOME": "/tmp"},
 )

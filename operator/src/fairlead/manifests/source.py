@@ -132,10 +132,6 @@ def _placed(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorS
     return place(source, use, spec, settings)
 
 
-def _bundled(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
-    return ModelSource({use.flag: source})
-
-
 def _on_the_machine(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
     if settings.allow_file_sources:
         return ModelSource({use.flag: source.removeprefix("file://")})
@@ -194,7 +190,7 @@ def _parsed(source: str, use: _Use) -> Source:
 
 
 _PLACES: Mapping[str, Callable[[str, _Use, LLMDeploymentSpec, OperatorSettings], ModelSource]] = {
-    "demo": _bundled,
+    "demo": lambda source, use, spec, settings: ModelSource({use.flag: source}),
     "file": _on_the_machine,
     "pvc": _on_a_claim,
     **dict.fromkeys(DOWNLOADED, _downloaded),

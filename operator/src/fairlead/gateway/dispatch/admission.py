@@ -253,13 +253,11 @@ class ModelPool:
             return True
         if not ticket.is_suspect:
             return False
-        claims.is_crowded = claims.is_crowded or self._is_held_back(ticket, claims, now)
-        return claims.is_crowded
-
-    def _is_held_back(self, ticket: RequestTicket, claims: Claims, now: float) -> bool:
-        """Whether the ticket waits only for isolation from other requests."""
         patient = now < ticket.patient_until
-        return self.router.holds_back(ticket.prompt, now, patient=patient, claimed=claims.replicas)
+        claims.is_crowded = claims.is_crowded or self.router.holds_back(
+            ticket.prompt, now, patient=patient, claimed=claims.replicas
+        )
+        return claims.is_crowded
 
     async def _wait_in_line(self, ticket: RequestTicket, now: float) -> InFlightRequest:
         if self.num_ready and not len(self.queue) and now - self._line.emptied_at >= LULL_SECONDS:

@@ -40,11 +40,6 @@ class PoolPrompts:
         self._reading: asyncio.Task[None] | None = None
         """The task that reads unread prompts in line; None = all are read."""
 
-    @property
-    def is_reading_line(self) -> bool:
-        """Whether prompts in line are being read."""
-        return self._reading is not None
-
     def problem(self, replicas: Iterable[Replica]) -> str | None:
         """Why the prompts for some of these replicas are not tokenised in the gateway; None = all are."""
         problems = (self.tokenizers.problem(digest) for digest in {each.digest for each in replicas})
