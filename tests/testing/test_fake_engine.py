@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.routing.replica import Limits
-from fairlead.simulator.counted_blocks import CountedBlocks
-from fairlead.simulator.engine_model import EngineModel, ModelSequence, StepOutcome
-from fairlead_common.blocks import hash_blocks
+from fairlead.simulator.engine_model import StepOutcome
 from fairlead_common.messages import FIELD_TOKENS, KVBlocks, ModelInfo, StepCost
 from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_testing.clock import run_in_virtual_time
@@ -38,50 +36,6 @@ async def post(http: aiohttp.ClientSession, engine: FakeEngine, **body: Any) -> 
     document = {"model": "fake", "prompt": "x", **body}
     async with http.post(f"{engine.url}/v1/completions", json=document) as response:
         return response.status, response.headers, await response.read()
-
-
-# -- cache -------------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 4)), max_size=40))
-def test_changes_add_up_to_what_the_cache_holds(actions: list[tuple[int, int, int]]) -> None:
-    """Random prompts that share prefixes come, are computed and go."""
-    cache, mirror = CountedBlocks(8, 1), set()
-    users: list[tuple[list[bytes], int]] = []
-    for kind, family, length in actions:
-        hashes = hash_blocks([family // 2, *([family] * (length - 1))], 1)
-        matched = cache.match(hashes)
-        if kind and length - matched <= cache.num_free - matched:
-            cache.share(hashes[:matched])
-            cache.take(length - matched)
-            for index in range(matched, length):
-                cache.publish(hashes[index - 1] if index else None, hashes[index])
-            users.append((hashes, 0))
-        elif users:
-            cache.free(*users.pop(0))
-        cache.check()
-        changes = cache.take_changes()
-        if changes is not None:
-            stored, removed = changes
-            gone = {bytes.fromhex(each) for each in removed}
-            assert gone <= mirror
-            mirror = (mirror - gone) | {bytes.fromhex(each) for blocks in stored for each in blocks.hashes}
-        assert mirror == cache.hashes
-    listed = [bytes.fromhex(each) for blocks in cache.listing() for each in blocks.hashes]
-    assert set(listed) == cache.hashes
-    assert len(listed) == len(cache.hashes)
-
-
-def test_the_tail_of_the_chain_used_longest_ago_goes_first() -> None:
-    cache = CountedBlocks(4, 1)
-    chains = [hash_blocks([first, first], 1) for first in (1, 2)]
-    for hashes in chains:
-        cache.take(2)
-        cache.publish(None, hashes[0])
-        cache.publish(hashes[0], hashes[1])
-        cache.free(hashes, 0)
-    cache.take(1)
-    assert cache.hashes == {chains[0][0], *chains[1]}
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -145,26 +99,6 @@ def test_the_queue_is_bounded_in_tokens_and_takes_any_one_prompt_when_empty() ->
     made.add(made.sequence(range(60), 1))
     assert not made.refuses(made.sequence(range(40), 1))
     assert made.refuses(made.sequence(range(41), 1))
-
-
-def test_steps_taken_together_take_what_they_take_one_by_one_and_are_cut_when_a_request_comes() -> None:
-    limits = Limits(max_num_seqs=2, max_num_queued_tokens=100, block_size=4)
-    engine = EngineModel(limits, num_blocks=100, token_budget=20, step_cost=COST)
-    engine.add(ModelSequence(num_prompt_tokens=4, max_tokens=50))
-    engine.begin_step(together_seconds=100.0)
-    (sequence,) = engine.end_step().answered
-    one = engine.begin_step()
-    assert one is not None
-    together = engine.begin_step(together_seconds=10.5 * one.seconds)
-    assert together is not None
-    assert (together.num_steps, together.seconds) == (10, pytest.approx(10 * one.seconds))
-    together.cut(2.5 * one.seconds)
-    assert (together.num_steps, together.seconds) == (3, pytest.approx(3 * one.seconds))
-    engine.end_step()
-    assert (sequence.num_generated, engine.num_steps) == (4, 4)
-    assert engine.begin_step(together_seconds=1e9) is not None
-    assert engine.end_step().finished == [sequence]
-    assert (engine.num_requests, engine.begin_step()) == (0, None)
 
 
 class CheckedCore(FakeCore):
