@@ -1,7 +1,7 @@
 """RoutedFleet: engine models behind a real `Router`, for what routing does to time to first token.
 
-One gateway routes requests that arrive at given times. Engines publish blocks and loads as real engines do, with a
-delay; their steps take what `StepCost` says, within some noise.
+One gateway routes requests of given arrival times. Engines publish blocks and loads as real engines do, with a delay;
+steps cost the seconds of `StepCost`, with some noise.
 """
 
 import random

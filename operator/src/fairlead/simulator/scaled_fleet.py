@@ -1,8 +1,8 @@
 """ScaledFleet: engine models under the real autoscaler, thousands of seconds in one.
 
 Requests arrive at a rate, wait in one gateway for a slot, and run on the replica with the fewest requests. Counts of
-the gateway go through `SignalsLine`, as in a real fleet. Replicas take time to start, and finish their requests before
-they go.
+the gateway go through `SignalsLine`, as in a real fleet. Replicas take time to start, and finish requests before
+leaving.
 """
 
 import math
@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 import msgspec
 
@@ -54,11 +55,12 @@ class ScaledReplica(TimedEngine):
         model = EngineModel(limits, num_blocks=NUM_BLOCKS, token_budget=TOKEN_BUDGET, step_cost=fleet.cost)
         super().__init__(model, fleet.clock, together_seconds=STEP_SECONDS)
         self._fleet = fleet
+        self.uid = f"replica-{next(fleet.numbers)}"
         self.ready_at = ready_at
         self.draining = False
 
     def stepped(self, outcome: StepOutcome) -> None:
-        self._fleet.count(outcome)
+        self._fleet.note(outcome)
         if self.draining and not self.model.num_requests:
             self._fleet.replicas.remove(self)
 
@@ -96,6 +98,8 @@ class ScaledFleet:
         self.slots, self.cold_start = slots, cold_start
         self.random = random.Random(seed)
         self.clock = VirtualTime()
+        self.numbers = count()
+        """Of replicas, in the order of their start."""
         self.desired = replicas
         self.replicas = [ScaledReplica(self, ready_at=0.0) for _ in range(replicas)]
         self.waiting: deque[Request] = deque()
@@ -174,7 +178,7 @@ class ScaledFleet:
             count_tokens(self.counted.uncached_per_request, request.num_uncomputed)
             min(free, key=lambda each: each.model.num_requests).add(request)
 
-    def count(self, outcome: StepOutcome) -> None:
+    def note(self, outcome: StepOutcome) -> None:
         """The gateway's share of a replica's step."""
         for request in outcome.answered:
             if request.num_generated == 1:
@@ -192,15 +196,14 @@ class ScaledFleet:
         self.counted.oldest_wait_seconds = self.time - self.waiting[0].arrived if self.waiting else 0.0
         self.counted.waiting_uncached_tokens = sum(request.num_uncomputed for request in self.waiting)
         self.counted.running = sum(replica.model.num_requests for replica in self.replicas)
-        ready = [(number, each) for number, each in enumerate(self.replicas) if each.ready_at <= self.time]
-        self.counted.replicas = {f"uid-{id(each)}": self._load(number, each) for number, each in ready}
+        self.counted.replicas = {each.uid: self._load(each) for each in self.replicas if each.ready_at <= self.time}
         self.counted.num_ready = len(self._ready())
         model = msgspec.convert(msgspec.to_builtins(self.counted), ModelSignals)  # as it goes over the wire
         return SignalsLine(gateway="only", uptime_seconds=self.time, models={MODEL: model})
 
-    def _load(self, number: int, replica: ScaledReplica) -> ReplicaSignals:
+    def _load(self, replica: ScaledReplica) -> ReplicaSignals:
         figures = replica.model.load().figures | {"draining": replica.draining, "step_cost": self.told_cost}
-        return ReplicaSignals(name=f"virtual-{number}", age_seconds=0.0, **figures)
+        return ReplicaSignals(name=replica.uid, age_seconds=0.0, **figures)
 
     def signals(self) -> Signals:
         """The autoscaler's input now."""
