@@ -99,114 +99,94 @@ _VOLUME = ("name", "emptyDir", "configMap", "secret", "persistentVolumeClaim")
 _MOUNT = ("name", "mountPath", "readOnly", "subPath")
 _VALUE_FROM = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
 _MOUNT_PATHS = ("/mnt/*",)
-_UNLISTED = "not among those that are allowed"
+
+
+def _listed(
+    path: str, setting: str, noun: str, likeness: Likeness = Likeness.NAME, part: RulePart = RulePart.VALUE
+) -> AuthorRule:
+    """A value, or the keys of an object, as listed in a setting."""
+    why = f"{noun} not among those that are allowed"
+    return AuthorRule(path=path, part=part, likeness=likeness, setting=setting, why=why)
+
+
+def _keys(path: str, always: tuple[str, ...], why: str) -> AuthorRule:
+    return AuthorRule(path=path, part=RulePart.KEYS, always=always, why=why)
 
 
 def _environment(path: str) -> tuple[AuthorRule, ...]:
+    source = f"{path}[].valueFrom"
     return (
-        AuthorRule(path=f"{path}[].name", setting="environment", why=f"an environment variable {_UNLISTED}"),
-        AuthorRule(
-            path=f"{path}[].valueFrom", part=RulePart.KEYS, always=_VALUE_FROM,
-            why="an environment variable may come from a Secret, a ConfigMap or a field of the pod",
-        ),
-        AuthorRule(path=f"{path}[].valueFrom.secretKeyRef.name", setting="secrets", why=f"a Secret {_UNLISTED}"),
-        AuthorRule(
-            path=f"{path}[].valueFrom.configMapKeyRef.name", setting="configMaps", why=f"a ConfigMap {_UNLISTED}"
-        ),
-    )  # fmt: skip
+        _listed(f"{path}[].name", "environment", "an environment variable"),
+        _keys(source, _VALUE_FROM, "an environment variable may come from a Secret, a ConfigMap or a field of the pod"),
+        _listed(f"{source}.secretKeyRef.name", "secrets", "a Secret"),
+        _listed(f"{source}.configMapKeyRef.name", "configMaps", "a ConfigMap"),
+    )
 
 
 def _resources(path: str) -> Iterator[AuthorRule]:
     for kind in ("requests", "limits"):
-        yield AuthorRule(
-            path=f"{path}.{kind}", part=RulePart.KEYS, setting="resources", why=f"a resource of nodes {_UNLISTED}"
-        )
+        yield _listed(f"{path}.{kind}", "resources", "a resource of nodes", part=RulePart.KEYS)
 
 
 def _containers(path: str) -> tuple[AuthorRule, ...]:
+    mount, may_say = f"{path}[].volumeMounts[]", "the template may say"
     return (
         AuthorRule(
             path=f"{path}[].name", always=_OUR_CONTAINERS,
             why=f"the template may add no container, only change {', '.join(_OUR_CONTAINERS)}",
         ),
-        AuthorRule(
-            path=f"{path}[]", part=RulePart.KEYS, always=_CONTAINER,
-            why=f"of a container the template may say {', '.join(_CONTAINER[1:])} only",
-        ),
-        AuthorRule(
-            path=f"{path}[].resources", part=RulePart.KEYS, always=("requests", "limits"),
-            why="of resources the template may say requests and limits only",
-        ),
+        _keys(f"{path}[]", _CONTAINER, f"of a container {may_say} {', '.join(_CONTAINER[1:])} only"),
+        _keys(f"{path}[].resources", ("requests", "limits"), f"of resources {may_say} requests and limits only"),
         *_resources(f"{path}[].resources"),
         *_environment(f"{path}[].env"),
+        _keys(mount, _MOUNT, f"of a mount {may_say} {', '.join(_MOUNT)} only"),
+        AuthorRule(path=f"{mount}.name", never=OUR_VOLUMES, why="the template may mount volumes of its own only"),
         AuthorRule(
-            path=f"{path}[].volumeMounts[]", part=RulePart.KEYS, always=_MOUNT,
-            why=f"of a mount the template may say {', '.join(_MOUNT)} only",
-        ),
-        AuthorRule(
-            path=f"{path}[].volumeMounts[].name", never=OUR_VOLUMES,
-            why="the template may mount volumes of its own only",
-        ),
-        AuthorRule(
-            path=f"{path}[].volumeMounts[].mountPath", always=_MOUNT_PATHS,
-            why="the template may mount volumes below /mnt only",
+            path=f"{mount}.mountPath", always=_MOUNT_PATHS, why="the template may mount volumes below /mnt only"
         ),
     )  # fmt: skip
-
-
-def _source(path: str) -> AuthorRule:
-    return AuthorRule(path=path, likeness=Likeness.SOURCE, setting="sources", why=f"a source {_UNLISTED}")
 
 
 _SHARED = "what nodes keep is shared by all namespaces, whatever credentials it was fetched with"
 
 RULES = (
-    _source("model.source"),
-    _source("engine.speculative.source"),
-    _source("adapters[].source"),
-    AuthorRule(path="model.credentials.secretName", setting="secrets", why=f"a Secret {_UNLISTED}"),
-    AuthorRule(path="model.cache.claim", setting="claims", why=f"a PersistentVolumeClaim {_UNLISTED}"),
+    *(
+        _listed(path, "sources", "a source", Likeness.SOURCE)
+        for path in ("model.source", "engine.speculative.source", "adapters[].source")
+    ),
+    _listed("model.credentials.secretName", "secrets", "a Secret"),
+    _listed("model.cache.claim", "claims", "a PersistentVolumeClaim"),
     AuthorRule(path="model.cache.node", part=RulePart.SWITCH, setting="nodeCache", why=_SHARED),
     AuthorRule(path="model.cache.image", part=RulePart.SWITCH, setting="nodeCache", why=_SHARED),
-    AuthorRule(path="engine.image", likeness=Likeness.IMAGE, setting="images", why=f"an image {_UNLISTED}"),
+    _listed("engine.image", "images", "an image", Likeness.IMAGE),
     AuthorRule(
         path="engine.extraArgs[]", likeness=Likeness.ARGUMENT, setting="arguments",
         why="an argument that is no number and none of the allowed flags, with its value after a '='",
     ),
     *_environment("engine.env"),
-    AuthorRule(path="engine.profile.configMap", setting="configMaps", why=f"a ConfigMap {_UNLISTED}"),
-    AuthorRule(path="engine.allowedMediaDomains[]", setting="mediaDomains", why=f"a host {_UNLISTED}"),
+    _listed("engine.profile.configMap", "configMaps", "a ConfigMap"),
+    _listed("engine.allowedMediaDomains[]", "mediaDomains", "a host"),
     *_resources("resources"),
-    AuthorRule(
-        path="template.metadata.labels", part=RulePart.KEYS, setting="labels", why=f"a label of pods {_UNLISTED}"
-    ),
-    AuthorRule(
-        path="template.metadata.annotations", part=RulePart.KEYS, setting="annotations",
-        why=f"an annotation of pods {_UNLISTED}",
-    ),
+    _listed("template.metadata.labels", "labels", "a label of pods", part=RulePart.KEYS),
+    _listed("template.metadata.annotations", "annotations", "an annotation of pods", part=RulePart.KEYS),
     AuthorRule(
         path="template.spec", part=RulePart.KEYS, always=_POD, setting="placement", with_switch=_PLACEMENT,
         why=f"of a pod the template may say {', '.join(_POD)} only, and where it is allowed {', '.join(_PLACEMENT)}",
     ),
-    AuthorRule(
-        path="template.spec.priorityClassName", setting="priorityClasses", why=f"a PriorityClass {_UNLISTED}"
-    ),
+    _listed("template.spec.priorityClassName", "priorityClasses", "a PriorityClass"),
     *_containers("template.spec.containers"),
     *_containers("template.spec.initContainers"),
-    AuthorRule(
-        path="template.spec.volumes[]", part=RulePart.KEYS, always=_VOLUME,
-        why=f"a volume of the template may be of the kinds {', '.join(_VOLUME[1:])} only",
+    _keys(
+        "template.spec.volumes[]", _VOLUME,
+        f"a volume of the template may be of the kinds {', '.join(_VOLUME[1:])} only",
     ),
     AuthorRule(
         path="template.spec.volumes[].name", never=OUR_VOLUMES,
         why="the operator's own volumes cannot be replaced: choose another name",
     ),
-    AuthorRule(path="template.spec.volumes[].configMap.name", setting="configMaps", why=f"a ConfigMap {_UNLISTED}"),
-    AuthorRule(path="template.spec.volumes[].secret.secretName", setting="secrets", why=f"a Secret {_UNLISTED}"),
-    AuthorRule(
-        path="template.spec.volumes[].persistentVolumeClaim.claimName", setting="claims",
-        why=f"a PersistentVolumeClaim {_UNLISTED}",
-    ),
+    _listed("template.spec.volumes[].configMap.name", "configMaps", "a ConfigMap"),
+    _listed("template.spec.volumes[].secret.secretName", "secrets", "a Secret"),
+    _listed("template.spec.volumes[].persistentVolumeClaim.claimName", "claims", "a PersistentVolumeClaim"),
 )  # fmt: skip
 
 
