@@ -65,6 +65,15 @@ _DOWNLOADED_LOOK = (
 _DYNAMIC_TREE = "^[0-9]+x[0-9]+$"
 _NO_WAY_UP = "(^|.*/)[.][.](/.*|$)"
 
+
+def _source_rules(field: str, pattern: str, forms: str) -> tuple[Rule, ...]:
+    """`forms`: of sources that are not downloaded."""
+    return (
+        Rule(f"self.matches('{pattern}')", f"{field} must look like {forms}, {_DOWNLOADED_LOOK}"),
+        Rule(f"!self.matches('{_NO_WAY_UP}')", f"{field} must not contain '..'"),
+    )
+
+
 OBJECT = (
     Rule(
         f"size(self.metadata.name) <= {names.MAX_NAME_LENGTH}",
@@ -136,16 +145,7 @@ MODEL_NAME = (
 )
 """On `spec.model.servedName`, on each of `spec.model.aliases`, and on the `servedName` of each of `spec.adapters`."""
 
-SOURCE = (
-    Rule(
-        f"self.matches('{_SOURCE}')",
-        f"model.source must look like demo://NAME, file:///FOLDER, pvc://CLAIM/FOLDER, {_DOWNLOADED_LOOK}",
-    ),
-    Rule(
-        "!self.matches('(^|.*/)[.][.](/.*|$)')",
-        "model.source must not contain '..'",
-    ),
-)
+SOURCE = _source_rules("model.source", _SOURCE, "demo://NAME, file:///FOLDER, pvc://CLAIM/FOLDER")
 """On `spec.model.source`."""
 
 CACHE = (
@@ -165,16 +165,7 @@ CACHE = (
 )
 """On `spec.model.cache`."""
 
-ADAPTER_SOURCE = (
-    Rule(
-        f"self.matches('{_ADAPTER_SOURCE}')",
-        f"adapters[].source must look like pvc://CLAIM/FOLDER, file:///FOLDER, {_DOWNLOADED_LOOK}",
-    ),
-    Rule(
-        f"!self.matches('{_NO_WAY_UP}')",
-        "adapters[].source must not contain '..'",
-    ),
-)
+ADAPTER_SOURCE = _source_rules("adapters[].source", _ADAPTER_SOURCE, "pvc://CLAIM/FOLDER, file:///FOLDER")
 """On the `source` of each of `spec.adapters`."""
 
 ADAPTERS = (
@@ -187,15 +178,8 @@ ADAPTERS = (
 )
 """On `spec.adapters`."""
 
-SPECULATIVE_SOURCE = (
-    Rule(
-        f"self.matches('{_SOURCE}')",
-        f"engine.speculative.source must look like pvc://CLAIM/FOLDER, file:///FOLDER, demo://NAME, {_DOWNLOADED_LOOK}",
-    ),
-    Rule(
-        f"!self.matches('{_NO_WAY_UP}')",
-        "engine.speculative.source must not contain '..'",
-    ),
+SPECULATIVE_SOURCE = _source_rules(
+    "engine.speculative.source", _SOURCE, "pvc://CLAIM/FOLDER, file:///FOLDER, demo://NAME"
 )
 """On `spec.engine.speculative.source`."""
 
