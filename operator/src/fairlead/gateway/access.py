@@ -1,8 +1,8 @@
-"""Who may use the gateway: API keys in a folder, and the check of requests.
+"""Access to the gateway: API keys in a folder, and the check of requests.
 
-The gateway makes an `Access` from its command line; the application asks it before reading a request's body. The folder
-is a mounted Secret, or looks like one: a file per client, named as the client, a key per line. Keys are kept as digests
-only, so no log line, traceback or memory dump of a `KeySet` shows one.
+The gateway makes an `Access` from its command line; the application asks it before reading a body. The folder is a
+mounted Secret, or looks the same: a file per client, with the client's name and a key per line. Only digests of keys
+are kept, so log lines, tracebacks and memory dumps of a `KeySet` show no key.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ def read_keys(folder: Path) -> KeySet:
 
 
 def _read_files(folder: Path) -> dict[str, list[bytes]]:
-    """Client → keys, of every file. Read at the link's target, so a Secret that changes meanwhile is read as before or
+    """Client → keys, of every file. Read at the link's target: a Secret changed meanwhile is read in its old state, or
     not at all."""
     link = folder / _KUBERNETES_LINK
     keys = {}
@@ -137,7 +137,7 @@ def _digest(key: bytes) -> bytes:
 POLL_SECONDS = 5.0
 """How often the folder is read. Kubernetes takes up to a minute or two to bring a changed Secret to it anyway."""
 _REPEAT_POLLS = 60
-"""While the folder stays unreadable, every so many polls log it again."""
+"""Polls between log lines while the folder is unreadable."""
 
 
 class Access(Protocol):

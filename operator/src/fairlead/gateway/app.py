@@ -41,8 +41,8 @@ Headers = dict[bytes, bytes]
 
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _EXPECT = b"expect"
-"""A client with this header waits for 100 Continue. After a refusal its body cannot be told from its next request, so
-the connection ends."""
+"""Clients with this header wait for 100 Continue. After a refusal the body looks like the next request, so the
+connection ends."""
 
 
 @dataclass(eq=False)
@@ -87,7 +87,7 @@ class GatewayApp:
             client.close()
 
     async def _route(self, scope: Scope, headers: Headers, client: Client) -> None:
-        """By path. Probes first: they are answered without keys and whatever the models are."""
+        """By path. Probes first: answered without keys, and before the models are known."""
         method, path = scope["method"], scope["path"]
         if path in routes.PROBES:
             _require(method, path, "GET", "HEAD")

@@ -22,8 +22,7 @@ logger = logging.getLogger("fairlead.gateway.requests")
 
 REFUSALS_LOGGED_AT_ONCE = 20
 REFUSALS_LOGGED_PER_SECOND = 1.0
-"""Log lines about requests refused before their model is known, of which anybody can send any number; metrics count
-all."""
+"""Log lines about requests refused before their model is known; anybody can send many. Metrics count all."""
 _LEAST_SECONDS = 1e-6
 """Least actual time that an error is divided by."""
 MAX_LOGGED_PATH_LENGTH = 200

@@ -142,8 +142,8 @@ class Gateway:
     def drain(self) -> None:
         """Not ready from now on; takes requests for `drain_delay` more seconds, then finishes running ones, and ends.
 
-        A gateway that was never ready does not wait, since it has no clients. Further calls change nothing: a container
-        runtime may repeat its signal, which must not cut streams.
+        A gateway that was never ready has no clients and does not wait. Further calls change nothing: a repeated signal
+        of a container runtime must not cut streams.
         """
 
         def stop() -> None:

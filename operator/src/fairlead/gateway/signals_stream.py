@@ -1,7 +1,7 @@
 """`GET /fairlead/v1/signals` on the control port: a line of signals a second to every follower.
 
-A line is encoded once for all followers, and only while there are any. Slow followers miss lines, which costs nothing
-as counters only grow; followers that read nothing are cut off.
+A line is encoded once for all followers, and only with followers. Slow followers miss lines, at no cost since counters
+only grow; followers that read nothing are cut off.
 """
 
 import asyncio

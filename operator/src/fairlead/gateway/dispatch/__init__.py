@@ -1,1 +1,1 @@
-"""A request's way to a replica: its model's pool, its ticket in line, and the attempts."""
+"""A request's way to a replica: pool, ticket in line, and attempts."""

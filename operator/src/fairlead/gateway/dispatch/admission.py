@@ -1,10 +1,10 @@
-"""Admission: a model's waiting line joined to its router; decides who goes, who waits and who is refused.
+"""Admission: a model's waiting line joined to its router; decides which request goes, waits or is refused.
 
 `ModelPool` is the gateway's side of one LLMDeployment. A request is held only while no replica has room, or while none
-is ready but one is starting. Order is strict: the lowest `priority`, then first come first served. A replica that may
-serve a waiting request takes none from behind, though a shorter prompt might fit; else long prompts would starve.
-Requests are passed on other replicas (`Claims`), and while they wait only for isolation (suspects of a replica's death)
-or for an adapter that no replica has yet. No network I/O: the director awaits the pool, the fleet and the engines'
+is ready but one is starting. The order is strict: lowest `priority`, then first come first served. A replica usable by
+a waiting request takes no later request, though a shorter prompt might fit; else long prompts would starve. Later
+requests go to other replicas (`Claims`), and pass requests that wait only for isolation (suspects of a replica's death)
+or for an adapter not loaded anywhere yet. No network I/O: the director awaits the pool, the fleet and the engines'
 streams update it.
 """
 
@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 PUMP_GAP_SECONDS = 0.005
 """Least time between two looks at the line because of load lines, of which replicas send many a second."""
 LULL_SECONDS = 1.0
-"""A line that begins after so many seconds without waiting requests is told at once, other lines in their turn."""
+"""A line that begins after this time without waiting requests is reported at once, other lines with the next
+signals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +288,9 @@ class ModelPool:
                 self.counters.foreseen(ttft_seconds)
 
     def _deadline(self, ticket: RequestTicket) -> float:
-        """Loop time at which the wait is over. Counted from the entry or from the pool's last change of state, so after
-        a cold start the whole maxQueueTime remains; flapping replicas extend the wait by one cold start and one full
-        queue at most."""
+        """Loop time at which the wait is over. Counted from the entry or from the pool's last change of state, so the
+        whole maxQueueTime remains after a cold start; flapping replicas extend the wait by at most one cold start and
+        one full queue."""
         assert ticket.waiting_since is not None
         max_queue_time, cold_start_timeout = _limits(self.model)
         limit = max_queue_time if self.num_ready else cold_start_timeout
@@ -343,7 +344,7 @@ class ModelPool:
         return not self.pool.replicas and not self.pool.outlook.starting
 
     def _lacks_adapter(self, ticket: RequestTicket) -> bool:
-        """Whether all ready replicas have told their adapters, and the ticket's adapter is on none."""
+        """Whether all ready replicas have reported their adapters, without the ticket's adapter."""
         adapter = ticket.request.adapter
         return adapter is not None and self.router.lacks(adapter)
 
@@ -354,8 +355,8 @@ class ModelPool:
                 self._line.refuse(ticket, error)
 
     def _raise_if_unfit(self, ticket: RequestTicket) -> None:
-        """Raises OpenAIError where no replica could ever serve the request. Without replicas the limits of the last
-        replicas decide, or else the spec's, so that nothing is started in vain."""
+        """Raises OpenAIError for a request that no replica could ever serve. Without replicas, the limits of the last
+        replicas decide, or else of the spec, so nothing is started in vain."""
         prompt = ticket.prompt
         misfit: PromptError | None = None
         if self._lacks_adapter(ticket):

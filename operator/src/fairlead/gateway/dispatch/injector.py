@@ -1,7 +1,7 @@
-"""Results that clients inject into answers under way → the generating replica, through whichever gateway.
+"""Results injected by clients into answers under way → the generating replica, through any gateway.
 
-Gateways do not know one another's answers, so the model's replicas are asked, draining ones included, or only the
-replica named by the client: all but the generating one say "not here".
+Gateways do not know one another's answers, so all replicas of the model are asked, including draining ones, or only the
+replica named by the client. Every replica but the generating one says "not here".
 """
 
 import asyncio

@@ -46,7 +46,7 @@ class PoolPrompts:
         return next(filter(None, problems), None)
 
     def set_replicas(self, replicas: Iterable[Replica], told: Iterable[Replica]) -> None:
-        """`replicas`: the model's ready ones. `told`: all that have told their limits, warming ones included."""
+        """`replicas`: the model's ready ones. `told`: replicas with known limits, including warming ones."""
         counts = Counter(each.digest for each in replicas if self.tokenizers.get(each.digest) is not None)
         self.digests = frozenset(digest for digest, _ in counts.most_common(MAX_DIGESTS))
         self.engines = engines_of(told)

@@ -13,7 +13,7 @@ from fairlead_common.http.client import HttpClient
 from fairlead_common.http.origin import Origin
 
 MakeFleet = Callable[[Datastore, Tokenizers], Fleet]
-"""Makes the fleet to follow, which tells the datastore what engines stream, and adds their tokenizers."""
+"""Makes the fleet to follow, which feeds the engines' streams into the datastore and adds their tokenizers."""
 
 
 class Pools:

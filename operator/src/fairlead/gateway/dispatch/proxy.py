@@ -1,7 +1,7 @@
 """The proxy: one attempt at one replica, and its answer on to the client.
 
-Before the client's first byte, another replica may make good a failure. Later, a stream that breaks ends with an error
-event: never in silence, never with a made-up end. Answers that are not streamed are read whole first.
+Before the client's first byte, another replica may make good a failure. Later, a broken stream ends with an error
+event: never in silence, never with a made-up end. Unstreamed answers are read whole first.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Bytes → InferenceRequest. Pure.
 
-Only the top level of the JSON body is parsed; values stay the client's bytes, so nothing is lost or reformatted on the
-way to the engine, which validates them. Bodies that would cost the gateway too much are refused
-(`fairlead_common.budget`), and private fields (`fairlead_…`) are dropped.
+Only the top level of the JSON body is parsed. Values stay the client's bytes, so nothing is lost or reformatted before
+the engine validates them. Bodies too costly for the gateway are refused (`fairlead_common.budget`), and private fields
+(`fairlead_…`) are dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -114,8 +114,8 @@ def translated(path: str, body: bytes, translation: Translation | None) -> tuple
 def parse(
     path: str, body: bytes, headers: Iterable[tuple[bytes, bytes]], *, request_id: str, chosen: Pool | None = None
 ) -> InferenceRequest:
-    """Raises OpenAIError (400) for a body that is no JSON object, a model that is no text, and fields that cost too
-    much. For bodies that have passed `check_cost`."""
+    """Raises OpenAIError (400) for a body other than a JSON object, a model other than a text, and too costly fields.
+    For bodies after `check_cost`."""
     try:
         if not body.isascii():
             body.decode()  # values are not decoded below, and JSON is UTF-8

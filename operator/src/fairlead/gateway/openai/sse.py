@@ -81,7 +81,7 @@ _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class UsageFilter:
-    """Passes a stream of events on, keeps its usage, and hides usage from clients that did not ask for it."""
+    """Passes a stream of events on, keeps its usage, and hides usage unless the client asked for it."""
 
     def __init__(self, *, hide_usage: bool) -> None:
         self.hide_usage = hide_usage

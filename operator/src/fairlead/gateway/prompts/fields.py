@@ -1,7 +1,7 @@
-"""The fields of a request that make its prompt, decoded; and the prompt's beginning. Pure.
+"""The fields of a request with its prompt, decoded; and the prompt's beginning. Pure.
 
 Only these fields are decoded for a gateway, by the engine's schemas: in the process of the model's tokenizer, or,
-without one, in the gateway's own. Engines refuse other values.
+without a tokenizer, in the gateway's own. Engines refuse other values.
 """
 
 from collections.abc import Mapping

@@ -27,7 +27,7 @@ class Engines(msgspec.Struct, array_like=True, frozen=True):
 
 
 def engines_of(replicas: Iterable[Replica]) -> dict[str, Engines]:
-    """By the digest of their tokenizer, of replicas that have told their limits."""
+    """By the digest of their tokenizer, of replicas with known limits."""
     told: dict[str, list[Limits]] = {}
     for replica in replicas:
         if replica.digest and replica.limits is not None:

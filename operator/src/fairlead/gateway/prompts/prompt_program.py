@@ -1,8 +1,8 @@
 """A model's tokenizer and chat template as the program of a process (`fairlead_common.workers`): renders, looks up,
 encodes and hashes one request's prompts at a time.
 
-Block hashes are remembered for the same prompts as texts in `prefix_cache.py`: computing one takes 0.6 µs a block,
-looking it up a tenth of that.
+Block hashes are kept for the prompts whose texts `prefix_cache.py` keeps: computing a hash takes 0.6 µs per block,
+looking it up a tenth.
 """
 
 import time

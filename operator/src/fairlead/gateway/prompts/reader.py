@@ -1,10 +1,10 @@
-"""Requests → prompts as routing sees them: token ids by the model's own tokenizer, once per request.
+"""Requests → prompts for routing: token ids by the model's own tokenizer, once per request.
 
-Pools ask before a request is routed. Tokenizers and chat templates come with models and are programs: each runs in
-processes of its own, which also decode the request's fields and are ended when the program takes more than it may. So
-this process only passes bytes on. Engines of one model have the same digest but for a while during a rollout, so each
-tokenizer is loaded once, however many replicas have it. A wrong request gets neither tokens nor an error: its engine
-says what is wrong. Only that a prompt is too long is noted.
+Pools ask before a request is routed. Tokenizers and chat templates come with models and are programs: each runs in its
+own processes, which also decode the request's fields and are ended when the program exceeds its limits. This process
+only passes bytes on. Engines of one model have the same digest, except during a rollout, so each tokenizer is loaded
+once for all its replicas. An invalid request gets neither tokens nor an error: the engine reports the mistake. Only a
+too long prompt is noted.
 """
 
 import asyncio
