@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,154 +12,48 @@ from fairlead_engine.server.answers.answer_formats import AnswerFormats, choose_
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.answers.reasoning_formats import REASONING_FORMATS
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
-from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.types import FinishReason, SequenceOutput
-
-NAMES = ("get_weather", "get_time")
-OSLO = '{"city": "Oslo", "note": "a \\" } ] </tool_cal {"}'
-
-
-class Pieces:
-    """Stands for a detokenizer: hands out a text in pieces."""
-
-    num_tokens = 0
-
-    def __init__(self, pieces: Sequence[str]) -> None:
-        self._pieces = [*pieces]
-
-    def push(self, output: SequenceOutput) -> TextDelta:
-        return TextDelta(self._pieces.pop(0), [1], finish_reason=None if self._pieces else output.finish_reason)
-
-
-def read(formats: AnswerFormats, pieces: Sequence[str], end: FinishReason = FinishReason.STOP, **options: Any) -> dict:
-    """What a client puts together of the deltas."""
-    reader = AnswerReader(Pieces(pieces), formats, NAMES, **options)  # type: ignore[arg-type]
-    found: dict[str, Any] = {"text": "", "reasoning": "", "calls": [], "end": None}
-    for _ in pieces:
-        delta = reader.push(SequenceOutput(request_id="r", new_token_ids=[1], finish_reason=end))
-        found["text"] += delta.text
-        found["reasoning"] += delta.reasoning
-        for call in delta.calls:
-            if call.index == len(found["calls"]):
-                assert call.id
-                assert call.name
-                found["calls"].append([call.name, ""])
-            else:
-                assert (call.id, call.name) == (None, None)
-            found["calls"][call.index][1] += call.arguments
-        found["end"] = delta.finish_reason
-    return found
+from fairlead_engine_testing.written_answers import ANSWERS, FUNCTIONS, OSLO, Pieces
+from fairlead_engine_testing.written_answers import read_pieces as read
 
 
 def tools(name: str, template: str | None = None, reasoning: str | None = None) -> AnswerFormats:
     return AnswerFormats(TOOL_FORMATS[name](template), REASONING_FORMATS[reasoning] if reasoning else None)
 
 
-ONE = [["get_weather", OSLO]]
-TWO = [["get_weather", OSLO], ["get_time", "{}"]]
+ONE = [("get_weather", OSLO)]
 HERMES = f'<tool_call>\n{{"name": "get_weather", "arguments": {OSLO}}}\n</tool_call>'
-CASES: dict[str, tuple[AnswerFormats, str, str, list[list[str]]]] = {
-    "hermes": (tools("hermes"), HERMES, "", ONE),
-    "hermes-text": (tools("hermes"), "Let me see.\n" + HERMES, "Let me see.", ONE),
-    "hermes-two": (
-        tools("hermes"), HERMES + '\n<tool_call>\n{"arguments": {}, "name": "get_time"}\n</tool_call>\n', "", TWO,
-    ),
-    "hermes-no-arguments": (tools("hermes"), '<tool_call>{"name": "get_time"}</tool_call>', "", [["get_time", "{}"]]),
-    "hermes-text-arguments": (
-        tools("hermes"), '<tool_call>{"name": "get_time", "arguments": "{\\"a\\": 1}"}</tool_call>', "",
-        [["get_time", '{"a": 1}']],
-    ),
-    "hermes-none": (tools("hermes"), "a < b and <tool_cal or { x }\n", "a < b and <tool_cal or { x }\n", []),
-    "hermes-broken": (tools("hermes"), "<tool_call>\nhm</tool_call>", "<tool_call>\nhm</tool_call>", []),
-    "llama3": (tools("llama3_json"), f'{{"name": "get_weather", "parameters": {OSLO}}}', "", ONE),
-    "llama3-tag": (tools("llama3_json"), f'<|python_tag|>{{"name": "get_weather", "parameters": {OSLO}}}', "", ONE),
-    "llama3-two": (
-        tools("llama3_json"),
-        f'{{"type": "f", "name": "get_weather", "parameters": {OSLO}}}; {{"name": "get_time", "parameters": {{}}}}',
-        "", TWO,
-    ),
-    "llama3-json": (tools("llama3_json"), '{"name": "Ada", "parameters": 3}', '{"name": "Ada", "parameters": 3}', []),
-    "llama3-text": (tools("llama3_json"), " Hello {you}", " Hello {you}", []),
-    "mistral-list": (
-        tools("mistral"),
-        f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {OSLO}}}, {{"name": "get_time", "arguments": {{}}}}]',
-        "", TWO,
-    ),
-    "mistral-named": (
-        tools("mistral"), f"Well.[TOOL_CALLS]get_weather[ARGS]{OSLO}[TOOL_CALLS]get_time[CALL_ID]123456789[ARGS]{{}}",
-        "Well.", TWO,
-    ),
-    "mistral-bare": (tools("mistral"), f"[TOOL_CALLS]get_weather{OSLO}", "", ONE),
-    "deepseek-fenced": (
-        tools("deepseek_v3"),
-        f"Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{OSLO}\n```"
-        "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{}\n```<｜tool▁call▁end｜>"
-        "<｜tool▁calls▁end｜>",
-        "Yes.", TWO,
-    ),
-    "deepseek-bare": (
-        tools("deepseek_v3"),
-        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{OSLO}<｜tool▁call▁end｜>"
-        "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-        "", TWO,
-    ),
-    "harmony": (
-        tools("harmony"),
-        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
-        f"<|constrain|>json<|message|>{OSLO}<|call|>",
-        "", ONE,
-    ),
-    "harmony-final": (
-        tools("harmony"),
-        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi!", "Hi!", [],
-    ),
-}  # fmt: skip
 
 
 def check(case: str, pieces: Sequence[str]) -> None:
-    formats, _, text, calls = CASES[case]
-    found = read(formats, pieces)
-    assert (found["text"], found["calls"]) == (text, calls)
-    assert found["end"] == ("tool_calls" if calls else "stop")
-    assert found["reasoning"] == ("Hm." if case.startswith("harmony") else "")
+    answer = ANSWERS[case]
+    found = read(tools(answer.format), pieces)
+    assert found == (answer.content, answer.reasoning, [*answer.calls], "tool_calls" if answer.calls else "stop")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ANSWERS)
 def test_an_answer_is_taken_apart_whole_and_by_characters(case: str) -> None:
-    check(case, [CASES[case][1]])
-    check(case, [*CASES[case][1]])
-    check(case, [*CASES[case][1], ""])
+    text = ANSWERS[case].text
+    for pieces in ([text], [*text], [*text, ""]):
+        check(case, pieces)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ANSWERS)
 @given(data=st.data())
 def test_an_answer_is_taken_apart_the_same_in_any_pieces(case: str, data: st.DataObject) -> None:
-    text = CASES[case][1]
+    text = ANSWERS[case].text
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)))))
     check(case, [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)])
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_an_answer_that_is_cut_off_has_a_part_of_the_whole_one(case: str) -> None:
-    formats, text, _, calls = CASES[case]
-    for size in range(len(text) if case != "harmony" else text.rindex("<")):  # of whose markers each is a token
-        found = read(formats, [text[:size]], FinishReason.LENGTH)
-        assert found["end"] == "length"
-        for (name, arguments), (whole_name, whole_arguments) in zip(found["calls"], calls, strict=False):
-            assert name == whole_name
-            assert whole_arguments.startswith(arguments) or arguments == "{}"
-        assert len(found["calls"]) <= len(calls)
 
 
 @given(st.text(alphabet='<>|{}[]",:;nametool_call/ \n\\A｜▁', max_size=60), st.sampled_from(sorted(TOOL_FORMATS)))
 def test_whatever_a_model_writes_is_read_to_its_end(text: str, name: str) -> None:
     found = read(tools(name, reasoning="think"), [*text, ""])
-    assert found["end"] in ("stop", "tool_calls")
-    whole = read(tools(name, reasoning="think"), [text])
-    assert (found["text"], found["calls"], found["reasoning"]) == (whole["text"], whole["calls"], whole["reasoning"])
+    assert found.end in ("stop", "tool_calls")
+    assert found == read(tools(name, reasoning="think"), [text])
 
 
-CITY, TIME = ["get_weather", '{"city": "Oslo"}'], ["get_time", "{}"]
+CITY, TIME = ("get_weather", '{"city": "Oslo"}'), ("get_time", "{}")
 NAMED = '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
 TIMED = '{"name": "get_time", "arguments": {}}'
 LLAMA, LLAMA_TIME = NAMED.replace("arguments", "parameters"), TIMED.replace("arguments", "parameters")
@@ -169,14 +62,14 @@ SEP, CALL, CALL_END = (
     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
 )
-ODD: list[tuple[str, str, str, list[list[str]]]] = [
+ODD: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     ("hermes", "<tool_call>{'name': 'get_weather', 'arguments': {'city': 'Oslo'}}</tool_call>", "", [CITY]),
     ("hermes", '<tool_call>{"name": "get_weather", "arguments": {\'city\': \'Oslo\'}}</tool_call>', "", [CITY]),
     (
         "hermes",
         "<tool_call>{'name': 'get_time', 'arguments': {'a': 'it\\'s }', 'b': [True, None, 1.5]}}</tool_call>",
         "",
-        [["get_time", '{"a": "it\'s }", "b": [true, null, 1.5]}']],
+        [("get_time", '{"a": "it\'s }", "b": [true, null, 1.5]}')],
     ),
     ("hermes", "<tool_call>{'name': 'get_time', 'arguments': None}</tool_call>", "", [TIME]),
     ("hermes", f"<tool_call>[{NAMED}, {TIMED}]</tool_call>", "", [CITY, TIME]),
@@ -215,6 +108,7 @@ ODD: list[tuple[str, str, str, list[list[str]]]] = [
         )
     ),
     ("llama3_json", f"{LLAMA}\nIt rains.", "It rains.", [CITY]),
+    ("llama3_json", '{"name": "Ada", "parameters": 3}', '{"name": "Ada", "parameters": 3}', []),
     ("mistral", f"[TOOL_CALLS] {NAMED}", "", [CITY]),
     ("mistral", f"[TOOL_CALLS]{NAMED}, {TIMED}", "", [CITY, TIME]),
     ("mistral", f"[TOOL_CALLS]{NAMED}[TOOL_CALLS]{TIMED}", "", [CITY, TIME]),
@@ -246,11 +140,11 @@ ODD: list[tuple[str, str, str, list[list[str]]]] = [
 
 @pytest.mark.parametrize(("name", "text", "content", "calls"), ODD, ids=range(len(ODD)))
 def test_what_can_only_be_a_call_is_one_and_what_names_nothing_is_none(
-    name: str, text: str, content: str, calls: list[list[str]]
+    name: str, text: str, content: str, calls: list[tuple[str, str]]
 ) -> None:
     for pieces in ([text], [*text], [*text, ""], *([text[:cut], text[cut:]] for cut in range(1, len(text)))):
         found = read(tools(name), pieces)
-        assert (found["text"], found["calls"], found["end"]) == (content, calls, "tool_calls" if calls else "stop")
+        assert (found.text, found.calls, found.end) == (content, calls, "tool_calls" if calls else "stop")
 
 
 WORDS = (
@@ -272,7 +166,7 @@ def test_markers_in_any_order_are_read_the_same_in_any_pieces(
     whole = read(formats, [text], end, has_begun_reasoning=has_begun)
     assert read(formats, pieces, end, has_begun_reasoning=has_begun) == whole
     assert read(formats, [*text, ""], end, has_begun_reasoning=has_begun) == whole
-    assert all(called and " " not in called for called, _ in whole["calls"])
+    assert all(called and " " not in called for called, _ in whole.calls)
 
 
 @pytest.mark.parametrize("length", [1022, 1023, 1024, 1025, 3000])
@@ -284,13 +178,13 @@ def test_what_is_too_long_for_a_name_is_text(length: int) -> None:
     ):  # fmt: skip
         text = begin + "a" * length + end
         found = read(tools(name), [text])
-        assert (found["calls"], found["end"]) == ([], "stop")
+        assert (found.calls, found.end) == ([], "stop")
         assert read(tools(name), [*text]) == found
 
 
 def test_arguments_come_while_they_are_written() -> None:
     formats, text = tools("hermes"), HERMES
-    reader = AnswerReader(Pieces([*text]), formats, NAMES)  # type: ignore[arg-type]
+    reader = AnswerReader(Pieces([*text]), formats, FUNCTIONS)  # type: ignore[arg-type]
     deltas = [reader.push(SequenceOutput(request_id="r", new_token_ids=[1])) for _ in text]
     with_calls = [delta.calls for delta in deltas if delta.calls]
     assert len(with_calls) > len(OSLO)
@@ -305,23 +199,23 @@ def test_reasoning_is_told_apart(name: str, has_begun: bool) -> None:
     text = f"\n{'' if has_begun else begin}\nHm <{end[:-1]} {{\n{end}\n\nYes.\n{HERMES}"
     for pieces in ([text], [*text]):
         found = read(formats, pieces, has_begun_reasoning=has_begun)
-        assert found == {"text": "Yes.", "reasoning": f"Hm <{end[:-1]} {{\n", "calls": ONE, "end": "tool_calls"}
+        assert found == ("Yes.", f"Hm <{end[:-1]} {{\n", ONE, "tool_calls")
     without = read(AnswerFormats(None, REASONING_FORMATS[name]), [*"\n Yes.\n"])
-    assert (without["text"], without["reasoning"]) == ("\n Yes.\n", "")
+    assert (without.text, without.reasoning) == ("\n Yes.\n", "")
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
-@pytest.mark.parametrize("case", ["hermes-two", "mistral-list", "deepseek-fenced"])
+@pytest.mark.parametrize("case", ["hermes", "mistral-list", "deepseek-fenced"])
 def test_a_call_in_reasoning_that_is_never_closed_is_one(case: str, has_begun: bool) -> None:
-    formats, text, content, calls = CASES[case]
-    formats = formats._replace(reasoning=REASONING_FORMATS["think"])
-    text = ("" if has_begun else "<think>") + "Hm.\n" + text.removeprefix(content)
+    answer = ANSWERS[case]
+    formats = tools(answer.format, reasoning="think")
+    text = ("" if has_begun else "<think>") + "Hm.\n" + answer.text.removeprefix(answer.content)
     for pieces in ([text], [*text]):
         found = read(formats, pieces, has_begun_reasoning=has_begun)
-        assert (found["text"], found["calls"], found["end"]) == ("", calls, "tool_calls")
-        assert found["reasoning"].rstrip() == "Hm."
+        assert (found.text, found.calls, found.end) == ("", [*answer.calls], "tool_calls")
+        assert found.reasoning.rstrip() == "Hm."
         cut = read(formats, pieces, FinishReason.LENGTH, has_begun_reasoning=has_begun)
-        assert (cut["calls"], cut["end"]) == ([], "length"), "it may have been a thought"
+        assert (cut.calls, cut.end) == ([], "length"), "it may have been a thought"
 
 
 def test_a_call_that_is_only_thought_of_is_none() -> None:
@@ -329,26 +223,25 @@ def test_a_call_that_is_only_thought_of_is_none() -> None:
     for text, content in ((f"<think>{HERMES} no.</think>Hi", "Hi"), ("<think>What is a <tool_call>?", "")):
         for pieces in ([text], [*text]):
             found = read(formats, pieces)
-            assert (found["text"], found["calls"]) == (content, [])
-            assert "<tool_call>" in found["reasoning"]
+            assert (found.text, found.calls) == (content, [])
+            assert "<tool_call>" in found.reasoning
     called = read(formats, [*f"<think>{HERMES} no.</think>{HERMES}"])
-    assert called["calls"] == ONE
+    assert called.calls == ONE
 
 
 def test_the_end_of_reasoning_that_never_began_is_no_text() -> None:
     for name in ("hermes", "llama3_json"):
         formats = tools(name, reasoning="think")
         for pieces in (["Hm.\n</think>\n\nFair."], [*"Hm.\n</think>\n\nFair."]):
-            assert read(formats, pieces)["text"] == "Hm.\nFair."
+            assert read(formats, pieces).text == "Hm.\nFair."
         for text in ("a </thin", "</th<", "x </ y"):
-            assert read(formats, [*text])["text"] == text
+            assert read(formats, [*text]).text == text
     called = read(tools("hermes", reasoning="think"), [*f"Hm.\n</think>\n{HERMES}"])
-    assert (called["text"].rstrip(), called["calls"]) == ("Hm.", ONE)
+    assert (called.text.rstrip(), called.calls) == ("Hm.", ONE)
 
 
 def test_calls_beyond_the_most_are_left_out() -> None:
-    formats, text, _, _ = CASES["hermes-two"]
-    assert read(formats, [*text], most_calls=1)["calls"] == ONE
+    assert read(tools("hermes"), [*ANSWERS["hermes"].text], most_calls=1).calls == ONE
 
 
 @pytest.mark.parametrize(

@@ -2,181 +2,20 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
-from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
-from fairlead_engine.server.detokenizer import TextDelta
-from fairlead_engine.types import FinishReason, SequenceOutput
-
-OSLO = '{"city": "Oslo", "days": [1, {"a": "}"}]}'
+from fairlead_engine.types import FinishReason
+from fairlead_engine_testing.written_answers import ANSWERS, read_pieces
 
 
-class Written(NamedTuple):
-    """An answer as the model's makers have it written."""
-
-    format: str
-    text: str
-    content: str = ""
-    calls: Sequence[tuple[str, str]] = (("get_weather", OSLO), ("get_time", "{}"))
-
-
-ANSWERS = {
-    "hermes": Written(
-        "hermes",
-        f'Let me see.\n<tool_call>\n{{"name": "get_weather", "arguments": {OSLO}}}\n</tool_call>\n<tool_call>\n'
-        '{"name": "get_time", "arguments": {}}\n</tool_call>',
-        "Let me see.",
-    ),
-    "hermes-without-arguments": Written(
-        "hermes", '<tool_call>\n{"name": "get_time"}\n</tool_call>', calls=[("get_time", "{}")]
-    ),
-    "hermes-ends-forgotten": Written(
-        "hermes",
-        f'Let me see.\n<tool_call>\n{{"name": "get_weather", "arguments": {OSLO}}}\n<tool_call>\n'
-        '{"name": "get_time", "arguments": {}}',
-        "Let me see.",
-    ),
-    "hermes-name-last": Written(
-        "hermes",
-        f'<tool_call>\n{{"arguments": {OSLO}, "name": "get_weather"}}\n</tool_call>',
-        calls=[("get_weather", OSLO)],
-    ),
-    "hermes-text-arguments": Written(
-        "hermes",
-        '<tool_call>\n{"name": "get_time", "arguments": "{\\"a\\": 1}"}\n</tool_call>',
-        calls=[("get_time", '{"a": 1}')],
-    ),
-    "llama3": Written(
-        "llama3_json",
-        f'{{"name": "get_weather", "parameters": {OSLO}}}; {{"name": "get_time", "parameters": {{}}}}',
-    ),
-    "llama3-tag": Written(
-        "llama3_json",
-        f'<|python_tag|>{{"type": "function", "name": "get_weather", "parameters": {OSLO}}}; '
-        '{"name": "get_time", "parameters": {}}',
-    ),
-    "mistral-list": Written(
-        "mistral",
-        f'Well.[TOOL_CALLS] [{{"name": "get_weather", "arguments": {OSLO}}}, '
-        '{"name": "get_time", "arguments": {}}]',
-        "Well.",
-    ),
-    "mistral-named": Written(
-        "mistral",
-        f"Well.[TOOL_CALLS]get_weather[ARGS]{OSLO}[TOOL_CALLS]get_time[CALL_ID]123456789[ARGS]{{}}",
-        "Well.",
-    ),
-    "mistral-bare": Written("mistral", f"[TOOL_CALLS]get_weather{OSLO}[TOOL_CALLS]get_time{{}}"),
-    "deepseek-fenced": Written(
-        "deepseek_v3",
-        f"Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{OSLO}\n```"
-        "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{}\n```<｜tool▁call▁end｜>"
-        "<｜tool▁calls▁end｜>",
-        "Yes.",
-    ),
-    "deepseek-bare": Written(
-        "deepseek_v3",
-        f"Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{OSLO}<｜tool▁call▁end｜>"
-        "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-        "Yes.",
-    ),
-    "deepseek-begin-forgotten": Written(
-        "deepseek_v3",
-        f"Yes.<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{OSLO}<｜tool▁call▁end｜>"
-        "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-        "Yes.",
-    ),
-    "harmony": Written(
-        "harmony",
-        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
-        f"<|constrain|>json<|message|>{OSLO}<|call|>",
-        calls=[("get_weather", OSLO)],
-    ),
-    "harmony-two": Written(
-        "harmony",
-        f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{OSLO}<|call|><|start|>assistant"
-        "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}<|call|>",
-    ),
-    "harmony-recipient-first": Written(
-        "harmony",
-        f" to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{OSLO}<|call|><|start|>assistant"
-        " to=functions.get_time<|channel|>commentary json<|message|>{}<|call|>",
-    ),
-    "glm": Written(
-        "glm45",
-        "Yes.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n"
-        '<arg_value>[1, {"a": "}"}]</arg_value>\n</tool_call>\n<tool_call>get_time\n</tool_call>',
-        "Yes.",
-    ),
-    "glm-in-one-line": Written(
-        "glm45",
-        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value><arg_key>days</arg_key>"
-        '<arg_value>[1, {"a": "}"}]</arg_value></tool_call><tool_call>get_time</tool_call>',
-    ),
-    "glm-value-end-forgotten": Written(
-        "glm45",
-        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo\n<arg_key>days</arg_key>\n"
-        '<arg_value>[1, {"a": "}"}]</arg_value>\n</tool_call>\n<tool_call>get_time\n</tool_call>',
-    ),
-    "qwen3-coder": Written(
-        "qwen3_coder",
-        "Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n"
-        '[1, {"a": "}"}]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n'
-        "</tool_call>",
-        "Yes.",
-    ),
-    "qwen3-coder-value-end-forgotten": Written(
-        "qwen3_coder",
-        '<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n<parameter=days>\n[1, {"a": "}"}]\n</parameter>\n'
-        "</function>\n</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n</tool_call>",
-    ),
-    "minimax": Written(
-        "minimax_m2",
-        'Yes.\n<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n'
-        '<parameter name="days">[1, {"a": "}"}]</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n'
-        "</minimax:tool_call>",
-        "Yes.",
-    ),
-}
-"""At least one of each format."""
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}}
-FUNCTIONS = {"get_weather": SCHEMA, "get_time": {}}
-
-
-class Told:
-    """Stands for a detokenizer: hands out a text in pieces, and how it ended."""
-
-    num_tokens = 0
-
-    def __init__(self, pieces: Sequence[str], stop_reason: str | None) -> None:
-        self._pieces = [*pieces]
-        self._stop_reason = stop_reason
-
-    def push(self, output: SequenceOutput) -> TextDelta:
-        text = self._pieces.pop(0)
-        if self._pieces:
-            return TextDelta(text, [1])
-        return TextDelta(text, [1], finish_reason=output.finish_reason, stop_reason=self._stop_reason)
-
-
-def read(name: str, pieces: Sequence[str], end: FinishReason, stop_reason: str | None = None, **options: Any) -> Any:
-    """Content, calls and finish reason, as a client puts them together."""
-    formats = AnswerFormats(TOOL_FORMATS[name]())
-    reader = AnswerReader(Told(pieces, stop_reason), formats, FUNCTIONS, **options)  # type: ignore[arg-type]
-    content, calls, reason = "", list[tuple[str, str]](), None
-    for _ in pieces:
-        delta = reader.push(SequenceOutput(request_id="r", new_token_ids=[1], finish_reason=end))
-        content += delta.text
-        for call in delta.calls:
-            if call.name is not None:
-                calls.append((call.name, ""))
-            calls[call.index] = (calls[call.index][0], calls[call.index][1] + call.arguments)
-        reason = delta.finish_reason
-    return content, calls, reason
+def read(name: str, pieces: Sequence[str], *end: Any, **options: Any) -> Any:
+    """Content, calls and finish reason."""
+    found = read_pieces(AnswerFormats(TOOL_FORMATS[name]()), pieces, *end, **options)
+    return found.text, found.calls, found.end
 
 
 def test_every_format_has_an_answer_that_is_cut() -> None:
@@ -210,7 +49,8 @@ def test_a_call_that_is_cut_off_never_looks_finished(name: str, end: FinishReaso
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_that_is_whole_calls_all_that_it_names(name: str) -> None:
     answer = ANSWERS[name]
-    assert read(answer.format, [answer.text], FinishReason.STOP) == (answer.content, [*answer.calls], "tool_calls")
+    end = "tool_calls" if answer.calls else "stop"
+    assert read(answer.format, [answer.text], FinishReason.STOP) == (answer.content, [*answer.calls], end)
     assert read(answer.format, [answer.text], FinishReason.LENGTH) == (answer.content, [*answer.calls], "length")
 
 

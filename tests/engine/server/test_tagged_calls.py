@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
-from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
-from fairlead_engine.server.detokenizer import TextDelta
-from fairlead_engine.types import FinishReason, SequenceOutput
+from fairlead_engine_testing.written_answers import read_pieces
 
 WRITTEN = {
     "glm45": "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>",
@@ -50,33 +48,15 @@ VALUES: list[tuple[Any, str, Any]] = [
 ]
 
 
-class Pieces:
-    """Stands for a detokenizer."""
-
-    num_tokens = 0
-
-    def __init__(self, text: str, size: int) -> None:
-        self.pieces = [text[start : start + size] for start in range(0, len(text), size)]
-
-    def push(self, output: SequenceOutput) -> TextDelta:
-        return TextDelta(self.pieces.pop(0), [1], finish_reason=None if self.pieces else output.finish_reason)
-
-
-def called(name: str, text: str, schema: Any) -> tuple[list[str | None], str, str]:
+def called(name: str, text: str, schema: Any) -> tuple[list[str], str, str]:
     """Names, arguments and content; the same whole and in pieces."""
-    found = set()
+    found = []
     for size in (1, 2, 3, 7, len(text)):
-        source = Pieces(text, size)
-        reader = AnswerReader(source, AnswerFormats(TOOL_FORMATS[name]()), {"f": schema, "g": {}})  # type: ignore[arg-type]
-        names, arguments, content = list[str | None](), "", ""
-        while source.pieces:
-            delta = reader.push(SequenceOutput(request_id="r", new_token_ids=[1], finish_reason=FinishReason.STOP))
-            content += delta.text
-            names += [call.name for call in delta.calls if call.name]
-            arguments += "".join(call.arguments for call in delta.calls)
-        found.add((tuple(names), arguments, content))
-    [(told, arguments, content)] = found
-    return [*told], arguments, content
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        found.append(read_pieces(AnswerFormats(TOOL_FORMATS[name]()), pieces, functions={"f": schema, "g": {}}))
+    assert found == found[:1] * len(found)
+    calls = found[0].calls
+    return [name for name, _ in calls], "".join(arguments for _, arguments in calls), found[0].text
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -24,6 +24,7 @@ from fairlead_engine.server.tool_use import AnswerGrammars, tool_use
 from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.scripted_engine import scripted_info
+from fairlead_engine_testing.written_answers import Read, read_outputs
 
 USER: Any = [{"role": "user", "content": "Weather in Oslo?"}]
 CITY = {"type": "string", "maxLength": 5}
@@ -355,7 +356,7 @@ def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
     for seed in range(12):
         if (ids := drawn(grammar.text, tokenizer, seed)) is None:
             continue
-        calls, text = read(formats, vocabulary, ids, use.parameters)
+        text, _, calls, _ = read(formats, vocabulary, ids, use.parameters)
         num_calls += len(calls)
         num_texts += not calls
         for called, arguments in calls:
@@ -374,17 +375,10 @@ def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
     assert num_texts or choice in ("named", "required", "schema", "allowed")
 
 
-def read(formats: AnswerFormats, vocabulary: Vocabulary, ids: list[int], names: Any) -> tuple[list[list[str]], str]:
+def read(formats: AnswerFormats, vocabulary: Vocabulary, ids: list[int], names: Any) -> Read:
     shown = frozenset(token_id for marker in formats.markers if (token_id := vocabulary.special_id(marker)) is not None)
     reader = AnswerReader(Detokenizer(vocabulary, SamplingParams(), shown=shown), formats, names)
-    calls: list[list[str]] = []
-    text = ""
-    for place, token_id in enumerate(ids):
-        reason = FinishReason.STOP if place == len(ids) - 1 else None
-        delta = reader.push(SequenceOutput(request_id="r", new_token_ids=[token_id], finish_reason=reason))
-        text += delta.text
-        for call in delta.calls:
-            if call.name is not None:
-                calls.append([call.name, ""])
-            calls[call.index][1] += call.arguments
-    return calls, text
+    outputs = [SequenceOutput(request_id="r", new_token_ids=[token_id]) for token_id in ids]
+    if outputs:
+        outputs[-1].finish_reason = FinishReason.STOP
+    return read_outputs(reader, outputs)
