@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from typing import Any
+from urllib.parse import urlsplit
 
 from fairlead.api.llmdeployment import Routing
 from fairlead.fleet.directory import FleetModel, Outlook, Pool
@@ -58,3 +59,18 @@ async def running_gateway(
     finally:
         gateway.stop()
         await running
+
+
+@asynccontextmanager
+async def gateway_before(engine_url: str, name: str = "tiny") -> AsyncIterator[tuple[Gateway, str]]:
+    """A gateway and its base URL, once it knows load and tokenizer of the one engine behind it."""
+    parts = urlsplit(engine_url)
+    replica = Replica(uid="one", name="one", host=str(parts.hostname), port=int(parts.port or 0))
+    async with running_gateway(make_pool([replica], name=name), follow=True) as (gateway, _, url):
+        now = asyncio.get_running_loop().time
+        async with asyncio.timeout(30):
+            while gateway.datastore.load("one", now()) is None or not all(
+                pool.prompts.digests for pool in gateway.pools
+            ):
+                await asyncio.sleep(0.01)
+        yield gateway, url

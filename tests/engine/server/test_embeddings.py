@@ -2,25 +2,22 @@
 
 import asyncio
 import base64
-import json
 import struct
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import openai
 import pytest
 import torch
 
-from fairlead.routing.replica import Replica
 from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import echo
-from fairlead_testing.gateways import make_pool, running_gateway
+from fairlead_testing.gateways import gateway_before
 
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "one two three", "A fairlead guides each line."]
 
@@ -74,15 +71,7 @@ def test_the_official_client_gets_the_references_vectors(
 async def test_the_same_through_a_gateway_which_routes_and_meters_it(
     served: Any, checkpoint: Path, reference: Any, tokenizer: PromptTokenizer
 ) -> None:
-    parts = urlsplit(served.url)
-    replica = Replica(uid="one", name="one", host=str(parts.hostname), port=int(parts.port or 0))
-    async with running_gateway(make_pool([replica], name="tiny"), follow=True) as (gateway, _, url):
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(30):
-            while gateway.datastore.load("one", loop.time()) is None or not all(
-                pool.prompts.digests for pool in gateway.pools
-            ):
-                await asyncio.sleep(0.01)
+    async with gateway_before(served.url) as (gateway, url):
 
         def ask() -> None:
             with openai.OpenAI(api_key="none", base_url=f"{url}/v1", max_retries=0) as client:
@@ -176,28 +165,6 @@ async def test_it_is_refused_and_counted_as_other_requests_are(start_app: Any) -
     app.engine.full = False
     app.service.drain()
     assert (await app.http.post("/v1/embeddings", json={**body, "model": "other"})).status_code == 404
-
-
-async def test_a_client_that_leaves_ends_it(start_app: Any) -> None:
-    engine = ScriptedEngine()
-    app = start_app(engine)
-    engine.hang()
-    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    body = json.dumps({"model": "tiny", "input": ["a", "b"]}).encode()
-    incoming.put_nowait({"type": "http.request", "body": body, "more_body": False})
-    scope = {"type": "http", "method": "POST", "path": "/v1/embeddings", "headers": [], "root_path": ""}
-
-    async def send(message: Any) -> None:
-        raise AssertionError("nobody is left to read it")
-
-    asking = asyncio.ensure_future(app.http._transport.app(scope, incoming.get, send))
-    async with asyncio.timeout(10):
-        while len(engine.running) < 2:
-            await asyncio.sleep(0)
-        incoming.put_nowait({"type": "http.disconnect"})
-        await asking
-    assert len(engine.aborted) == 2
-    assert not engine.running
 
 
 def test_metrics_and_load_of_a_real_engine_count_its_tokens(served: Any) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -11,10 +10,9 @@ import pytest
 import torch
 import transformers
 
-from fairlead.routing.replica import Replica
 from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine_testing.encoder_checkpoints import write_encoder, write_word_pieces
-from fairlead_testing.gateways import make_pool, running_gateway
+from fairlead_testing.gateways import gateway_before
 
 TEXTS = ["The fairlead guides a line.", "ship 42!", "the the the"]
 
@@ -55,15 +53,7 @@ def check_client(client: openai.OpenAI, folder: Path) -> None:
 async def test_the_official_client_gets_the_references_vectors_directly_and_through_a_gateway(
     encoder: Any, folder: Path
 ) -> None:
-    parts = urlsplit(encoder.url)
-    replica = Replica(uid="one", name="one", host=str(parts.hostname), port=int(parts.port or 0))
-    async with running_gateway(make_pool([replica], name="tiny"), follow=True) as (gateway, _, url):
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(30):
-            while gateway.datastore.load("one", loop.time()) is None or not all(
-                pool.prompts.digests for pool in gateway.pools
-            ):
-                await asyncio.sleep(0.01)
+    async with gateway_before(encoder.url) as (gateway, url):
 
         def ask(base_url: str) -> None:
             with openai.OpenAI(api_key="none", base_url=f"{base_url}/v1", max_retries=0) as client:

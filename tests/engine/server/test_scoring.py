@@ -5,21 +5,19 @@ import asyncio
 import struct
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import torch
 import transformers
 
-from fairlead.routing.replica import Replica
 from fairlead_engine.errors import RequestError
 from fairlead_engine.llm import LLM
 from fairlead_engine.types import EngineRequest, FinishReason, ModelTask, Pooling, Reading, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.encoder_checkpoints import write_encoder, write_word_pieces
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_testing.gateways import make_pool, running_gateway
+from fairlead_testing.gateways import gateway_before
 
 QUERY = "the ship"
 DOCUMENTS = ["The fairlead guides a line.", "ship 42!", "the the the", "ship"]
@@ -94,15 +92,7 @@ def check(url: str, folder: Path) -> None:
 async def test_a_cross_encoder_scores_as_the_reference_directly_and_through_a_gateway(
     cross_encoder: Any, folder: Path
 ) -> None:
-    parts = urlsplit(cross_encoder.url)
-    replica = Replica(uid="one", name="one", host=str(parts.hostname), port=int(parts.port or 0))
-    async with running_gateway(make_pool([replica], name="tiny"), follow=True) as (gateway, _, url):
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(30):
-            while gateway.datastore.load("one", loop.time()) is None or not all(
-                pool.prompts.digests for pool in gateway.pools
-            ):
-                await asyncio.sleep(0.01)
+    async with gateway_before(cross_encoder.url) as (gateway, url):
         await asyncio.to_thread(check, cross_encoder.url, folder)
         await asyncio.to_thread(check, url, folder)
         [pool] = gateway.pools
