@@ -102,25 +102,6 @@ def test_other_salts_never_share() -> None:
     assert len(run_through(blocks, [1, 2, 3], salt="a")) == 1
 
 
-def test_a_later_block_alone_is_no_prefix() -> None:
-    blocks = BlockManager(8, BLOCK_SIZE)
-    run_through(blocks, [1, 2, 3, 4, 5])
-    assert blocks.match(make_sequence([3, 4, 5])) == []
-
-
-def test_equal_prompts_side_by_side_keep_their_own_blocks() -> None:
-    listener = RecordingListener()
-    blocks = BlockManager(8, BLOCK_SIZE, listener=listener)
-    twins = [make_sequence([1, 2, 3, 4, 5], name) for name in "ab"]
-    for twin in twins:
-        admit(blocks, twin)
-    for twin in twins:
-        compute(blocks, twin)
-    assert not set(twins[0].block_table) & set(twins[1].block_table)
-    assert len(listener.stored_calls) == 1
-    blocks.check(twins)
-
-
 def test_a_hash_is_removed_only_with_its_last_block() -> None:
     listener = RecordingListener()
     blocks = BlockManager(4, BLOCK_SIZE, listener=listener)
@@ -142,18 +123,6 @@ def test_stored_events_name_parent_and_chain() -> None:
     blocks = BlockManager(8, BLOCK_SIZE, listener=listener)
     run_through(blocks, [1, 2, 3, 4])
     run_through(blocks, [1, 2, 3, 4, 5, 6])
-    hashes = hash_blocks([1, 2, 3, 4, 5, 6], BLOCK_SIZE)
-    assert listener.stored_calls == [(ROOT, hashes[:2]), (hashes[1], hashes[2:])]
-
-
-def test_stored_events_leave_out_what_was_stored_already() -> None:
-    listener = RecordingListener()
-    blocks = BlockManager(12, BLOCK_SIZE, listener=listener)
-    long, short = make_sequence([1, 2, 3, 4, 5, 6], "long"), make_sequence([1, 2, 3, 4], "short")
-    admit(blocks, long)
-    admit(blocks, short)
-    compute(blocks, short)
-    compute(blocks, long)
     hashes = hash_blocks([1, 2, 3, 4, 5, 6], BLOCK_SIZE)
     assert listener.stored_calls == [(ROOT, hashes[:2]), (hashes[1], hashes[2:])]
 

@@ -134,19 +134,6 @@ async def test_closing_the_iterator_frees_the_blocks_within_one_step(kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_cancelled_consumer_frees_the_blocks(kind: str) -> None:
-    async with started(kind, "step_seconds=0.01") as client:
-        task = asyncio.create_task(collect(client, make_request("a", range(20), max_tokens=100, ignore_eos=True)))
-        while not client.load.running:
-            await asyncio.sleep(0.005)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await until_idle(client)
-        assert client.load.kv_blocks_free == 64
-
-
-@pytest.mark.parametrize("kind", KINDS)
 async def test_a_full_queue_raises_and_the_client_goes_on(kind: str) -> None:
     async with started(kind, "step_seconds=0.02", max_num_seqs=1, max_num_queued_tokens=1) as client:
         first = outputs_of(client, make_request("first", [1, 2], max_tokens=10, ignore_eos=True))

@@ -147,14 +147,6 @@ def test_a_request_without_finite_logits_ends_alone_and_leaves_nothing_to_reuse(
     assert run_checked(engine)[0].num_cached_tokens == 0, "nothing that it was computed from is trusted"
 
 
-def test_a_full_queue_is_answered_with_rejected() -> None:
-    engine, _ = make_engine(max_num_queued_tokens=4)
-    assert engine.add(make_request("a", [1] * 4)) is None
-    output = engine.add(make_request("b", [1]))
-    assert output is not None
-    assert output.finish_reason is FinishReason.REJECTED
-
-
 def test_later_parts_of_anothers_request_are_no_reason_to_refuse_one() -> None:
     """They are passed: of each only as many count as its client would have sent by now."""
     clock = FakeClock()

@@ -279,14 +279,6 @@ def test_a_sequence_alone_ends_with_length_where_the_cache_ends() -> None:
     assert sequence.num_output_tokens == 1
 
 
-def test_a_second_request_with_a_running_id_ends_with_an_error() -> None:
-    scheduler = make_scheduler()
-    scheduler.add(make_sequence("a", 4))
-    refusal = scheduler.add(make_sequence("a", 4))
-    assert refusal is not None
-    assert refusal.reason is FinishReason.ERROR
-
-
 def test_abort_frees_waiting_and_running_sequences_at_once() -> None:
     scheduler = make_scheduler(max_num_seqs=1)
     running, waiting = make_sequence("a", 8), make_sequence("b", 8)
@@ -344,19 +336,6 @@ def test_min_tokens_holds_back_every_stop() -> None:
 
 def test_a_stop_token_on_the_last_allowed_place_is_a_stop() -> None:
     assert finish(make_sequence("a", 4, max_tokens=2), [TOKEN, EOS]) is FinishReason.STOP
-
-
-def test_counters_and_load_follow_the_sequences() -> None:
-    scheduler = make_scheduler(budget=16)
-    scheduler.add(make_sequence("a", 24))
-    scheduler.add(make_sequence("b", 8))
-    assert (scheduler.queue.num_tokens, scheduler.num_prefill_tokens) == (32, 32)
-    step(scheduler)
-    assert (scheduler.num_prefill_tokens, scheduler.slots.num_kv_tokens) == (16, 16)
-    step(scheduler)
-    step(scheduler)
-    assert (scheduler.num_prefill_tokens, scheduler.slots.num_kv_tokens) == (0, 34)
-    assert (scheduler.counters.prompt_tokens, scheduler.counters.generation_tokens) == (32, 4)
 
 
 def test_a_cached_prefix_is_skipped_and_counted_once() -> None:

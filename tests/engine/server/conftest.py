@@ -60,25 +60,15 @@ def tokenizer() -> PromptTokenizer:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory, tokenizer: PromptTokenizer) -> Path:
     """The folder of a tiny Llama with random weights that answers with random text and rarely stops by itself."""
-    return write_checkpoint(tmp_path_factory.mktemp("models") / "tiny", "llama", tokenizer)
+    from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 
-
-def write_checkpoint(folder: Path, family: str, tokenizer: PromptTokenizer) -> Path:
-    """Random weights of that family, with everything else that a server needs."""
-    from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
-
-    fields = FAMILIES[family](vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.token_id("<|end|>"))
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    fields = llama_fields(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.token_id("<|end|>"))
     write_random_checkpoint(folder, {**fields, "max_position_embeddings": 4096})
     (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json)
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     return folder
-
-
-@pytest.fixture
-def make_checkpoint(tmp_path: Path, tokenizer: PromptTokenizer) -> Callable[[str], Path]:
-    """Writes a tiny model of a family by name."""
-    return lambda family: write_checkpoint(tmp_path / family, family, tokenizer)
 
 
 @dataclass

@@ -87,20 +87,6 @@ async def test_several_choices_come_with_their_own_index_and_seed(start_app: Any
     assert body["usage"]["completion_tokens"] == 3 * len(tokenizer.encode("aye"))
 
 
-async def test_several_choices_stream_side_by_side(start_app: Any, tokenizer: PromptTokenizer) -> None:
-    app = start_app(says(tokenizer, "one two"))
-    stream = await official(app).chat.completions.create(model="tiny", messages=USER, stream=True, n=2)
-    texts = {0: "", 1: ""}
-    finished = []
-    async for chunk in stream:
-        [choice] = chunk.choices
-        texts[choice.index] += choice.delta.content or ""
-        if choice.finish_reason:
-            finished.append(choice.index)
-    assert texts == {0: "one two", 1: "one two"}
-    assert sorted(finished) == [0, 1]
-
-
 async def test_logprobs_have_token_bytes_and_alternatives(start_app: Any, tokenizer: PromptTokenizer) -> None:
     token_ids = tokenizer.encode("a🚢")
 
@@ -162,20 +148,6 @@ async def test_fields_that_change_nothing_are_accepted(start_app: Any) -> None:
     assert response.status_code == 200, response.text
 
 
-async def test_the_answer_continues_the_final_message(start_app: Any, tokenizer: PromptTokenizer) -> None:
-    app = start_app()
-    messages = [{"role": "user", "content": "count"}, {"role": "assistant", "content": "one two"}]
-    response = await app.chat(messages=messages, continue_final_message=True)
-    assert response.status_code == 200, response.text
-    [continued] = app.engine.requests
-    assert (
-        tokenizer.decode(continued.prompt_token_ids, skip_special_tokens=False)
-        == "<|user|>count<|end|><|assistant|>one two"
-    )
-    said = await app.http.post("/tokenize", json={"messages": messages, "continue_final_message": True})
-    assert said.json()["tokens"] == continued.prompt_token_ids
-
-
 async def test_tools_are_shown_to_the_model_by_its_template(start_app: Any, tokenizer: PromptTokenizer) -> None:
     app = start_app()
     tool = {"type": "function", "function": {"name": "tide", "parameters": {"type": "object"}}}
@@ -207,16 +179,6 @@ async def test_the_request_id_is_echoed_or_made(start_app: Any) -> None:
     assert given.json()["id"] == "chatcmpl-abc-1"
     made = await app.http.post("/v1/chat/completions", json=body, headers={"x-request-id": "no spaces please"})
     assert made.headers["x-request-id"] not in ("", "no spaces please")
-
-
-async def test_equal_request_ids_do_not_collide_in_the_engine(start_app: Any) -> None:
-    app = start_app()
-    for _ in range(2):
-        await app.http.post(
-            "/v1/chat/completions", json={"model": "tiny", "messages": USER}, headers={"x-request-id": "same"}
-        )
-    first, second = app.engine.requests
-    assert first.request_id != second.request_id
 
 
 @pytest.mark.parametrize("stream", [False, True])

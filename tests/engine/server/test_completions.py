@@ -9,7 +9,6 @@ from openai.types import Completion
 
 from fairlead_common.messages import ModelInfo
 from fairlead_common.tokenizing import PromptTokenizer
-from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine, answer
 
 
@@ -39,56 +38,10 @@ async def test_several_prompts_give_choices_in_order(start_app: Any, tokenizer: 
     assert parts[4] not in {parts[0], None}
 
 
-async def test_a_stream_has_the_same_text(start_app: Any) -> None:
-    app = start_app()
-    client = openai.AsyncOpenAI(api_key="none", base_url="http://engine/v1", http_client=app.http, max_retries=0)
-    stream = await client.completions.create(model="tiny", prompt="déjà vu 🚢", stream=True, max_tokens=99)
-    chunks = [chunk async for chunk in stream]
-    assert "".join(chunk.choices[0].text for chunk in chunks) == "déjà vu 🚢"
-    assert chunks[-1].choices[0].finish_reason == "stop"
-
-
 async def test_sixteen_tokens_are_the_default_limit(start_app: Any) -> None:
     app = start_app()
     await app.complete()
     assert app.engine.requests[0].sampling.max_tokens == 16
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_echo_repeats_the_prompt(start_app: Any, tokenizer: PromptTokenizer, stream: bool) -> None:
-    app = start_app(ScriptedEngine(answer(tokenizer.encode(" fox"))))
-    response = await app.complete(prompt="the quick", echo=True, stream=stream)
-    if not stream:
-        text = response.json()["choices"][0]["text"]
-    else:
-        events = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")]
-        text = "".join(msgspec.json.decode(event)["choices"][0]["text"] for event in events)
-    assert text == "the quick fox"
-
-
-async def test_logprobs_have_offsets_into_the_text(start_app: Any, tokenizer: PromptTokenizer) -> None:
-    token_ids = tokenizer.encode("ab c")
-
-    def script(request: EngineRequest) -> list[SequenceOutput]:
-        logprobs = [TokenLogprobs(each, -1.5, [(65, -0.25)], rank=1) for each in token_ids]
-        return [
-            SequenceOutput(
-                request_id=request.request_id,
-                new_token_ids=token_ids,
-                logprobs=logprobs,
-                finish_reason=FinishReason.STOP,
-            )
-        ]
-
-    app = start_app(ScriptedEngine(script))
-    reply = Completion.model_validate((await app.complete(logprobs=1)).json())
-    shape = reply.choices[0].logprobs
-    assert shape is not None
-    assert shape.tokens is not None and shape.text_offset is not None and shape.top_logprobs is not None
-    assert "".join(shape.tokens) == "ab c"
-    assert all("ab c"[offset:].startswith(token) for offset, token in zip(shape.text_offset, shape.tokens, strict=True))
-    assert shape.token_logprobs == [-1.5] * len(token_ids)
-    assert set(shape.top_logprobs[0]) == {tokenizer.decode([65]), "a"}
 
 
 async def test_models_lists_the_served_name(start_app: Any) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fairlead_common.blocks import hash_blocks
-from fairlead_common.messages import PATH_KV_BLOCKS, PATH_KV_EVENTS, KVBlocks, LoadLine, StepCost, StreamLine
+from fairlead_common.messages import PATH_KV_BLOCKS, PATH_KV_EVENTS, LoadLine, StepCost, StreamLine
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.engine_stream import Followers
 
@@ -73,18 +73,6 @@ def watch(start_app: Any) -> Any:
         return Watch(build_app(app.service), mirror.epoch, mirror.seq if seq is None else seq)
 
     return start
-
-
-async def test_the_list_is_what_the_engine_reported(start_app: Any) -> None:
-    app = start_app()
-    app.engine.change_blocks([A, B])
-    app.engine.change_blocks([C], parent=B)
-    app.engine.change_blocks(removed=[C])
-    response = await app.http.get(PATH_KV_BLOCKS)
-    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
-    blocks = msgspec.json.decode(response.content, type=KVBlocks)
-    assert (blocks.seq, blocks.block_size) == (3, 16)
-    assert [(chain.parent, chain.hashes) for chain in blocks.blocks] == [(None, [A.hex(), B.hex()])]
 
 
 async def test_a_watch_begins_with_the_load_and_goes_on_from_the_list(start_app: Any, watch: Any) -> None:

@@ -71,15 +71,6 @@ def test_the_list_says_whose_it_is_and_as_of_when() -> None:
     assert KVMirror().epoch != mirror.epoch
 
 
-def test_parents_are_listed_first_even_when_they_came_back_later() -> None:
-    mirror = KVMirror(4)
-    mirror.apply(stored(A, B, C))
-    mirror.apply(removed(A))
-    assert listed(mirror.blocks()) == [B, C], "a child may outlive its parent"
-    mirror.apply(stored(A))
-    assert listed(mirror.blocks()) == [A, B, C]
-
-
 def test_a_block_that_goes_and_comes_in_one_step_stays() -> None:
     mirror = KVMirror(4)
     mirror.apply(stored(A))

@@ -155,14 +155,3 @@ def test_a_drain_ends_streams_only_with_the_process_and_does_not_wait_for_them(
     assert not follower.is_alive(), "the stream ended, and as it should: with its last chunk"
     log = engine.log.read_text()
     assert "Traceback" not in log and "level=ERROR" not in log
-
-
-@pytest.mark.slow
-def test_a_follower_that_leaves_is_noticed(served: Any) -> None:
-    listed = httpx.get(served.url + BLOCKS).json()
-    watch = f"{served.url}{EVENTS}?epoch={listed['epoch']}&seq={listed['seq']}"
-    with httpx.stream("GET", watch, timeout=60) as response:
-        lines = response.iter_lines()
-        assert "load" in json.loads(next(lines))
-        assert served.metric("fairlead_engine_kv_followers") == 1
-    served.wait_until(lambda: served.metric("fairlead_engine_kv_followers") == 0, "the end of the watch")

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from fairlead_common.messages import StepCost
-from fairlead_engine.errors import Draining
 from fairlead_engine.server import metrics
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
@@ -139,18 +138,6 @@ async def test_a_client_that_leaves_ends_its_work_at_once(start_app: Any, stream
     assert 'http_requests_total{model_name="tiny",outcome="disconnected"} 1.0' in app.service.metrics.render().decode()
 
 
-async def test_a_client_that_leaves_in_the_middle_of_a_stream_ends_its_work(start_app: Any) -> None:
-    app = start_app()
-    connection = Connection(build_app(app.service), {**CHAT, "stream": True})
-    first = await connection.parts.get()
-    assert b'"role":"assistant"' in first
-    app.engine.hang()
-    connection.leave()
-    await connection.served
-    assert connection.status == 200
-    assert len(app.engine.aborted) == 1
-
-
 async def test_a_core_that_dies_ends_streams_with_an_error_event(start_app: Any) -> None:
     app = start_app()
     connection = Connection(build_app(app.service), {**CHAT, "stream": True})
@@ -275,19 +262,6 @@ async def test_processes_that_have_ended_with_the_server_are_no_fault_of_a_reque
     app.service.close()
     refused = await app.chat(guided_regex="a")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
-
-
-async def test_a_drain_can_be_hurried() -> None:
-    lifecycle = Lifecycle()
-    lifecycle.ready()
-    stopped: list[Exception] = []
-    with lifecycle.admitted() as admission:
-        admission.attach(stopped.append)
-        lifecycle.drain(grace_seconds=3600, timeout_seconds=3600)
-        await asyncio.sleep(0)
-        lifecycle.hurry()
-        await asyncio.wait_for(lifecycle.stopped.wait(), 10)
-    assert [type(error) for error in stopped] == [Draining]
 
 
 async def test_a_request_that_has_not_begun_is_aborted_when_it_does() -> None:

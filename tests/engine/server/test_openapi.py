@@ -20,29 +20,6 @@ from fairlead_engine.server.schemas import (
     TokenizeRequest,
 )
 
-PATHS = {
-    ("post", "/v1/chat/completions"),
-    ("post", "/v1/chat/completions/{id}/inject"),
-    ("post", "/v1/completions"),
-    ("post", "/v1/embeddings"),
-    ("post", "/v1/rerank"),
-    ("post", "/v1/score"),
-    ("post", "/v1/classify"),
-    ("post", "/tokenize"),
-    ("post", "/v1/messages/count_tokens"),
-    ("post", "/detokenize"),
-    ("post", "/v1/load_lora_adapter"),
-    ("post", "/v1/unload_lora_adapter"),
-    ("post", "/fairlead/v1/drain"),
-    ("get", "/v1/models"),
-    ("get", "/v1/models/{id}"),
-    ("get", "/health"),
-    ("get", "/ready"),
-    ("get", "/metrics"),
-    ("get", "/fairlead/v1/model"),
-    ("get", "/fairlead/v1/kv/blocks"),
-    ("get", "/fairlead/v1/kv/events"),
-}
 REQUESTS = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
@@ -55,6 +32,18 @@ REQUESTS = {
     "/detokenize": DetokenizeRequest,
     "/v1/load_lora_adapter": LoadAdapterRequest,
     "/v1/unload_lora_adapter": UnloadAdapterRequest,
+}
+PATHS = {("post", path) for path in REQUESTS} | {
+    ("post", "/v1/chat/completions/{id}/inject"),
+    ("post", "/fairlead/v1/drain"),
+    ("get", "/v1/models"),
+    ("get", "/v1/models/{id}"),
+    ("get", "/health"),
+    ("get", "/ready"),
+    ("get", "/metrics"),
+    ("get", "/fairlead/v1/model"),
+    ("get", "/fairlead/v1/kv/blocks"),
+    ("get", "/fairlead/v1/kv/events"),
 }
 
 

@@ -98,21 +98,6 @@ def test_no_token_at_all_computes_the_prompt_and_leaves_it_in_the_cache(api: ope
 # -- Who comes first, and what is chosen -------------------------------------------------------------------------------
 
 
-def test_a_bias_forces_and_bans_tokens(api: openai.OpenAI, tokenizer: PromptTokenizer) -> None:
-    fox = tokenizer.encode(" fox")[0]
-    text = tokenizer.decode([fox])
-    assert complete(api, logit_bias={str(fox): 100}).choices[0].text == text * 4
-    assert chat(api, logit_bias={str(fox): 100}, temperature=1.0).choices[0].message.content == text * 4
-    plain = complete(api, logprobs=0).choices[0].logprobs.tokens
-    first = complete(api, extra_body={"return_token_ids": True}).choices[0].token_ids[0]
-    assert complete(api, logprobs=0, logit_bias={str(first): -100}).choices[0].logprobs.tokens[0] != plain[0]
-
-
-def test_priority_is_taken(api: openai.OpenAI) -> None:
-    assert chat(api, extra_body={"priority": -5}).choices[0].message.content
-    assert complete(api, extra_body={"priority": 7}).choices[0].text
-
-
 # -- What answers tell -------------------------------------------------------------------------------------------------
 
 
@@ -166,11 +151,3 @@ def test_an_answer_continues_the_final_message(api: openai.OpenAI, tokenizer: Pr
     assert shown == "<|user|>count<|end|><|assistant|>one two"
     same = complete(api, prompt=said.prompt_token_ids)
     assert said.choices[0].message.content == same.choices[0].text
-
-
-def test_tools_are_refused_with_a_sentence(api: openai.OpenAI) -> None:
-    tool = {"type": "function", "function": {"name": "tide"}}
-    with pytest.raises(openai.BadRequestError, match="tool-call-parser") as refused:
-        chat(api, tools=[tool])
-    assert refused.value.param == "tools"
-    assert chat(api, tools=[tool], tool_choice="none").choices[0].message.content

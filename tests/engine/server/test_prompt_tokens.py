@@ -124,14 +124,6 @@ async def test_a_malformed_field_is_refused_by_name(start_app: Any, tokens: Any)
     assert response.json()["error"]["param"].startswith("fairlead_prompt_tokens")
 
 
-async def test_wrong_ids_harm_nobody_but_their_sender(start_app: Any, tokenizer: PromptTokenizer) -> None:
-    """Blocks of the cache are named by the ids, so ids that do not stand for the text share nothing with it."""
-    app = start_app()
-    await app.chat(fairlead_prompt_tokens=given(tokenizer, IDS))
-    await app.chat()
-    assert asked(app) == [IDS, tokenizer.encode_chat([{"role": "user", "content": "ahoy"}])]
-
-
 async def test_tokenize_knows_no_such_field(start_app: Any, tokenizer: PromptTokenizer) -> None:
     body = {"prompt": "ahoy", "fairlead_prompt_tokens": given(tokenizer, IDS)}
     response = await start_app().http.post("/tokenize", json=body)

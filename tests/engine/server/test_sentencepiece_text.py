@@ -109,32 +109,6 @@ def test_a_byte_token_stands_for_its_byte() -> None:
     assert b"".join(vocabulary.token_bytes(ID[f"<0x{byte:02X}>"]) for byte in "🚢".encode()) == "🚢".encode()
 
 
-@by_name
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_completion_keeps_its_first_space(start_app: Any, name: str, stream: bool) -> None:
-    answer = [ID[f"{SPACE}fox"], ID["s"], ID[f"{SPACE}runs"]]
-
-    def script(request: EngineRequest) -> list[SequenceOutput]:
-        made = [
-            SequenceOutput(
-                request_id=request.request_id,
-                new_token_ids=[token_id],
-                logprobs=[TokenLogprobs(token_id, -0.5, [(token_id, -0.5)])],
-            )
-            for token_id in answer
-        ]
-        made[-1].finish_reason = FinishReason.LENGTH
-        return made
-
-    app = start_app(ScriptedEngine(script), tokenizer=TOKENIZERS[name])
-    reply = await app.complete(prompt=[ID["<s>"], ID["the"]], logprobs=1, echo=False, stream=stream)
-    choices = _choices(reply, stream)
-    assert "".join(choice["text"] for choice in choices) == " foxs runs"
-    assert [token for choice in choices for token in choice["logprobs"]["tokens"]] == [" fox", "s", " runs"]
-    chat = await app.complete(prompt=[ID["<s>"], ID["the"]], echo=True, stream=stream)
-    assert "".join(choice["text"] for choice in _choices(chat, stream)) == "the foxs runs"
-
-
 def _choices(reply: Any, stream: bool) -> list[dict[str, Any]]:
     if not stream:
         return [reply.json()["choices"][0]]

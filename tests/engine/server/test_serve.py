@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,26 +94,6 @@ def test_a_cache_of_8_bits_answers_the_same_whoever_else_asks(start_engine: Any,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "mixtral"])
-def test_every_family_is_served(
-    family: str, start_engine: Any, make_checkpoint: Callable[[str], Path], reference: Any
-) -> None:
-    folder = make_checkpoint(family)
-    engine = start_engine("--model", str(folder), "--served-name", "tiny", "--dtype", "float32")
-    engine.wait_ready()
-    prompt = [5, 6, 7, 8] * 5
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
-    with ThreadPoolExecutor(3) as pool:
-        asked = pool.map(
-            lambda extra: {**body, "prompt": [*prompt, *extra], "return_token_ids": True}, ([], [9], [3, 4])
-        )
-        replies = list(pool.map(lambda each: httpx.post(engine.url + "/v1/completions", json=each, timeout=60), asked))
-    for reply in replies:
-        (choice,) = reply.json()["choices"]
-        reference.check_greedy(folder, choice["prompt_token_ids"], choice["token_ids"])
-
-
-@pytest.mark.slow
 def test_an_engine_used_alone_takes_more_than_two_steps_of_prompts(start_engine: Any, checkpoint: Path) -> None:
     limits = ("--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--max-queue-time", "10m")
     engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", *limits)
@@ -145,18 +124,6 @@ def test_another_request_is_answered_while_one_with_many_answers_runs(start_engi
         assert engine.metric("fairlead_engine_num_requests_waiting") == 5
 
 
-def chunks_until_error(stream: Any, *, after_first: Any = None) -> list[Any]:
-    """Reads a stream that ends with an error event; runs `after_first` when the first chunk is there."""
-    chunks: list[Any] = []
-    with pytest.raises(openai.APIError) as caught:
-        for chunk in stream:
-            chunks.append(chunk)
-            if len(chunks) == 2 and after_first is not None:
-                after_first()
-    chunks.append(caught.value)
-    return chunks
-
-
 def last_words(engine: Any) -> dict[str, str]:
     return dict(json.loads(engine.termination_log.read_text()))
 
@@ -180,27 +147,6 @@ def test_the_bundled_model_is_served_by_its_name(start_engine: Any, client: Any)
     question = [{"role": "user", "content": "What is the capital of France?"}]
     reply = api.chat.completions.create(model="dinghy", messages=question, temperature=0)
     assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == ("Paris", "stop")
-
-
-def test_a_seed_makes_draws_reproducible_and_choices_differ(served: Any, client: Any) -> None:
-    def draw(seed: int) -> list[str]:
-        reply = client(served).completions.create(model="tiny", prompt="ahoy", n=2, seed=seed, max_tokens=12)
-        return [choice.text for choice in reply.choices]
-
-    first = draw(1)
-    assert draw(1) == first
-    assert len({*first, *draw(5)}) == 4
-
-
-def test_logprobs_come_from_the_model(served: Any, client: Any) -> None:
-    reply = client(served).chat.completions.create(
-        model="tiny", messages=PROMPT, max_tokens=4, temperature=0, logprobs=True, top_logprobs=3
-    )
-    for entry in reply.choices[0].logprobs.content:
-        assert [top.logprob for top in entry.top_logprobs] == sorted(
-            (top.logprob for top in entry.top_logprobs), reverse=True
-        )
-        assert entry.logprob == entry.top_logprobs[0].logprob < 0
 
 
 def test_a_repeated_prompt_comes_from_the_cache(served: Any) -> None:
@@ -251,35 +197,6 @@ def test_sigterm_ends_an_idle_engine_with_status_0(start_engine: Any, checkpoint
 
 
 @pytest.mark.slow
-def test_sigterm_under_load_finishes_what_runs_and_refuses_the_rest(
-    start_engine: Any, checkpoint: Path, client: Any
-) -> None:
-    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "200ms")
-    engine.wait_ready()
-    api = client(engine)
-    begun = threading.Barrier(5)
-
-    def read() -> str | None:
-        stream = api.chat.completions.create(
-            model="tiny", messages=PROMPT, stream=True, max_tokens=600, extra_body={"ignore_eos": True}
-        )
-        reasons = []
-        for position, chunk in enumerate(stream):
-            if position == 0:
-                begun.wait()
-            reasons.append(chunk.choices[0].finish_reason)
-        return reasons[-1]
-
-    with ThreadPoolExecutor(4) as pool:
-        running = [pool.submit(read) for _ in range(4)]
-        begun.wait()
-        engine.process.terminate()
-        engine.wait_until(lambda: engine.status("/ready") != 200, "the end of readiness")
-        assert [each.result() for each in running] == ["length"] * 4
-    assert engine.wait_exit() == 0
-
-
-@pytest.mark.slow
 def test_sigterm_again_hurries_nothing(start_engine: Any, checkpoint: Path, client: Any) -> None:
     """Supervisors and handlers of spot nodes repeat it; only the drain's own time may cut a stream."""
     engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "0")
@@ -302,45 +219,6 @@ def test_sigterm_again_hurries_nothing(start_engine: Any, checkpoint: Path, clie
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_drain_at_once(start_engine: Any, checkpoint: Path, client: Any) -> None:
-    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "1h")
-    engine.wait_ready()
-    stream = client(engine).chat.completions.create(model="tiny", messages=PROMPT, stream=True, **LONG)
-
-    def stop() -> None:
-        engine.process.terminate()
-        engine.wait_until(lambda: engine.status("/ready") == 503, "the drain")
-        engine.process.send_signal(signal.SIGINT)
-
-    error = chunks_until_error(stream, after_first=stop)[-1]
-    assert error.code == "draining"
-    assert engine.wait_exit() == 0
-
-
-@pytest.mark.slow
-def test_a_signal_after_a_drain_by_request_lets_what_runs_finish(
-    start_engine: Any, checkpoint: Path, client: Any
-) -> None:
-    """The fleet does both: it asks the replica that is to go, and then the kubelet sends the signal."""
-    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "0")
-    engine.wait_ready()
-    limits = {"max_tokens": 40, "extra_body": {"ignore_eos": True}}
-    stream = client(engine).chat.completions.create(model="tiny", messages=PROMPT, stream=True, **limits)
-
-    def drain_and_stop() -> None:
-        assert httpx.post(engine.url + "/fairlead/v1/drain").status_code == 202
-        engine.process.terminate()
-
-    reasons = []
-    for number, chunk in enumerate(stream):
-        if number == 0:
-            drain_and_stop()
-        reasons += [choice.finish_reason for choice in chunk.choices]
-    assert reasons[-1] == "length"
-    assert engine.wait_exit() == 0
-
-
-@pytest.mark.slow
 def test_draining_by_request_ends_the_process(start_engine: Any, checkpoint: Path) -> None:
     engine = start_engine("--model", str(checkpoint), "--drain-grace", "0")
     engine.wait_ready()
@@ -354,34 +232,6 @@ def test_ctrl_c_while_loading_ends_the_process(start_engine: Any, checkpoint: Pa
     engine.wait_until(lambda: engine.status("/health") == 200, "the first probe")
     engine.process.send_signal(signal.SIGINT)
     assert engine.wait_exit() == 0, engine.log.read_text()
-
-
-@pytest.mark.slow
-def test_a_core_killed_in_the_middle_of_a_stream_ends_it_with_an_error_event(
-    start_engine: Any, checkpoint: Path, client: Any
-) -> None:
-    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny")
-    engine.wait_ready()
-    stream = client(engine).chat.completions.create(model="tiny", messages=PROMPT, stream=True, **LONG)
-    core = engine.core_pid()
-    *chunks, error = chunks_until_error(stream, after_first=lambda: os.kill(core, signal.SIGKILL))
-    assert len(chunks) >= 2
-    assert error.code == "engine_dead"
-    assert "signal 9" in error.message
-    assert engine.status("/health") == 503
-    assert engine.status("/ready") == 503
-    assert engine.wait_exit() == 1
-    assert last_words(engine)["reason"] == "EngineDead"
-
-
-@pytest.mark.slow
-def test_no_process_is_left_when_the_server_is_killed(start_engine: Any, checkpoint: Path) -> None:
-    engine = start_engine("--model", str(checkpoint))
-    engine.wait_ready()
-    core = Path(f"/proc/{engine.core_pid()}")
-    engine.process.kill()
-    engine.process.wait()
-    engine.wait_until(lambda: not core.exists() or "State:\tZ" in (core / "status").read_text(), "the core's end")
 
 
 def test_a_port_in_use_is_named(start_engine: Any, checkpoint: Path) -> None:
@@ -491,13 +341,6 @@ def test_a_folder_that_may_not_be_read_is_said_to_be_one(checkpoint: Path, tmp_p
     folder.parent.chmod(0o700)
     done = subprocess.run([sys.executable, "-c", ask, str(folder)], capture_output=True, text=True, check=False)
     assert f"{folder} cannot be looked into (Permission denied)" in done.stdout, done.stderr
-
-
-@pytest.mark.slow
-def test_too_little_memory_for_the_cache_ends_in_the_termination_log(start_engine: Any, checkpoint: Path) -> None:
-    engine = start_engine("--model", str(checkpoint), "--kv-cache-memory", "4k")
-    assert engine.wait_exit() == 1
-    assert last_words(engine)["reason"] == "NotEnoughMemory"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import msgspec
-import openai
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -162,37 +161,6 @@ async def test_who_reads_slowly_gets_everything_and_holds_up_nobody(start_app: A
                     received += part
         assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert received.count(b"data: {") == num_tokens
-
-
-async def test_a_client_that_leaves_a_stream_ends_its_request(start_app: Any) -> None:
-    def endless(request: EngineRequest) -> Iterable[SequenceOutput]:
-        while True:
-            yield SequenceOutput(request_id=request.request_id, new_token_ids=[70])
-
-    app = start_app(ScriptedEngine(endless))
-    async with served(app) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(posted("/v1/completions", {"prompt": "ahoy"}))
-        await reader.readuntil(b"data: ")
-        writer.transport.abort()
-        async with asyncio.timeout(30):
-            while app.engine.running:
-                await asyncio.sleep(0.01)
-    assert len(app.engine.aborted) == 1
-
-
-async def test_an_engine_that_dies_ends_a_stream_with_its_reason(start_app: Any) -> None:
-    app = start_app(ScriptedEngine(answer([70] * 1000)))
-    async with served(app) as port:
-        client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-", max_retries=0)
-        stream = await client.completions.create(model="tiny", prompt="ahoy", stream=True)
-        await anext(aiter(stream))
-        app.engine.hang()
-        app.engine.die("the engine core has died")
-        with pytest.raises(openai.APIError, match="the engine core has died"):
-            async for _ in stream:
-                pass
-        await client.close()
 
 
 @pytest.mark.parametrize("stream", [True, False])

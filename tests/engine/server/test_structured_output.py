@@ -8,9 +8,6 @@ import openai
 import pydantic
 import pytest
 
-from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
-from fairlead_engine_testing import ScriptedEngine
-
 USER: Any = [{"role": "user", "content": "ahoy"}]
 SCHEMA = {
     "type": "object",
@@ -125,24 +122,6 @@ async def test_what_cannot_be_kept_to_is_refused_by_name(
     assert app.engine.requests == []
 
 
-async def test_a_grammar_that_turns_out_impossible_is_the_requests_fault(start_app: Any) -> None:
-    def fail(request: EngineRequest) -> list[SequenceOutput]:
-        message = "guided_grammar cannot be kept to: Current row has 2096 items; max is 2000"
-        ends = {
-            "new_token_ids": [],
-            "finish_reason": FinishReason.INVALID,
-            "message": message,
-            "field": "guided_grammar",
-        }
-        return [SequenceOutput(request_id=request.request_id, **ends)]
-
-    app = start_app(ScriptedEngine(fail))
-    error = refused(await app.chat(guided_grammar='start: "a"'))
-    assert (error["param"], error["type"]) == ("guided_grammar", "invalid_request_error")
-    assert "max is 2000" in error["message"]
-    assert 'http_requests_total{model_name="tiny",outcome="invalid"} 1.0' in app.service.metrics.render().decode()
-
-
 @pytest.fixture(scope="module")
 def official(served: Any) -> openai.OpenAI:
     """The official client of a real engine with random weights."""
@@ -184,10 +163,14 @@ def test_streams_and_several_answers_keep_to_it_beside_free_ones(official: opena
         assert [*beside] == alone
 
 
-def test_a_grammar_that_explodes_is_refused_and_the_engine_goes_on(official: openai.OpenAI) -> None:
+def test_a_grammar_that_explodes_is_refused_and_the_engine_goes_on(official: openai.OpenAI, served: Any) -> None:
+    invalid = 'fairlead_engine_http_requests_total{model_name="tiny",outcome="invalid"}'
+    before = served.metric(invalid)
     grammar = "start: a " + "a? " * 3000 + '\na: "a" | "b"'
-    with pytest.raises(openai.BadRequestError, match="max is 2000"):
+    with pytest.raises(openai.BadRequestError, match="max is 2000") as refused:
         official.completions.create(model="tiny", prompt="x", max_tokens=9, extra_body={"guided_grammar": grammar})
+    assert (refused.value.param, refused.value.type) == ("guided_grammar", "invalid_request_error")
+    assert served.metric(invalid) == before + 1
     with pytest.raises(openai.BadRequestError, match=r"<\|tool\|>"):
         official.completions.create(model="tiny", prompt="x", extra_body={"guided_grammar": 'start: <|tool|> "a"'})
     reply = official.completions.create(model="tiny", prompt="x", extra_body={"guided_choice": ["yes"]})

@@ -92,16 +92,6 @@ def test_a_decoder_of_another_kind_gives_the_same_text(
     assert "".join(delta.text for delta in deltas) == text
 
 
-@settings(deadline=None, max_examples=200)
-@given(text=texts)
-def test_no_piece_holds_half_a_character(vocabulary: Vocabulary, tokenizer: PromptTokenizer, text: str) -> None:
-    token_ids = tokenizer.encode(text)
-    deltas = run(vocabulary, SamplingParams(), outputs(token_ids, [1] * len(token_ids)))
-    assert "".join(delta.text for delta in deltas).count("\N{REPLACEMENT CHARACTER}") == text.count(
-        "\N{REPLACEMENT CHARACTER}"
-    )
-
-
 def test_a_character_that_never_became_whole_shows_as_a_replacement_at_the_end(
     vocabulary: Vocabulary, window_vocabulary: Vocabulary, tokenizer: PromptTokenizer
 ) -> None:
