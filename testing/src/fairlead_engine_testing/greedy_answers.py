@@ -1,11 +1,13 @@
 """A small engine on the CPU, and what it answers to prompts when it always takes the likeliest token."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.runner import load_runner
 from fairlead_engine.types import FinishReason
 from fairlead_engine_testing.requests import make_request
 
@@ -15,9 +17,20 @@ _SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
+def small_config(model: Path, **settings: Any) -> EngineConfig:
+    """With settings in place of those of a small one."""
+    return EngineConfig(model=str(model), **{**_SMALL, **settings})
+
+
 def small_engine(model: Path, **settings: Any) -> Engine:
     """With settings of `EngineConfig` in place of those of a small one."""
-    return Engine(EngineConfig(model=str(model), **{**_SMALL, **settings}))
+    return Engine(small_config(model, **settings))
+
+
+def engine_of_blocks(config: EngineConfig, num_blocks: int) -> Engine:
+    """With a cache of so many blocks."""
+    runner = load_runner(config)
+    return Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
 
 
 def greedy_answers(

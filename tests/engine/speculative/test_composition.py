@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.runner import load_runner
-from fairlead_engine.types import EngineLoad, EngineRequest, Grammar
+from fairlead_engine.types import EngineRequest, Grammar
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import write_random_adapter
+from fairlead_engine_testing.checked_steps import tokens_of
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.letters import write_letters
 
 VOCAB_SIZE = 61
@@ -33,38 +32,23 @@ def requests() -> list[EngineRequest]:
     ]  # fmt: skip
 
 
-def serve(
-    config: EngineConfig, num_blocks: int, asked: list[list[EngineRequest]]
-) -> tuple[dict[str, list[int]], EngineLoad]:
-    """Those of each list together, the lists one after the other."""
-    runner = load_runner(config)
-    engine = Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
-    tokens: dict[str, list[int]] = {}
-    for together in asked:
-        for request in together:
-            assert engine.add(request) is None
-        while engine.has_work():
-            for output in engine.step():
-                tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
-            engine.check()
-    return tokens, engine.load
-
-
 @pytest.mark.parametrize("method", ["ngram", "draft"])
 def test_all_at_once_is_each_alone(method: str, tmp_path: Path) -> None:
     model = write_letters(write_random_checkpoint(tmp_path / "model", llama_fields(vocab_size=VOCAB_SIZE)))
     adapters = [
         f"{name}={write_random_adapter(tmp_path / name, model, seed=seed)}" for seed, name in enumerate(("one", "two"))
     ]
-    config = EngineConfig(
-        model=str(model), dtype="float32", device="cpu", num_threads=1, block_size=4, max_model_len=64, max_num_seqs=4,
-        max_num_batched_tokens=14, max_num_queued_tokens=10**6, lora_modules=",".join(adapters), max_loras=2,
+    config = small_config(
+        model, block_size=4, max_model_len=64, max_num_batched_tokens=14, max_num_queued_tokens=10**6,
+        lora_modules=",".join(adapters), max_loras=2,
     )  # fmt: skip
-    expected, _ = serve(replace(config, enable_prefix_caching=False), 40, [[request] for request in requests()])
+    engine = engine_of_blocks(replace(config, enable_prefix_caching=False), 40)
+    alone = [tokens_of(engine, [request]) for request in requests()]
     guesses: dict[str, Any] = {"speculative_method": method, "num_speculative_tokens": 3}
     guesses |= {"prompt_lookup_min": 1} if method == "ngram" else {"speculative_model": str(model)}
-    found, load = serve(replace(config, **guesses), 24, [requests()])
-    assert found == expected
+    engine = engine_of_blocks(replace(config, **guesses), 24)
+    assert tokens_of(engine, requests()) == {name: tokens for each in alone for name, tokens in each.items()}
+    load = engine.load
     assert load.num_preemptions
     assert load.prefix_hit_tokens
     assert load.num_masks

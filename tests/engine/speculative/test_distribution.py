@@ -9,27 +9,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.types import EngineRequest
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import tokens_of
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
+from fairlead_engine_testing.greedy_answers import small_config
 from fairlead_engine_testing.model_runners import loaded_runner
 
 VOCAB_SIZE = 6
 PROMPT = [2, 3, 4, 5, 2, 3, 1, 0, 2, 3, 4]
 NUM_DRAWS = 1000
-
-
-def serve(engine: Engine, requests: list[EngineRequest]) -> dict[str, list[int]]:
-    tokens: dict[str, list[int]] = {}
-    for request in requests:
-        assert engine.add(request) is None
-    while engine.has_work():
-        for output in engine.step():
-            tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
-    return tokens
 
 
 def exact(engine: Engine, prompt: list[int]) -> np.ndarray:
@@ -62,17 +52,17 @@ def test_what_is_drawn_with_drafts_has_the_models_distribution(method: str, tree
         guesses["speculative_model"] = str(head)
     guesses["speculative_tree"] = tree
     runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, block_size=4, **guesses)
-    config = EngineConfig(
-        model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=4, max_model_len=64,
-        max_num_seqs=64, max_num_batched_tokens=512, max_num_queued_tokens=10**6, kv_cache_memory=2**22,
+    config = small_config(
+        folder, block_size=4, max_model_len=64, max_num_seqs=64, max_num_batched_tokens=512,
+        max_num_queued_tokens=10**6, kv_cache_memory=2**22,
     )  # fmt: skip
     requests = [
         make_request(str(seed), PROMPT, temperature=1.0, seed=seed, max_tokens=4, ignore_eos=True)
         for seed in range(NUM_DRAWS)
     ]
-    plain = serve(Engine(config, runner), requests)
+    plain = tokens_of(Engine(config, runner), requests)
     engine = Engine(replace(config, **guesses), runner)
-    drawn = serve(engine, requests)
+    drawn = tokens_of(engine, requests)
     load = engine.load
     assert 0 < sum(load.num_accepted_per_position) < load.num_draft_tokens
     assert drawn == plain, "a seed draws the same tokens"

@@ -22,7 +22,9 @@ from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.types import EngineLoad, EngineRequest, Grammar, Injectable, ThinkingBudget
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered, run_checked
 from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import engine_of_blocks
 from fairlead_engine_testing.letters import write_letters
 
 VOCAB_SIZE = 61
@@ -67,19 +69,10 @@ def config_of(folder: Path, **settings: Any) -> EngineConfig:
 
 
 def serve(config: EngineConfig, num_blocks: int, asked: list[EngineRequest]) -> tuple[dict[str, list[Any]], EngineLoad]:
-    runner = load_runner(config)
-    engine = Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
-    found: dict[str, list[Any]] = {}
-    for request in asked:
-        assert engine.add(request) is None
-    while engine.has_work():
-        for output in engine.step():
-            found.setdefault(output.request_id, []).extend(output.new_token_ids)
-            if output.finish_reason is not None:
-                found[output.request_id].append(output.finish_reason)
-        engine.check()
+    engine = engine_of_blocks(config, num_blocks)
+    found = answered(engine, asked)
     assert engine.blocks.num_free == engine.blocks.num_blocks
-    return found, engine.load
+    return {name: [*output.new_token_ids, output.finish_reason] for name, output in found.items()}, engine.load
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -130,8 +123,7 @@ def test_the_model_itself_guesses_right_behind_what_was_put_into_its_answer(fold
         while engine.load.generation_tokens < 10 * (place + 1):
             engine.step()
         engine.inject("a", f"m{place}", [11, 12, 13 + place, 14], told.append)
-    while engine.has_work():
-        engine.step()
+    run_checked(engine)
     assert told == [None] * 3
     assert sum(engine.load.num_accepted_per_position) == engine.load.num_draft_tokens
 
@@ -159,8 +151,7 @@ def test_what_is_made_up_for_comes_in_steps_of_a_bounded_size(
     engine.step()
     assert engine.add(make_request("long", [2 + place % 50 for place in range(60)], max_tokens=1)) is None
     num_rows.clear()
-    while engine.has_work():
-        engine.step()
+    run_checked(engine)
     assert max(num_rows) <= 7 + 8
     assert num_rows.count(7) > 2, "there was more to make up for"
     assert sum(engine.load.num_accepted_per_position) >= engine.load.num_draft_tokens - 3 > 20
@@ -208,8 +199,7 @@ def test_who_has_no_drafts_costs_the_draft_model_nothing_when_a_prompt_comes(
         engine.step()
     num_rows.clear()
     assert engine.add(make_request("b", [4, 5, 6], max_tokens=1)) is None
-    while engine.has_work():
-        engine.step()
+    run_checked(engine)
     assert num_rows == [3]
 
 

@@ -1,12 +1,10 @@
-"""EAGLE-3: the head guesses what its authors' arithmetic says, whatever is cached, chunked or beside, and changes no
-token.
+"""EAGLE-3: the head guesses what its authors' arithmetic says, whatever is cached, chunked or beside.
 
 The reference is the model as transformers has it, and the head in plain torch: no cache, the whole text each time.
 """
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.model.eagle_head import load_eagle_head
@@ -24,6 +21,7 @@ from fairlead_engine.runner import model_part
 from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import (
     HEAD_DIM,
@@ -33,6 +31,7 @@ from fairlead_engine_testing.eagle_heads import (
     eagle_tensors,
     write_eagle_head,
 )
+from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 
@@ -116,27 +115,20 @@ def turned(heads: Tensor) -> Tensor:
 
 
 def config_of(folder: Path, head: Path | None, **settings: Any) -> EngineConfig:
-    common = {
-        "dtype": "float32", "device": "cpu", "num_threads": 1, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
-        "max_num_batched_tokens": 12, "max_num_queued_tokens": 9999,
-    }  # fmt: skip
+    common: dict[str, Any] = {"block_size": 4, "max_model_len": 64, "max_num_batched_tokens": 12}
     if head is not None:
         common |= {"speculative_method": "eagle3", "speculative_model": str(head), "num_speculative_tokens": 3}
-    return EngineConfig(model=str(folder), **{**common, **settings})
+    return small_config(folder, **{**common, **settings})
 
 
 Guess = tuple[str, list[int], list[int]]
 """Of a request: what was known, and what was guessed to come."""
 
 
-def serve(
-    config: EngineConfig, asked: list[EngineRequest], num_blocks: int = 20
-) -> tuple[dict[str, list[int]], EngineLoad, list[Guess]]:
-    runner = load_runner(config)
-    engine = Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
-    tokens: dict[str, list[int]] = {}
+def serve(config: EngineConfig, asked: list[EngineRequest]) -> tuple[EngineLoad, list[Guess]]:
+    engine = engine_of_blocks(config, 20)
     guesses: list[Guess] = []
-    collect = runner.collect
+    collect = engine.runner.collect
 
     def watched(launched: Any) -> Any:
         sampled = collect(launched)
@@ -145,42 +137,10 @@ def serve(
                 guesses.append((item.sequence.request_id, list(item.sequence.token_ids), list(item.drafts)))
         return sampled
 
-    runner.collect = watched  # type: ignore[method-assign]
-    for request in asked:
-        assert engine.add(request) is None
-    while engine.has_work():
-        for output in engine.step():
-            tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
-        engine.check()
+    engine.runner.collect = watched  # type: ignore[method-assign]
+    answered(engine, asked)
     assert engine.blocks.num_free == engine.blocks.num_blocks
-    return tokens, engine.load, guesses
-
-
-SAMPLINGS: list[dict[str, Any]] = [
-    {}, {"frequency_penalty": 1.0, "logprobs": 1}, {"temperature": 1.0, "seed": 3}, {"stop_token_ids": (3, 30, 50)},
-    {"temperature": 0.8, "seed": 1, "top_p": 0.9}, {"min_tokens": 9, "logit_bias": {7: 4.0}}, {"prompt_logprobs": 1},
-    {"allowed_token_ids": (4, 5)},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("backend", ["cpu_spans", "block_tables"])
-def test_a_head_changes_no_token(backend: str, folder: Path, tmp_path: Path) -> None:
-    """Greedy or drawn, with chunks, preemption, shared prefixes and who has no drafts beside."""
-    shared = [2 + 5 * place % 50 for place in range(16)]
-    asked = [
-        make_request(
-            str(index), shared[: 8 * (index % 3)] + [2 + (7 * index + 3 * place) % 50 for place in range(1 + index)],
-            arrival_time=index, max_tokens=16, **SAMPLINGS[index % len(SAMPLINGS)],
-        )
-        for index in range(12)
-    ]  # fmt: skip
-    config = config_of(folder, None, attention_backend=backend)
-    expected, _, _ = serve(config, asked)
-    found, load, _ = serve(config_of(folder, write_head(tmp_path), attention_backend=backend), asked)
-    assert found == expected
-    assert load.num_preemptions
-    assert load.prefix_hit_tokens
-    assert load.num_draft_tokens
+    return engine.load, guesses
 
 
 BIASES: list[dict[int, float]] = [{}, {7: 2.5, 32: 2.0}, {7: 99.0}]
@@ -200,7 +160,7 @@ def held_to_the_reference(
     """All that was guessed is what the reference guesses. `behind`: of requests, which tokens the head has seen behind
     positions where others came."""
     reference, behind = Reference(folder, tensors or eagle_tensors(FIELDS), layers), behind or {}
-    _, load, guesses = serve(config_of(folder, head, **settings), asked)
+    load, guesses = serve(config_of(folder, head, **settings), asked)
     biases = {request.request_id: dict(request.sampling.logit_bias) for request in asked}
     for request_id, known, drafts in guesses:
         assert drafts == reference.drafts(known, len(drafts), biases[request_id], behind.get(request_id, {}))
@@ -328,7 +288,7 @@ def test_embeddings_that_are_the_models_are_scaled_as_the_model_scales_them(tmp_
     tensors = {**eagle_tensors(fields), "embed_tokens.weight": own}
     head = load_eagle_head(write_eagle_head(tmp_path / "own", fields, tensors), *given)
     torch.testing.assert_close(head.embed(ids), own)
-    _, load, _ = serve(
+    load, _ = serve(
         config_of(folder, tmp_path / "shared"), [make_request("a", [3, 9, 7], max_tokens=12, ignore_eos=True)]
     )
     assert load.num_draft_tokens

@@ -1,6 +1,5 @@
-"""Medusa's heads: what they compute, that they guess for the right place, and that they change no token."""
+"""Medusa's heads: what they compute, and that they guess for the right place."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +8,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.runner.medusa_heads import MedusaHeads
-from fairlead_engine.types import EngineLoad
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import run_checked
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import small_engine
 
 VOCAB_SIZE, HIDDEN = 61, 64
-SAMPLINGS: list[dict[str, Any]] = [
-    {}, {"frequency_penalty": 1.0, "logprobs": 1}, {"temperature": 1.0, "seed": 3}, {"stop_token_ids": (3, 30, 50)},
-    {"temperature": 0.8, "seed": 1, "top_p": 0.9}, {"min_tokens": 9, "logit_bias": {7: 4.0}}, {"prompt_logprobs": 1},
-]  # fmt: skip
 
 
 class ResBlock(nn.Module):
@@ -73,47 +66,14 @@ def test_heads_compute_what_their_authors_code_does(num_blocks: int, form: str, 
         torch.testing.assert_close(loaded.logits(place, hidden), head(hidden))
 
 
-def serve(folder: Path, heads_folder: Path | None, **settings: Any) -> tuple[dict[str, list[int]], EngineLoad]:
-    config = EngineConfig(
-        model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=4, max_model_len=64, max_num_seqs=4,
-        max_num_batched_tokens=12, max_num_queued_tokens=9999, **settings,
-    )  # fmt: skip
-    if heads_folder is not None:
-        config = replace(
-            config, speculative_method="medusa", speculative_model=str(heads_folder), num_speculative_tokens=3
-        )
-    runner = load_runner(config)
-    engine = Engine(replace(config, kv_cache_memory=20 * runner.kv_bytes_per_block()), runner)
-    tokens: dict[str, list[int]] = {}
-    for index in range(14):
-        prompt = [2 + (7 * index + 3 * place) % 50 for place in range(3 + index)]
-        sampling = SAMPLINGS[index % len(SAMPLINGS)]
-        engine.add(make_request(str(index), prompt, arrival_time=index, max_tokens=24, **sampling))
-    while engine.has_work():
-        for output in engine.step():
-            tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
-        engine.check()
-    return tokens, engine.load
-
-
-def test_heads_change_no_token(folder: Path, tmp_path: Path) -> None:
-    save_file(heads().state_dict(), tmp_path / "medusa_lm_head.safetensors")
-    expected, _ = serve(folder, None)
-    found, load = serve(folder, tmp_path)
-    assert found == expected
-    assert load.num_draft_tokens
-    assert load.num_preemptions
-
-
 def test_heads_guess_from_the_state_that_the_last_token_was_chosen_from(folder: Path, tmp_path: Path) -> None:
     """Heads that are the model's own output say again what it has said: right where it repeats itself."""
     output = load_file(folder / "model.safetensors")["lm_head.weight"]
     save_file({f"{head}.0.weight": output.clone() for head in range(3)}, tmp_path / "medusa_lm_head.safetensors")
-    config = EngineConfig(
-        model=str(folder), dtype="float32", device="cpu", num_threads=1, max_model_len=64, speculative_method="medusa",
-        speculative_model=str(tmp_path), num_speculative_tokens=3,
-    )  # fmt: skip
-    runner = load_runner(config)
+    engine = small_engine(
+        folder, max_model_len=64, speculative_method="medusa", speculative_model=str(tmp_path), num_speculative_tokens=3
+    )
+    runner = engine.runner
     guessed: list[tuple[list[int], list[int]]] = []
     collect = runner.collect
 
@@ -127,12 +87,10 @@ def test_heads_guess_from_the_state_that_the_last_token_was_chosen_from(folder: 
         )
         return sampled
 
-    engine = Engine(config, runner)
     runner.collect = watched
     for index in range(4):
         engine.add(make_request(str(index), [5 + index, 9, 7], max_tokens=30, ignore_eos=True))
-    while engine.has_work():
-        engine.step()
+    run_checked(engine)
     assert len(guessed) > 8
 
 

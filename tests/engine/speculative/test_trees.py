@@ -1,6 +1,5 @@
-"""Trees of guesses change no token, whoever guesses and whatever runs beside; more of them stands than of chains."""
+"""Guesses of heads, in chains and in trees, change no token, whatever runs beside; more stands of trees."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.runner import model_part
 from fairlead_engine.types import EngineLoad, EngineRequest, Grammar
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import write_random_adapter
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import (
     deepseek_v3_fields,
     gemma3_fields,
@@ -26,12 +25,13 @@ from fairlead_engine_testing.checkpoints import (
     write_random_checkpoint,
 )
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
+from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.letters import write_letters
 
 VOCAB_SIZE, HIDDEN = 61, 64
 MEDUSA = "[[0],[1],[0,0],[2],[0,1],[1,0],[0,0,0],[0,0,1],[0,1,0],[3]]"
-SHAPES = {"medusa": [MEDUSA, "3x9"], "eagle3": ["3x9", "2x6"]}
+SHAPES = {"medusa": [None, MEDUSA, "3x9"], "eagle3": [None, "3x9", "2x6"]}
 SAMPLINGS: list[dict[str, Any]] = [
     {}, {"grammar": Grammar("start: /([a-m][N-Z]?)*/")},
     {"frequency_penalty": 1.0, "logprobs": 2}, {"temperature": 1.0, "seed": 3}, {"stop_token_ids": (3, 30, 50)},
@@ -68,28 +68,18 @@ def heads(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 
 def config_of(folder: Path, method: str | None = None, heads: Path | None = None, **settings: Any) -> EngineConfig:
-    common: dict[str, Any] = {
-        "dtype": "float32", "device": "cpu", "num_threads": 1, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
-        "max_num_batched_tokens": 24, "max_num_queued_tokens": 9999,
-    }  # fmt: skip
+    common: dict[str, Any] = {"block_size": 4, "max_model_len": 64, "max_num_batched_tokens": 24}
     if method is not None:
         common |= {"speculative_method": method, "speculative_model": str(heads), "num_speculative_tokens": 3}
-    return EngineConfig(model=str(folder), **{**common, **settings})
+    return small_config(folder, **{**common, **settings})
 
 
 def serve(config: EngineConfig, asked: list[EngineRequest], num_blocks: int = 24) -> tuple[dict[str, Any], EngineLoad]:
     """Each request's tokens and log-probabilities."""
-    runner = load_runner(config)
-    engine = Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
-    found: dict[str, Any] = {}
-    for request in asked:
-        assert engine.add(request) is None
-    while engine.has_work():
-        for output in engine.step():
-            tokens, told = found.setdefault(output.request_id, ([], []))
-            tokens.extend(output.new_token_ids)
-            told.extend((each.token_id, round(each.logprob, 3), each.rank) for each in output.logprobs or [])
-        engine.check()
+    engine, found = engine_of_blocks(config, num_blocks), dict[str, Any]()
+    for name, output in answered(engine, asked).items():
+        told = [(each.token_id, round(each.logprob, 3), each.rank) for each in output.logprobs or []]
+        found[name] = output.new_token_ids, told
     assert engine.blocks.num_free == engine.blocks.num_blocks
     return found, engine.load
 
@@ -107,7 +97,9 @@ def mixed(num: int = 14, **changes: Any) -> list[EngineRequest]:
 
 @pytest.mark.parametrize("backend", ["cpu_spans", "block_tables"])
 @pytest.mark.parametrize(("method", "tree"), [(method, tree) for method in SHAPES for tree in SHAPES[method]])
-def test_trees_change_no_token(method: str, tree: str, backend: str, folder: Path, heads: dict[str, Path]) -> None:
+def test_guesses_change_no_token(
+    method: str, tree: str | None, backend: str, folder: Path, heads: dict[str, Path]
+) -> None:
     """Greedy or drawn, penalised or told of, with chunks, preemption, shared prefixes and a tiny cache."""
     expected, _ = serve(config_of(folder, attention_backend=backend), mixed())
     config = config_of(folder, method, heads[method], speculative_tree=tree, attention_backend=backend)
@@ -115,7 +107,7 @@ def test_trees_change_no_token(method: str, tree: str, backend: str, folder: Pat
     assert found == expected
     assert load.num_preemptions
     assert load.prefix_hit_tokens
-    assert load.num_draft_tokens > load.num_drafts, "there were trees"
+    assert load.num_draft_tokens > load.num_drafts, "there were chains or trees"
     assert sum(load.num_accepted_per_position), "and something of them stood"
 
 
