@@ -19,16 +19,14 @@ from fairlead_engine.runner.dummy_steps import StepLimits, every_kind_of_step, l
 from fairlead_engine.server.prompt_endpoints import vector_of
 from fairlead_engine.types import EngineRequest, Kind, Pooling, Reading
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_classifier
 from fairlead_engine_testing.encoder_checkpoints import write_word_pieces
+from fairlead_engine_testing.greedy_answers import small_engine
 from fairlead_engine_testing.model_runners import loaded_runner
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "kv_cache_memory": 2**21}
 QUERY = list(range(20, 45))
-
-
-def make_engine(folder: Path, **settings: Any) -> Engine:
-    return Engine(EngineConfig(model=str(folder), **{**SETTINGS, "block_size": 8, **settings}))
 
 
 def classify(engine: Engine, prompts: list[list[int]]) -> list[tuple[int, torch.Tensor]]:
@@ -37,12 +35,7 @@ def classify(engine: Engine, prompts: list[list[int]]) -> list[tuple[int, torch.
         make_request(str(index), prompt, pooling=Pooling.LAST, reading=Reading.LABELS, max_tokens=0)
         for index, prompt in enumerate(prompts)
     ]
-    outputs = {}
-    for request in requests:
-        assert engine.add(request) is None
-    while engine.has_work():
-        outputs |= {output.request_id: output for output in engine.step()}
-        engine.check()
+    outputs = answered(engine, requests)
     found = [outputs[request.request_id] for request in requests]
     return [(output.num_cached_tokens, torch.tensor(vector_of(output.embedding or b""))) for output in found]
 
@@ -52,7 +45,7 @@ def classify(engine: Engine, prompts: list[list[int]]) -> list[tuple[int, torch.
 def test_classes_are_the_references(tmp_path: Path, family: str, num_labels: int) -> None:
     folder = write_random_classifier(tmp_path, FAMILIES[family](num_labels=num_labels))
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
-    engine = make_engine(folder, max_num_batched_tokens=24, max_num_seqs=4, max_num_queued_tokens=10_000)
+    engine = small_engine(folder, max_num_batched_tokens=24, max_num_seqs=4, max_num_queued_tokens=10_000)
     task = engine.info.task
     assert task.kinds == ((Kind.CLASSIFY, Kind.SCORE) if num_labels == 1 else (Kind.CLASSIFY,))
     draw = random.Random(5)
@@ -105,6 +98,6 @@ def test_steps_that_nobody_asked_for_choose_no_tokens(tmp_path: Path) -> None:
 def test_what_needs_logits_of_tokens_is_refused(tmp_path: Path) -> None:
     folder = write_random_classifier(tmp_path, FAMILIES["llama"](num_labels=2))
     with pytest.raises(ConfigError, match="has no output projection"):
-        make_engine(folder, head_quantization="int8")
+        small_engine(folder, head_quantization="int8")
     with pytest.raises(ConfigError, match="LlamaForSequenceClassification, which generates nothing"):
         LogitModel(EngineConfig(model=str(folder), dtype="float32", device="cpu"))

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
 from fairlead_engine.types import EngineRequest, FinishReason, Pooling, SequenceOutput
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import small_engine
 
 POOLINGS = (Pooling.LAST, Pooling.MEAN, Pooling.MAX)
 PREFIX = list(range(20, 45))
@@ -24,30 +24,8 @@ def folder(request, tmp_path_factory) -> Path:
     return write_random_checkpoint(tmp_path_factory.mktemp("models") / request.param, fields)
 
 
-def make_engine(folder: Path, **settings: Any) -> Engine:
-    settings = {
-        "kv_cache_memory": 2**21,
-        "block_size": 8,
-        "num_threads": 1,
-        "max_num_queued_tokens": 10_000,
-        **settings,
-    }
-    return Engine(EngineConfig(model=str(folder), dtype="float32", device="cpu", **settings))
-
-
 def embed(name: str, prompt: list[int], pooling: Pooling, **fields: Any) -> EngineRequest:
     return make_request(name, prompt, pooling=pooling, max_tokens=0, **fields)
-
-
-def run(engine: Engine, requests: list[EngineRequest]) -> dict[str, SequenceOutput]:
-    """The last output of each."""
-    last = {}
-    for request in requests:
-        assert engine.add(request) is None
-    while engine.has_work():
-        last |= {output.request_id: output for output in engine.step()}
-        engine.check()
-    return last
 
 
 def vector(output: SequenceOutput) -> torch.Tensor:
@@ -71,7 +49,7 @@ def prompts(number: int) -> list[list[int]]:
 @pytest.mark.parametrize("backend", ["cpu_spans", "block_tables"])
 @pytest.mark.parametrize("budget", [7, 33, 512])
 def test_vectors_are_the_references_beside_text_in_the_same_batches(folder, reference, budget, backend) -> None:
-    engine = make_engine(folder, max_num_batched_tokens=budget, max_num_seqs=5, attention_backend=backend)
+    engine = small_engine(folder, max_num_batched_tokens=budget, max_num_seqs=5, attention_backend=backend)
     requests, wanted = [], {}
     for index, prompt in enumerate(prompts(9)):
         pooling = (*POOLINGS, None)[index % 4]
@@ -80,7 +58,7 @@ def test_vectors_are_the_references_beside_text_in_the_same_batches(folder, refe
         else:
             requests.append(embed(str(index), prompt, pooling))
             wanted[str(index)] = expected(reference, folder, prompt, pooling)
-    outputs = run(engine, requests)
+    outputs = answered(engine, requests)
     assert len(outputs) == 9
     for name, each in wanted.items():
         found = vector(outputs[name])
@@ -90,33 +68,33 @@ def test_vectors_are_the_references_beside_text_in_the_same_batches(folder, refe
 
 
 def test_the_last_token_takes_prefixes_from_the_cache_and_a_mean_does_not(folder, reference) -> None:
-    engine, prompt = make_engine(folder), prompts(1)[0]
+    engine, prompt = small_engine(folder), prompts(1)[0]
     num_shared = (len(prompt) - 1) // 8 * 8
     for index, (pooling, num_cached) in enumerate(
         [(Pooling.MEAN, 0), (Pooling.LAST, num_shared), (Pooling.MEAN, 0), (Pooling.LAST, num_shared)]
     ):
-        output = run(engine, [embed(str(index), prompt, pooling)])[str(index)]
+        output = answered(engine, [embed(str(index), prompt, pooling)])[str(index)]
         assert output.num_cached_tokens == num_cached
         assert (vector(output) - expected(reference, folder, prompt, pooling)).abs().max() < 1e-3
-    generated = run(engine, [make_request("text", prompt, max_tokens=2)])["text"]
+    generated = answered(engine, [make_request("text", prompt, max_tokens=2)])["text"]
     assert generated.num_cached_tokens == num_shared, "what was computed for a vector spares a text"
 
 
 def test_hidden_states_that_are_no_numbers_end_with_an_error(folder) -> None:
-    engine, prompt = make_engine(folder), prompts(1)[0]
+    engine, prompt = small_engine(folder), prompts(1)[0]
     with torch.inference_mode():
         engine.runner._part.model.final_norm.weight.fill_(float("nan"))
     for index, pooling in enumerate(POOLINGS):
-        output = run(engine, [embed(str(index), prompt, pooling)])[str(index)]
+        output = answered(engine, [embed(str(index), prompt, pooling)])[str(index)]
         assert (output.finish_reason, output.embedding) == (FinishReason.ERROR, None)
     assert not engine.blocks.published()
 
 
 def test_sums_of_requests_that_are_given_up_are_forgotten(folder) -> None:
-    engine = make_engine(folder, max_num_batched_tokens=16, max_num_seqs=4)
+    engine = small_engine(folder, max_num_batched_tokens=16, max_num_seqs=4)
     engine.add(embed("mean", prompts(1)[0], Pooling.MEAN))
     engine.step()
     assert engine.runner._pooler._sums
     engine.abort("mean")
-    run(engine, [embed("last", prompts(1)[0], Pooling.LAST)])
+    answered(engine, [embed("last", prompts(1)[0], Pooling.LAST)])
     assert not engine.runner._pooler._sums

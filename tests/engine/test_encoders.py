@@ -15,8 +15,9 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, ModelLoadError, RequestError
 from fairlead_engine.llm import LLM
 from fairlead_engine.runner.encoder_runner import EncoderRunner
-from fairlead_engine.types import EngineRequest, FinishReason, Pooling, Reading, SequenceOutput
+from fairlead_engine.types import FinishReason, Pooling, Reading, SequenceOutput
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
 
 
@@ -26,19 +27,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def make_engine(folder: Path, **settings: Any) -> Engine:
-    return Engine(
-        EngineConfig(model=str(folder), dtype="float32", device="cpu", num_threads=1, **settings),
-    )
-
-
-def run(engine: Engine, requests: list[EngineRequest]) -> dict[str, SequenceOutput]:
-    last = {}
-    for request in requests:
-        assert engine.add(request) is None
-    while engine.has_work():
-        last |= {output.request_id: output for output in engine.step()}
-        engine.check()
-    return last
+    return Engine(EngineConfig(model=str(folder), dtype="float32", device="cpu", num_threads=1, **settings))
 
 
 def vector(output: SequenceOutput) -> torch.Tensor:
@@ -82,7 +71,7 @@ def test_hidden_states_are_the_references_whatever_is_beside_them(folder: Path, 
         )
         found = pooled(hidden(folder, prompt, second), pooling)
         wanted[str(index)] = found if reading is Reading.RAW else torch.nn.functional.normalize(found, dim=0)
-    outputs = run(engine, requests)
+    outputs = answered(engine, requests)
     for name, each in wanted.items():
         assert (vector(outputs[name]) - each).abs().max() < 1e-4
     assert engine.load.prompt_tokens == sum(len(each.prompt_token_ids) for each in requests)
@@ -113,7 +102,7 @@ def test_classes_are_the_references(tmp_path: Path, family: str, fields: dict[st
         make_request(str(index), prompt, pooling=task.pooling, reading=Reading.LABELS, max_tokens=0)
         for index, prompt in enumerate(prompts(3))
     ]
-    outputs = run(engine, requests)
+    outputs = answered(engine, requests)
     for request in requests:
         with torch.inference_mode():
             logits = model(input_ids=torch.tensor([request.prompt_token_ids])).logits[0]

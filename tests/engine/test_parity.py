@@ -6,16 +6,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
-from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels.attention.choice import BACKENDS
-from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
+from fairlead_engine.types import FinishReason, TokenLogprobs
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered, run_checked
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
-from fairlead_engine_testing.greedy_answers import greedy_answers
+from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
 IN_KERNELS = ("gemma2", "gpt_oss", "llama", "qwen3")
 """Families between which attention differs: soft caps and windows, sinks, none of it, heads that are normed. Kernels do
@@ -64,16 +63,6 @@ def backend(served) -> str:
     return served[1]
 
 
-def make_engine(folder: Path, **settings) -> Engine:
-    settings = {"kv_cache_memory": 2**21, "block_size": 8, "num_threads": 1, **settings}
-    return Engine(EngineConfig(model=str(folder), dtype="float32", device="cpu", **settings))
-
-
-def make_request(index: int, prompt: list[int], num_new: int) -> EngineRequest:
-    sampling = SamplingParams(temperature=0.0, max_tokens=num_new, ignore_eos=True)
-    return EngineRequest(request_id=f"r{index}", prompt_token_ids=prompt, sampling=sampling, arrival_time=float(index))
-
-
 def make_prompts(num: int, longest: int, prefix: list[int]) -> list[list[int]]:
     draw = random.Random(longest)
     return [prefix + [draw.randrange(2, 256) for _ in range(draw.randint(1, longest))] for _ in range(num)]
@@ -88,9 +77,7 @@ def check(reference, folder: Path, prompts: list[list[int]], outputs: list[list[
 @each_served("budget", [(8,), (33,), (256,)])
 def test_mixed_batches_give_the_references_tokens(budget, folder, backend, reference):
     prompts = make_prompts(9, 60, prefix=[])
-    engine = make_engine(
-        folder, attention_backend=backend, max_num_batched_tokens=budget, max_num_seqs=6, max_num_queued_tokens=1000
-    )
+    engine = small_engine(folder, attention_backend=backend, max_num_batched_tokens=budget, max_num_seqs=6)
     outputs = greedy_answers(engine, prompts, 10, per_step=2)
     check(reference, folder, prompts, outputs, 10)
 
@@ -98,7 +85,7 @@ def test_mixed_batches_give_the_references_tokens(budget, folder, backend, refer
 @each_served()
 def test_prefix_hits_give_the_references_tokens(folder, backend, reference):
     prompts = make_prompts(8, 30, prefix=list(range(10, 60)))
-    engine = make_engine(folder, attention_backend=backend, max_num_batched_tokens=64, max_num_queued_tokens=1000)
+    engine = small_engine(folder, attention_backend=backend, max_num_batched_tokens=64)
     outputs = greedy_answers(engine, prompts, 8, per_step=1)
     assert engine.load.prefix_hit_tokens >= 5 * 48
     check(reference, folder, prompts, outputs, 8)
@@ -107,14 +94,13 @@ def test_prefix_hits_give_the_references_tokens(folder, backend, reference):
 @each_served("prefix_caching", [(False,), (True,)])
 def test_preemptions_give_the_references_tokens(prefix_caching, folder, backend, reference):
     prompts = make_prompts(6, 40, prefix=[])
-    runner_bytes_per_block = make_engine(folder).runner.kv_bytes_per_block()
-    engine = make_engine(
+    runner_bytes_per_block = small_engine(folder).runner.kv_bytes_per_block()
+    engine = small_engine(
         folder,
         attention_backend=backend,
         kv_cache_memory=14 * runner_bytes_per_block,
         max_model_len=80,
         max_num_batched_tokens=48,
-        max_num_queued_tokens=1000,
         enable_prefix_caching=prefix_caching,
     )
     outputs = greedy_answers(engine, prompts, 30)
@@ -133,31 +119,25 @@ def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(
 ):
     """Prompts with a long common prefix, in a cache too small for all, half of them scored."""
     prompts = make_prompts(8, 40, prefix=list(range(10, 40)))
-    num_bytes = make_engine(folder).runner.kv_bytes_per_block()
-    engine = make_engine(
+    num_bytes = small_engine(folder).runner.kv_bytes_per_block()
+    engine = small_engine(
         folder,
         attention_backend=backend,
         kv_cache_memory=16 * num_bytes,
         max_model_len=100,
         max_num_batched_tokens=budget,
         max_num_seqs=4,
-        max_num_queued_tokens=1000,
         enable_prefix_caching=prefix_caching,
     )
     scored: dict[str, list[TokenLogprobs]] = {}
     for index, prompt in enumerate(prompts):
-        sampling = SamplingParams(
-            temperature=0.0, max_tokens=(index % 3) * 20, ignore_eos=True, prompt_logprobs=(index % 2) * 4 or None
-        )
-        request = make_request(index, prompt, 1)
-        request = msgspec.structs.replace(request, request_id=f"{index}", sampling=sampling, priority=-index)
+        request = make_request(
+            f"{index}", prompt, arrival_time=float(index), priority=-index, max_tokens=(index % 3) * 20,
+            ignore_eos=True, prompt_logprobs=(index % 2) * 4 or None,
+        )  # fmt: skip
         assert engine.add(request) is None
-        for output in engine.step():
+        for output in engine.step() if index < len(prompts) - 1 else run_checked(engine):
             scored.setdefault(output.request_id, []).extend(output.prompt_logprobs or [])
-    while engine.has_work():
-        for output in engine.step():
-            scored.setdefault(output.request_id, []).extend(output.prompt_logprobs or [])
-        engine.check()
     for index, prompt in enumerate(prompts):
         if index % 2 == 0:
             assert not scored[f"{index}"]
@@ -172,35 +152,24 @@ def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(
 
 @each_served()
 def test_a_scored_prompt_leaves_its_blocks_to_others_and_takes_none(folder):
-    engine = make_engine(folder, max_num_batched_tokens=64)
+    engine = small_engine(folder, max_num_batched_tokens=64)
     prompt = list(range(10, 60))
     for name, num_top in (("first", 1), ("second", 1), ("third", None)):
-        sampling = SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=num_top)
-        assert engine.add(
-            EngineRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling, arrival_time=0.0)
-        ) is None  # fmt: skip
-        outputs = []
-        while engine.has_work():
-            outputs += engine.step()
-        assert outputs[-1].finish_reason is FinishReason.LENGTH
-        assert outputs[-1].new_token_ids == []
-        assert sum(len(output.prompt_logprobs or []) for output in outputs) == (len(prompt) - 1 if num_top else 0)
-        assert outputs[-1].num_cached_tokens == (0 if num_top else 48)
+        output = answered(engine, [make_request(name, prompt, max_tokens=0, prompt_logprobs=num_top)])[name]
+        assert (output.finish_reason, output.new_token_ids) == (FinishReason.LENGTH, [])
+        assert len(output.prompt_logprobs or []) == (len(prompt) - 1 if num_top else 0)
+        assert output.num_cached_tokens == (0 if num_top else 48)
 
 
 @each_served()
 def test_a_bias_decides_and_changes_no_log_probability(folder):
-    engine = make_engine(folder)
+    engine = small_engine(folder)
     prompt = list(range(10, 30))
 
     def run(bias: dict[int, float]) -> tuple[list[int], list[float]]:
-        sampling = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, logprobs=0, logit_bias=bias)
-        request = EngineRequest(request_id="r", prompt_token_ids=prompt, sampling=sampling, arrival_time=0.0)
-        assert engine.add(request) is None
-        outputs = []
-        while engine.has_work():
-            outputs += engine.step()
-        return [output.new_token_ids[0] for output in outputs], [output.logprobs[0].logprob for output in outputs]
+        request = make_request("r", prompt, max_tokens=4, ignore_eos=True, logprobs=0, logit_bias=bias)
+        output = answered(engine, [request])["r"]
+        return output.new_token_ids, [each.logprob for each in output.logprobs]
 
     plain, _ = run({})
     forced, logprobs = run({7: 100.0})

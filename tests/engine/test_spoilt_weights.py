@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.types import FinishReason
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered, run_checked
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import small_engine
 
 SPOILT = 77
 SHARED = list(range(10, 34))
@@ -22,26 +23,20 @@ def engine(tmp_path: Path) -> Engine:
     weights = load_file(folder / "model.safetensors")
     weights["model.embed_tokens.weight"][SPOILT] = math.nan
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return Engine(
-        EngineConfig(
-            model=str(folder), dtype="float32", device="cpu", kv_cache_memory=2**19, block_size=8, num_threads=1
-        )
-    )
+    return small_engine(folder, kv_cache_memory=2**19)
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "top_p": 0.9, "seed": 1}, {"logprobs": 2}])
 def test_nan_ends_its_request_and_no_other(engine: Engine, sampling: dict[str, float]) -> None:
     def serve(*prompts: list[int]) -> list[tuple[list[int], FinishReason | None]]:
-        for index, prompt in enumerate(prompts):
-            assert engine.add(make_request(str(index), prompt, max_tokens=12, ignore_eos=True, **sampling)) is None
-        tokens: list[list[int]] = [[] for _ in prompts]
-        reasons: list[FinishReason | None] = [None for _ in prompts]
-        while engine.has_work():
-            for output in engine.step():
-                tokens[int(output.request_id)] += output.new_token_ids
-                reasons[int(output.request_id)] = output.finish_reason
-            engine.check()
-        return list(zip(tokens, reasons, strict=True))
+        found = answered(
+            engine,
+            (
+                make_request(str(index), prompt, max_tokens=12, ignore_eos=True, **sampling)
+                for index, prompt in enumerate(prompts)
+            ),
+        )
+        return [(found[str(index)].new_token_ids, found[str(index)].finish_reason) for index in range(len(prompts))]
 
     good = [*SHARED, 5]
     (alone,) = serve(good)
@@ -55,10 +50,7 @@ def test_nan_ends_its_request_and_no_other(engine: Engine, sampling: dict[str, f
 def test_scores_that_are_no_numbers_end_their_request(engine: Engine, max_tokens: int) -> None:
     prompt = [*SHARED, SPOILT, *range(40, 50)]
     assert engine.add(make_request("scored", prompt, max_tokens=max_tokens, prompt_logprobs=2)) is None
-    outputs = []
-    while engine.has_work():
-        outputs += engine.step()
-        engine.check()
+    outputs = run_checked(engine)
     assert [output.finish_reason for output in outputs] == [FinishReason.ERROR]
     assert "not finite" in (outputs[0].message or "")
     assert not outputs[0].prompt_logprobs

@@ -1,18 +1,16 @@
-"""The runner chooses transformers' tokens, whatever the checkpoint's shape, batch, chunks and block tables."""
+"""transformers' tokens are chosen, whatever the checkpoint's shape."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.model import weights
-from fairlead_engine.runner import ModelRunner
-from fairlead_engine.types import SamplingParams
-from fairlead_engine.types.batch import Batch
-from fairlead_engine.types.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine_testing.checkpoints import (
     deepseek_v2_fields,
     deepseek_v3_fields,
@@ -31,10 +29,7 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_moe_fields,
     write_random_checkpoint,
 )
-from fairlead_engine_testing.model_runners import loaded_runner
-
-GREEDY = SamplingParams(temperature=0.0)
-NUM_BLOCKS = 512
+from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -192,84 +187,23 @@ def backend(request) -> str:
     return request.param
 
 
-def make_runner(
-    folder: Path, *, backend: str = "auto", block_size: int = 16, dtype: str = "float32", **settings: Any
-) -> ModelRunner:
-    runner = loaded_runner(
-        folder, dtype=dtype, device="cpu", block_size=block_size, num_threads=1, attention_backend=backend, **settings
-    )
-    runner.allocate_kv_cache(NUM_BLOCKS, 8, NUM_BLOCKS)
-    return runner
-
-
-def make_prompts(*lengths: int) -> list[list[int]]:
+def check(
+    reference, folder: Path, lengths: Sequence[int], num_new: int = 8, *, budget: int = 24, **settings: Any
+) -> Engine:
+    """Prompts of these lengths, in chunks of the budget; returns what has computed them."""
     draw = random.Random(sum(lengths))
-    return [[draw.randrange(2, 256) for _ in range(length)] for length in lengths]
-
-
-def place(
-    prompts: list[list[int]], block_size: int, num_new: int, scatter: random.Random | None = None
-) -> list[Sequence]:
-    """Sequences with room for their outputs, in consecutive blocks or in random ones."""
-    free = list(range(NUM_BLOCKS))
-    if scatter is not None:
-        scatter.shuffle(free)
-    sequences = []
-    for index, prompt in enumerate(prompts):
-        num_blocks = -(-(len(prompt) + num_new) // block_size)
-        table, free = free[:num_blocks], free[num_blocks:]
-        sequences.append(Sequence(f"r{index}", list(prompt), len(prompt), GREEDY, slot=index, block_table=table))
-    return sequences
-
-
-def run(runner: ModelRunner, batch: Batch) -> list[SampledToken | None]:
-    return runner.collect(runner.launch(batch))
-
-
-def step(runner: ModelRunner, sequences: list[Sequence], budget: int) -> None:
-    """One step as a scheduler would make it: single tokens first, then chunks as far as the budget goes."""
-    items = []
-    for sequence in sorted(sequences, key=lambda s: s.num_uncomputed_tokens > 1):
-        num_tokens = min(budget, sequence.num_uncomputed_tokens)
-        if num_tokens:
-            items.append(ScheduledSequence(sequence, num_tokens))
-            budget -= num_tokens
-    sampled = run(runner, Batch(items))
-    assert [token is not None for token in sampled] == [item.samples for item in items]
-    for item, token in zip(items, sampled, strict=True):
-        item.sequence.num_computed_tokens = item.end
-        if token is not None:
-            item.sequence.token_ids.append(token.token_id)
-
-
-def generate(runner: ModelRunner, sequences: list[Sequence], num_new: int, budget: int) -> None:
-    while unfinished := [s for s in sequences if s.num_output_tokens < num_new]:
-        step(runner, unfinished, budget)
-
-
-def check(reference, folder: Path, sequences: list[Sequence]) -> None:
-    for sequence in sequences:
-        reference.check_greedy(
-            folder, sequence.token_ids[: sequence.num_prompt_tokens], sequence.token_ids[sequence.num_prompt_tokens :]
-        )
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory) -> Path:
-    return write_random_checkpoint(tmp_path_factory.mktemp("models") / "llama", llama_fields())
-
-
-@pytest.fixture(scope="module")
-def qwen3(tmp_path_factory) -> Path:
-    return write_random_checkpoint(tmp_path_factory.mktemp("models") / "qwen3", qwen3_fields())
+    prompts = [[draw.randrange(2, 256) for _ in range(length)] for length in lengths]
+    engine = small_engine(folder, max_num_batched_tokens=budget, max_num_seqs=5, kv_cache_memory=2**23, **settings)
+    for prompt, output in zip(prompts, greedy_answers(engine, prompts, num_new), strict=True):
+        assert len(output) == num_new
+        reference.check_greedy(folder, prompt, output)
+    return engine
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_of_checkpoint_gives_the_references_tokens(name, tmp_path, backend, reference):
     folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
-    sequences = place(make_prompts(1, 7, 16, 33, 90), 16, num_new=8)
-    generate(make_runner(folder, backend=backend), sequences, num_new=8, budget=24)
-    check(reference, folder, sequences)
+    check(reference, folder, (1, 7, 16, 33, 90), attention_backend=backend)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.75])
@@ -286,9 +220,7 @@ def test_positions_are_stretched_for_the_longest_context_that_is_served(share, t
     )
     folder = write_random_checkpoint(tmp_path / "model", fields)
     for longest, lengths in ((64, (1, 30, 55)), (None, (65, 90, 120)), (200, (64, 70))):
-        sequences = place(make_prompts(*lengths), 16, num_new=8)
-        generate(make_runner(folder, max_model_len=longest), sequences, num_new=8, budget=40)
-        check(reference, folder, sequences)
+        check(reference, folder, lengths, budget=40, max_model_len=longest)
 
 
 @pytest.mark.parametrize(
@@ -298,52 +230,22 @@ def test_experts_in_one_product_give_the_references_tokens(name, tmp_path, monke
     """As on CUDA, where the host does not know who goes where."""
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
-    runner, sequences = make_runner(folder), place(make_prompts(1, 7, 33), 16, num_new=8)
-    assert runner._part.model.why_not_captured is None
-    generate(runner, sequences, num_new=8, budget=24)
-    check(reference, folder, sequences)
+    engine = check(reference, folder, (1, 7, 33))
+    assert engine.runner._part.model.why_not_captured is None
 
 
 def test_shards_hold_the_same_model_as_a_single_file(tmp_path, reference):
     folder = write_random_checkpoint(tmp_path / "sharded", qwen3_fields(), num_shards=3)
     assert len(list(folder.glob("*.safetensors"))) == 3
-    sequences = place(make_prompts(20, 5), 16, num_new=6)
-    generate(make_runner(folder), sequences, num_new=6, budget=64)
-    check(reference, folder, sequences)
+    check(reference, folder, (20, 5), 6, budget=64)
 
 
-@pytest.mark.parametrize("budget", [5, 16, 37, 512])
-def test_chunks_of_any_size_give_the_references_tokens(budget, llama, backend, reference):
-    sequences = place(make_prompts(3, 64, 65, 17), 16, num_new=8)
-    generate(make_runner(llama, backend=backend), sequences, num_new=8, budget=budget)
-    check(reference, llama, sequences)
-
-
-@pytest.mark.parametrize("block_size", [1, 4, 16, 32])
-@pytest.mark.parametrize("scattered", [False, True], ids=["consecutive", "scattered"])
-def test_block_tables_of_any_kind_give_the_references_tokens(block_size, scattered, qwen3, backend, reference):
-    scatter = random.Random(7) if scattered else None
-    sequences = place(make_prompts(1, 40, 23, 31), block_size, num_new=10, scatter=scatter)
-    generate(make_runner(qwen3, backend=backend, block_size=block_size), sequences, num_new=10, budget=29)
-    check(reference, qwen3, sequences)
-
-
-def test_bfloat16_stays_close_to_float32(llama, reference):
-    runner = make_runner(llama, dtype="bfloat16")
-    assert runner.dtype is torch.bfloat16
-    sequences = place(make_prompts(60, 33, 9), 16, num_new=10)
-    generate(runner, sequences, num_new=10, budget=32)
-    for sequence in sequences:
-        logits = reference.logits(llama, sequence.token_ids[:-1])[sequence.num_prompt_tokens - 1 :]
-        chosen = logits.gather(1, torch.tensor(sequence.token_ids[sequence.num_prompt_tokens :]).unsqueeze(1))
-        gaps = logits.max(dim=1, keepdim=True).values - chosen
-        assert float(gaps.max()) < 0.15
-
-
-def test_a_step_in_which_nobody_samples_still_fills_the_cache(llama, backend, reference):
-    runner = make_runner(llama, backend=backend)
-    (sequence,) = place(make_prompts(48), 16, num_new=4)
-    assert run(runner, Batch([ScheduledSequence(sequence, 32)])) == [None]
-    sequence.num_computed_tokens = 32
-    generate(runner, [sequence], num_new=4, budget=64)
-    check(reference, llama, [sequence])
+def test_bfloat16_stays_close_to_float32(tmp_path, reference):
+    folder = write_random_checkpoint(tmp_path, llama_fields())
+    engine = small_engine(folder, dtype="bfloat16", max_num_batched_tokens=32)
+    assert engine.runner.dtype is torch.bfloat16
+    prompts = [[5 + 7 * place % 200 for place in range(length)] for length in (60, 33, 9)]
+    for prompt, output in zip(prompts, greedy_answers(engine, prompts, 10), strict=True):
+        logits = reference.logits(folder, prompt + output[:-1])[len(prompt) - 1 :]
+        chosen = logits.gather(1, torch.tensor(output).unsqueeze(1))
+        assert float((logits.max(dim=1, keepdim=True).values - chosen).max()) < 0.15
