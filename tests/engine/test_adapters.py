@@ -23,7 +23,7 @@ from fairlead_engine.model.lora.adapter_slots import AdaptedLinear
 from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Pooling
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.adapted_models import Peft, check, config_of, serve
+from fairlead_engine_testing.adapted_models import Peft, check, config_of, ranks_agree, serve
 from fairlead_engine_testing.adapters import ALL, write_random_adapter, write_random_soft_prompt
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.launches import CPUGraphs, Launches
@@ -212,21 +212,7 @@ def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: 
         tmp_path / "model", FAMILIES["phi3" if not settings else "llama"](num_key_value_heads=1)
     )
     adapters = write_adapters(tmp_path / "adapters", model)
-    answers = []
-    for size in (1, 2):
-        config = config_of(model, adapters, max_loras=2, max_cpu_loras=3, tensor_parallel_size=size, **settings)
-        runner = load_runner(config)
-        assert isinstance(runner, ModelRunner)
-        try:
-            requests = [
-                make_request(str(index), range(3, 12 + index), adapter=adapter, max_tokens=9, ignore_eos=True)
-                for index, adapter in enumerate([*adapters, None])
-            ]
-            answers.append({name: each.tokens for name, each in serve(Engine(config, runner), requests).items()})
-        finally:
-            runner.close()
-    assert answers[0] == answers[1]
-    assert len({tuple(tokens) for tokens in answers[0].values()}) > 3
+    ranks_agree(model, adapters, max_loras=2, max_cpu_loras=3, **settings)
 
 
 @pytest.mark.slow

@@ -21,8 +21,9 @@ from fairlead_engine.runner.comparison import LogitModel
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.types import Pooling
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
-from fairlead_engine_testing.greedy_answers import greedy_answers
+from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
 _LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12}
 QUICK: dict[str, dict[str, Any]] = {
@@ -75,8 +76,7 @@ def part(folder: Path, **settings: Any) -> ModelPart:
 
 
 def make_engine(folder: Path, **settings: Any) -> Engine:
-    settings = {"kv_cache_memory": 2**22, "block_size": 8, "num_threads": 1, "max_num_queued_tokens": 1000, **settings}
-    return Engine(EngineConfig(model=str(folder), dtype="float32", device="cpu", **settings))
+    return small_engine(folder, **{"kv_cache_memory": 2**22, **settings})
 
 
 def test_tokens_are_those_of_transformers_in_chunks_after_preemptions_and_with_prefixes(
@@ -140,13 +140,10 @@ def test_guesses_leave_tokens_as_they_are(method: str, neox: Path, reference) ->
 def test_vectors_are_transformers_last_hidden_states(neox: Path, reference) -> None:
     engine = make_engine(neox, max_num_batched_tokens=16)
     prompt = [random.Random(4).randrange(256) for _ in range(40)]
-    assert engine.add(make_request("v", prompt, pooling=Pooling.LAST, max_tokens=0)) is None
-    vectors = []
-    while engine.has_work():
-        vectors += [output.embedding for output in engine.step() if output.embedding is not None]
+    vector = answered(engine, [make_request("v", prompt, pooling=Pooling.LAST, max_tokens=0)])["v"].embedding
     with torch.inference_mode():
         wanted = reference.model(neox).base_model(torch.tensor([prompt])).last_hidden_state[0, -1]
-    found = torch.tensor(array.array("f", vectors[0]))
+    found = torch.tensor(array.array("f", vector))
     assert (found - torch.nn.functional.normalize(wanted, dim=0)).abs().max() < 1e-4
 
 

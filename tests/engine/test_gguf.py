@@ -23,7 +23,7 @@ from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
-from fairlead_engine_testing.gguf_files import dinghy_vocabulary, write_gguf
+from fairlead_engine_testing.gguf_files import dinghy_vocabulary, write_gguf, write_metadata
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
@@ -117,24 +117,10 @@ TEXTS = ["Hello, world!  It's 12345 miles.", "naïve café\n\n  Ünïcode 東京
 
 def metadata_of_pieces() -> dict:
     pieces = [
-        "\u2581the",
-        "\u2581",
-        "the",
-        "th",
-        "e",
-        "t",
-        "h",
-        "lo",
-        "l",
-        "o",
-        "\u2581wor",
-        "wor",
-        "w",
-        "r",
-        "he",
-        "ll",
-    ]
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, "ll", "or", "wo", "\u2581w"]
+        "\u2581the", "\u2581", "the", "th", "e", "t", "h", "lo", "l", "o", "\u2581wor", "wor", "w", "r", "he", "ll",
+        "ll", "or", "wo", "\u2581w",
+    ]  # fmt: skip
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
     scores = [0.0] * 259 + [-float(1 + 7 * index % 19) for index in range(len(tokens) - 259)]
     kinds = [2, 3, 3, *([6] * 256), *([1] * (len(tokens) - 259))]
     return {
@@ -147,14 +133,8 @@ def metadata_of_pieces() -> dict:
 def test_tokenizers_are_those_that_transformers_builds(metadata: dict, tmp_path: Path) -> None:
     from transformers.integrations.gguf import convert_gguf_tokenizer
 
-    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
-    for name, value in metadata.items():
-        writer.add_key_value(f"tokenizer.ggml.{name}", value, gguf.GGUFValueType.get_type(value))
-    writer.add_chat_template("{% for m in messages %}<s>{{ m.content }}{% endfor %}")
-    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
-        write()
-    writer.close()
-    found = read_tokenizer(tmp_path / "model.gguf")
+    template = "{% for m in messages %}<s>{{ m.content }}{% endfor %}"
+    found = read_tokenizer(write_metadata(tmp_path / "model.gguf", metadata, chat_template=template))
     renamed = {"model": "tokenizer_type", "pre": "pre_tokenizer_type", "unknown_token_id": "unk_token_id"}
     theirs, _ = convert_gguf_tokenizer("llama", {renamed.get(name, name): value for name, value in metadata.items()})
     for text in TEXTS if metadata["model"] == "gpt2" else map(str.lstrip, TEXTS):  # they lose a space at the beginning
@@ -191,17 +171,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_tokenizers_are_read_without_torch(tmp_path: Path) -> None:
     """As the HTTP process reads them, which is the smaller for it."""
-    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
-    for key, value in dinghy_vocabulary().items():
-        writer.add_key_value(f"tokenizer.ggml.{key}", value, gguf.GGUFValueType.get_type(value))
-    writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
-    for write in (
-        writer.write_header_to_file,
-        writer.write_kv_data_to_file,
-        writer.write_tensors_to_file,
-        writer.close,
-    ):
-        write()
+    write_metadata(tmp_path / "model.gguf", dinghy_vocabulary())
     program = (
         "import sys, pathlib\nfrom fairlead_engine.model.tokenizer_files import read_tokenizer\n"
         f"tokenizer = read_tokenizer(pathlib.Path({str(tmp_path / 'model.gguf')!r}))\n"

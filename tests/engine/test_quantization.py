@@ -198,17 +198,6 @@ def test_an_output_projection_that_is_stored_quantised_is_not_rounded_again(tmp_
         loaded_runner(stored, dtype="float32", device="cpu", num_threads=1, head_quantization="int8")
 
 
-@pytest.mark.parametrize(("name", "most"), [("int8", 0.3), ("int8-weight-only", 0.3), ("int4-weight-only", 0.2)])
-def test_memory_is_counted_as_it_is_taken(name: str, most: float, tmp_path: Path) -> None:
-    fields = llama_fields(hidden_size=256, intermediate_size=512, vocab_size=32, head_dim=64)
-    folder = write_random_checkpoint(tmp_path, fields)
-    config, cpu = read_config(folder), torch.device("cpu")
-    plain = load_model(folder, config, torch.float32, cpu)
-    model = load_model(folder, config, torch.float32, cpu, name)
-    assert model.num_parameters == plain.num_parameters
-    assert model.weight_bytes < most * plain.weight_bytes
-
-
 def outputs_of(folder: Path, name: str | None = None) -> list[torch.Tensor]:
     """What every linear layer of a decoder makes of the same rows."""
     model = load_model(folder, read_config(folder), torch.bfloat16, torch.device("cpu"), name)
@@ -392,14 +381,6 @@ def test_blocks_that_cannot_be_read_are_refused_by_their_field(name: str, value,
     change_config(stored, name, value=value)
     with pytest.raises(ModelLoadError, match=f"quantization_config.{name}"):
         read_config(stored)
-
-
-def test_a_setting_that_the_checkpoint_contradicts_is_refused(tmp_path: Path) -> None:
-    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
-    stored = write_compressed_tensors(folder, tmp_path / "stored", "int8")
-    with pytest.raises(ConfigError, match="fp8 contradicts the checkpoint, whose weights are int8") as raised:
-        serve(stored, PROMPTS, quantization="fp8")
-    assert raised.value.field == "quantization"
 
 
 def test_groups_pick_layers_by_pattern_and_name(tmp_path: Path) -> None:

@@ -11,16 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fairlead_engine.core import adapter_places
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.runner import ModelRunner
 from fairlead_engine.speculative.ngram import NGramProposer
-from fairlead_engine.types import EngineRequest, FinishReason, Pooling, SamplingParams
+from fairlead_engine.types import EngineRequest, Pooling, SamplingParams
 from fairlead_engine.types.sequences import Sequence
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.adapted_models import TOLERANCE, Answer, Peft, check, config_of, serve
+from fairlead_engine_testing.adapted_models import TOLERANCE, Answer, Peft, check, config_of, ranks_agree, serve
 from fairlead_engine_testing.adapters import write_random_adapter, write_random_soft_prompt
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 
@@ -167,21 +164,7 @@ def test_a_draft_model_is_not_asked_where_it_lacks_the_prompt(model: Path, adapt
 def test_ranks_have_the_prompt_whole(tmp_path: Path) -> None:
     model = write_random_checkpoint(tmp_path / "model", llama_fields(num_key_value_heads=1))
     adapters = write_adapters(tmp_path / "adapters", model)
-    answers = []
-    for size in (1, 2):
-        config = config_of(model, adapters, tensor_parallel_size=size, max_num_batched_tokens=8, max_num_seqs=8)
-        runner = load_runner(config)
-        assert isinstance(runner, ModelRunner)
-        try:
-            requests = [
-                make_request(str(index), range(3, 12 + index), adapter=adapter, max_tokens=9, ignore_eos=True)
-                for index, adapter in enumerate([*adapters, None])
-            ]
-            answers.append({name: each.tokens for name, each in serve(Engine(config, runner), requests).items()})
-        finally:
-            runner.close()
-    assert answers[0] == answers[1]
-    assert len({tuple(tokens) for tokens in answers[0].values()}) > 3
+    ranks_agree(model, adapters, max_num_batched_tokens=8, max_num_seqs=8)
 
 
 @pytest.mark.parametrize(
@@ -222,22 +205,6 @@ def test_tensors_that_are_none_of_a_soft_prompt_are_refused_by_name(model: Path,
     huge = write_random_soft_prompt(tmp_path / "huge", model, num_virtual_tokens=63)
     with pytest.raises(ConfigError, match="its 63 virtual tokens leave no room in the context; at most 62 do"):
         Engine(config_of(model, {"x": huge}))
-
-
-def test_one_that_changed_on_disk_ends_who_waits_for_it_and_no_other(
-    model: Path, adapters: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The host keeps one: the other's folder is read again when somebody asks for it, here only once."""
-    monkeypatch.setattr(adapter_places, "_RETRY_SECONDS", ())
-    soft = write_random_soft_prompt(tmp_path / "soft", model, num_virtual_tokens=4)
-    engine = Engine(config_of(model, {"x": soft, "lora": adapters["lora"]}, max_loras=1, max_cpu_loras=1))
-    serve(engine, [make_request("r", [3, 4], adapter="lora", max_tokens=2)])
-    write_random_soft_prompt(soft, model, num_virtual_tokens=3)
-    assert engine.add(make_request("waits", [3, 4], adapter="x", max_tokens=2)) is None
-    [ended] = [output for _ in range(200) if engine.has_work() for output in engine.step()]
-    assert ended.finish_reason is FinishReason.ERROR
-    assert "its files are others than when it was loaded" in (ended.message or "")
-    serve(engine, [make_request("r", [3, 4], adapter="lora", max_tokens=2)])
 
 
 def test_no_vector_is_made_with_one(model: Path, adapters: dict[str, Path]) -> None:

@@ -24,9 +24,6 @@ from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.json_schemas import UNSUPPORTED, random_schema
 
-EXPLODING = Grammar("start: " + "a? " * 3000 + '\na: "a" | "b"', "guided_grammar")
-"""After a token, each of 3,000 rules may be the next."""
-
 
 def byte_level() -> tokenizers.Tokenizer:
     """Every byte, some longer tokens, and two special ones."""
@@ -153,13 +150,6 @@ def test_log_probabilities_are_those_of_the_raw_logits(load: Callable[..., LLM])
     assert bound.logprobs[0].logprob < 0.0
 
 
-def test_a_complete_answer_ends_and_its_end_is_not_text(load: Callable[..., LLM]) -> None:
-    [completion] = load().generate(
-        ["x"], SamplingParams(temperature=0.0, max_tokens=50, grammar=kept_to(guided_choice=["yes"]))
-    )
-    assert (completion.text, completion.finish_reason) == ("yes", FinishReason.STOP)
-
-
 def test_who_ignores_the_end_goes_on_freely(load: Callable[..., LLM]) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True, grammar=kept_to(guided_choice=["yes"]))
     [completion] = load().generate(["x"], params)
@@ -197,31 +187,6 @@ def test_steps_that_overlap_choose_the_same_tokens(is_over: bool, load: Callable
         together = llm.generate([f"p{index}" for index in range(len(samplings))], samplings)
         assert [each.token_ids for each in together] == alone
         llm.engine.check()
-
-
-def test_a_grammar_that_explodes_ends_its_request_alone(load: Callable[..., LLM]) -> None:
-    samplings = [SamplingParams(temperature=0.0, max_tokens=8, grammar=each) for each in (EXPLODING, None)]
-    exploded, other = load().generate(["a", "b"], samplings)
-    assert exploded.finish_reason is FinishReason.INVALID
-    assert "max is 2000" in (exploded.message or "")
-    assert (len(other.token_ids), other.message) == (8, None)
-
-
-def test_who_rules_every_token_out_takes_no_prefix_from_others(load: Callable[..., LLM]) -> None:
-    """It shows in the middle of an answer, whose prompt others share."""
-    llm, prompt = load(), list(range(2, 40))
-    a, b = llm.model.tokenizer.encode("a")[0], llm.model.tokenizer.encode("b")[0]
-    [before] = llm.generate([prompt], SamplingParams(temperature=0.0, max_tokens=2))
-    stuck = SamplingParams(
-        temperature=0.0, max_tokens=9, allowed_token_ids=(a, b), grammar=Grammar('start: "a" "c"', "guided_grammar")
-    )
-    [found] = llm.generate([prompt], stuck)
-    assert (found.finish_reason, found.token_ids) == (FinishReason.INVALID, [a])
-    assert "guided_grammar and allowed_token_ids leave no token to choose behind 1 tokens" in (found.message or "")
-    [after] = llm.generate([prompt], SamplingParams(temperature=0.0, max_tokens=2))
-    assert after.token_ids == before.token_ids
-    assert after.num_cached_tokens >= 32, "its prefix is still there"
-    llm.engine.check()
 
 
 def test_large_grammars_are_not_kept_and_do_not_pile_up(
@@ -272,22 +237,6 @@ def test_of_a_grammar_that_fails_its_reason_alone_is_kept(load: Callable[..., LL
     while error is not None and error.__traceback__ is not None:
         assert "matcher" not in error.__traceback__.tb_frame.f_locals
         error.__traceback__ = error.__traceback__.tb_next
-
-
-def test_a_token_that_the_model_lacks_is_told(load: Callable[..., LLM]) -> None:
-    llm = load()
-    assert (
-        llm.engine.add(make_request("tool", max_tokens=5, grammar=Grammar('start: <|tool|> "x"', "guided_grammar")))
-        is None
-    )
-    outputs = []
-    while llm.engine.has_work():
-        outputs += llm.engine.step()
-    [output] = outputs
-    assert output.finish_reason is FinishReason.INVALID
-    assert output.message is not None
-    assert "<|tool|>" in output.message
-    llm.engine.check()
 
 
 def test_a_grammar_that_takes_long_to_compile_keeps_nobody_else_waiting(load: Callable[..., LLM]) -> None:

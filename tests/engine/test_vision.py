@@ -20,8 +20,10 @@ from fairlead_engine.model.vision_tower import patches
 from fairlead_engine.runner import image_vectors, model_part
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
+from fairlead_engine_testing.greedy_answers import small_engine
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.vision_checkpoints import MOST_TOKENS, PAD, START, STOP, noise, write_vision_model
@@ -55,9 +57,21 @@ def engine(folder) -> Engine:
     return make_engine(folder)
 
 
+@pytest.fixture
+def graphs(monkeypatch) -> list[CPUGraphs]:
+    """What steps are captured with, once there is an engine."""
+    made: list[CPUGraphs] = []
+
+    def choose(*args, enforce_eager: bool) -> CPUGraphs:
+        made.append(CPUGraphs())
+        return made[-1]
+
+    monkeypatch.setattr(model_part, "choose_recorder", choose)
+    return made
+
+
 def make_engine(folder: Path, **settings) -> Engine:
-    settings = {"kv_cache_memory": 2**20, "block_size": 8, "num_threads": 1, "max_num_queued_tokens": 5000, **settings}
-    return Engine(EngineConfig(model=str(folder), dtype="float32", device="cpu", **settings))
+    return small_engine(folder, **{"kv_cache_memory": 2**20, "max_num_queued_tokens": 5000, **settings})
 
 
 def settings_of(engine: Engine):
@@ -97,6 +111,13 @@ class Scene:
             seen["mm_token_type_ids"] = (ids == PAD).int()
         with torch.inference_mode():
             return reference(input_ids=ids, **seen).logits[0]
+
+    def check_scores(self, engine: Engine, reference, processor) -> None:
+        """Of all of the prompt's tokens but the first."""
+        found = answered(engine, [self.request("scored", 1, prompt_logprobs=0)])["scored"]
+        logits = self.logits(reference, processor, [])[:-1].log_softmax(-1)
+        expected = logits[torch.arange(len(logits)), self.token_ids[1:]]
+        assert torch.tensor([each.logprob for each in found.prompt_logprobs]).sub(expected).abs().max() <= 1e-3
 
     def check(self, reference, processor, output: list[int]) -> None:
         logits = self.logits(reference, processor, output[:-1])[len(self.token_ids) - 1 :]
@@ -150,15 +171,7 @@ def test_the_tower_makes_the_references_vectors(width, height, engine, reference
 
 def test_logits_of_every_token_of_a_prompt_are_the_references(engine, reference, processor):
     scene = Scene(engine, words(1), noise(60, 90, 1), words(2), noise(40, 20, 2), words(3, 3))
-    request = scene.request("scored", 1)
-    sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=0)
-    engine.add(msgspec.structs.replace(request, sampling=sampling))
-    found = []
-    while engine.has_work():
-        found += [each for output in engine.step() for each in output.prompt_logprobs or []]
-    logits = scene.logits(reference, processor, [])[:-1].log_softmax(-1)
-    expected = logits[torch.arange(len(logits)), scene.token_ids[1:]]
-    assert torch.tensor([each.logprob for each in found]).sub(expected).abs().max() <= 1e-3
+    scene.check_scores(engine, reference, processor)
 
 
 @pytest.mark.parametrize("budget", [9, 64, 512])
@@ -275,22 +288,12 @@ def test_several_answers_see_one_image_once(engine):
     scene = Scene(engine, words(30), noise(64, 60, 30), words(31))
     before = engine.runner._part.images.num_computed
     requests = [scene.request(f"part-{index}", 3) for index in range(3)]
-    for request in requests:
-        assert engine.add(msgspec.structs.replace(request, part_of="one")) is None
-    while engine.has_work():
-        engine.step()
+    answered(engine, [msgspec.structs.replace(request, part_of="one") for request in requests])
     assert engine.runner._part.images.num_computed == before + 1
 
 
-def test_captured_decodes_turn_by_their_shifted_places(folder, reference, processor, monkeypatch):
+def test_captured_decodes_turn_by_their_shifted_places(folder, reference, processor, graphs):
     """Beside a sequence without images, whose places are its positions."""
-    graphs: list[CPUGraphs] = []
-
-    def choose(*args, enforce_eager: bool) -> CPUGraphs:
-        graphs.append(CPUGraphs())
-        return graphs[-1]
-
-    monkeypatch.setattr(model_part, "choose_recorder", choose)
     engine = make_engine(folder, attention_backend="block_tables", max_num_seqs=4, max_num_batched_tokens=80)
     scenes = [Scene(engine, words(1), noise(64, 64, 1), words(2)), Scene(engine, words(3, 20))]
     outputs = serve(engine, scenes, 10, per_step=2)
@@ -299,28 +302,13 @@ def test_captured_decodes_turn_by_their_shifted_places(folder, reference, proces
         scene.check(reference, processor, output)
 
 
-def test_captured_steps_turn_single_tokens_before_images_by_their_own_places(folder, reference, processor, monkeypatch):
+def test_captured_steps_turn_single_tokens_before_images_by_their_own_places(folder, reference, processor, graphs):
     """Of a prompt that is computed token by token, beside a sequence that takes the rest of each step."""
-    graphs: list[CPUGraphs] = []
-
-    def choose(*args, enforce_eager: bool) -> CPUGraphs:
-        graphs.append(CPUGraphs())
-        return graphs[-1]
-
-    monkeypatch.setattr(model_part, "choose_recorder", choose)
     engine = make_engine(folder, attention_backend="block_tables", max_num_seqs=2, max_num_batched_tokens=2)
     scene = Scene(engine, words(1, 3), noise(24, 24, 1), words(2, 3), noise(16, 32, 2), words(3, 3))
-    request = scene.request("scored", 1)
-    sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=0)
     engine.add(Scene(engine, words(4, 2)).request("beside", len(scene.token_ids) + 4))
-    engine.add(msgspec.structs.replace(request, sampling=sampling))
-    found = []
-    while engine.has_work():
-        found += [each for output in engine.step() for each in output.prompt_logprobs or []]
+    scene.check_scores(engine, reference, processor)
     assert graphs[0].num_replays > 0
-    logits = scene.logits(reference, processor, [])[:-1].log_softmax(-1)
-    expected = logits[torch.arange(len(logits)), scene.token_ids[1:]]
-    assert torch.tensor([each.logprob for each in found]).sub(expected).abs().max() <= 1e-3
 
 
 def test_memory_is_measured_beside_what_the_largest_image_takes(folder, monkeypatch):

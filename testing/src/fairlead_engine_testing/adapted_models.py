@@ -1,8 +1,9 @@
 """A model that is served with adapters, and what peft computes of it."""
 
 import warnings
+from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.runner import load_runner
 from fairlead_engine.types import EngineRequest
+from fairlead_engine_testing.checked_steps import answered
+from fairlead_engine_testing.requests import make_request
 
 TOLERANCE = 1e-3
 """Of log-probabilities."""
@@ -60,31 +64,42 @@ def config_of(model: Path, adapters: Mapping[str, Path], **settings: Any) -> Eng
 class Answer:
     """Everything that an engine has told of a request."""
 
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    prompt_logprobs: list[float] = field(default_factory=list)
-    vector: list[float] = field(default_factory=list)
-    num_cached_tokens: int = 0
+    tokens: list[int]
+    logprobs: list[float]
+    prompt_logprobs: list[float]
+    vector: list[float]
+    num_cached_tokens: int
 
 
 def serve(engine: Engine, requests: Iterable[EngineRequest]) -> dict[str, Answer]:
     """By request id. None of the requests may fail."""
     found: dict[str, Answer] = {}
-    for request in requests:
-        found[request.request_id] = Answer()
-        assert engine.add(request) is None
-    while engine.has_work():
-        for output in engine.step():
-            answer = found[output.request_id]
-            assert output.message is None
-            answer.tokens += output.new_token_ids
-            answer.logprobs += [each.logprob for each in output.logprobs or ()]
-            answer.prompt_logprobs += [each.logprob for each in output.prompt_logprobs or ()]
-            if output.embedding:
-                answer.vector += torch.frombuffer(bytearray(output.embedding), dtype=torch.float32).tolist()
-            answer.num_cached_tokens = max(answer.num_cached_tokens, output.num_cached_tokens)
-        engine.check()
+    for name, output in answered(engine, requests).items():
+        assert output.message is None
+        vector = array("f", output.embedding or b"").tolist()
+        logprobs, prompt_logprobs = (
+            [each.logprob for each in of or ()] for of in (output.logprobs, output.prompt_logprobs)
+        )
+        found[name] = Answer(output.new_token_ids, logprobs, prompt_logprobs, vector, output.num_cached_tokens)
     return found
+
+
+def ranks_agree(model: Path, adapters: Mapping[str, Path], **settings: Any) -> None:
+    """One rank and two give each adapter's requests the same tokens."""
+    answers = []
+    for size in (1, 2):
+        config = config_of(model, adapters, tensor_parallel_size=size, **settings)
+        runner = load_runner(config)
+        try:
+            requests = [
+                make_request(str(index), range(3, 12 + index), adapter=adapter, max_tokens=9, ignore_eos=True)
+                for index, adapter in enumerate([*adapters, None])
+            ]
+            answers.append({name: each.tokens for name, each in serve(Engine(config, runner), requests).items()})
+        finally:
+            runner.close()
+    assert answers[0] == answers[1]
+    assert len({tuple(tokens) for tokens in answers[0].values()}) > 3
 
 
 def check(peft: Peft, request: EngineRequest, answer: Answer) -> None:

@@ -78,6 +78,19 @@ def write_gguf(
     return target
 
 
+def write_metadata(path: Path, tokenizer: Mapping[str, Any], *, chat_template: str | None = None) -> Path:
+    """A file that is a tokenizer, and no model."""
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, value in tokenizer.items():
+        writer.add_key_value(f"tokenizer.ggml.{name}", value, gguf.GGUFValueType.get_type(value))
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    return path
+
+
 def write_dinghy(folder: Path) -> Path:
     """The dinghy as one file, whose tokenizer cuts text a little otherwise than its own."""
     dinghy = resolve_model("demo://dinghy")

@@ -50,12 +50,6 @@ def test_a_llama_is_read_as_it_says(tmp_path):
     assert config.rope == RopeConfig(theta=10000.0)
 
 
-def test_a_qwen3_has_heads_of_their_own_size(tmp_path):
-    config = load(tmp_path, qwen3_fields())
-    assert not config.qkv_bias
-    assert config.head_dim == 32
-
-
 def test_a_mixtral_has_experts_and_defaults_of_its_own(tmp_path):
     config = load(tmp_path, mixtral_fields())
     assert (config.num_experts, config.num_experts_per_token) == (4, 2)
@@ -63,10 +57,6 @@ def test_a_mixtral_has_experts_and_defaults_of_its_own(tmp_path):
     config = load(tmp_path, without(mixtral_fields(num_attention_heads=16), *names))
     assert (config.num_experts, config.num_experts_per_token, config.num_kv_heads) == (8, 2, 8)
     assert (config.rms_norm_eps, config.rope.theta) == (1e-5, 1e6)
-
-
-def test_a_window_over_the_whole_context_is_none(tmp_path):
-    assert load(tmp_path, mixtral_fields(sliding_window=512)).max_position_embeddings == 512
 
 
 def test_what_is_left_out_takes_the_architectures_default(tmp_path):
@@ -151,20 +141,6 @@ def test_a_tokenizer_without_an_end_names_none(config, tmp_path):
 def test_what_the_layers_cannot_compute_is_refused_by_name(changes, named, tmp_path):
     with pytest.raises(ModelLoadError, match=named) as raised:
         load(tmp_path, llama_fields(**changes))
-    assert raised.value.reason == ModelLoadReason.UNSUPPORTED_ARCHITECTURE
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        (llama_fields(use_sliding_window=True), "use_sliding_window"),
-        (llama_fields(layer_types=["full_attention", "sliding_attention"]), "layer_types sliding_attention"),
-        (qwen2_fields(layer_types=["full_attention", "chunked_attention"]), "layer_types chunked_attention"),
-    ],
-)
-def test_a_window_that_no_layer_of_the_family_has_is_refused_by_name(fields, named, tmp_path):
-    with pytest.raises(ModelLoadError, match=named) as raised:
-        load(tmp_path, fields)
     assert raised.value.reason == ModelLoadReason.UNSUPPORTED_ARCHITECTURE
 
 

@@ -12,7 +12,6 @@ import pytest
 from fairlead_common.models.image_settings import ImageSettings
 from fairlead_common.workers.branch import Branch
 from fairlead_common.workers.root import WorkerRoot
-from fairlead_engine.errors import Draining
 from fairlead_engine.images.image import DecodedImage, ImageError, read_header
 from fairlead_engine.images.image_decoding import decode
 from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick, place_of, work_of
@@ -135,13 +134,6 @@ async def test_which_images_are_small(content: bytes, is_small: bool) -> None:
     assert place_of(work_of(content, read_header(content, None))).is_quick is is_small
 
 
-async def test_what_would_take_too_much_memory_is_refused_by_the_limits_name(make: Callable[..., ImageWorkers]) -> None:
-    workers = make(60.0, 16 * 2**20)
-    with pytest.raises(ImageError, match="16 MiB of this server's image-memory"):
-        await decoded(workers, encoded(picture(3000, 2000), "WEBP"))
-    assert (await decoded(workers, SMALL)).rows > 0
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process has")
 async def test_a_process_gets_no_more_memory_than_an_image_may_take(make: Callable[..., ImageWorkers]) -> None:
     """Whatever a decoder was made to want."""
@@ -177,16 +169,6 @@ async def test_who_leaves_has_a_small_one_unpacked_by_the_same_process(workers: 
         assert workers.all[0]._quick is process
 
 
-async def test_large_ones_keep_no_small_one_waiting(workers: ImageWorkers) -> None:
-    asked = asyncio.create_task(decoded(workers, LARGE))
-    os.kill((await at_work(workers)).pid, signal.SIGSTOP)
-    for _ in range(5):
-        assert (await decoded(workers, SMALL)).rows > 0
-    assert not asked.done()
-    asked.cancel()
-    await asyncio.wait([asked])
-
-
 async def test_a_process_that_crashes_is_told_and_followed_by_another(workers: ImageWorkers) -> None:
     asked = asyncio.create_task(decoded(workers, LARGE))
     os.kill((await at_work(workers)).pid, signal.SIGSEGV)
@@ -200,16 +182,6 @@ async def test_a_process_that_crashes_is_told_and_followed_by_another(workers: I
     while not idle.has_ended:
         await asyncio.sleep(0.001)
     assert (await decoded(workers, SMALL)).rows > 0, "nobody's image was to blame"
-
-
-async def test_the_end_of_the_server_ends_what_is_unpacked(workers: ImageWorkers) -> None:
-    asked = asyncio.create_task(decoded(workers, LARGE))
-    stopped = (await at_work(workers)).pid
-    os.kill(stopped, signal.SIGSTOP)
-    workers.close()
-    await gone(stopped)
-    with pytest.raises(Draining):
-        await asked
 
 
 async def gone(pid: int) -> None:

@@ -23,7 +23,6 @@ from PIL import Image
 
 from fairlead_engine_testing.hostile_images import (
     encoded,
-    gif_film,
     png_notes,
     png_of,
     png_with,
@@ -201,15 +200,6 @@ def test_the_same_pixels_in_another_format_are_the_same_image(format, options, s
     assert cached == (first.json()["usage"]["prompt_tokens"] - 1) // 16 * 16
 
 
-def test_an_image_is_turned_as_its_camera_was_held(seeing):
-    upright, exif = noise(80, 40, 11), Image.Exif()
-    exif[0x0112] = 6
-    turned = encoded(upright.rotate(90, expand=True), exif=exif)
-    counts = [ask(seeing, [part(each), {"type": "text", "text": "t"}]).json() for each in (upright, turned)]
-    assert counts[1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 48
-    assert counts[0]["choices"][0]["message"] == counts[1]["choices"][0]["message"]
-
-
 def test_several_answers_and_the_number_of_tokens(seeing, reference):
     content = ["how many? ", noise(64, 64, 12)]
     num_tokens, _ = reference.answer(content, 1)
@@ -290,16 +280,6 @@ def test_hostile_images_are_refused_by_their_place_and_harm_nobody(seeing):
     refused(behind, "cannot be read", place="messages[0].content[2].image_url")
     assert ask(seeing, parts(["still there? ", noise(60, 60)])).status_code == 200
     assert seeing.status("/health") == 200
-
-
-def test_of_an_animation_the_first_picture_is_seen(seeing):
-    first, texts = noise(48, 48, 21).convert("P"), {"type": "text", "text": "a film"}
-    alone = ask(seeing, [part(encoded(first, "GIF"), "image/gif"), texts]).json()
-    film = encoded(first, "GIF", save_all=True, append_images=[noise(48, 48, 22)])
-    again = ask(seeing, [part(film, "image/gif"), texts]).json()
-    assert again["choices"][0]["message"] == alone["choices"][0]["message"]
-    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 16
-    assert ask(seeing, [part(gif_film(10_000), "image/gif"), texts]).status_code == 200
 
 
 BOMB = part(progressive_jpeg(8000, 8000, 16), "image/jpeg")
