@@ -64,12 +64,6 @@ def test_a_run_whose_reserved_block_was_taken_starts_again_elsewhere() -> None:
     assert len(free) == 5
 
 
-def test_empty_blocks_are_preferred_to_cached_prefixes() -> None:
-    free = ConsecutiveBlocks(8)
-    release(free, take_run(free, 4), evictable=True)
-    assert take_run(free, 4) == [4, 5, 6, 7]
-
-
 def test_the_stretch_unused_for_longest_is_given_up_first() -> None:
     free = ConsecutiveBlocks(12)
     tables = [take_run(free, 4) for _ in range(3)]
@@ -141,11 +135,3 @@ def test_tables_stay_nearly_consecutive_when_the_cache_is_full_of_old_prefixes()
             release(free, tables.pop(index))
             lengths.pop(index)
     assert sum(ended[-500:]) / 500 < 2.0, "20 blocks in least-recently-used order are 19 runs"
-
-
-def test_check_notices_a_leaked_block() -> None:
-    free = ConsecutiveBlocks(4)
-    take_run(free, 2)
-    free.check(in_use={0, 1}, evictable=set())
-    with pytest.raises(AssertionError, match="leaked"):
-        free.check(in_use={0}, evictable=set())

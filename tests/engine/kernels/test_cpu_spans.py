@@ -1,12 +1,11 @@
 """Spans follow the block tables, and say where a context is one stretch."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
-from fairlead_engine.kernels.attention.cpu_spans import CPUSpans, SpanMetadata, causal_mask
+from fairlead_engine.kernels.attention.cpu_spans import CPUSpans, SpanMetadata
 from fairlead_engine_testing.kv_caches import device_batch
 
 
@@ -55,12 +54,3 @@ def test_only_a_chunk_that_looks_back_needs_a_mask():
     assert [span.mask is None for span in spans] == [True, False, True]
     assert spans[1].mask.shape == (3, 4)
     assert spans[1].mask.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize(("num_queries", "context"), [(2, 5), (4, 4), (3, 9)])
-def test_the_mask_hides_what_comes_after_a_token(num_queries, context):
-    mask = causal_mask(num_queries, context, make_layout(4))
-    for query in range(num_queries):
-        for position in range(context):
-            hidden = position > context - num_queries + query
-            assert mask[query, position] == (float("-inf") if hidden else 0.0)

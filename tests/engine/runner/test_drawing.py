@@ -46,21 +46,17 @@ def tolerance(params: SamplingParams) -> float:
 
 
 def reference_distribution(logits: list[float], params: SamplingParams) -> list[float]:
-    """Temperature, then top-k, top-p and min-p, each on the renormalised rest, written out."""
-    weights = torch.tensor(logits, dtype=torch.float64).div(params.temperature).softmax(0).tolist()
-    order = sorted(range(len(weights)), key=lambda token: -weights[token])
+    """What transformers keeps, of logits in which no two are equal."""
+    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    scores = TemperatureLogitsWarper(params.temperature)(None, torch.tensor([logits], dtype=torch.float64))
     if params.top_k > 0:
-        order = order[: params.top_k]
-    total = sum(weights[token] for token in order)
-    kept, mass = [], 0.0
-    for token in order:
-        if params.top_p < 1.0 and mass >= params.top_p:
-            break
-        kept.append(token)
-        mass += weights[token] / total
-    kept = [token for token in kept if weights[token] >= params.min_p * weights[order[0]]]
-    total = sum(weights[token] for token in kept)
-    return [weights[token] / total if token in kept else 0.0 for token in range(len(weights))]
+        scores = TopKLogitsWarper(params.top_k)(None, scores)
+    if params.top_p < 1.0:
+        scores = TopPLogitsWarper(params.top_p)(None, scores)
+    if params.min_p > 0.0:
+        scores = MinPLogitsWarper(params.min_p)(None, scores)
+    return scores[0].softmax(-1).tolist()
 
 
 def make_logits(seed: int, vocab: int = 20) -> torch.Tensor:
@@ -110,22 +106,6 @@ def test_top_p_draws_among_few_of_many_tokens_by_their_weights():
     assert abs(chi_square - kept) < 5 * (2 * kept) ** 0.5
 
 
-@pytest.mark.parametrize("params", PARAMS)
-def test_the_kept_tokens_are_those_that_transformers_keeps(params, reference):
-    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
-    logits = make_logits(11)
-    scores = TemperatureLogitsWarper(params.temperature)(None, logits.clone().unsqueeze(0))
-    if params.top_k > 0:
-        scores = TopKLogitsWarper(params.top_k)(None, scores)
-    if params.top_p < 1.0:
-        scores = TopPLogitsWarper(params.top_p)(None, scores)
-    if params.min_p > 0.0:
-        scores = MinPLogitsWarper(params.min_p)(None, scores)
-    expected = scores[0].softmax(-1)
-    assert float((sweep(logits, params) - expected).abs().max()) <= tolerance(params)
-
-
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.floats(-50, 50, width=32), min_size=2, max_size=40),
@@ -162,13 +142,6 @@ def test_suppressed_tokens_are_never_drawn():
     logits[0, 4] = -3.0
     for params in PARAMS:
         assert draw(logits, [params], [0.999]) == [4]
-
-
-def test_a_temperature_near_zero_is_greedy():
-    logits = make_logits(1)
-    shares = [0.0, 0.3, 0.999999]
-    drawn = draw(logits.repeat(3, 1), [SamplingParams(temperature=1e-30)] * 3, shares)
-    assert drawn == [int(logits.argmax())] * 3
 
 
 def test_every_token_of_a_large_flat_vocabulary_can_be_drawn():

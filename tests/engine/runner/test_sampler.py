@@ -136,24 +136,6 @@ def test_penalties_follow_their_formulas_at_every_step(penalties):
         output.append(token.token_id)
 
 
-def test_the_repetition_penalty_is_transformers(reference):
-    from transformers import RepetitionPenaltyLogitsProcessor
-
-    params, token_ids = greedy(repetition_penalty=1.4), [1, 5, 5, 20, 30]
-    logits = make_logits(seed=4)
-    expected = RepetitionPenaltyLogitsProcessor(1.4)(torch.tensor([token_ids]), logits.clone())
-    assert choose(logits, make_sequence(params, token_ids[:2], token_ids[2:])) == int(expected.argmax())
-
-
-def test_penalties_of_one_sequence_leave_the_others_alone():
-    logits = make_logits(seed=1).repeat(3, 1)
-    likeliest = int(logits[0].argmax())
-    penalised = make_sequence(greedy(presence_penalty=2.0, frequency_penalty=2.0), output=[likeliest] * 9, name="p")
-    plain = make_sequence(greedy(), output=[likeliest] * 9, name="q")
-    tokens = sample(make_sampler(), logits, [plain, penalised, plain])
-    assert [token.token_id == likeliest for token in tokens] == [True, False, True]
-
-
 def test_a_long_sequence_costs_short_ones_beside_it_nothing(monkeypatch):
     """Rows are padded to similar ones, so that a step looks at a few times the tokens there are."""
     draw, plain, looked_at = random.Random(0), torch.searchsorted, []

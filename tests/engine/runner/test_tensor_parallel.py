@@ -8,7 +8,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ import pytest
 import torch
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError, StartError
 from fairlead_engine.model import weights
 from fairlead_engine.model.loading import load_model, read_config
@@ -29,6 +27,7 @@ from fairlead_engine.runner.ranks import RankLost, Ranks
 from fairlead_engine.types import EngineRequest, Grammar, Pooling, SamplingParams
 from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import (
     deepseek_v2_fields,
     deepseek_v3_fields,
@@ -46,6 +45,7 @@ from fairlead_engine_testing.checkpoints import (
     write_random_checkpoint,
 )
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
+from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.model_runners import loaded_runner
@@ -101,29 +101,28 @@ def requests() -> Iterator[EngineRequest]:
 def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[float]]:
     """Every request's tokens and the vector, with chunks, a cache too small for all, and steps that overlap."""
     write_letters(folder)
-    config = EngineConfig(
-        model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=4, max_model_len=100,
-        max_num_batched_tokens=24, max_num_seqs=4, max_num_queued_tokens=10_000, **settings,
-    )  # fmt: skip
-    runner = load_runner(config)
-    try:
-        num_blocks = 26 if config.host_kv_cache_memory else 40
-        engine = Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
-        tokens: dict[str, list[int]] = {}
-        vector = array("f")
-        for request in requests():
-            assert engine.add(request) is None
-        while engine.has_work():
-            for output in engine.step():
-                told = [*(each.token_id for each in output.prompt_logprobs or ()), *output.new_token_ids]
-                tokens.setdefault(output.request_id, []).extend(told)
-                vector.frombytes(output.embedding or b"")
-            engine.check()
-        assert engine.info.num_parameters == runner.num_parameters
+    config = small_config(
+        folder, block_size=4, max_model_len=100, max_num_batched_tokens=24, max_num_queued_tokens=10_000, **settings
+    )
+    engine = engine_of_blocks(config, 26 if config.host_kv_cache_memory else 40)
+    with closing(engine.runner):
+        found = answered(engine, requests())
+        assert engine.info.num_parameters == engine.runner.num_parameters
         assert bool(engine.load.num_blocks_loaded) == (config.host_kv_cache_memory is not None)
-        return tokens, list(vector)
-    finally:
-        runner.close()
+    told = {
+        name: [*(each.token_id for each in output.prompt_logprobs or ()), *output.new_token_ids]
+        for name, output in found.items()
+    }
+    return told, list(array("f", found["vector"].embedding))
+
+
+def check_ranks(folder: Path, size: int = 2, *, one: dict[str, Any] | None = None, **settings: Any) -> None:
+    """So many ranks answer as one does, which has settings of its own where they are given."""
+    tokens, vector = serve(folder, **(settings if one is None else one))
+    found, vector_of_ranks = serve(folder, tensor_parallel_size=size, **settings)
+    assert found == tokens
+    assert tokens['start: "ab" | "Zabc"'][-1] == 1, "its end"
+    assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +140,7 @@ def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[flo
 )
 def test_ranks_give_the_tokens_of_one(family: str, size: int, settings: dict[str, Any], tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES[family])
-    tokens, vector = serve(folder, kv_cache_dtype=settings.get("kv_cache_dtype", "auto"))
-    found, vector_of_ranks = serve(folder, tensor_parallel_size=size, **settings)
-    assert found == tokens
-    assert tokens['start: "ab" | "Zabc"'][-1] == 1, "its end"
-    assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
+    check_ranks(folder, size, one={"kv_cache_dtype": settings.get("kv_cache_dtype", "auto")}, **settings)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -166,20 +161,13 @@ def test_a_weight_that_is_rounded_in_parts_is_the_same(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", ["int8-weight-only", "int4-weight-only"])
 def test_ranks_have_the_quantised_weights_of_one(name: str, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
-    tokens, vector = serve(folder, quantization=name)
-    found, vector_of_ranks = serve(folder, quantization=name, tensor_parallel_size=2)
-    assert found == tokens
-    assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
+    check_ranks(folder, quantization=name)
 
 
 @pytest.mark.slow
 def test_ranks_have_columns_that_are_grouped_in_any_order(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
-    stored = write_gptq(folder, tmp_path / "stored", tmp_path / "meant", act_order=True, has_zeros=True)
-    tokens, vector = serve(stored)
-    found, vector_of_ranks = serve(stored, tensor_parallel_size=2)
-    assert found == tokens
-    assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
+    check_ranks(write_gptq(folder, tmp_path / "stored", tmp_path / "meant", act_order=True, has_zeros=True))
 
 
 @pytest.mark.slow
@@ -228,7 +216,9 @@ _CAPTURING_RANK = """#!{python}
 import os, sys
 from fairlead_engine.model import weights
 from fairlead_engine.runner import model_part, rank
+from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.launches import CPUGraphs
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 model_part.choose_recorder = lambda *args, **settings: CPUGraphs()
 model_part.choose_meter = lambda device: DeviceMeter(4 * GIB)
@@ -274,31 +264,39 @@ def test_a_rank_whose_capture_fails_is_named_with_its_reason(
 ) -> None:
     monkeypatch.setenv("CAPTURES", "no memory is left for graphs")
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    runner = loaded_runner(
-        folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2, attention_backend="block_tables"
-    )
-    try:
+    with closing(
+        loaded_runner(
+            folder,
+            dtype="float32",
+            device="cpu",
+            num_threads=1,
+            tensor_parallel_size=2,
+            attention_backend="block_tables",
+        )
+    ) as runner:
         runner.allocate_kv_cache(4, 1, 4)
         with pytest.raises(
             RankLost, match=r"rank 1 of 2 was lost: enforce-eager: is off, and .* \(no memory is left for graphs\)"
         ):
             runner.compile_steps(1, 8, 16)
-    finally:
-        runner.close()
 
 
 def test_the_rank_with_the_least_memory_decides(tmp_path: Path, devices: CPUGraphs) -> None:
     """Of 8 GiB rank 0 has 5 free and rank 1 has 4; a step took one of them, and another is kept for graphs."""
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    runner = loaded_runner(
-        folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2, attention_backend="block_tables"
-    )
-    try:
+    with closing(
+        loaded_runner(
+            folder,
+            dtype="float32",
+            device="cpu",
+            num_threads=1,
+            tensor_parallel_size=2,
+            attention_backend="block_tables",
+        )
+    ) as runner:
         found = runner.memory_for_cache(0.9, 2, 8, 100)
         assert found is not None
         assert int(7.2 * GIB) - 4 * GIB - 2 * GIB - GIB // 50 < found < int(7.2 * GIB) - 4 * GIB - 2 * GIB
-    finally:
-        runner.close()
 
 
 def test_every_rank_reads_its_part_alone(tmp_path: Path) -> None:
@@ -313,8 +311,7 @@ def test_every_rank_reads_its_part_alone(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
-    try:
+    with closing(loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)) as runner:
         runner.allocate_kv_cache(4, 1, 4)
         batch = Batch([ScheduledSequence(Sequence("r", [5, 6], 2, SamplingParams(), slot=0, block_table=[0]), 2)])
         runner.collect(runner.launch(batch))
@@ -323,15 +320,14 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
         with pytest.raises(RankLost, match=r"rank 1 of 2 was lost: it was ended by signal 9 .*short of memory"):
             for _ in range(3):  # the first may be computed before the end is noticed
                 runner.collect(runner.launch(batch))
-    finally:
-        runner.close()
 
 
 def test_a_step_that_is_given_up_is_the_last_and_nobody_is_left_in_it(tmp_path: Path, monkeypatch) -> None:
     """Ctrl-C while rank 0 chooses a token: rank 1 waits to be told it, and must not take the next step's for it."""
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    runner = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
-    try:
+    with closing(
+        loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
+    ) as runner:  # which waits until it has ended
         runner.allocate_kv_cache(4, 1, 4)
         batch = Batch([ScheduledSequence(Sequence("r", [5, 6], 2, SamplingParams(), slot=0, block_table=[0]), 2)])
         runner.collect(runner.launch(batch))
@@ -345,8 +341,6 @@ def test_a_step_that_is_given_up_is_the_last_and_nobody_is_left_in_it(tmp_path: 
                 runner.launch(batch)
         with pytest.raises(RankLost, match=r"a step was given up while other ranks were at it \(KeyboardInterrupt"):
             runner.launch(batch)
-    finally:
-        runner.close()  # which waits until it has ended
     assert runner._ranks is not None
     assert [process.returncode for process in runner._ranks._processes] == [0]
 
