@@ -1,5 +1,7 @@
 """Attention in tests: a step written as lists, and caches of keys and values, empty or in the format of heads."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,24 @@ def as_stored(heads: Tensor, dtype: torch.dtype | None) -> Tensor:
         return heads
     numbers, scales = quantize_heads(heads, dtype)
     return numbers.float() * scales.unsqueeze(-1)
+
+
+def attention_written_out(
+    query: Tensor, key: Tensor, value: Tensor, seen: Sequence[Sequence[int]], scoring: Scoring = PLAIN
+) -> Tensor:
+    """In float64, of queries that see these tokens, in order: [queries, heads, dim]."""
+    (num_queries, num_heads, head_dim), group = query.shape, query.shape[1] // key.shape[1]
+    query, key, value = query.double(), key.double(), value.double()
+    rows = []
+    for row, tokens in enumerate(seen):
+        near = list(tokens[-scoring.window :] if scoring.window else tokens)
+        for head in range(num_heads):
+            scores = key[near, head // group] @ query[row, head] / math.sqrt(head_dim)
+            if scoring.soft_cap:
+                scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
+            sink = 0.0 if scoring.sinks is None else scoring.sinks[head].double().exp()
+            rows.append(scores.exp() @ value[near, head // group] / (scores.exp().sum() + sink))
+    return torch.stack(rows).view(num_queries, num_heads, -1)
 
 
 def side_by_side(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, HeadTurn]:

@@ -1,6 +1,5 @@
 """Every attention backend against attention written out token by token, through any block tables."""
 
-import math
 import random
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +17,7 @@ from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_na
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
 from fairlead_engine_testing.devices import INTERPRETED, NEEDS_CUDA
-from fairlead_engine_testing.kv_caches import as_stored, device_batch, forward, spoil
+from fairlead_engine_testing.kv_caches import as_stored, attention_written_out, device_batch, forward, spoil
 
 CPU = torch.device("cpu")
 HEAD_DIM = 8
@@ -68,23 +67,12 @@ class Conversation:
         self.table += self.blocks[len(self.table) : -(-num_tokens // block_size) + self.slot % 2]
 
     def expected(self, start: int, end: int, scoring: Scoring = PLAIN) -> torch.Tensor:
-        """One softmax per token and head, as the definition says: [end - start, heads, head_dim]."""
-        group = self.query.shape[1] // self.key.shape[1]
+        """As the definition says: [end - start, heads, head_dim]."""
         key = as_stored(self.key, self.kv_dtype)
         shared = self.shared_value_dim
         value = as_stored(self.value, self.kv_dtype) if shared is None else key[..., -shared:]
-        rows = []
-        for token in range(start, end):
-            for head in range(self.query.shape[1]):
-                seen = slice(max(0, token + 1 - scoring.window) if scoring.window else 0, token + 1)
-                keys, values = key[seen, head // group], value[seen, head // group]
-                scores = keys @ self.query[token, head] / math.sqrt(HEAD_DIM)
-                if scoring.soft_cap:
-                    scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
-                weights = scores.exp()
-                sink = 0.0 if scoring.sinks is None else scoring.sinks[head].exp()
-                rows.append(weights @ values / (weights.sum() + sink))
-        return torch.stack(rows).view(end - start, self.query.shape[1], -1)
+        seen = [range(token + 1) for token in range(start, end)]
+        return attention_written_out(self.query[start:end], key, value, seen, scoring).float()
 
 
 def make_conversations(lengths: list[int], layout: CacheLayout, scatter: bool) -> list[Conversation]:

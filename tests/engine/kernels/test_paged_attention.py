@@ -1,6 +1,5 @@
 """The paged-attention kernel, in Triton's interpreter, against attention written out; and compiled for real GPUs."""
 
-import math
 import random
 import subprocess
 import sys
@@ -16,38 +15,9 @@ from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.attention.stored_heads import quantize_heads
 from fairlead_engine_testing.devices import on_each_device
 from fairlead_engine_testing.gpu_code import compiled
-from fairlead_engine_testing.kv_caches import as_stored, device_batch, spoil
+from fairlead_engine_testing.kv_caches import as_stored, attention_written_out, device_batch, spoil
 
 KV_DTYPES = [None, torch.int8, torch.float8_e4m3fn]
-
-
-def attention_written_out(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    window: int = 0,
-    soft_cap: float = 0.0,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The last queries of a sequence, in float64: query [queries, heads, dim], key and value [tokens, heads, dim]."""
-    (num_queries, num_heads, head_dim), num_tokens = query.shape, len(key)
-    group = num_heads // key.shape[1]
-    key, value = (each.double().repeat_interleave(group, 1) for each in (key, value))
-    scores = torch.einsum("qhd,thd->hqt", query.double(), key) / math.sqrt(head_dim)
-    if soft_cap:
-        scores = soft_cap * torch.tanh(scores / soft_cap)
-    position = torch.arange(num_tokens - num_queries, num_tokens, device=query.device)[:, None]
-    token = torch.arange(num_tokens, device=query.device)[None, :]
-    is_visible = token <= position
-    if window:
-        is_visible &= token > position - window
-    scores = scores.masked_fill(~is_visible, float("-inf"))
-    if sinks is not None:
-        sink = sinks.double()[:, None, None].expand(-1, num_queries, 1)
-        scores = torch.cat([scores, sink], -1)
-        return torch.einsum("hqt,thd->qhd", scores.softmax(-1)[..., :-1], value)
-    return torch.einsum("hqt,thd->qhd", scores.softmax(-1), value)
 
 
 def run_kernel(
@@ -94,7 +64,8 @@ def run_kernel(
         key, value = (as_stored(each, kv_dtype) for each in (key, value))
         if shared_value_dim is not None:
             value = key[..., -shared_value_dim:]
-        expected.append(attention_written_out(query, key, value, **options))  # type: ignore[arg-type]
+        seen = [range(position + 1) for position in range(context - queried, context)]
+        expected.append(attention_written_out(query, key, value, seen, Scoring(**options)))  # type: ignore[arg-type]
         queries.append(query)
     batch = device_batch(list(range(len(contexts))), num_queries, contexts, tables, device=torch.device(device))
     step = backend.prepare(batch, backend.tables(layout, len(contexts), max(map(len, tables))))
@@ -222,7 +193,8 @@ def test_values_of_any_size_keep_their_precision_in_half_precision(device, size)
     step = backend.prepare(device_batch([0], [1], [150], [list(range(10))]), backend.tables(layout, 1, 10))
     output = torch.empty_like(query, dtype=torch.float32)
     paged_attention(query, cache.keys, cache.values, output, step)
-    expected = attention_written_out(query, as_stored(key, torch.int8), as_stored(value, torch.int8))
+    stored = as_stored(key, torch.int8), as_stored(value, torch.int8)
+    expected = attention_written_out(query, *stored, [range(150)])
     torch.testing.assert_close(output.double() / size, expected / size, rtol=2e-3, atol=2e-3)
 
 
@@ -260,19 +232,24 @@ found = {}
 stored_in = {"bf16": 0, "i8": 127, "fp8e4nv": 448}
 heads = dict(NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, REST_DIM=0, PADDED_DIM=128, PADDED_REST=16, TILE_HEADS=4)
 latent = dict(NUM_HEADS=128, NUM_KV_HEADS=1, HEAD_DIM=576, REST_DIM=64, PADDED_DIM=512, PADDED_REST=64, TILE_HEADS=16)
-for name, rows, splits, shape, dims, formats in (
-    ("decode", 16, 1, triton_paged.DECODE_TILE, heads, stored_in),
-    ("split decode", 16, 8, triton_paged.DECODE_TILE, heads, ["bf16"]),
-    ("chunk", triton_paged.CHUNK_TILE.least_rows, 1, triton_paged.CHUNK_TILE, heads, stored_in),
-    ("latent decode", 16, 8, triton_paged.LATENT_DECODE_TILE, latent, stored_in),
-    ("latent chunk", triton_paged.LATENT_CHUNK_TILE.least_rows, 1, triton_paged.LATENT_CHUNK_TILE, latent, stored_in),
+chunk, latent_chunk = triton_paged.CHUNK_TILE, triton_paged.LATENT_CHUNK_TILE
+for name, rows, splits, shape, dims, formats, window in (
+    ("decode", 16, 1, triton_paged.DECODE_TILE, heads, stored_in, 0),
+    ("split decode", 16, 8, triton_paged.DECODE_TILE, heads, ["bf16"], 0),
+    ("chunk", chunk.least_rows, 1, chunk, heads, stored_in, 0),
+    ("latent decode", 16, 8, triton_paged.LATENT_DECODE_TILE, latent, stored_in, 0),
+    ("latent chunk", latent_chunk.least_rows, 1, latent_chunk, latent, stored_in, 0),
+    ("tree chunk", chunk.least_rows, 1, chunk, heads, ["bf16", "i8"], 0),
+    ("tree chunk in a window", chunk.least_rows, 1, chunk, heads, ["bf16", "i8"], 4096),
+    ("tree latent chunk", latent_chunk.least_rows, 1, latent_chunk, latent, ["bf16", "i8"], 0),
 ):
     for stored in formats:
         types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32" if splits > 1 else "*bf16")
         types |= dict.fromkeys(("keys", "values"), "*" + stored)
         constants = dict(
-            **dims, BLOCK_SIZE=16, TILE_ROWS=rows, TILE_TOKENS=shape.tokens, WINDOW=0,
-            HAS_SOFT_CAP=False, HAS_SINKS=False, HAS_SCALES=stored_in[stored] > 0, NUM_SPLITS=splits, HAS_TREES=False,
+            **dims, BLOCK_SIZE=16, TILE_ROWS=rows, TILE_TOKENS=shape.tokens, WINDOW=window,
+            HAS_SOFT_CAP=False, HAS_SINKS=False, HAS_SCALES=stored_in[stored] > 0, NUM_SPLITS=splits,
+            HAS_TREES=name.startswith("tree"),
         )
         found[f"{name}, {stored}"] = compile_for_gpu(
             paged_attention.paged_attention_kernel, types, constants, num_warps=shape.num_warps,
@@ -288,11 +265,12 @@ tell(found)
 @pytest.mark.compute
 def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
     found = compiled(COMPILE, tmp_path)
-    assert "latent chunk, i8" in found
+    assert {"latent chunk, i8", "tree latent chunk, i8"} <= found.keys()
     for name, code in found.items():
         assert code.spilled_bytes == 0, (name, code)
         assert code.wide_loads, (name, code)
-        assert code.shared_bytes <= 113 * 1024, (name, code)  # so that two programs fit a multiprocessor
+        if not name.startswith("tree"):  # so that two programs fit a multiprocessor
+            assert code.shared_bytes <= 113 * 1024, (name, code)
     assert all(code.tensor_products for name, code in found.items() if "decode" in name or "chunk" in name), found
 
 

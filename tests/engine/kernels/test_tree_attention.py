@@ -1,6 +1,5 @@
 """A step's trees of guesses through every attention backend: a node is what it would be behind its own ancestors."""
 
-import math
 import random
 from dataclasses import replace
 from itertools import accumulate
@@ -15,8 +14,7 @@ from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.kernels.attention.scoring import Scoring, TreeRows, ancestor_bits
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
 from fairlead_engine_testing.devices import INTERPRETED, NEEDS_CUDA
-from fairlead_engine_testing.gpu_code import compiled
-from fairlead_engine_testing.kv_caches import as_stored, device_batch, forward, spoil
+from fairlead_engine_testing.kv_caches import as_stored, attention_written_out, device_batch, forward, spoil
 
 HEAD_DIM = 16
 PLACES = [
@@ -39,21 +37,6 @@ def ways(parents: list[int]) -> list[list[int]]:
 def random_tree(num_nodes: int, draw: random.Random) -> list[int]:
     """Parents of all nodes but the root."""
     return [draw.randrange(node) for node in range(1, num_nodes)]
-
-
-def written_out(query, key, value, seen: list[list[int]], scoring: Scoring) -> torch.Tensor:
-    """In float64, of queries that see these tokens, in order: [queries, heads, dim]."""
-    group, rows = query.shape[1] // key.shape[1], []
-    query, key, value = (each.double() for each in (query, key, value))
-    for row, tokens in enumerate(seen):
-        near = tokens[-scoring.window :] if scoring.window else tokens
-        for head in range(query.shape[1]):
-            scores = key[near, head // group] @ query[row, head] / math.sqrt(HEAD_DIM)
-            if scoring.soft_cap:
-                scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
-            sink = 0.0 if scoring.sinks is None else scoring.sinks[head].double().exp()
-            rows.append(scores.exp() @ value[near, head // group] / (scores.exp().sum() + sink))
-    return torch.stack(rows).view(*query.shape[:2], -1)
 
 
 def run_step(
@@ -101,7 +84,7 @@ def run_step(
         stored_key, stored_value = (as_stored(each, kv_dtype) for each in (key, value))
         if shared_value_dim is not None:
             stored_value = stored_key[..., -shared_value_dim:]
-        expected.append(written_out(query, stored_key, stored_value, seen, scoring))
+        expected.append(attention_written_out(query, stored_key, stored_value, seen, scoring))
     backend_tables = backend.tables(layout, len(shares), max(map(len, tables)))
     slots, place = list(range(len(shares))), layout.device
     for index, (before, _, _) in enumerate(shares):  # what was computed earlier, one sequence at a time
@@ -207,46 +190,3 @@ def test_half_precision_stays_near_the_definition(name, device, kv_dtype):
         name, device, [(50, None, 1), (70, parents, 40)], block_size=16, heads=(8, 2), dtype=torch.float16,
         kv_dtype=kv_dtype, scoring=Scoring(), tolerance=2e-3,
     )  # fmt: skip
-
-
-COMPILE = """
-from fairlead_engine.kernels.attention import paged_attention, triton_paged
-from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
-
-types = {**dict.fromkeys(("output", "query", "sinks"), "*bf16"), "table_rows": "*i64"}
-types |= dict.fromkeys(("slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"), "*i32")
-types |= dict.fromkeys(("tree_limits", "tree_bits"), "*i64")
-types |= {"scale": "fp32", "soft_cap": "fp32", "query_stride": "i32", "table_stride": "i32", "grid_row": "i32"}
-types |= dict.fromkeys(("key_scales", "value_scales"), "*fp32")
-types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*bf16")
-found = {}
-heads = dict(NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, REST_DIM=0, PADDED_DIM=128, PADDED_REST=16, TILE_HEADS=4)
-latent = dict(NUM_HEADS=128, NUM_KV_HEADS=1, HEAD_DIM=576, REST_DIM=64, PADDED_DIM=512, PADDED_REST=64, TILE_HEADS=16)
-for name, shape, dims, window in (
-    ("chunk", triton_paged.CHUNK_TILE, heads, 0),
-    ("chunk in a window", triton_paged.CHUNK_TILE, heads, 4096),
-    ("latent chunk", triton_paged.LATENT_CHUNK_TILE, latent, 0),
-):
-    for stored, largest in {"bf16": 0, "i8": 127}.items():
-        types |= dict.fromkeys(("keys", "values"), "*" + stored)
-        constants = dict(
-            **dims, BLOCK_SIZE=16, TILE_ROWS=shape.least_rows, TILE_TOKENS=shape.tokens, WINDOW=window,
-            HAS_SOFT_CAP=False, HAS_SINKS=False, HAS_SCALES=largest > 0, NUM_SPLITS=1, HAS_TREES=True,
-        )
-        found[f"{name}, {stored}"] = compile_for_gpu(
-            paged_attention.paged_attention_kernel, types, constants, num_warps=shape.num_warps,
-            num_stages=shape.num_stages,
-        )
-tell(found)
-"""
-
-
-@pytest.mark.compute
-def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
-    found = compiled(COMPILE, tmp_path)
-    assert "latent chunk, i8" in found
-    for name, code in found.items():
-        assert code.spilled_bytes == 0, (name, code)
-        assert code.wide_loads, (name, code)
-        assert code.tensor_products, (name, code)
-        assert code.shared_bytes <= 113 * 1024, (name, code)
