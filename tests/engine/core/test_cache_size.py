@@ -97,38 +97,31 @@ def fake_machine(root: Path, *, available_kib: int, cgroup: str, files: dict[str
     return root
 
 
-def test_free_memory_is_the_machines_without_a_limit(tmp_path: Path) -> None:
-    root = fake_machine(tmp_path, available_kib=5000, cgroup="0::/\n", files={"memory.max": "max\n"})
-    assert free_memory(root) == 5000 * KIB
+OF_PODS = {
+    "pods/memory.max": "900000\n",
+    "pods/memory.current": "850000\n",
+    "pods/one/memory.max": "max\n",
+    "pods/one/memory.current": "10\n",
+}
+LIMIT = {"memory.max": "1000000\n", "memory.current": "700000\n", "memory.stat": "anon 1\ninactive_file 200000\n"}
+VERSION_ONE = {"memory/memory.limit_in_bytes": "800000\n", "memory/memory.usage_in_bytes": "300000\n"}
 
 
-def test_free_memory_counts_a_container_limit_and_not_its_reclaimable_cache(tmp_path: Path) -> None:
-    files = {"memory.max": "1000000\n", "memory.current": "700000\n", "memory.stat": "anon 1\ninactive_file 200000\n"}
-    root = fake_machine(tmp_path, available_kib=5000, cgroup="0::/\n", files=files)
-    assert free_memory(root) == 500_000
-
-
-def test_free_memory_is_bounded_by_every_enclosing_group(tmp_path: Path) -> None:
-    files = {
-        "pods/memory.max": "900000\n",
-        "pods/memory.current": "850000\n",
-        "pods/one/memory.max": "max\n",
-        "pods/one/memory.current": "10\n",
-    }
-    root = fake_machine(tmp_path, available_kib=5000, cgroup="0::/pods/one\n", files=files)
-    assert free_memory(root) == 50_000
-
-
-def test_free_memory_reads_version_one_groups(tmp_path: Path) -> None:
-    files = {"memory/memory.limit_in_bytes": "800000\n", "memory/memory.usage_in_bytes": "300000\n"}
-    cgroup = "5:cpu,cpuacct:/x\n4:memory:/\n"
-    root = fake_machine(tmp_path, available_kib=5000, cgroup=cgroup, files=files)
-    assert free_memory(root) == 500_000
-
-
-def test_free_memory_is_never_negative(tmp_path: Path) -> None:
-    files = {"memory.max": "10\n", "memory.current": "20\n"}
-    assert free_memory(fake_machine(tmp_path, available_kib=1, cgroup="0::/\n", files=files)) == 0
+@pytest.mark.parametrize(
+    ("cgroup", "files", "free"),
+    [
+        ("0::/\n", {"memory.max": "max\n"}, 5000 * KIB),
+        ("0::/\n", LIMIT, 500_000),
+        ("0::/pods/one\n", OF_PODS, 50_000),
+        ("5:cpu,cpuacct:/x\n4:memory:/\n", VERSION_ONE, 500_000),
+        ("0::/\n", {"memory.max": "10\n", "memory.current": "20\n"}, 0),
+    ],
+    ids=["no limit", "a limit, of which cache is free", "every enclosing group", "version one", "never negative"],
+)
+def test_free_memory_is_what_the_machine_and_its_groups_leave(
+    tmp_path: Path, cgroup: str, files: dict[str, str], free: int
+) -> None:
+    assert free_memory(fake_machine(tmp_path, available_kib=5000, cgroup=cgroup, files=files)) == free
 
 
 @pytest.mark.parametrize(

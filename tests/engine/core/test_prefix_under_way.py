@@ -1,6 +1,5 @@
 """A prefix that several prompts have in common is computed once, also when they come together."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,21 +44,6 @@ def step(scheduler: Scheduler) -> list[tuple[str, int]]:
 def add(scheduler: Scheduler, *sequences: Sequence) -> None:
     for sequence in sequences:
         assert scheduler.add(sequence) is None
-
-
-@pytest.mark.parametrize("num_prompts", [2, 5, 8])
-def test_equal_prompts_that_come_together_compute_their_prefix_once(num_prompts: int) -> None:
-    scheduler = make_scheduler()
-    add(scheduler, *(make_sequence(f"s{index}", [*SHARED, index]) for index in range(num_prompts)))
-    assert step(scheduler) == [("s0", 17)]
-    assert step(scheduler) == [(f"s{index}", 1) for index in range(num_prompts)]
-    assert all(sequence.num_cached_tokens == 16 for sequence in scheduler.running[1:])
-
-
-def test_a_prefix_that_takes_several_steps_is_waited_for_to_its_end() -> None:
-    scheduler = make_scheduler(budget=8)
-    add(scheduler, make_sequence("a", [*SHARED, 1]), make_sequence("b", [*SHARED, 2]))
-    assert [step(scheduler) for _ in range(3)] == [[("a", 8)], [("a", 8)], [("a", 1), ("b", 1)]]
 
 
 def test_who_shares_only_the_beginning_waits_only_for_that() -> None:

@@ -130,6 +130,7 @@ def test_a_profile_of_something_else_is_refused_by_the_field(tmp_path: Path, fie
         (b"\xff", "is no engine profile"),
         (b"{}", "missing required field `model`"),
         (b'{"step_cost": {"base": -1}}', "Expected `float` >= 0.0 - at `$.step_cost.base`"),
+        (b'{"step_cost": {"base": 1e300}}', "- at `$.step_cost.base`"),
         (b'{"num_parameters": 1' + b"0" * 400 + b"}", "Expected `int` <= 9007199254740992 - at `$.num_parameters`"),
         (b'{"other": ' + b"[" * 100_000, "is no engine profile: maximum recursion depth exceeded"),
     ],
@@ -141,13 +142,6 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: bytes | N
     with pytest.raises(ConfigError) as refused:
         Engine(fake_config(profile=str(path)), FakeRunner(MODEL), FakeClock())
     assert says in refused.value.message and str(path) in refused.value.message
-
-
-def test_costs_beyond_any_bound_are_refused(tmp_path: Path) -> None:
-    cost = msgspec.structs.replace(COST, base=1e300)
-    write_profile(profile_of(FakeRunner(MODEL), block_size=4, cost=cost), tmp_path / "profile.json")
-    with pytest.raises(ConfigError, match=r"step_cost\.base"):
-        Engine(fake_config(profile=str(tmp_path / "profile.json")), FakeRunner(MODEL), FakeClock())
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-160, 1e9])

@@ -81,16 +81,6 @@ def test_no_coefficient_is_ever_negative() -> None:
         assert all(value >= 0.0 for value in cost.coefficients.values())
 
 
-def test_the_prior_answers_before_any_step_was_seen() -> None:
-    cost = StepCostModel()
-    assert cost.coefficients == {}
-    assert cost.predict(StepWork(1, 0, 0, 0, 1, 10)) == 0.0
-    batches = [Batch([item(0, 256)]), Batch([item(0, 16)]), Batch([item(256, 1)]), Batch([item(256, 1), item(16, 1)])]
-    cost.set_prior([(StepWork.of(batch), seconds(batch)) for batch in batches])
-    for batch in batches:
-        assert cost.predict(StepWork.of(batch)) == pytest.approx(seconds(batch), rel=0.05)
-
-
 def test_the_prior_keeps_a_cost_for_work_the_load_lacks() -> None:
     cost = StepCostModel()
     prefill = Batch([item(0, 256)])
@@ -113,13 +103,6 @@ def test_decodes_do_not_wear_away_what_prompts_have_taught() -> None:
     learn(cost, 5000, prefill=False)
     prefill = Batch([item(500, 300)])
     assert cost.predict(StepWork.of(prefill)) == pytest.approx(seconds(prefill), rel=0.01)
-
-
-def test_short_prompts_cost_what_their_step_costs_besides_tokens() -> None:
-    cost = StepCostModel()
-    learn(cost, 320)
-    short = Batch([item(0, 2), item(100, 1)])
-    assert cost.predict(StepWork.of(short)) == pytest.approx(seconds(short), rel=0.02)
 
 
 def test_a_busy_neighbour_slows_the_prediction_of_prompts_that_were_not_seen_since() -> None:
@@ -166,12 +149,3 @@ def test_a_token_of_a_sequence_with_drafts_is_a_decode() -> None:
     sequence = Sequence("s", [1] * 10, 5, SamplingParams(), num_computed_tokens=9)
     drafted = ScheduledSequence(sequence, 3, drafts=[4, 5])
     assert StepWork.of(Batch([drafted])) == StepWork(1, 0, 0, 0, decode_seq=3, kv_token=10 + 11 + 12)
-
-
-def test_what_is_told_is_per_sequence_with_its_drafts() -> None:
-    cost = StepCostModel()
-    assert not cost.told(2.0, 1.5).is_known
-    learn(cost, 320)
-    told, found = cost.told(2.0, 1.5), cost.coefficients
-    assert (told.decode_seq, told.kv_token) == (2 * found["decode_seq"], 2 * found["kv_token"])
-    assert (told.base, told.prefill_token, told.tokens_per_decode) == (found["base"], found["prefill_token"], 1.5)

@@ -1,6 +1,5 @@
 """`s3://`, `gs://` and `az://` against buckets on this machine, and against moto's S3 where that is installed."""
 
-import asyncio
 import builtins
 import os
 import random
@@ -12,10 +11,8 @@ import pytest
 
 from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.download import buckets
-from fairlead_engine.download.downloader import DownloadOrders, download
-from fairlead_engine.download.models_folder import ModelsFolder
 from fairlead_engine.download.remote import DownloadError
-from fairlead_engine.download.reporting import Reporter
+from fairlead_engine_testing.downloads import fetch, refusal
 from fairlead_engine_testing.loopback_buckets import LoopbackBuckets, loopback_buckets
 
 WEIGHTS = random.Random(13).randbytes(900_000)
@@ -55,7 +52,6 @@ def server(running: LoopbackBuckets, monkeypatch: pytest.MonkeyPatch) -> Loopbac
     for scheme, variables in ENVIRONMENTS.items():
         for name, value in {**variables, ENDPOINTS[scheme]: running.endpoint}.items():
             monkeypatch.setenv(name, value)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return running
 
 
@@ -64,18 +60,10 @@ def scheme(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def fetch(source: str, models: Path, **settings: Any) -> dict[str, bytes]:
-    orders = DownloadOrders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6, **settings)
-    folder = asyncio.run(download(orders, Reporter(source)))
-    found = [each for each in folder.rglob("*") if each.is_file() and each.name != ".fairlead.json"]
-    return {each.relative_to(folder).as_posix(): each.read_bytes() for each in found}
-
-
 def fails(source: str, models: Path) -> DownloadError:
-    with pytest.raises(DownloadError) as caught:
-        fetch(source, models)
-    assert SECRET not in caught.value.message and "sig=" not in caught.value.message
-    return caught.value
+    error = refusal(source, models)
+    assert SECRET not in error.message and "sig=" not in error.message
+    return error
 
 
 def test_a_folder_of_a_bucket(server: LoopbackBuckets, tmp_path: Path, scheme: str) -> None:

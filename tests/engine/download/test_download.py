@@ -24,6 +24,7 @@ from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder, hold_model, last_used, read_manifest
 from fairlead_engine.download.remote import DownloadError, Remote, RemoteFile, SourceListing
 from fairlead_engine.download.reporting import Reporter
+from fairlead_engine_testing.downloads import contents, staged_bytes
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
 
 SOURCE = "hf://acme/dinghy"
@@ -67,12 +68,6 @@ def hub(running: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
     return running
 
 
-@pytest.fixture(autouse=True)
-def without_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here takes the power away."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 @dataclass
 class Fetched:
     """A download in this process."""
@@ -94,11 +89,6 @@ class Fetched:
 @pytest.fixture
 def fetched(tmp_path: Path) -> Fetched:
     return Fetched(ModelsFolder(tmp_path / "models"))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".fairlead.json"]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def start(models: Path, source: str = SOURCE, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
@@ -203,16 +193,6 @@ def test_a_flipped_byte_is_refused_by_name_and_not_kept(hub: LoopbackHub, fetche
     assert contents(fetched.run()) == SERVED
 
 
-def staged(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() and path.name != ".plan.json" else 0
-        except FileNotFoundError:  # renamed meanwhile
-            pass
-    return total
-
-
 @pytest.mark.slow
 def test_progress_is_told_and_no_secret_is(hub: LoopbackHub, tmp_path: Path) -> None:
     hub.token, hub.pause_seconds = TOKEN, 0.05
@@ -263,13 +243,13 @@ def test_an_interrupt_from_the_keyboard_ends_it_with_what_was_fetched(hub: Loopb
     hub.pause_seconds = 0.1
     process = start(tmp_path)
     staging = ModelsFolder(tmp_path).staging(SOURCE)
-    while process.poll() is None and staged(staging) < 300_000:
+    while process.poll() is None and staged_bytes(staging) < 300_000:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130 and "Traceback" not in errors
     assert errors.splitlines()[-1] == "stopped; what was fetched is kept for the next time"
-    assert staged(staging) >= 300_000
+    assert staged_bytes(staging) >= 300_000
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "1e3", "9" * 5000])

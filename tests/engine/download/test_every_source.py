@@ -16,6 +16,7 @@ import pytest
 from fairlead_common.model_sources import folder_name
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
 from fairlead_engine_testing.certificates import make_certificate
+from fairlead_engine_testing.downloads import contents, staged_bytes
 from fairlead_engine_testing.file_server import Listening
 from fairlead_engine_testing.model_places import PASSWORD, SCHEMES, Place, model_place
 
@@ -63,23 +64,8 @@ def ended(process: "subprocess.Popen[str]") -> str:
     return errors
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".fairlead.json"]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
 def fetched_bytes(errors: str) -> int:
     return sum(map(int, re.findall(r"fetched_bytes=(\d+)", errors)))
-
-
-def staged(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() and path.name != ".plan.json" else 0
-        except FileNotFoundError:  # renamed meanwhile
-            pass
-    return total
 
 
 def test_killed_at_any_moment_it_goes_on(place: Place, tmp_path: Path) -> None:
@@ -87,12 +73,12 @@ def test_killed_at_any_moment_it_goes_on(place: Place, tmp_path: Path) -> None:
     moments, staging, had = random.Random(place.source), ModelsFolder(tmp_path).staging(place.source), 0
     for _ in range(NUM_KILLS):
         process, target = start(place, tmp_path), had + moments.randrange(0, 500_000)
-        while process.poll() is None and staged(staging) <= target:
+        while process.poll() is None and staged_bytes(staging) <= target:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert staged(staging) >= had  # what was there stays
-        had = staged(staging)
+        assert staged_bytes(staging) >= had  # what was there stays
+        had = staged_bytes(staging)
     place.server.pause_seconds = 0.0
     process = start(place, tmp_path)
     errors = ended(process)
@@ -123,7 +109,7 @@ def test_a_flipped_byte_is_refused_by_name_and_a_full_disk_loses_nothing(place: 
     full = start(place, tmp_path, "-c", LIMITED)
     errors = ended(full)
     assert full.returncode == 1 and "NoSpace" in errors and "make room" in errors
-    kept = staged(ModelsFolder(tmp_path).staging(place.source))
+    kept = staged_bytes(ModelsFolder(tmp_path).staging(place.source))
     assert kept > 0 and contents(other) == {"model.safetensors": b"is here"}
     process = start(place, tmp_path)
     errors = ended(process)

@@ -42,7 +42,6 @@ def running() -> Iterator[LoopbackHub]:
 @pytest.fixture
 def hub(running: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
     monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return running
 
 

@@ -1,8 +1,6 @@
 """Sources that have no end, no size, or all the time there is: each is given up, and nothing grows beyond its bound."""
 
 import asyncio
-import io
-import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder
 from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile, SourceListing
 from fairlead_engine.download.reporting import Reporter
+from fairlead_engine_testing.downloads import tar
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 SOURCE = "hf://acme/dinghy"
@@ -101,13 +100,8 @@ async def test_what_states_no_size_makes_room_like_the_rest(tmp_path: Path) -> N
 
 
 async def test_what_is_unpacked_counts(tmp_path: Path) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        for name, content in {"config.json": CONFIG, "model.safetensors": bytes(20 * MIB)}.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    remote = FakeRemote({"model.tar.gz": packed.getvalue()}, packing=Packing.ARCHIVE, states_size=True)
+    packed = tar({"config.json": CONFIG, "model.safetensors": bytes(20 * MIB)}, "gz")
+    remote = FakeRemote({"model.tar.gz": packed}, packing=Packing.ARCHIVE, states_size=True)
     error = await refused(tmp_path, remote, size_limit=MIB)
     assert error.reason == DownloadFailure.NO_SPACE
     assert taken(tmp_path) <= MIB

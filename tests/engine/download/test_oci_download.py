@@ -1,12 +1,8 @@
 """`oci://` against a registry on this machine: artifacts and images, challenges, digests, and what is refused."""
 
-import asyncio
 import base64
-import io
 import json
-import os
 import random
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +10,10 @@ import pytest
 from backports import zstd
 
 from fairlead_common.downloads import DownloadFailure
-from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
 from fairlead_engine.download.oci_registry import may_be_plain
 from fairlead_engine.download.remote import DownloadError
-from fairlead_engine.download.reporting import Reporter
+from fairlead_engine_testing.downloads import fetch, refusal, tar
 from fairlead_engine_testing.loopback_registry import (
     DOCKER_MANIFEST,
     INDEX,
@@ -54,7 +49,6 @@ def registry(running: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch, tmp_pat
     for variable in ("OCI_USERNAME", "OCI_PASSWORD", "OCI_INSECURE_REGISTRIES", ".dockerconfigjson"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return running
 
 
@@ -62,33 +56,12 @@ def files(model: dict[str, bytes], media_type: str = ORAS_FILE) -> list[Layer]:
     return [Layer(content, media_type, {TITLE: path}) for path, content in model.items()]
 
 
-def tar(members: dict[str, bytes], compression: str = "", links: tuple[str, ...] = ()) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode=f"w:{compression}") as archive:
-        for path in links:
-            info = tarfile.TarInfo(path)
-            info.type, info.linkname = tarfile.SYMTYPE, "/bin/sh"
-            archive.addfile(info)
-        for name, each in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(each)
-            archive.addfile(info, io.BytesIO(each))
-    return content.getvalue()
-
-
 def pull(registry: LoopbackRegistry, models: Path, name: str = "acme/dinghy:v1") -> dict[str, bytes]:
-    source = f"oci://{registry.host}/{name}"
-    folder = asyncio.run(
-        download(DownloadOrders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6), Reporter(source))
-    )
-    found = [each for each in folder.rglob("*") if each.is_file() and each.name != ".fairlead.json"]
-    return {each.relative_to(folder).as_posix(): each.read_bytes() for each in found}
+    return fetch(f"oci://{registry.host}/{name}", models)
 
 
 def fails(registry: LoopbackRegistry, models: Path, name: str = "acme/dinghy:v1") -> DownloadError:
-    with pytest.raises(DownloadError) as caught:
-        pull(registry, models, name)
-    return caught.value
+    return refusal(f"oci://{registry.host}/{name}", models)
 
 
 def test_files_that_oras_pushed(registry: LoopbackRegistry, tmp_path: Path) -> None:
@@ -315,12 +288,6 @@ def test_a_flipped_byte_is_refused_by_name(registry: LoopbackRegistry, tmp_path:
     assert error.reason == DownloadFailure.DIGEST_MISMATCH and name in error.message
     registry.behave()
     assert pull(registry, tmp_path) == MODEL
-
-
-def test_connections_that_break_lose_nothing(registry: LoopbackRegistry, tmp_path: Path) -> None:
-    registry.cut_after, registry.unwell = 200_000, 3
-    assert pull(registry, tmp_path) == MODEL
-    assert registry.file_bytes("model.safetensors") < len(WEIGHTS) * 1.5
 
 
 def test_who_may_be_spoken_to_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,9 @@
 """`https://` against a web server with TLS on this machine: folders, single files, archives, and what is refused."""
 
-import asyncio
 import gzip
 import hashlib
 import io
 import json
-import os
 import random
 import tarfile
 import tracemalloc
@@ -17,10 +15,9 @@ from backports import zstd
 
 from fairlead_common.downloads import DownloadFailure
 from fairlead_engine.download import archive
-from fairlead_engine.download.downloader import DownloadOrders, download
 from fairlead_engine.download.models_folder import ModelsFolder
 from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile
-from fairlead_engine.download.reporting import Reporter
+from fairlead_engine_testing import downloads
 from fairlead_engine_testing.certificates import Certificate, make_certificate
 from fairlead_engine_testing.file_server import Listening
 from fairlead_engine_testing.loopback_web import LoopbackWeb, loopback_web
@@ -56,35 +53,19 @@ def server(running: LoopbackWeb, certificate: Certificate, monkeypatch: pytest.M
     running.asked, running.authorized, running.changes, running.missing_status = [], [], {}, 404
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
     monkeypatch.delenv("HTTPS_AUTHORIZATION", raising=False)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return running
 
 
 def fetch(server: LoopbackWeb, models: Path, path: str) -> dict[str, bytes]:
-    source = f"https://{server.host}/{path}"
-    folder = asyncio.run(
-        download(DownloadOrders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6), Reporter(source))
-    )
-    found = [each for each in folder.rglob("*") if each.is_file() and each.name != ".fairlead.json"]
-    return {each.relative_to(folder).as_posix(): each.read_bytes() for each in found}
+    return downloads.fetch(f"https://{server.host}/{path}", models)
 
 
 def fails(server: LoopbackWeb, models: Path, path: str) -> DownloadError:
-    with pytest.raises(DownloadError) as caught:
-        fetch(server, models, path)
-    return caught.value
+    return downloads.refusal(f"https://{server.host}/{path}", models)
 
 
 def tar(members: dict[str, bytes], compression: str = "") -> bytes:
-    content = io.BytesIO()
-    if compression == "zst":
-        return zstd.compress(tar(members))
-    with tarfile.open(fileobj=content, mode=f"w:{compression}") as archive:
-        for name, each in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(each)
-            archive.addfile(info, io.BytesIO(each))
-    return content.getvalue()
+    return zstd.compress(downloads.tar(members)) if compression == "zst" else downloads.tar(members, compression)
 
 
 def test_a_folder_is_asked_for_its_files_by_name(server: LoopbackWeb, tmp_path: Path) -> None:
