@@ -12,7 +12,7 @@ import jsonschema
 import msgspec
 import pytest
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers
 
 from fairlead_engine import LLM
 from fairlead_engine.core import grammars
@@ -21,20 +21,9 @@ from fairlead_engine.server.schemas import CompletionRequest
 from fairlead_engine.server.structured_output import grammar, wish_of
 from fairlead_engine.types import FinishReason, Grammar, SamplingParams
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.byte_level import byte_level
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.json_schemas import UNSUPPORTED, random_schema
-
-
-def byte_level() -> tokenizers.Tokenizer:
-    """Every byte, some longer tokens, and two special ones."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("{", '"'), ('"', ":"), ("a", "b"), ("1", "2"), ("Ã", "¶"), ("t", "r"), ("tr", "u"), ("tru", "e")]
-    words = ["<s>", "</s>", *alphabet, *("".join(pair) for pair in merges)]
-    tokenizer = tokenizers.Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<s>", "</s>"])
-    return tokenizer
 
 
 def sentencepiece() -> tokenizers.Tokenizer:
@@ -71,7 +60,8 @@ def write_model(folder: Path, tokenizer: tokenizers.Tokenizer, eos: str = "</s>"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("byte-level"), byte_level())
+    merges = [("{", '"'), ('"', ":"), ("a", "b"), ("1", "2"), ("Ã", "¶"), ("t", "r"), ("tr", "u"), ("tru", "e")]
+    return write_model(tmp_path_factory.mktemp("byte-level"), byte_level(["<s>", "</s>"], merges=merges))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import warnings
 from array import array
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.runner import load_runner
+from fairlead_engine.runner import ModelRunner
 from fairlead_engine.types import EngineRequest
 from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.requests import make_request
@@ -89,15 +90,12 @@ def ranks_agree(model: Path, adapters: Mapping[str, Path], **settings: Any) -> N
     answers = []
     for size in (1, 2):
         config = config_of(model, adapters, tensor_parallel_size=size, **settings)
-        runner = load_runner(config)
-        try:
-            requests = [
-                make_request(str(index), range(3, 12 + index), adapter=adapter, max_tokens=9, ignore_eos=True)
-                for index, adapter in enumerate([*adapters, None])
-            ]
+        requests = [
+            make_request(str(index), range(3, 12 + index), adapter=adapter, max_tokens=9, ignore_eos=True)
+            for index, adapter in enumerate([*adapters, None])
+        ]
+        with closing(ModelRunner(config)) as runner:
             answers.append({name: each.tokens for name, each in serve(Engine(config, runner), requests).items()})
-        finally:
-            runner.close()
     assert answers[0] == answers[1]
     assert len({tuple(tokens) for tokens in answers[0].values()}) > 3
 

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 import torch
 from PIL import Image
-from tokenizers import decoders, models, pre_tokenizers
+
+from fairlead_engine_testing.byte_level import BYTES, byte_level
 
 SPECIAL = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
     "<|video_pad|>",
 ]  # fmt: skip
-_BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
-VOCAB_SIZE = len(_BYTES) + len(SPECIAL)
-END, START, STOP, PAD = (len(_BYTES) + SPECIAL.index(name) for name in (SPECIAL[2], *SPECIAL[3:6]))
+VOCAB_SIZE = len(BYTES) + len(SPECIAL)
+END, START, STOP, PAD = (len(BYTES) + SPECIAL.index(name) for name in (SPECIAL[2], *SPECIAL[3:6]))
 """Ids of what ends an answer, and of what stands before, behind and in place of an image."""
 FACTOR = 8
 """Pixels of a side of what becomes a token."""
@@ -77,9 +76,7 @@ def write_vision_model(folder: Path, **text: Any) -> Path:
 
 def write_vision_tokenizer(folder: Path) -> None:
     """A token for each byte, and the special ones."""
-    backend = tokenizers.Tokenizer(models.BPE(vocab={letter: at for at, letter in enumerate(_BYTES)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
+    backend = byte_level()
     backend.add_special_tokens(SPECIAL)
     backend.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[2]}))

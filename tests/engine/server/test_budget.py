@@ -10,10 +10,9 @@ import pytest
 from fairlead_common.lanes import LARGE_BYTES, Pacer
 from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine
-from fairlead_engine_testing.scripted_engine import scripted_info
+from fairlead_engine_testing.scripted_engine import Script, scripted_info
 from fairlead_testing.harm import measured_harm
 from fairlead_testing.hostile_bodies import Hostile, hostile_bodies, lists_in_arguments
 
@@ -59,17 +58,44 @@ async def test_json_within_json_is_held_to_it_too(start_app: Any) -> None:
     assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
 
 
-@pytest.mark.parametrize(("depth", "says"), [(900, "at most 64 lists"), (60, "makes more than")])
-async def test_indenting_deep_tools_holds_nobody_up(
-    start_app: Any, tokenizer: PromptTokenizer, depth: int, says: str
+def of_tools(depth: int) -> bytes:
+    body = b'{"model":"tiny","messages":[{"role":"user","content":"x"}],"tools":[{"x":%b%b%b}]}'
+    return body % (b"[" * depth, b",".join([b"1"] * 75_000), b"]" * depth)
+
+
+def of_messages(number: int, content: str, end: str) -> bytes:
+    messages = [{"role": "user", "content": content}] * number
+    return json.dumps({"model": "tiny", "messages": messages, "chat_template_kwargs": {"eos_token": end}}).encode()
+
+
+CHAT = "/v1/chat/completions"
+INDENTING = "{{ tools | tojson(indent=4) }}"
+REPEATING = "{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("path", "template", "body", "says"),
+    [
+        pytest.param(
+            "/tokenize", INDENTING, of_tools(900), "at most 64 lists", id="a short line begins with 3,600 spaces"
+        ),
+        pytest.param("/tokenize", INDENTING, of_tools(60), "makes more than", id="indented"),
+        pytest.param(CHAT, REPEATING, of_messages(4000, "x", "y" * 2**20), "chat_template_kwargs", id="repeated"),
+        pytest.param(
+            CHAT,
+            REPEATING,
+            of_messages(400, "", "ahoy " * 2000),
+            "maximum context length",
+            id="a small request, a large prompt",
+        ),
+    ],
+)
+async def test_a_template_that_makes_much_of_its_input_is_bounded(
+    start_app: Any, tokenizer: PromptTokenizer, path: str, template: str, body: bytes, says: str
 ) -> None:
-    """A short line at a depth of 900 begins with 3,600 spaces."""
-    template = "{{ tools | tojson(indent=4) }}"
     app = start_app(tokenizer=PromptTokenizer(tokenizer.tokenizer_json, chat_template=template))
-    body = b'{"messages":[{"role":"user","content":"x"}],"tools":[{"x":%b%b%b}]}'
-    items = b",".join([b"1"] * 75_000)
     async with measured_harm() as harm:
-        response = await app.http.post("/tokenize", content=body % (b"[" * depth, items, b"]" * depth))
+        response = await app.http.post(path, content=body)
     assert response.status_code == 400
     assert says in response.json()["error"]["message"]
     assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
@@ -147,36 +173,6 @@ async def test_a_malformed_body_costs_no_more_than_a_good_one(start_app: Any) ->
         assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
 
 
-async def test_a_template_that_repeats_what_it_gets_is_bounded(start_app: Any, tokenizer: PromptTokenizer) -> None:
-    template = "{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}"
-    app = start_app(ready=False)
-    files = ModelFiles(PromptTokenizer(tokenizer.tokenizer_json, chat_template=template), {})
-    app.service.ready(files, app.engine.info)
-    messages = [{"role": "user", "content": "x"}] * 4000
-    async with measured_harm() as harm:
-        response = await app.chat(messages=messages, chat_template_kwargs={"eos_token": "y" * 2**20})
-    assert response.status_code == 400
-    assert "chat_template_kwargs" in response.json()["error"]["message"]
-    assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
-    assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
-
-
-async def test_a_small_request_that_becomes_a_large_prompt_holds_nobody_up(
-    start_app: Any, tokenizer: PromptTokenizer
-) -> None:
-    template = "{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}"
-    app = start_app(ready=False)
-    files = ModelFiles(PromptTokenizer(tokenizer.tokenizer_json, chat_template=template), {})
-    app.service.ready(files, app.engine.info)
-    messages = [{"role": "user", "content": ""}] * 400
-    fields = {"messages": messages, "chat_template_kwargs": {"eos_token": "ahoy " * 2000}}
-    assert len(json.dumps(fields)) < 32 * 1024
-    async with measured_harm() as harm:
-        response = await app.chat(**fields)
-    assert response.status_code == 400
-    assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
-
-
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
@@ -198,16 +194,26 @@ async def test_an_answer_that_cannot_be_sent_whole_is_refused_before_it_begins(
     assert (await getattr(app, path)(**fields, stream=True)).status_code == 200
 
 
-async def test_an_answer_without_max_tokens_ends_where_it_gets_too_large(start_app: Any) -> None:
-    top = [(65, -1.5)] * 20
+TOP = [(token_id, -1.5) for token_id in range(65, 85)]
+
+
+def ranked(num_steps: int, num_top: int, end: FinishReason | None = None) -> Script:
+    """Steps of 64 tokens with their log-probabilities."""
 
     def script(request: EngineRequest) -> Iterator[SequenceOutput]:
-        for _ in range(500):
+        for number in range(1, num_steps + 1):
             yield SequenceOutput(
-                request_id=request.request_id, new_token_ids=[65] * 64, logprobs=[TokenLogprobs(65, -1.5, top)] * 64
+                request_id=request.request_id,
+                new_token_ids=[65] * 64,
+                logprobs=[TokenLogprobs(65, -1.5, TOP[:num_top]) for _ in range(64)],
+                finish_reason=end if number == num_steps else None,
             )
 
-    app = start_app(ScriptedEngine(script))
+    return script
+
+
+async def test_an_answer_without_max_tokens_ends_where_it_gets_too_large(start_app: Any) -> None:
+    app = start_app(ScriptedEngine(ranked(500, 20)))
     async with measured_harm() as harm:
         response = await app.chat(logprobs=True, top_logprobs=20)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "answer_too_large")
@@ -216,26 +222,12 @@ async def test_an_answer_without_max_tokens_ends_where_it_gets_too_large(start_a
 
 
 async def test_the_largest_answer_holds_nobody_up(start_app: Any) -> None:
-    top = [(65, -1.5)] * 19
-
-    def script(request: EngineRequest) -> Iterator[SequenceOutput]:
-        for index in range(300):
-            yield SequenceOutput(
-                request_id=request.request_id,
-                new_token_ids=[65] * 64,
-                logprobs=[TokenLogprobs(65, -1.5, top)] * 64,
-                finish_reason=FinishReason.STOP if index == 299 else None,
-            )
-
-    app = start_app(ScriptedEngine(script))
+    app = start_app(ScriptedEngine(ranked(300, 19, FinishReason.STOP)))
     async with measured_harm() as harm:
         response = await app.chat(logprobs=True, top_logprobs=19)
     content = response.json()["choices"][0]["logprobs"]["content"]
     assert (response.status_code, len(content), len(content[-1]["top_logprobs"])) == (200, 300 * 64, 19)
     assert harm.grown_bytes < 2 * GENEROUS_GROWTH_BYTES
-
-
-TOP = [(token_id, -1.5) for token_id in range(65, 85)]
 
 
 def scored(request: EngineRequest) -> Iterator[SequenceOutput]:
@@ -275,12 +267,7 @@ async def test_prompts_with_more_scores_than_an_answer_holds_are_refused_before_
 
 
 async def test_log_probabilities_that_nobody_reads_end_their_request(start_app: Any) -> None:
-    def endless(request: EngineRequest) -> Iterator[SequenceOutput]:
-        for _ in range(2000):
-            tokens = [TokenLogprobs(65, -1.5, list(TOP)) for _ in range(64)]
-            yield SequenceOutput(request_id=request.request_id, new_token_ids=[65] * 64, logprobs=tokens)
-
-    app = start_app(ScriptedEngine(endless))
+    app = start_app(ScriptedEngine(ranked(2000, 20)))
     body = {"model": "tiny", "prompt": "ahoy", "logprobs": 20, "max_tokens": 200, "stream": True}
     messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
     told: list[bytes] = []

@@ -1,25 +1,19 @@
 """Schemas as other people's programs print them: what is accepted, what it means then, and what is relaxed."""
 
 import enum
-import functools
 import json
 import pathlib
-import random
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import jsonschema
 import msgspec
-import numpy as np
 import pydantic
 import pytest
-import tokenizers
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
-from tokenizers import decoders, models, pre_tokenizers
+from llguidance import LLParserLimits
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server import structured_output
@@ -30,6 +24,7 @@ from fairlead_engine.server.structured_output import grammar, kept_schema, relax
 from fairlead_engine.server.tool_use import AnswerGrammars, tool_use
 from fairlead_engine.types import Grammar
 from fairlead_engine_testing import ScriptedEngine, answer
+from fairlead_engine_testing.byte_level import byte_level, draw_allowed
 from fairlead_engine_testing.scripted_engine import scripted_info
 
 FOLDER = pathlib.Path(__file__).with_name("json_schemas")
@@ -58,35 +53,12 @@ def kept_to(schema: dict[str, Any], *, strict: bool | None = None) -> Grammar:
     return grammar(wish)
 
 
-@functools.cache
-def bytes_alone() -> tuple[tokenizers.Tokenizer, LLTokenizer]:
-    """A tokenizer with a token for every byte."""
-    words = ["</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = tokenizers.Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["</s>"])
-    return tokenizer, LLTokenizer(tokenizer.to_str(), n_vocab=len(words), eos_token=[0])
+BYTES_ALONE = byte_level(["</s>"])
 
 
-def drawn(text: str, seed: int, most: int = 250) -> str | None:
-    """An answer that a grammar allows, of bytes drawn evenly; None for one that is too long."""
-    tokenizer, wrapped = bytes_alone()
-    matcher = LLMatcher(wrapped, text, log_level=0)
-    size = tokenizer.get_vocab_size()
-    draw, mask, found = random.Random(seed), allocate_token_bitmask(1, size), list[int]()
-    close = [tokenizer.token_to_id(each) for each in '"]}']
-    while len(found) < most:
-        fill_next_token_bitmask(matcher, mask)
-        assert not matcher.is_error(), matcher.get_error()
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-        assert len(allowed), "nothing is left"
-        ends = [each for each in (0, *close) if each in allowed]
-        found.append(int(draw.choice(ends if ends and draw.random() < 0.6 else allowed)))
-        if found[-1] == 0:
-            return str(tokenizer.decode(found[:-1]))
-        matcher.consume_token(found[-1])
-    return None
+def drawn(text: str, seed: int) -> str | None:
+    ids = draw_allowed(text, BYTES_ALONE.to_str(), seed, most=250, close=0.6)
+    return None if ids is None else str(BYTES_ALONE.decode(ids))
 
 
 # -- What is accepted as a whole ---------------------------------------------------------------------------------------

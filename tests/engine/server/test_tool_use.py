@@ -1,17 +1,11 @@
 """Tools in chats: what is offered and chosen, what is refused, what an answer is made of, and what grammars hold."""
 
 import json
-import random
 from typing import Any
 
 import msgspec
-import numpy as np
 import openai
 import pytest
-import tokenizers
-from llguidance import LLMatcher, LLTokenizer
-from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
-from tokenizers import decoders, models, pre_tokenizers
 
 from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_engine.server.answers.answer_formats import AnswerFormats, choose_formats
@@ -23,6 +17,7 @@ from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.server.tool_use import AnswerGrammars, tool_use
 from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer
+from fairlead_engine_testing.byte_level import byte_level, draw_allowed
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_engine_testing.written_answers import Read, read_outputs
 
@@ -294,32 +289,6 @@ async def test_only_what_must_hold_is_kept_to_by_a_grammar(start_says: Any) -> N
 # -- What grammars hold ------------------------------------------------------------------------------------------------
 
 
-def byte_level(specials: tuple[str, ...], added: tuple[str, ...] = ()) -> PromptTokenizer:
-    words = ["</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = tokenizers.Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["</s>", *specials])
-    tokenizer.add_tokens(list(added))
-    return PromptTokenizer(tokenizer.to_str())
-
-
-def drawn(text: str, tokenizer: PromptTokenizer, seed: int) -> list[int] | None:
-    """An answer that a grammar allows, of tokens drawn evenly; None for one that is too long."""
-    size = tokenizer.backend.get_vocab_size()
-    matcher = LLMatcher(LLTokenizer(tokenizer.tokenizer_json, n_vocab=size, eos_token=[0]), text, log_level=0)
-    draw, mask, found = random.Random(seed), allocate_token_bitmask(1, size), list[int]()
-    while len(found) < 500:
-        fill_next_token_bitmask(matcher, mask)
-        assert not matcher.is_error(), matcher.get_error()
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-        found.append(int(draw.choice(allowed)))
-        if found[-1] == 0:
-            return found[:-1]
-        matcher.consume_token(found[-1])
-    return None
-
-
 VARIANTS = [
     ("hermes", None), ("llama3_json", None), ("mistral", None), ("mistral", "[ARGS]"), ("deepseek_v3", "```json"),
     ("deepseek_v3", ""), ("harmony", None), ("glm45", None), ("glm45", "</arg_key><arg_value>"), ("qwen3_coder", None),
@@ -337,10 +306,10 @@ def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
     if name == "harmony" and markers != "special":
         pytest.skip("its markers are always special tokens")
     formats = choose_formats(template, name, "none")
-    tokenizer = byte_level(
-        formats.markers if markers == "special" else (), formats.markers if markers == "added" else ()
-    )
-    vocabulary = Vocabulary(tokenizer)
+    backend = byte_level(["</s>", *formats.markers] if markers == "special" else ["</s>"])
+    if markers == "added":
+        backend.add_tokens(list(formats.markers))
+    vocabulary = Vocabulary(PromptTokenizer(backend.to_str()))
     strict = [{**tool, "function": {**tool["function"], "parameters": WEATHER, "strict": True}} for tool in TOOLS]
     fields: dict[str, Any] = {"tools": strict, "tool_choice": named("get_time") if choice == "named" else choice}
     if choice == "allowed":
@@ -354,7 +323,7 @@ def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
     assert grammar is not None
     num_calls = num_texts = 0
     for seed in range(12):
-        if (ids := drawn(grammar.text, tokenizer, seed)) is None:
+        if (ids := draw_allowed(grammar.text, backend.to_str(), seed, most=500)) is None:
             continue
         text, _, calls, _ = read(formats, vocabulary, ids, use.parameters)
         num_calls += len(calls)
