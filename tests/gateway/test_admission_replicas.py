@@ -1,7 +1,6 @@
 """Replicas that come, go, drain, fail and tell their load, and what that means for who waits: in virtual time."""
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -9,288 +8,246 @@ import pytest
 from fairlead.fleet.directory import Outlook
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.routing.books import Failure
-from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.clock import in_virtual_time
 from fairlead_testing.gateways import SCALED_TO_ZERO, make_pool
 from fairlead_testing.model_pools import ONE, FakeReader, Room, load, pool_of, replica, request
 
 
-def play(story: Coroutine[Any, Any, None]) -> None:
-    run_in_virtual_time(story)
+@in_virtual_time
+async def test_requests_are_held_through_a_cold_start_and_go_in_order() -> None:
+    room = Room(pool_of())
+    room.ask("a")
+    room.ask("b")
+    await asyncio.sleep(300.0)
+    room.model_pool.update(pool_of(replica()))
+    assert await room.end() == [("a", "a", 300.0), ("b", "a", 300.0)]
 
 
-def test_requests_are_held_through_a_cold_start_and_go_in_order() -> None:
-    async def story() -> None:
-        room = Room(pool_of())
-        room.ask("a")
-        room.ask("b")
-        await asyncio.sleep(300.0)
-        room.model_pool.update(pool_of(replica()))
-        assert await room.end() == [("a", "a", 300.0), ("b", "a", 300.0)]
-
-    play(story())
+@in_virtual_time
+async def test_a_cold_start_that_never_ends_is_given_up_after_its_own_limit() -> None:
+    room = Room(pool_of(max_queue_time=5.0, cold_start_timeout=100.0))
+    room.ask("a")
+    assert await room.end() == [("a", "cold_start_timeout", 100.0)]
 
 
-def test_a_cold_start_that_never_ends_is_given_up_after_its_own_limit() -> None:
-    async def story() -> None:
-        room = Room(pool_of(max_queue_time=5.0, cold_start_timeout=100.0))
-        room.ask("a")
-        assert await room.end() == [("a", "cold_start_timeout", 100.0)]
-
-    play(story())
-
-
-def test_after_a_cold_start_the_whole_max_queue_time_is_still_there() -> None:
-    async def story() -> None:
-        room = Room(pool_of(max_queue_time=5.0))
-        room.ask("a", seconds=60.0)
-        room.ask("b")
-        await asyncio.sleep(100.0)
-        room.model_pool.update(pool_of(replica(), max_queue_time=5.0))
-        assert await room.end() == [("a", "a", 100.0), ("b", "queue_timeout", 105.0)]
-
-    play(story())
+@in_virtual_time
+async def test_after_a_cold_start_the_whole_max_queue_time_is_still_there() -> None:
+    room = Room(pool_of(max_queue_time=5.0))
+    room.ask("a", seconds=60.0)
+    room.ask("b")
+    await asyncio.sleep(100.0)
+    room.model_pool.update(pool_of(replica(), max_queue_time=5.0))
+    assert await room.end() == [("a", "a", 100.0), ("b", "queue_timeout", 105.0)]
 
 
-def test_when_the_last_replica_leaves_who_waits_is_held_for_the_next() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica(), max_queue_time=5.0))
-        room.ask("running", seconds=1.0)
-        room.ask("waiting")
-        await asyncio.sleep(0.5)
-        room.model_pool.update(pool_of(max_queue_time=5.0))
-        await asyncio.sleep(50.0)
-        room.model_pool.update(pool_of(replica("b"), max_queue_time=5.0))
-        assert await room.end() == [("running", "a", 0.0), ("waiting", "b", 50.5)]
-
-    play(story())
+@in_virtual_time
+async def test_when_the_last_replica_leaves_who_waits_is_held_for_the_next() -> None:
+    room = Room(pool_of(replica(), max_queue_time=5.0))
+    room.ask("running", seconds=1.0)
+    room.ask("waiting")
+    await asyncio.sleep(0.5)
+    room.model_pool.update(pool_of(max_queue_time=5.0))
+    await asyncio.sleep(50.0)
+    room.model_pool.update(pool_of(replica("b"), max_queue_time=5.0))
+    assert await room.end() == [("running", "a", 0.0), ("waiting", "b", 50.5)]
 
 
-def test_who_waits_when_the_last_replica_leaves_is_told_of_as_one_who_comes_then() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica()))
-        room.ask("running", seconds=1.0)
-        room.ask("waiting")
-        await asyncio.sleep(0.5)
-        assert room.num_urgent == 1, "a line began"
-        room.model_pool.update(pool_of())
-        assert room.num_urgent == 2
-        room.model_pool.update(pool_of(replica("b")))
-        await room.end()
-
-    play(story())
+@in_virtual_time
+async def test_who_waits_when_the_last_replica_leaves_is_told_of_as_one_who_comes_then() -> None:
+    room = Room(pool_of(replica()))
+    room.ask("running", seconds=1.0)
+    room.ask("waiting")
+    await asyncio.sleep(0.5)
+    assert room.num_urgent == 1, "a line began"
+    room.model_pool.update(pool_of())
+    assert room.num_urgent == 2
+    room.model_pool.update(pool_of(replica("b")))
+    await room.end()
 
 
-def test_scaling_to_zero_refuses_who_waits_at_once() -> None:
-    async def story() -> None:
-        room = Room(pool_of())
-        room.ask("waiting")
+@in_virtual_time
+async def test_scaling_to_zero_refuses_who_waits_at_once() -> None:
+    room = Room(pool_of())
+    room.ask("waiting")
+    await asyncio.sleep(1.0)
+    room.model_pool.update(make_pool([], outlook=SCALED_TO_ZERO))
+    room.ask("new")
+    assert await room.end() == [("waiting", "no_replicas", 1.0), ("new", "no_replicas", 1.0)]
+
+
+@in_virtual_time
+async def test_a_new_replica_lets_the_head_go_in_the_same_moment() -> None:
+    room = Room(pool_of(replica("a")))
+    room.ask("running", seconds=60.0)
+    room.ask("waiting")
+    await asyncio.sleep(3.0)
+    room.model_pool.update(pool_of(replica("a"), replica("b")))
+    assert ("waiting", "b", 3.0) in await room.end()
+
+
+@in_virtual_time
+async def test_a_pool_whose_replicas_all_fail_says_so_instead_of_calling_itself_full() -> None:
+    room = Room(pool_of(replica(), max_queue_time=0.3))
+    async with room.model_pool.admit(room.model_pool.ticket(request("first"))) as attempt:
+        attempt.failed(Failure.UNREACHABLE)
+    room.ask("next")
+    assert await room.end() == [("next", "replicas_failing", 0.3)]
+
+
+@in_virtual_time
+async def test_a_paused_replica_is_tried_again_by_time_alone() -> None:
+    room = Room(pool_of(replica()))
+    async with room.model_pool.admit(room.model_pool.ticket(request("first"))) as attempt:
+        attempt.failed(Failure.UNREACHABLE)
+    room.ask("next")
+    assert await room.end() == [("next", "a", 0.5)]
+
+
+@in_virtual_time
+async def test_a_replica_is_left_alone_until_it_has_told_what_it_is_and_how_loaded() -> None:
+    room = Room(pool_of(), FakeReader("x"))
+    room.ask("a", seconds=9.0)
+    room.ask("b")
+    await asyncio.sleep(1.0)
+    room.model_pool.update(pool_of(replica(digest="", limits=None)))
+    assert room.model_pool.num_ready == 0
+    await asyncio.sleep(0.5)
+    room.model_pool.update(pool_of(replica(digest="x")))
+    assert room.model_pool.num_ready == 0, "others may have filled it already"
+    await asyncio.sleep(0.25)
+    room.tell("a")
+    assert (await room.end())[0] == ("a", "a", 1.75)
+    assert ("a", "x") in room.reader.read_log
+
+
+@in_virtual_time
+async def test_a_replica_that_tells_no_load_is_used_without() -> None:
+    room = Room(pool_of(replica(digest="", limits=None)), FakeReader("x"))
+    room.ask("a")
+    await asyncio.sleep(0.5)
+    room.model_pool.update(pool_of(replica(digest="x")))
+    assert await room.end() == [("a", "a", 2.0)]
+
+
+@in_virtual_time
+async def test_a_known_replica_whose_stream_is_lost_is_used_on() -> None:
+    room = Room(pool_of(replica(digest="", limits=None)), FakeReader("x"))
+    room.model_pool.update(pool_of(replica(digest="x")))
+    room.tell("a")
+    await asyncio.sleep(10.0)
+    room.datastore.lost("a")
+    room.model_pool.load_changed("a", None)
+    room.model_pool.update(pool_of(replica(digest="x"), replica("b", digest="", limits=None)))
+    room.ask("a")
+    assert await room.end() == [("a", "a", 10.0)]
+
+
+@in_virtual_time
+async def test_a_replica_that_does_not_tell_what_it_is_is_used_without() -> None:
+    room = Room(pool_of(replica(digest="", limits=None)), FakeReader("x"))
+    room.ask("a")
+    assert await room.end() == [("a", "a", 2.0)]
+
+
+@in_virtual_time
+async def test_a_load_line_that_shows_room_lets_the_head_go() -> None:
+    room = Room(pool_of(replica()))
+    room.tell("a", running=1, kv_blocks_free=0)
+    room.ask("a")
+    await asyncio.sleep(1.0)
+    room.tell("a")
+    assert await room.end() == [("a", "a", pytest.approx(1.0))]
+
+
+@in_virtual_time
+async def test_a_replica_that_drains_is_not_ready_so_the_cold_start_limit_holds() -> None:
+    room = Room(pool_of(replica(), max_queue_time=5.0, cold_start_timeout=100.0))
+    room.tell("a", draining=True)
+    assert room.model_pool.num_ready == 0
+    room.ask("a")
+    for _ in range(40):
         await asyncio.sleep(1.0)
-        room.model_pool.update(make_pool([], outlook=SCALED_TO_ZERO))
-        room.ask("new")
-        assert await room.end() == [("waiting", "no_replicas", 1.0), ("new", "no_replicas", 1.0)]
-
-    play(story())
-
-
-def test_a_new_replica_lets_the_head_go_in_the_same_moment() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica("a")))
-        room.ask("running", seconds=60.0)
-        room.ask("waiting")
-        await asyncio.sleep(3.0)
-        room.model_pool.update(pool_of(replica("a"), replica("b")))
-        assert ("waiting", "b", 3.0) in await room.end()
-
-    play(story())
-
-
-def test_a_pool_whose_replicas_all_fail_says_so_instead_of_calling_itself_full() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica(), max_queue_time=0.3))
-        async with room.model_pool.admit(room.model_pool.ticket(request("first"))) as attempt:
-            attempt.failed(Failure.UNREACHABLE)
-        room.ask("next")
-        assert await room.end() == [("next", "replicas_failing", 0.3)]
-
-    play(story())
-
-
-def test_a_paused_replica_is_tried_again_by_time_alone() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica()))
-        async with room.model_pool.admit(room.model_pool.ticket(request("first"))) as attempt:
-            attempt.failed(Failure.UNREACHABLE)
-        room.ask("next")
-        assert await room.end() == [("next", "a", 0.5)]
-
-    play(story())
-
-
-def test_a_replica_is_left_alone_until_it_has_told_what_it_is_and_how_loaded() -> None:
-    async def story() -> None:
-        room = Room(pool_of(), FakeReader("x"))
-        room.ask("a", seconds=9.0)
-        room.ask("b")
-        await asyncio.sleep(1.0)
-        room.model_pool.update(pool_of(replica(digest="", limits=None)))
-        assert room.model_pool.num_ready == 0
-        await asyncio.sleep(0.5)
-        room.model_pool.update(pool_of(replica(digest="x")))
-        assert room.model_pool.num_ready == 0, "others may have filled it already"
-        await asyncio.sleep(0.25)
-        room.tell("a")
-        assert (await room.end())[0] == ("a", "a", 1.75)
-        assert ("a", "x") in room.reader.read_log
-
-    play(story())
-
-
-def test_a_replica_that_tells_no_load_is_used_without() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica(digest="", limits=None)), FakeReader("x"))
-        room.ask("a")
-        await asyncio.sleep(0.5)
-        room.model_pool.update(pool_of(replica(digest="x")))
-        assert await room.end() == [("a", "a", 2.0)]
-
-    play(story())
-
-
-def test_a_known_replica_whose_stream_is_lost_is_used_on() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica(digest="", limits=None)), FakeReader("x"))
-        room.model_pool.update(pool_of(replica(digest="x")))
-        room.tell("a")
-        await asyncio.sleep(10.0)
-        room.datastore.lost("a")
-        room.model_pool.load_changed("a", None)
-        room.model_pool.update(pool_of(replica(digest="x"), replica("b", digest="", limits=None)))
-        room.ask("a")
-        assert await room.end() == [("a", "a", 10.0)]
-
-    play(story())
-
-
-def test_a_replica_that_does_not_tell_what_it_is_is_used_without() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica(digest="", limits=None)), FakeReader("x"))
-        room.ask("a")
-        assert await room.end() == [("a", "a", 2.0)]
-
-    play(story())
-
-
-def test_a_load_line_that_shows_room_lets_the_head_go() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica()))
-        room.tell("a", running=1, kv_blocks_free=0)
-        room.ask("a")
-        await asyncio.sleep(1.0)
-        room.tell("a")
-        assert await room.end() == [("a", "a", pytest.approx(1.0))]
-
-    play(story())
-
-
-def test_a_replica_that_drains_is_not_ready_so_the_cold_start_limit_holds() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica(), max_queue_time=5.0, cold_start_timeout=100.0))
         room.tell("a", draining=True)
-        assert room.model_pool.num_ready == 0
-        room.ask("a")
-        for _ in range(40):
-            await asyncio.sleep(1.0)
-            room.tell("a", draining=True)
-        room.datastore.lost("a")  # it has finished, and ends
-        room.model_pool.load_changed("a", None)
-        await asyncio.sleep(10.0)
-        assert room.num_urgent == 1
-        room.model_pool.update(pool_of(replica("b"), max_queue_time=5.0, cold_start_timeout=100.0))
-        assert await room.end() == [("a", "b", 50.0)]
-
-    play(story())
+    room.datastore.lost("a")  # it has finished, and ends
+    room.model_pool.load_changed("a", None)
+    await asyncio.sleep(10.0)
+    assert room.num_urgent == 1
+    room.model_pool.update(pool_of(replica("b"), max_queue_time=5.0, cold_start_timeout=100.0))
+    assert await room.end() == [("a", "b", 50.0)]
 
 
-def test_replicas_that_come_and_go_hold_nobody_for_ever() -> None:
-    async def story() -> None:
-        limits = {"max_queue_time": 5.0, "cold_start_timeout": 20.0}
-        room = Room(pool_of(**limits))
-        waiting = room.ask("a")
-        while not waiting.done():
-            room.datastore.loaded("a", load(room.model_pool.now(), running=1))
-            room.model_pool.update(pool_of(replica(), **limits))
-            await asyncio.sleep(2.0)
-            room.model_pool.update(pool_of(**limits))
-            await asyncio.sleep(2.0)
-        ((name, outcome, seconds),) = await room.end()
-        assert (name, seconds) == ("a", 25.0)
-        assert outcome in ("cold_start_timeout", "queue_timeout")
-
-    play(story())
+@in_virtual_time
+async def test_replicas_that_come_and_go_hold_nobody_for_ever() -> None:
+    limits = {"max_queue_time": 5.0, "cold_start_timeout": 20.0}
+    room = Room(pool_of(**limits))
+    waiting = room.ask("a")
+    while not waiting.done():
+        room.datastore.loaded("a", load(room.model_pool.now(), running=1))
+        room.model_pool.update(pool_of(replica(), **limits))
+        await asyncio.sleep(2.0)
+        room.model_pool.update(pool_of(**limits))
+        await asyncio.sleep(2.0)
+    ((name, outcome, seconds),) = await room.end()
+    assert (name, seconds) == ("a", 25.0)
+    assert outcome in ("cold_start_timeout", "queue_timeout")
 
 
-def test_ten_requests_at_zero_are_all_served_when_a_replica_comes() -> None:
-    async def story() -> None:
-        room = Room(pool_of(), FakeReader("x"))
-        names = [str(index) for index in range(10)]
-        for name in names:
-            room.ask(name, seconds=1.0)
-        await asyncio.sleep(60.0)
-        assert room.num_urgent == 10
-        room.model_pool.update(pool_of(replica(digest="x")))
-        log = await room.end()
-        assert [(name, outcome) for name, outcome, _ in log] == [(name, "a") for name in names]
-
-    play(story())
+@in_virtual_time
+async def test_ten_requests_at_zero_are_all_served_when_a_replica_comes() -> None:
+    room = Room(pool_of(), FakeReader("x"))
+    names = [str(index) for index in range(10)]
+    for name in names:
+        room.ask(name, seconds=1.0)
+    await asyncio.sleep(60.0)
+    assert room.num_urgent == 10
+    room.model_pool.update(pool_of(replica(digest="x")))
+    log = await room.end()
+    assert [(name, outcome) for name, outcome, _ in log] == [(name, "a") for name in names]
 
 
-def test_a_model_that_cannot_start_says_why_when_the_time_is_over_and_not_before() -> None:
-    async def story() -> None:
-        room = Room(pool_of(cold_start_timeout=100.0))
-        error: list[OpenAIError] = []
+@in_virtual_time
+async def test_a_model_that_cannot_start_says_why_when_the_time_is_over_and_not_before() -> None:
+    room = Room(pool_of(cold_start_timeout=100.0))
+    error: list[OpenAIError] = []
 
-        async def ask() -> None:
-            ticket = room.model_pool.ticket(request("a"))
-            try:
-                async with room.model_pool.admit(ticket):
-                    raise AssertionError("it was admitted")
-            except OpenAIError as refusal:
-                error.append(refusal)
+    async def ask() -> None:
+        ticket = room.model_pool.ticket(request("a"))
+        try:
+            async with room.model_pool.admit(ticket):
+                raise AssertionError("it was admitted")
+        except OpenAIError as refusal:
+            error.append(refusal)
 
-        asking = asyncio.create_task(ask())
-        for seconds in (10.0, 80.0):
-            await asyncio.sleep(seconds)
-            outlook = Outlook(True, f"The engine ends at start, {seconds:g}.")
-            room.model_pool.update(make_pool([], outlook=outlook, max_queue_time=30.0, cold_start_timeout=100.0))
-            assert not error
-        await asking
-        assert room.model_pool.now() == 100.0
-        assert (error[0].status, error[0].code) == (503, "cold_start_timeout")
-        assert error[0].message.endswith("within 100 seconds. The engine ends at start, 80.")
-        assert dict(error[0].headers)[b"retry-after"] == b"10"
-
-    play(story())
+    asking = asyncio.create_task(ask())
+    for seconds in (10.0, 80.0):
+        await asyncio.sleep(seconds)
+        outlook = Outlook(True, f"The engine ends at start, {seconds:g}.")
+        room.model_pool.update(make_pool([], outlook=outlook, max_queue_time=30.0, cold_start_timeout=100.0))
+        assert not error
+    await asking
+    assert room.model_pool.now() == 100.0
+    assert (error[0].status, error[0].code) == (503, "cold_start_timeout")
+    assert error[0].message.endswith("within 100 seconds. The engine ends at start, 80.")
+    assert dict(error[0].headers)[b"retry-after"] == b"10"
 
 
-def test_many_load_lines_cause_few_looks_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica(limits=ONE)))
-        room.ask("running", seconds=2.0)
-        room.ask("waiting")
-        await asyncio.sleep(0.5)
-        num_routed = 0
-        route = room.model_pool.router.route
+@in_virtual_time
+async def test_many_load_lines_cause_few_looks_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(pool_of(replica(limits=ONE)))
+    room.ask("running", seconds=2.0)
+    room.ask("waiting")
+    await asyncio.sleep(0.5)
+    num_routed = 0
+    route = room.model_pool.router.route
 
-        def count(*arguments: Any, **named: Any) -> Any:
-            nonlocal num_routed
-            num_routed += 1
-            return route(*arguments, **named)
+    def count(*arguments: Any, **named: Any) -> Any:
+        nonlocal num_routed
+        num_routed += 1
+        return route(*arguments, **named)
 
-        monkeypatch.setattr(room.model_pool.router, "route", count)
-        for _ in range(100):
-            room.tell("a", running=1, kv_blocks_free=0, seen={"gateway": 1})
-        await asyncio.sleep(0.1)
-        assert 1 <= num_routed <= 2
-        await room.end()
-
-    play(story())
+    monkeypatch.setattr(room.model_pool.router, "route", count)
+    for _ in range(100):
+        room.tell("a", running=1, kv_blocks_free=0, seen={"gateway": 1})
+    await asyncio.sleep(0.1)
+    assert 1 <= num_routed <= 2
+    await room.end()

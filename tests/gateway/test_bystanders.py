@@ -12,7 +12,7 @@ from fairlead.gateway.dispatch.proxy import ReplicaFailed
 from fairlead.gateway.openai.errors import OpenAIError, upstream_failed
 from fairlead.routing.books import Failure
 from fairlead.routing.replica import Limits
-from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.clock import in_virtual_time, run_in_virtual_time
 from fairlead_testing.model_pools import Room, pool_of, replica, request
 
 LIMITS = Limits(max_num_seqs=8, max_num_queued_tokens=0)
@@ -124,18 +124,16 @@ def test_pills_are_told_so_and_who_came_to_be_beside_two_of_them_is_not(rate: fl
     assert counts["other", "served"] > 0.7 * num_others, counts
 
 
-def test_who_was_on_a_replica_that_died_for_its_own_reasons_is_served() -> None:
-    async def story() -> None:
-        room = Room(pool_of(*(replica(name, LIMITS) for name in NAMES)))
-        replicas = Replicas(random.Random(1))
-        director = Director(SimpleNamespace(find=lambda model, chosen: room.model_pool), replicas, max_attempts=3)
-        asked = [request(str(number)) for number in range(20)]
-        answering = [asyncio.create_task(director.handle(each, None, Unseen())) for each in asked]
-        await asyncio.sleep(0.01)
-        for each in replicas._held["r0"]:
-            each.set_result(None)
-        await asyncio.gather(*answering)
-        assert asyncio.get_running_loop().time() < 25.0
-        await room.end()
-
-    run_in_virtual_time(story())
+@in_virtual_time
+async def test_who_was_on_a_replica_that_died_for_its_own_reasons_is_served() -> None:
+    room = Room(pool_of(*(replica(name, LIMITS) for name in NAMES)))
+    replicas = Replicas(random.Random(1))
+    director = Director(SimpleNamespace(find=lambda model, chosen: room.model_pool), replicas, max_attempts=3)
+    asked = [request(str(number)) for number in range(20)]
+    answering = [asyncio.create_task(director.handle(each, None, Unseen())) for each in asked]
+    await asyncio.sleep(0.01)
+    for each in replicas._held["r0"]:
+        each.set_result(None)
+    await asyncio.gather(*answering)
+    assert asyncio.get_running_loop().time() < 25.0
+    await room.end()

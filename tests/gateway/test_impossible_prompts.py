@@ -9,7 +9,7 @@ from fairlead.api.llmdeployment import Routing
 from fairlead.fleet.directory import Outlook, Pool
 from fairlead.routing.replica import Limits
 from fairlead_common.tokenizing import PromptTokenizer
-from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.clock import in_virtual_time
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.model_pools import FakeReader, Room, pool_of, replica
 
@@ -60,56 +60,49 @@ async def test_it_is_refused_by_the_gateway_and_is_no_demand(start, longest_enco
     assert counters.num_arrivals == 1
 
 
-def test_who_stands_in_line_when_the_limits_become_known_holds_nobody() -> None:
+@in_virtual_time
+async def test_who_stands_in_line_when_the_limits_become_known_holds_nobody() -> None:
     """Waiting began before any replica was there; the first that comes is too small for the head of the line."""
-
-    async def story() -> None:
-        reader = FakeReader("x")
-        reader.num_tokens = {"huge": 600}
-        room = Room(pool_of(), reader)
-        room.ask("huge")
-        room.ask("small")
-        await asyncio.sleep(1.0)
-        room.model_pool.update(pool_of(replica(limits=LIMITS, digest="x")))
-        log = await room.end()
-        assert log == [("huge", "context_length_exceeded", 1.0), ("small", "a", 1.0)]
-
-    run_in_virtual_time(story())
+    reader = FakeReader("x")
+    reader.num_tokens = {"huge": 600}
+    room = Room(pool_of(), reader)
+    room.ask("huge")
+    room.ask("small")
+    await asyncio.sleep(1.0)
+    room.model_pool.update(pool_of(replica(limits=LIMITS, digest="x")))
+    log = await room.end()
+    assert log == [("huge", "context_length_exceeded", 1.0), ("small", "a", 1.0)]
 
 
-def test_what_exceeds_every_kv_cache_is_refused_and_holds_nobody() -> None:
-    async def story() -> None:
-        reader = FakeReader("x")
-        reader.num_tokens = {"huge": 65}
-        room = Room(pool_of(replica(limits=replace(LIMITS, max_model_len=4096), digest="x")), reader)
-        room.tell("a", max_num_seqs=4)
-        room.ask("running", seconds=5.0)
-        await asyncio.sleep(0.5)
-        room.tell("a", running=1, kv_blocks_free=3, max_num_seqs=4, seen={"gateway": 1})
-        room.ask("huge")
-        await asyncio.sleep(0)
-        room.ask("small")
-        log = await room.end()
-        assert log == [("running", "a", 0.0), ("huge", "None", 0.5), ("small", "a", 0.5)]
-
-    run_in_virtual_time(story())
+@in_virtual_time
+async def test_what_exceeds_every_kv_cache_is_refused_and_holds_nobody() -> None:
+    reader = FakeReader("x")
+    reader.num_tokens = {"huge": 65}
+    room = Room(pool_of(replica(limits=replace(LIMITS, max_model_len=4096), digest="x")), reader)
+    room.tell("a", max_num_seqs=4)
+    room.ask("running", seconds=5.0)
+    await asyncio.sleep(0.5)
+    room.tell("a", running=1, kv_blocks_free=3, max_num_seqs=4, seen={"gateway": 1})
+    room.ask("huge")
+    await asyncio.sleep(0)
+    room.ask("small")
+    log = await room.end()
+    assert log == [("running", "a", 0.0), ("huge", "None", 0.5), ("small", "a", 0.5)]
 
 
-def test_a_length_that_is_only_estimated_holds_nobody() -> None:
-    async def story() -> None:
-        reader = FakeReader()
-        reader.num_tokens = {"estimated": 4_000_000}
-        room = Room(pool_of(replica(limits=LIMITS)), reader)
-        room.tell("a", max_num_seqs=4)
-        room.ask("running", seconds=5.0)
-        await asyncio.sleep(0.5)
-        room.tell("a", running=1, kv_blocks_free=3, max_num_seqs=4, seen={"gateway": 1})
-        room.ask("estimated")
-        await asyncio.sleep(0)
-        room.ask("small")
-        assert [entry[2] for entry in await room.end()] == [0.0, 0.5, 0.5]
-
-    run_in_virtual_time(story())
+@in_virtual_time
+async def test_a_length_that_is_only_estimated_holds_nobody() -> None:
+    reader = FakeReader()
+    reader.num_tokens = {"estimated": 4_000_000}
+    room = Room(pool_of(replica(limits=LIMITS)), reader)
+    room.tell("a", max_num_seqs=4)
+    room.ask("running", seconds=5.0)
+    await asyncio.sleep(0.5)
+    room.tell("a", running=1, kv_blocks_free=3, max_num_seqs=4, seen={"gateway": 1})
+    room.ask("estimated")
+    await asyncio.sleep(0)
+    room.ask("small")
+    assert [entry[2] for entry in await room.end()] == [0.0, 0.5, 0.5]
 
 
 async def test_several_prompts_that_fit_one_after_another_hold_nobody(start) -> None:

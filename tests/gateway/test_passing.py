@@ -17,7 +17,7 @@ from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.prompt import DEFAULT_BLOCK_SIZE
 from fairlead.routing.replica import Limits, Replica
-from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.clock import in_virtual_time
 from fairlead_testing.model_pools import FakeReader, Room, pool_of, replica
 
 ADAPTERS = ("cook", "pirate", "poet")
@@ -68,35 +68,31 @@ class NamingReader(FakeReader):
         return prompt
 
 
-def test_a_full_holder_of_an_adapter_holds_up_nobody_who_can_go_elsewhere() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica("holder", adapters=["pirate"]), replica("other")))
-        for name in ("first", "second"):
-            room.ask(name, seconds=5.0, model="fake:pirate")
-        await asyncio.sleep(1.0)
-        room.ask("plain", seconds=1.0)
-        await asyncio.sleep(0.5)
-        room.ask("last", seconds=10.0)
-        assert await room.end() == [
-            ("first", "holder", 0.0), ("plain", "other", 1.0), ("last", "other", 2.0), ("second", "holder", 5.0),
-        ]  # fmt: skip
-
-    run_in_virtual_time(story())
+@in_virtual_time
+async def test_a_full_holder_of_an_adapter_holds_up_nobody_who_can_go_elsewhere() -> None:
+    room = Room(pool_of(replica("holder", adapters=["pirate"]), replica("other")))
+    for name in ("first", "second"):
+        room.ask(name, seconds=5.0, model="fake:pirate")
+    await asyncio.sleep(1.0)
+    room.ask("plain", seconds=1.0)
+    await asyncio.sleep(0.5)
+    room.ask("last", seconds=10.0)
+    assert await room.end() == [
+        ("first", "holder", 0.0), ("plain", "other", 1.0), ("last", "other", 2.0), ("second", "holder", 5.0),
+    ]  # fmt: skip
 
 
-def test_who_waits_for_an_adapter_is_not_starved_by_those_who_could_go_elsewhere() -> None:
-    async def story() -> None:
-        room = Room(pool_of(replica("holder", adapters=["pirate"]), replica("other")))
-        room.ask("running", seconds=1.0, model="fake:pirate")
-        room.ask("other's", seconds=10.0)
-        await asyncio.sleep(0.5)
-        room.ask("adapted", seconds=1.0, model="fake:pirate")
-        for number in range(5):
-            room.ask(str(number), seconds=1.0)
-        log = await room.end()
-        assert ("adapted", "holder", 1.0) in log
-
-    run_in_virtual_time(story())
+@in_virtual_time
+async def test_who_waits_for_an_adapter_is_not_starved_by_those_who_could_go_elsewhere() -> None:
+    room = Room(pool_of(replica("holder", adapters=["pirate"]), replica("other")))
+    room.ask("running", seconds=1.0, model="fake:pirate")
+    room.ask("other's", seconds=10.0)
+    await asyncio.sleep(0.5)
+    room.ask("adapted", seconds=1.0, model="fake:pirate")
+    for number in range(5):
+        room.ask(str(number), seconds=1.0)
+    log = await room.end()
+    assert ("adapted", "holder", 1.0) in log
 
 
 class Umpire:
@@ -150,7 +146,8 @@ class Umpire:
 
 @settings(max_examples=60, deadline=None)
 @given(replicas=REPLICAS, requests=st.lists(WISHES, min_size=1, max_size=MOST_FITTED))
-def test_nobody_waits_beside_room_and_nobody_is_overtaken_on_a_replica(
+@in_virtual_time
+async def test_nobody_waits_beside_room_and_nobody_is_overtaken_on_a_replica(
     replicas: list[tuple[set[str], int | None, int]], requests: list[Wish]
 ) -> None:
     wishes = {str(index): each for index, each in enumerate(requests)}
@@ -158,55 +155,50 @@ def test_nobody_waits_beside_room_and_nobody_is_overtaken_on_a_replica(
         replica(f"r{index}", Limits(max_num_seqs=slots, max_num_queued_tokens=0, max_model_len=most), "x", adapters)
         for index, (adapters, most, slots) in enumerate(replicas)
     ]
-
-    async def story() -> None:
-        reader = NamingReader("x")
-        reader.num_tokens = {name: wish.num_tokens for name, wish in wishes.items()}
-        room = Room(pool_of(*fleet, max_queue_time=10_000.0), reader)
-        umpire = Umpire(room, fleet, wishes)
+    reader = NamingReader("x")
+    reader.num_tokens = {name: wish.num_tokens for name, wish in wishes.items()}
+    room = Room(pool_of(*fleet, max_queue_time=10_000.0), reader)
+    umpire = Umpire(room, fleet, wishes)
+    await umpire.look()
+    for name, wish in wishes.items():
+        await asyncio.sleep(wish.after)
+        model = "fake" if wish.adapter is None else f"fake:{wish.adapter}"
+        room.ask(name, seconds=wish.seconds, priority=wish.priority, model=model)
+        await asyncio.sleep(0.0)
         await umpire.look()
-        for name, wish in wishes.items():
-            await asyncio.sleep(wish.after)
-            model = "fake" if wish.adapter is None else f"fake:{wish.adapter}"
-            room.ask(name, seconds=wish.seconds, priority=wish.priority, model=model)
-            await asyncio.sleep(0.0)
-            await umpire.look()
-        while len(umpire.pool.queue):
-            await asyncio.sleep(0.25)
-            await umpire.look()
-        served = {name for name, outcome, _ in await room.end() if outcome in umpire.fleet}
-        assert served == {name for name, wish in wishes.items() if any(map(wish.may_use, fleet))}
-
-    run_in_virtual_time(story())
+    while len(umpire.pool.queue):
+        await asyncio.sleep(0.25)
+        await umpire.look()
+    served = {name for name, outcome, _ in await room.end() if outcome in umpire.fleet}
+    assert served == {name for name, wish in wishes.items() if any(map(wish.may_use, fleet))}
 
 
-def test_a_look_at_a_long_line_holds_few_of_its_prompts_against_every_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_look_at_a_long_line_holds_few_of_its_prompts_against_every_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of long prompts, which only some replicas take, and of many for one adapter."""
-
-    async def story() -> None:
-        short = [
-            replica(f"short-{index}", Limits(max_num_seqs=1, max_num_queued_tokens=0, max_model_len=50), "x")
-            for index in range(3)
-        ]
-        reader = FakeReader("x", num_tokens=100)
-        room = Room(pool_of(replica("long", digest="x", adapters=["pirate"]), *short), reader)
-        models = ["fake", "fake:pirate"] * 100
-        tasks = [room.ask(str(index), seconds=1.0, model=model) for index, model in enumerate(models)]
-        await asyncio.sleep(0.5)
-        line = room.model_pool.queue
-        assert len(line) == 199
-        asked: list[str] = []
-        for name in ("route", "usable", "misfit"):
-            real = getattr(room.model_pool.router, name)
-            monkeypatch.setattr(
-                room.model_pool.router,
-                name,
-                lambda *args, name=name, real=real, **more: asked.append(name) or real(*args, **more),
-            )
-        room.model_pool.pump()
-        assert len(asked) <= 3 * (MOST_FITTED + 1)
-        for task in tasks:
-            task.cancel()
-        await room.end()
-
-    run_in_virtual_time(story())
+    short = [
+        replica(f"short-{index}", Limits(max_num_seqs=1, max_num_queued_tokens=0, max_model_len=50), "x")
+        for index in range(3)
+    ]
+    reader = FakeReader("x", num_tokens=100)
+    room = Room(pool_of(replica("long", digest="x", adapters=["pirate"]), *short), reader)
+    models = ["fake", "fake:pirate"] * 100
+    tasks = [room.ask(str(index), seconds=1.0, model=model) for index, model in enumerate(models)]
+    await asyncio.sleep(0.5)
+    line = room.model_pool.queue
+    assert len(line) == 199
+    asked: list[str] = []
+    for name in ("route", "usable", "misfit"):
+        real = getattr(room.model_pool.router, name)
+        monkeypatch.setattr(
+            room.model_pool.router,
+            name,
+            lambda *args, name=name, real=real, **more: asked.append(name) or real(*args, **more),
+        )
+    room.model_pool.pump()
+    assert len(asked) <= 3 * (MOST_FITTED + 1)
+    for task in tasks:
+        task.cancel()
+    await room.end()

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.lease import Lease
-from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.clock import in_virtual_time
 
 
 class LeaseStore:
@@ -61,189 +61,165 @@ def make(store: LeaseStore, identity: str) -> Lease:
     return Lease(store, "ns", "lease", identity, duration_seconds=15)  # type: ignore[arg-type]
 
 
-def test_the_first_one_gets_it_and_a_second_one_waits_until_it_is_released() -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        first, second = make(store, "first"), make(store, "second")
-        await first.acquire()
-        holding, waiting = asyncio.create_task(first.hold()), asyncio.create_task(second.acquire())
-        await asyncio.sleep(600)
-        assert store.holder == "first"
-        assert not waiting.done()
-        holding.cancel()
-        await first.release()
-        await asyncio.sleep(5.1)
-        assert waiting.done()
-        assert store.holder == "second"
-        assert store.lease is not None
-        assert store.lease["spec"]["leaseTransitions"] == 1
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_the_first_one_gets_it_and_a_second_one_waits_until_it_is_released() -> None:
+    store = LeaseStore()
+    first, second = make(store, "first"), make(store, "second")
+    await first.acquire()
+    holding, waiting = asyncio.create_task(first.hold()), asyncio.create_task(second.acquire())
+    await asyncio.sleep(600)
+    assert store.holder == "first"
+    assert not waiting.done()
+    holding.cancel()
+    await first.release()
+    await asyncio.sleep(5.1)
+    assert waiting.done()
+    assert store.holder == "second"
+    assert store.lease is not None
+    assert store.lease["spec"]["leaseTransitions"] == 1
 
 
-def test_a_silent_holder_is_replaced_after_the_duration_and_not_before() -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        await make(store, "dead").acquire()
-        heir = asyncio.create_task(make(store, "heir").acquire())
-        await asyncio.sleep(14.9)
-        assert store.holder == "dead"
-        await asyncio.sleep(10)
-        assert heir.done()
-        assert store.holder == "heir"
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_a_silent_holder_is_replaced_after_the_duration_and_not_before() -> None:
+    store = LeaseStore()
+    await make(store, "dead").acquire()
+    heir = asyncio.create_task(make(store, "heir").acquire())
+    await asyncio.sleep(14.9)
+    assert store.holder == "dead"
+    await asyncio.sleep(10)
+    assert heir.done()
+    assert store.holder == "heir"
 
 
-def test_a_holder_that_cannot_renew_stops_before_anybody_else_may_start() -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        lease = make(store, "me")
-        await lease.acquire()
-        started = asyncio.get_running_loop().time()
-        store.error = KubeError(0, "Unreachable", "gone")
-        await lease.hold()
-        assert lease.lost.is_set()
-        assert asyncio.get_running_loop().time() - started <= 15
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_a_holder_that_cannot_renew_stops_before_anybody_else_may_start() -> None:
+    store = LeaseStore()
+    lease = make(store, "me")
+    await lease.acquire()
+    started = asyncio.get_running_loop().time()
+    store.error = KubeError(0, "Unreachable", "gone")
+    await lease.hold()
+    assert lease.lost.is_set()
+    assert asyncio.get_running_loop().time() - started <= 15
 
 
-def test_an_api_server_that_is_silent_costs_the_lease_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        lease = make(store, "me")
-        await lease.acquire()
-        store.is_silent = True
-        await lease.hold()
-        assert lease.lost.is_set()
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_an_api_server_that_is_silent_costs_the_lease_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    store = LeaseStore()
+    lease = make(store, "me")
+    await lease.acquire()
+    store.is_silent = True
+    await lease.hold()
+    assert lease.lost.is_set()
     assert "cannot renew the lease ns/lease: the API server does not answer in time" in caplog.text
 
 
-def test_a_short_outage_does_not_cost_the_lease() -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        lease = make(store, "me")
-        await lease.acquire()
-        holding = asyncio.create_task(lease.hold())
-        store.error = KubeError(503, "ServiceUnavailable", "soon")
-        await asyncio.sleep(6)
-        store.error = None
-        await asyncio.sleep(60)
-        assert not holding.done()
-        assert not lease.lost.is_set()
-        holding.cancel()
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_a_short_outage_does_not_cost_the_lease() -> None:
+    store = LeaseStore()
+    lease = make(store, "me")
+    await lease.acquire()
+    holding = asyncio.create_task(lease.hold())
+    store.error = KubeError(503, "ServiceUnavailable", "soon")
+    await asyncio.sleep(6)
+    store.error = None
+    await asyncio.sleep(60)
+    assert not holding.done()
+    assert not lease.lost.is_set()
+    holding.cancel()
 
 
-def test_a_lease_that_somebody_else_took_is_lost_at_the_next_renewal() -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        lease = make(store, "me")
-        await lease.acquire()
-        assert store.lease is not None
-        store.lease["spec"]["holderIdentity"] = "thief"
-        await lease.hold()
-        assert lease.lost.is_set()
-        await lease.release()
-        assert store.holder == "thief"
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_a_lease_that_somebody_else_took_is_lost_at_the_next_renewal() -> None:
+    store = LeaseStore()
+    lease = make(store, "me")
+    await lease.acquire()
+    assert store.lease is not None
+    store.lease["spec"]["holderIdentity"] = "thief"
+    await lease.hold()
+    assert lease.lost.is_set()
+    await lease.release()
+    assert store.holder == "thief"
 
 
-def test_of_two_that_race_one_wins() -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        racers = [asyncio.create_task(make(store, name).acquire()) for name in ("a", "b", "c")]
-        await asyncio.sleep(1)
-        assert sum(racer.done() for racer in racers) == 1
-        for racer in racers:
-            racer.cancel()
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_of_two_that_race_one_wins() -> None:
+    store = LeaseStore()
+    racers = [asyncio.create_task(make(store, name).acquire()) for name in ("a", "b", "c")]
+    await asyncio.sleep(1)
+    assert sum(racer.done() for racer in racers) == 1
+    for racer in racers:
+        racer.cancel()
 
 
-def test_an_unreachable_api_is_waited_out() -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        store.error = KubeError(0, "Unreachable", "gone")
-        waiting = asyncio.create_task(make(store, "me").acquire())
-        await asyncio.sleep(60)
-        assert not waiting.done()
-        store.error = None
-        await waiting
-        assert store.holder == "me"
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_an_unreachable_api_is_waited_out() -> None:
+    store = LeaseStore()
+    store.error = KubeError(0, "Unreachable", "gone")
+    waiting = asyncio.create_task(make(store, "me").acquire())
+    await asyncio.sleep(60)
+    assert not waiting.done()
+    store.error = None
+    await waiting
+    assert store.holder == "me"
 
 
-def test_the_holder_says_on_it_what_it_does_now_and_leaves_the_rest_alone() -> None:
-    async def play() -> None:
-        store, said = LeaseStore(), {"watched": "a,b"}
-        lease = Lease(
-            store,  # type: ignore[arg-type]
-            "ns",
-            "lease",
-            "one",
-            duration_seconds=15,
-            labels={"part-of": "fleet"},
-            annotations=lambda: said,
-        )
-        await lease.acquire()
-        assert store.lease is not None
-        assert store.lease["metadata"]["annotations"] == {"watched": "a,b"}
-        store._store(store.lease | {"metadata": store.lease["metadata"] | {"annotations": {"theirs": "1"}}})
-        said["watched"] = "a"
-        holding = asyncio.create_task(lease.hold())
-        await asyncio.sleep(6)
-        holding.cancel()
-        assert store.lease["metadata"]["annotations"] == {"theirs": "1", "watched": "a"}
-        assert store.lease["metadata"]["labels"] == {"part-of": "fleet"}
-        assert store.lease["metadata"]["name"] == "lease"
-
-    run_in_virtual_time(play())
+@in_virtual_time
+async def test_the_holder_says_on_it_what_it_does_now_and_leaves_the_rest_alone() -> None:
+    store, said = LeaseStore(), {"watched": "a,b"}
+    lease = Lease(
+        store,  # type: ignore[arg-type]
+        "ns",
+        "lease",
+        "one",
+        duration_seconds=15,
+        labels={"part-of": "fleet"},
+        annotations=lambda: said,
+    )
+    await lease.acquire()
+    assert store.lease is not None
+    assert store.lease["metadata"]["annotations"] == {"watched": "a,b"}
+    store._store(store.lease | {"metadata": store.lease["metadata"] | {"annotations": {"theirs": "1"}}})
+    said["watched"] = "a"
+    holding = asyncio.create_task(lease.hold())
+    await asyncio.sleep(6)
+    holding.cancel()
+    assert store.lease["metadata"]["annotations"] == {"theirs": "1", "watched": "a"}
+    assert store.lease["metadata"]["labels"] == {"part-of": "fleet"}
+    assert store.lease["metadata"]["name"] == "lease"
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_an_api_server_that_has_just_started_may_refuse_for_a_moment(status: int) -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        store.error = KubeError(status, "Forbidden", "who are you?")
-        waiting = asyncio.create_task(make(store, "me").acquire())
-        await asyncio.sleep(7)
-        store.error = None
-        await waiting
-        assert store.holder == "me"
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_an_api_server_that_has_just_started_may_refuse_for_a_moment(status: int) -> None:
+    store = LeaseStore()
+    store.error = KubeError(status, "Forbidden", "who are you?")
+    waiting = asyncio.create_task(make(store, "me").acquire())
+    await asyncio.sleep(7)
+    store.error = None
+    await waiting
+    assert store.holder == "me"
 
 
-def test_a_refusal_that_lasts_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        store = LeaseStore()
-        store.error = KubeError(403, "Forbidden", "you may not")
-        started = asyncio.get_running_loop().time()
-        with pytest.raises(KubeError, match="you may not"):
-            await make(store, "me").acquire()
-        assert 10 <= asyncio.get_running_loop().time() - started <= 15
-        assert "you may not" in caplog.text
-
-    run_in_virtual_time(main())
+@in_virtual_time
+async def test_a_refusal_that_lasts_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    store = LeaseStore()
+    store.error = KubeError(403, "Forbidden", "you may not")
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(KubeError, match="you may not"):
+        await make(store, "me").acquire()
+    assert 10 <= asyncio.get_running_loop().time() - started <= 15
+    assert "you may not" in caplog.text
 
 
-def test_a_namespace_that_is_not_there_is_told_at_once() -> None:
-    async def main() -> None:
-        store = LeaseStore()
+@in_virtual_time
+async def test_a_namespace_that_is_not_there_is_told_at_once() -> None:
+    store = LeaseStore()
 
-        async def create(*_: Any) -> JsonObject:
-            raise KubeError(404, "NotFound", "namespaces ns not found")
+    async def create(*_: Any) -> JsonObject:
+        raise KubeError(404, "NotFound", "namespaces ns not found")
 
-        store.create = create  # type: ignore[method-assign]
-        with pytest.raises(KubeError, match="not found"):
-            await make(store, "me").acquire()
-        assert asyncio.get_running_loop().time() < 1
-
-    run_in_virtual_time(main())
+    store.create = create  # type: ignore[method-assign]
+    with pytest.raises(KubeError, match="not found"):
+        await make(store, "me").acquire()
+    assert asyncio.get_running_loop().time() < 1

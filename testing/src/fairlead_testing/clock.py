@@ -2,9 +2,11 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -37,3 +39,13 @@ def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     """Like `asyncio.run`, without the waiting."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
+
+
+def in_virtual_time(main: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Decorates a test that is a coroutine function: each call has a loop of its own, whose clock starts at 0."""
+
+    @wraps(main)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_in_virtual_time(main(*args, **kwargs))
+
+    return run

@@ -1,6 +1,6 @@
 """A model's pool in virtual time: replicas, loads and prompts are given, what becomes of requests is written down.
 
-For tests of the waiting line, without sockets. Play stories with `fairlead_testing.clock.run_in_virtual_time`.
+For tests of the waiting line, without sockets. Play them with `fairlead_testing.clock.in_virtual_time`.
 """
 
 import asyncio
