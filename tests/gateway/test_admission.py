@@ -59,8 +59,8 @@ async def test_deleting_the_model_refuses_who_waits() -> None:
 
 
 @in_virtual_time
-async def test_whoever_is_requeued_goes_before_those_who_came_later() -> None:
-    room = Room(pool_of(replica("a", None)))
+async def test_whoever_is_requeued_goes_before_those_who_came_later_though_they_fill_the_queue() -> None:
+    room = Room(pool_of(replica("a", None)), max_queue=1)
     model_pool = room.model_pool
     ticket = model_pool.ticket(request("requeued"))
     async with model_pool.admit(ticket) as attempt:
@@ -72,19 +72,6 @@ async def test_whoever_is_requeued_goes_before_those_who_came_later() -> None:
         room.log.append(("requeued", "a", model_pool.now()))
     log = await room.end()
     assert [name for name, _, _ in log] == ["requeued", "later"]
-
-
-@in_virtual_time
-async def test_whoever_is_requeued_is_taken_back_though_the_queue_is_full() -> None:
-    room = Room(pool_of(replica("a", None)), max_queue=1)
-    ticket = room.model_pool.ticket(request("requeued"))
-    async with room.model_pool.admit(ticket) as attempt:
-        attempt.failed(None)
-        room.ask("fills the queue")
-        await asyncio.sleep(0)
-    async with room.model_pool.admit(ticket):
-        pass
-    assert [outcome for _, outcome, _ in await room.end()] == ["a"]
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.5, 1.0])

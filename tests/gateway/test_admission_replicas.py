@@ -19,15 +19,9 @@ async def test_requests_are_held_through_a_cold_start_and_go_in_order() -> None:
     room.ask("a")
     room.ask("b")
     await asyncio.sleep(300.0)
+    assert room.num_urgent == 2
     room.model_pool.update(pool_of(replica()))
     assert await room.end() == [("a", "a", 300.0), ("b", "a", 300.0)]
-
-
-@in_virtual_time
-async def test_a_cold_start_that_never_ends_is_given_up_after_its_own_limit() -> None:
-    room = Room(pool_of(max_queue_time=5.0, cold_start_timeout=100.0))
-    room.ask("a")
-    assert await room.end() == [("a", "cold_start_timeout", 100.0)]
 
 
 @in_virtual_time
@@ -85,22 +79,16 @@ async def test_a_new_replica_lets_the_head_go_in_the_same_moment() -> None:
     assert ("waiting", "b", 3.0) in await room.end()
 
 
+@pytest.mark.parametrize(("max_queue_time", "outcome", "seconds"), [(0.3, "replicas_failing", 0.3), (30.0, "a", 0.5)])
 @in_virtual_time
-async def test_a_pool_whose_replicas_all_fail_says_so_instead_of_calling_itself_full() -> None:
-    room = Room(pool_of(replica(), max_queue_time=0.3))
+async def test_a_paused_replica_is_tried_again_by_time_alone_and_a_pool_without_others_is_not_full(
+    max_queue_time: float, outcome: str, seconds: float
+) -> None:
+    room = Room(pool_of(replica(), max_queue_time=max_queue_time))
     async with room.model_pool.admit(room.model_pool.ticket(request("first"))) as attempt:
         attempt.failed(Failure.UNREACHABLE)
     room.ask("next")
-    assert await room.end() == [("next", "replicas_failing", 0.3)]
-
-
-@in_virtual_time
-async def test_a_paused_replica_is_tried_again_by_time_alone() -> None:
-    room = Room(pool_of(replica()))
-    async with room.model_pool.admit(room.model_pool.ticket(request("first"))) as attempt:
-        attempt.failed(Failure.UNREACHABLE)
-    room.ask("next")
-    assert await room.end() == [("next", "a", 0.5)]
+    assert await room.end() == [("next", outcome, seconds)]
 
 
 @in_virtual_time
@@ -120,12 +108,14 @@ async def test_a_replica_is_left_alone_until_it_has_told_what_it_is_and_how_load
     assert ("a", "x") in room.reader.read_log
 
 
+@pytest.mark.parametrize("tells_what_it_is", [True, False])
 @in_virtual_time
-async def test_a_replica_that_tells_no_load_is_used_without() -> None:
+async def test_a_replica_that_tells_no_load_is_used_without(tells_what_it_is: bool) -> None:
     room = Room(pool_of(replica(digest="", limits=None)), FakeReader("x"))
     room.ask("a")
     await asyncio.sleep(0.5)
-    room.model_pool.update(pool_of(replica(digest="x")))
+    if tells_what_it_is:
+        room.model_pool.update(pool_of(replica(digest="x")))
     assert await room.end() == [("a", "a", 2.0)]
 
 
@@ -140,13 +130,6 @@ async def test_a_known_replica_whose_stream_is_lost_is_used_on() -> None:
     room.model_pool.update(pool_of(replica(digest="x"), replica("b", digest="", limits=None)))
     room.ask("a")
     assert await room.end() == [("a", "a", 10.0)]
-
-
-@in_virtual_time
-async def test_a_replica_that_does_not_tell_what_it_is_is_used_without() -> None:
-    room = Room(pool_of(replica(digest="", limits=None)), FakeReader("x"))
-    room.ask("a")
-    assert await room.end() == [("a", "a", 2.0)]
 
 
 @in_virtual_time
@@ -190,19 +173,6 @@ async def test_replicas_that_come_and_go_hold_nobody_for_ever() -> None:
     ((name, outcome, seconds),) = await room.end()
     assert (name, seconds) == ("a", 25.0)
     assert outcome in ("cold_start_timeout", "queue_timeout")
-
-
-@in_virtual_time
-async def test_ten_requests_at_zero_are_all_served_when_a_replica_comes() -> None:
-    room = Room(pool_of(), FakeReader("x"))
-    names = [str(index) for index in range(10)]
-    for name in names:
-        room.ask(name, seconds=1.0)
-    await asyncio.sleep(60.0)
-    assert room.num_urgent == 10
-    room.model_pool.update(pool_of(replica(digest="x")))
-    log = await room.end()
-    assert [(name, outcome) for name, outcome, _ in log] == [(name, "a") for name in names]
 
 
 @in_virtual_time

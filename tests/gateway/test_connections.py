@@ -89,6 +89,7 @@ AMBIGUOUS = {
     "HTTP/2.0 in words": b"GET /v1/models HTTP/2.0\r\nhost: gateway\r\n\r\n",
     "HTTP/2.0 in bytes": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "HTTP/1.2": b"GET /v1/models HTTP/1.2\r\nhost: gateway\r\n\r\n",
+    "no HTTP": b"HELO gateway\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 }
 
@@ -100,7 +101,8 @@ async def test_what_could_be_read_in_two_ways_is_400_and_ends_the_connection(sta
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 "), answer
     assert b"\r\nconnection: close" in head
-    assert json.loads(body)["error"]["code"] == "invalid_http", "exactly one answer, in OpenAI's shape"
+    error = json.loads(body)["error"]  # exactly one answer, in OpenAI's shape
+    assert (error["code"], error.keys()) == ("invalid_http", {"message", "type", "param", "code"})
     assert setup.engines[0].requests == []
 
 
@@ -264,18 +266,6 @@ async def test_connections_above_the_limit_are_told_so_and_probes_are_not_among_
         assert b"\r\nretry-after: 1\r\n" in answer
         assert b'"too_many_connections"' in answer
         assert "fairlead_gateway_ready 1.0" in await setup.metrics()
-    await setup.until(lambda: not setup.gateway._server.server_state.connections)
-    async with connected(setup) as (reader, writer):
-        writer.write(SMUGGLED)
-        assert (await one_answer(reader))[0].startswith(b"HTTP/1.1 200 ")
-
-
-async def test_a_flood_of_connections_is_cut(start) -> None:
-    setup = await start(max_connections=1)
-    flood = [await asyncio.open_connection("127.0.0.1", setup.gateway.port) for _ in range(150)]
-    await setup.until(lambda: len(setup.gateway._server.server_state.connections) <= 101)
-    for _, writer in flood:
-        writer.close()
 
 
 async def test_headers_that_trickle_are_cut_however_steadily(start) -> None:

@@ -1,6 +1,7 @@
 """Large answers and streams without end: what one model's engines send neither fills the gateway nor stops others."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,14 @@ from fairlead.gateway.openai.sse import UsageFilter
 from fairlead.routing.replica import Replica
 from fairlead_common.loop_shares import LoopShare
 from fairlead_testing.gateways import make_pool
-from fairlead_testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.http import Handler, RecordedRequest, Responder, serve_http
+
+
+async def in_front_of(answer: Handler, start: Any) -> tuple[asyncio.Server, Any]:
+    """A gateway, and the only server behind it, which answers in this way."""
+    server = await serve_http(answer)
+    port = server.sockets[0].getsockname()[1]
+    return server, await start(0, pools=lambda _: [make_pool([Replica("hostile", "hostile", "127.0.0.1", port)])])
 
 
 async def test_large_answers_of_a_model_are_read_in_turn() -> None:
@@ -55,9 +63,7 @@ async def test_of_many_large_answers_only_a_few_are_held(start, monkeypatch: pyt
     async def answer(request: RecordedRequest, responder: Responder) -> None:
         await responder.whole(200, body)
 
-    server = await serve_http(answer)
-    port = server.sockets[0].getsockname()[1]
-    setup = await start(0, pools=lambda _: [make_pool([Replica("hostile", "hostile", "127.0.0.1", port)])])
+    server, setup = await in_front_of(answer, start)
     chat = {"model": "fake", "messages": [{"role": "user", "content": "ahoy"}]}
     answers = await asyncio.gather(*(setup.post(chat) for _ in range(12)))
     server.close()
@@ -91,9 +97,7 @@ async def test_a_stream_that_comes_in_large_pieces_leaves_others_their_turns(
         await responder.chunk(b"data: [DONE]\n\n")
         await responder.end()
 
-    server = await serve_http(answer)
-    port = server.sockets[0].getsockname()[1]
-    setup = await start(0, pools=lambda _: [make_pool([Replica("hostile", "hostile", "127.0.0.1", port)])])
+    server, setup = await in_front_of(answer, start)
     told = await setup.stream()
     server.close()
     assert told.count(b"data: {") == 10_000 and b"usage" not in told

@@ -131,25 +131,6 @@ async def test_load_is_spread_over_replicas(start) -> None:
     assert replicas == {"engine-0": 4, "engine-1": 4, "engine-2": 4}
 
 
-async def test_more_than_a_hundred_streams_at_once_all_end_well(start) -> None:
-    setup = await start(2)
-
-    async def one(index: int) -> str:
-        stream = await setup.openai.chat.completions.create(
-            model="fake", messages=[{"role": "user", "content": f"number {index}"}], stream=True
-        )
-        return "".join([chunk.choices[0].delta.content async for chunk in stream])
-
-    async def slowly(index: int) -> None:
-        await asyncio.sleep(0.005)
-
-    for engine in setup.engines:
-        engine.pace = slowly
-    assert await asyncio.gather(*(one(index) for index in range(150))) == ["Hello, world!"] * 150
-    assert sum(engine.num_finished for engine in setup.engines) == 150
-    assert setup.gateway.pools.find("fake", None).router.in_flight.total == 0
-
-
 async def test_a_shed_request_is_a_rate_limit_error_to_the_official_client(start) -> None:
     setup = await start(max_queue=1, model={"max_queue_time": 0.05})
     setup.engines[0].gate.clear()

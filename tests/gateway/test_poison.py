@@ -88,14 +88,16 @@ async def test_a_core_that_was_dead_when_a_request_came_did_not_die_of_it(start,
     assert [(failure, again) for _, failure, again in failures(caplog)] == [("died", "true"), ("dead", "true")]
 
 
-async def test_a_death_in_the_middle_of_a_stream_is_logged_with_the_request(start, caplog) -> None:
+async def test_an_engine_that_says_it_died_in_the_middle_of_a_stream_is_logged_and_gets_no_more(start, caplog) -> None:
     caplog.set_level(logging.WARNING, logger="fairlead.gateway.requests")
-    setup = await start()
+    setup = await start(2)
     death = b'data: {"error":{"message":"the core died","type":"server_error","code":"engine_dead"}}\n\n'
     setup.engines[0]._events = lambda answer, include_usage: iter([b'data: {"choices":[{"text":"a"}]}\n\n', death])
-    await setup.stream()
+    assert (await setup.stream()).endswith(death)
     await asyncio.sleep(0)
     assert [(failure, again) for _, failure, again in failures(caplog)] == [("died", "false")]
+    for _ in range(4):
+        assert (await setup.post(CHAT))[2]["x-fairlead-replica"] == "engine-1"
 
 
 async def test_requests_beside_the_one_that_kills_are_replayed_and_answered(start) -> None:

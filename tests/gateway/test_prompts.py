@@ -60,8 +60,7 @@ def ids_of(prompt: ReadPrompt, digest: str = DIGEST) -> list[list[int]]:
 
 @pytest.fixture
 async def tokenizers() -> AsyncIterator[Tokenizers]:
-    tokenizers = Tokenizers()
-    await tokenizers.add(*told(MODEL_INFO))
+    tokenizers = await loaded()
     yield tokenizers
     tokenizers.close()
 

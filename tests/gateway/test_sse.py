@@ -76,15 +76,6 @@ def test_a_client_that_asked_gets_every_byte(stream, cuts) -> None:
     assert (events.usage is None) == (usage is None)
 
 
-def test_every_byte_alone_gives_the_same() -> None:
-    stream = b'data: {"choices":[{"text":"a"}],"usage":null}\n\n'
-    stream += b'data: {"choices":[],"usage":{"prompt_tokens":3}}\n\ndata: [DONE]\n\n'
-    events = UsageFilter(hide_usage=True)
-    passed = b"".join(events.feed(stream[index : index + 1]) for index in range(len(stream)))
-    assert passed == b'data: {"choices":[{"text":"a"}]}\n\ndata: [DONE]\n\n'
-    assert events.usage.prompt_tokens == 3
-
-
 def test_whole_events_pass_at_once_and_the_rest_waits_for_its_end() -> None:
     events = UsageFilter(hide_usage=True)
     assert events.feed(b'data: {"choices":[{"text":"a"}]}\n\ndata: {"cho') == b'data: {"choices":[{"text":"a"}]}\n\n'
@@ -140,17 +131,12 @@ def test_events_without_a_token_are_not_counted(mark: bytes) -> None:
     assert events.num_tokens == 1, "whatever an engine writes, what is counted does not go down"
 
 
-def test_an_error_event_is_noticed_and_passed() -> None:
+@pytest.mark.parametrize(("more", "is_clients"), [(b"", False), (b', "type": "invalid_request_error"', True)])
+def test_an_error_event_passes_and_tells_whether_the_request_is_to_blame(more: bytes, is_clients: bool) -> None:
     events = UsageFilter(hide_usage=True)
-    event = b'data: {"error": {"message": "out of memory"}}\n\n'
+    event = b'data: {"error": {"message": "out of memory"%b}}\n\n' % more
     assert events.feed(event) == event
-    assert events.failed and not events.done and not events.blames_client
-
-
-def test_an_error_event_tells_whether_the_request_is_to_blame() -> None:
-    events = UsageFilter(hide_usage=True)
-    events.feed(b'data: {"error": {"message": "no token is left", "type": "invalid_request_error"}}\n\n')
-    assert events.failed and events.blames_client
+    assert (events.failed, events.done, events.blames_client) == (True, False, is_clients)
 
 
 def test_an_event_without_end_is_refused_and_not_kept() -> None:
@@ -176,10 +162,15 @@ def test_an_event_that_comes_in_small_pieces_is_not_copied_with_each() -> None:
 
 
 @pytest.mark.parametrize(
-    "usage", [b'"usage": {"prompt_tokens": 3}', b'"usage": {"prompt_tokens": 3}, "more": {"a": 1}']
+    "body",
+    [
+        b'{"data": [%b{}], "usage": {"prompt_tokens": 3}}' % (b"{}," * 2_000_000),
+        b'{"data": [%b{}], "usage": {"prompt_tokens": 3}, "more": {"a": 1}}' % (b"{}," * 2_000_000),
+        b'{"choices": [%b{}], "usage": {"prompt_tokens": 3}}' % (b"{}," * 1_000_000),
+    ],
+    ids=["usage last", "more behind it", "choices without number"],
 )
-def test_of_a_large_answer_the_end_is_read(usage: bytes) -> None:
-    body = b'{"data": [%b{}], %b}' % (b"{}," * 2_000_000, usage)
+def test_of_a_large_answer_only_the_usage_is_kept(body: bytes) -> None:
     tracemalloc.start()
     try:
         assert usage_of(body) == Usage(prompt_tokens=3)
@@ -187,13 +178,3 @@ def test_of_a_large_answer_the_end_is_read(usage: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert usage_of(body.replace(b"usage", b"other")) is None
-
-
-def test_of_choices_without_number_none_is_kept() -> None:
-    body = b'{"choices": [%b{}], "usage": {"prompt_tokens": 3}}' % (b"{}," * 1_000_000)
-    tracemalloc.start()
-    try:
-        assert usage_of(body) == Usage(prompt_tokens=3)
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()

@@ -12,34 +12,20 @@ import pytest
 
 import fairlead_engine.demo
 from fairlead.gateway.prompts.reader import Tokenizers
+from fairlead.routing.replica import Limits
 from fairlead_common.messages import ModelBrief, ModelInfo
 from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_common.workers.pool import Workers
-from fairlead_testing.fake_engine.prompts import told
+from fairlead_testing.fake_engine.prompts import model_info, told
 
 DINGHY = PromptTokenizer.from_folder(Path(fairlead_engine.demo.__file__).parent / "dinghy")
 
 
 def info(template: str | None = None, **changes: object) -> ModelInfo:
     tokenizer = PromptTokenizer(DINGHY.tokenizer_json, chat_template=template, special_tokens=DINGHY.special_tokens)
-    made = ModelInfo(
-        engine_version="1",
-        served_name="dinghy",
-        digest=tokenizer.digest,
-        tokenizer_json=tokenizer.tokenizer_json,
-        chat_template=template,
-        special_tokens=tokenizer.special_tokens,
-        block_size=16,
-        max_model_len=2048,
-        max_num_seqs=8,
-        max_num_queued_tokens=1024,
-        max_num_batched_tokens=512,
-        num_kv_blocks=100,
-        dtype="float32",
-        device="cpu",
-        architecture="LlamaForCausalLM",
-    )
-    return msgspec.structs.replace(made, **changes)
+    limits = Limits(max_num_seqs=8, max_num_queued_tokens=1024, max_model_len=2048)
+    made = model_info("dinghy", limits, token_budget=512, num_kv_blocks=100, tokenizer=tokenizer)
+    return msgspec.structs.replace(made, **{"special_tokens": tokenizer.special_tokens, **changes})
 
 
 def brief(template: str | None = None, **changes: object) -> ModelBrief:

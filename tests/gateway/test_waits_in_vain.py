@@ -18,8 +18,8 @@ async def test_who_was_refused_after_waiting_has_waited(start, caplog: pytest.Lo
     engine.gate.clear()
     running = asyncio.create_task(setup.post(CHAT))
     await setup.until(lambda: len(engine.requests) == 1)
-    status, document, _ = await setup.post(CHAT, headers={"x-request-id": "in-vain"})
-    assert (status, document["error"]["code"]) == (429, "queue_timeout")
+    status, document, headers = await setup.post(CHAT, headers={"x-request-id": "in-vain"})
+    assert (status, document["error"]["code"], "retry-after" in headers) == (429, "queue_timeout", True)
     [record] = [each for each in caplog.records if getattr(each, "request_id", "") == "in-vain"]
     assert record.queue_seconds >= 0.3
     text = await setup.metrics()
