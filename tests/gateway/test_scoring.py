@@ -1,6 +1,5 @@
-"""Requests that compare texts go through a gateway as embeddings do: tokenised as by engines, routed, retried."""
+"""Prompts of requests that compare texts are the same at a gateway and at an engine."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from fairlead.gateway.openai.parse import parse
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead_common.lanes import Pacer
-from fairlead_common.messages import ModelInfo, PromptTokens, StepCost
+from fairlead_common.messages import ModelInfo, PromptTokens
 from fairlead_engine.server.prompts import given_prompts
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ClassifyRequest, RerankRequest, ScoreRequest
@@ -19,22 +18,14 @@ from fairlead_engine.types import ModelTask
 from fairlead_engine_testing.encoder_checkpoints import write_word_pieces
 from fairlead_engine_testing.prompts_here import prompts_here
 from fairlead_engine_testing.scripted_engine import scripted_info
-from fairlead_testing.fake_engine import FakeEngine
-from fairlead_testing.fake_engine.engine import Refusal
 from fairlead_testing.fake_engine.prompts import make_tokenizer, told
 
 PATH = "/v1/rerank"
-BODY = {
-    "model": "fake",
-    "query": "The same long beginning of every query. " * 4,
-    "documents": ["a ship", {"text": "a line"}],
-}
 ENDPOINTS = {
     "/v1/rerank": RerankRequest,
     "/v1/score": ScoreRequest,
     "/v1/classify": ClassifyRequest,
 }
-COST = StepCost(base=0.001, prefill_token=1e-3)
 BODIES = [
     ("/v1/rerank", {"query": "the ship", "documents": ["a line", {"text": "ship 42!"}, "", "x" * 300]}),
     ("/v1/rerank", {"query": "the ship", "documents": ["a line"], "add_special_tokens": False}),
@@ -78,30 +69,3 @@ async def test_gateway_and_engine_make_the_same_prompts(tmp_path: Path, joins_pa
 def test_one_tokenizer_has_two_digests(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     assert tokenizer.joining_pairs().digest != tokenizer.digest
-
-
-async def test_it_is_tokenised_routed_to_its_prefix_and_counted(start: Any) -> None:
-    engines = [FakeEngine(f"e{index}", step_cost=COST) for index in range(3)]
-    setup = await start(engines=engines, follow=True)
-    status, body, _ = await setup.post(BODY, PATH)
-    assert (status, [each["index"] for each in body["results"]]) == (200, [0, 1])
-    served = next(engine for engine in engines if engine.requests)
-    sent = served.requests[0].json()["fairlead_prompt_tokens"]
-    assert sent["prompts"] == [make_tokenizer().encode(text) for text in (BODY["query"], "a ship", "a line")]
-    await setup.until(lambda: len(setup.gateway.datastore.index) == len(served.hashes) > 0)
-    for _ in range(4):
-        assert (await setup.post(BODY, PATH))[0] == 200
-    assert len(served.requests) == 5
-    assert setup.gateway.pools.find("fake", None).counters.num_ended == 5
-    assert "fairlead_gateway_time_to_first_token_seconds_count" in await setup.metrics()
-
-
-async def test_who_is_full_is_made_good_by_another_and_what_fits_nowhere_is_refused_by_its_place(start: Any) -> None:
-    full, other = engines = [FakeEngine("full"), FakeEngine("other")]
-    full.refusal = Refusal.FULL
-    setup = await start(engines=engines, follow=True)
-    answers = await asyncio.gather(*(setup.post(BODY, PATH) for _ in range(6)))
-    assert {status for status, _, _ in answers} == {200}
-    assert other.num_finished == 6
-    status, body, _ = await setup.post({**BODY, "documents": ["a", "x" * 4096]}, PATH)
-    assert (status, body["error"]["code"], body["error"]["param"]) == (400, "context_length_exceeded", "documents[1]")

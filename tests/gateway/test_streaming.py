@@ -164,6 +164,7 @@ async def test_a_client_that_leaves_before_the_first_byte_cancels_the_engines_wo
     asking.cancel()
     await setup.until(lambda: setup.engines[0].num_cancelled == 1)
     await asyncio.gather(asking, return_exceptions=True)
+    assert setup.gateway.pools.find("fake", None).router.in_flight.total == 0
 
 
 async def test_a_client_that_leaves_while_it_waits_gives_up_its_place(start) -> None:
