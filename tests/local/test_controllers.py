@@ -13,6 +13,7 @@ from fairlead_testing.local_api import LocalApi, eventually
 CONFIG_MAPS_PATH = "/api/v1/namespaces/default/configmaps"
 PODS_PATH = "/api/v1/namespaces/default/pods"
 DEPLOYMENTS_PATH = "/apis/apps/v1/namespaces/default/deployments"
+REPLICA_SETS_PATH = "/apis/apps/v1/namespaces/default/replicasets"
 
 
 def find(api: LocalApi, name: str) -> dict[str, Any] | None:
@@ -181,6 +182,10 @@ def deployment(**spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "x"}, "spec": {"selector": selector, "template": template, **spec}}
 
 
+def replica_set(replicas: int) -> dict[str, Any]:
+    return {"metadata": {"name": "rs"}, "spec": deployment(replicas=replicas)["spec"]}
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -241,20 +246,15 @@ async def test_orphaned_pods_are_adopted_and_surplus_deleted(http: Any, api: Loc
     body = pod("stray")
     body["metadata"]["labels"] = {"app": "x"}
     await http("POST", PODS_PATH, body)
-    selector = {"matchLabels": {"app": "x"}}
-    template = {"metadata": {"labels": {"app": "x"}}, "spec": pod()["spec"]}
-    replica_set = {"metadata": {"name": "rs"}, "spec": {"replicas": 1, "selector": selector, "template": template}}
-    await http("POST", "/apis/apps/v1/namespaces/default/replicasets", replica_set)
+    await http("POST", REPLICA_SETS_PATH, replica_set(1))
     await eventually(lambda: api.operations.get(REPLICA_SETS, "default", "rs").get("status", {}).get("replicas"))
     assert [p["metadata"]["name"] for p in api.operations.list(PODS)] == ["stray"]
-    await http.merge("/apis/apps/v1/namespaces/default/replicasets/rs/scale", {"spec": {"replicas": 0}})
+    await http.merge(f"{REPLICA_SETS_PATH}/rs/scale", {"spec": {"replicas": 0}})
     await eventually(lambda: not api.operations.list(PODS))
 
 
 async def test_a_pod_whose_labels_are_changed_is_released_and_replaced(http: Any, api: LocalApi) -> None:
-    template = {"metadata": {"labels": {"app": "x"}}, "spec": pod()["spec"]}
-    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "x"}}, "template": template}
-    await http("POST", "/apis/apps/v1/namespaces/default/replicasets", {"metadata": {"name": "rs"}, "spec": spec})
+    await http("POST", REPLICA_SETS_PATH, replica_set(2))
     first = await eventually(lambda: len(pods := api.operations.list(PODS)) == 2 and pods[0]["metadata"])
     await http.merge(f"{PODS_PATH}/{first['name']}", {"metadata": {"labels": {"app": "debugging"}}})
 

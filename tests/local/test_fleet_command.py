@@ -48,9 +48,14 @@ def data(tmp_path: Path) -> Iterator[Path]:
     assert ProcessRecords(folder / "run").running() == []
 
 
-def up(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def up_command(folder: Path, *arguments: str) -> list[str]:
     ports = ["--api-port", "0", "--gateway-port", "0"]
-    return local("up", "--detach", "--data-dir", str(folder), *ports, *arguments)
+    return [sys.executable, "-m", "fairlead", "local", "up", "--data-dir", str(folder), *ports, *arguments]
+
+
+def up(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = up_command(folder, "--detach", *arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=90.0, check=False)
 
 
 def get(folder: Path, path: str) -> dict[str, object]:
@@ -128,9 +133,8 @@ def assert_described(data: Path) -> None:
 @pytest.mark.parametrize("room", [0, 1, 300, 20_000])
 def test_a_fleet_that_finds_the_disk_full_says_so_in_a_sentence(data: Path, room: int, detach: list[str]) -> None:
     """`room`: bytes that a file may have. It is the state, the kubeconfig or the objects that do not fit."""
-    command = [sys.executable, "-m", "fairlead", "local", "up", *detach, "--data-dir", str(data)]
     refused = subprocess.run(
-        [*command, "--api-port", "0", "--gateway-port", "0"], capture_output=True, text=True, timeout=90, check=False,
+        up_command(data, *detach), capture_output=True, text=True, timeout=90, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
     )  # fmt: skip
     said = refused.stdout + refused.stderr
@@ -210,8 +214,7 @@ def heeding_hangups() -> Iterator[None]:
 @pytest.mark.usefixtures("heeding_hangups")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_up_that_is_ended_while_it_waits_leaves_nothing_behind(data: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
-    with subprocess.Popen([*command, "--api-port", "0", "--gateway-port", "0"], stdout=subprocess.PIPE) as waiting:
+    with subprocess.Popen(up_command(data, "--detach"), stdout=subprocess.PIPE) as waiting:
         wait_until(lambda: ProcessRecords(data / "run").running() if data.is_dir() else [])
         waiting.send_signal(number)
     wait_until_nothing_runs(data)
@@ -219,8 +222,7 @@ def test_up_that_is_ended_while_it_waits_leaves_nothing_behind(data: Path, numbe
 
 @pytest.mark.slow
 def test_a_detached_fleet_lives_on_when_its_reader_has_read_enough(data: Path) -> None:
-    command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
-    with subprocess.Popen([*command, "--api-port", "0", "--gateway-port", "0"], stdout=subprocess.PIPE) as starting:
+    with subprocess.Popen(up_command(data, "--detach"), stdout=subprocess.PIPE) as starting:
         assert starting.stdout is not None and starting.stdout.readline()
         starting.stdout.close()  # as `| head -1` does
         assert starting.wait(timeout=90) == 0
@@ -230,8 +232,7 @@ def test_a_detached_fleet_lives_on_when_its_reader_has_read_enough(data: Path) -
 
 @pytest.mark.slow
 def test_of_two_at_once_one_comes_up_and_the_other_says_so(data: Path) -> None:
-    command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
-    command += ["--api-port", "0", "--gateway-port", "0"]
+    command = up_command(data, "--detach")
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     ended = [(process.communicate(timeout=90), process.returncode) for process in both]
     assert sorted(status for _, status in ended) == [0, 1]
@@ -364,9 +365,7 @@ def test_a_file_that_is_no_manifest_is_refused_before_anything_starts(
 
 @pytest.mark.slow
 def test_in_the_foreground_ctrl_c_stops_everything(data: Path) -> None:
-    command = [sys.executable, "-m", "fairlead", "local", "up", "--data-dir", str(data)]
-    command += ["--api-port", "0", "--gateway-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(up_command(data), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "or Ctrl-C here." in line:

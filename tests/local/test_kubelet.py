@@ -406,6 +406,12 @@ def initialized_by(script: str, **spec: Any) -> dict[str, Any]:
     return pod(show, "/shared/word", volumeMounts=mount, spec={"initContainers": [init], **spec})
 
 
+def first(api: LocalApi) -> dict[str, Any]:
+    """What is said of the first init container."""
+    found = api.operations.get(PODS, "default", "p").get("status") or {}
+    return next(iter(found.get("initContainerStatuses") or ()), {"state": {}})
+
+
 async def test_init_containers_end_well_before_the_others_begin(
     node_http: Any, node_api: LocalApi, tmp_path: Path
 ) -> None:
@@ -417,11 +423,7 @@ async def test_init_containers_end_well_before_the_others_begin(
     volume = {"name": "v", "hostPath": {"path": str(folder), "type": "DirectoryOrCreate"}}
     await node_http("POST", PODS_PATH, initialized_by(script, volumes=[volume]))
 
-    def first() -> dict[str, Any]:
-        found = node_api.operations.get(PODS, "default", "p").get("status") or {}
-        return next(iter(found.get("initContainerStatuses") or ()), {"state": {}})
-
-    await eventually(lambda: "running" in first()["state"])
+    await eventually(lambda: "running" in first(node_api)["state"])
     assert waiting(node_api, "PodInitializing")
     assert condition(node_api, "Initialized") == "False"
     assert node_api.operations.get(PODS, "default", "p")["status"]["phase"] == "Pending"
@@ -429,7 +431,7 @@ async def test_init_containers_end_well_before_the_others_begin(
     assert log.body == "at work\n"  # which a process that runs may be about to write
     (folder / "word.go").touch()
     await eventually(lambda: condition(node_api, "Ready") == "True")
-    assert first()["ready"] and first()["state"]["terminated"]["reason"] == "Completed"
+    assert first(node_api)["ready"] and first(node_api)["state"]["terminated"]["reason"] == "Completed"
     await eventually(lambda: "running" in state(node_api)["state"])
     assert (folder / "word").read_text() == "ahoy"
 
@@ -442,16 +444,12 @@ async def test_an_init_container_that_fails_keeps_the_others_waiting(
     body = initialized_by(script, volumes=[{"name": "v", "emptyDir": {}}], restartPolicy=policy)
     await node_http("POST", PODS_PATH, body)
 
-    def first() -> dict[str, Any]:
-        found = node_api.operations.get(PODS, "default", "p").get("status") or {}
-        return next(iter(found.get("initContainerStatuses") or ()), {"state": {}})
-
     if is_tried_again:
-        await eventually(lambda: first().get("restartCount", 0) >= 2)
-        assert first()["lastState"]["terminated"]["message"] == "no luck"
+        await eventually(lambda: first(node_api).get("restartCount", 0) >= 2)
+        assert first(node_api)["lastState"]["terminated"]["message"] == "no luck"
     else:
         await eventually(lambda: node_api.operations.get(PODS, "default", "p")["status"]["phase"] == "Failed")
-        assert first()["state"]["terminated"]["exitCode"] == 3
+        assert first(node_api)["state"]["terminated"]["exitCode"] == 3
     assert waiting(node_api, "PodInitializing")
 
 

@@ -62,6 +62,12 @@ def test_each_criterion_decides_before_those_that_follow_it(goes: dict[str, Any]
     assert first_to_go(pod("goes", **goes), pod("stays", **stays)) == ["goes", "stays"]
 
 
+def test_no_more_go_than_there_are_too_many() -> None:
+    pods = [pod("plain"), pod("homeless", node=None)]
+    assert [each["metadata"]["name"] for each in victims(pods, 1)] == ["homeless"]
+    assert victims(pods, 0) == victims(pods, -3) == []
+
+
 def test_restarts_are_those_of_the_container_that_restarted_most() -> None:
     assert first_to_go(pod("many", restarts=(2, 2)), pod("often", restarts=(3, 0))) == ["often", "many"]
 

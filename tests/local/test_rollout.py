@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_local.controllers.replicasets import victims
 from fairlead_local.controllers.rollout import RolloutLimits, next_counts, scaled_counts, wanted
 
 
@@ -99,32 +98,3 @@ def test_scaling_in_the_middle_of_a_rollout_changes_the_newest_set(replicas: int
     limits = RolloutLimits.of(deployment(replicas, surge, 1))
     counts = scaled_counts(limits, replica_set("new", a), [replica_set("old", b)])
     assert {"old": b, **counts} == ({"old": b, "new": max(0, limits.most - b)} if replicas else {"old": 0, "new": 0})
-
-
-def pod(name: str, *, ready: bool = True, cost: str = "", node: str = "n", restarts: int = 0) -> dict[str, Any]:
-    moment = "2030-01-01T00:00:00Z"
-    conditions = [{"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": moment}]
-    return {
-        "metadata": {
-            "name": name,
-            "creationTimestamp": moment,
-            "annotations": {"controller.kubernetes.io/pod-deletion-cost": cost} if cost else {},
-        },
-        "spec": {"nodeName": node},
-        "status": {"phase": "Running", "conditions": conditions, "containerStatuses": [{"restartCount": restarts}]},
-    }
-
-
-def test_pods_that_are_missed_least_go_first() -> None:
-    pods = [
-        pod("dear", cost="10"),
-        pod("plain"),
-        pod("cheap", cost="-10"),
-        pod("shaky", restarts=3),
-        pod("unready", ready=False, cost="100"),
-        pod("homeless", node=""),
-    ]
-    names = [found["metadata"]["name"] for found in victims(pods, 6)]
-    assert names == ["homeless", "unready", "cheap", "shaky", "plain", "dear"]
-    assert [found["metadata"]["name"] for found in victims(pods, 1)] == ["homeless"]
-    assert victims(pods, 0) == victims(pods, -3) == []
