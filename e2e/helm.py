@@ -59,6 +59,11 @@ def objects(rendered: Mapping[str, str]) -> list[Manifest]:
     return [found for document in documents for found in document if found]
 
 
+def manifests(values: Values | None = None, **options: Any) -> list[Manifest]:
+    """Every object of the rendering with these values; `options` are those of `render`."""
+    return objects(render(values, **options))
+
+
 class Release:
     """A release of the chart on the cluster of a kubeconfig: what a person does with `helm`."""
 

@@ -80,7 +80,7 @@ def server(genuine: Genuine) -> Iterator[Server]:
             for policy, values in POLICIES.items():
                 watched = [namespace(policy), *(["platform-author"] if policy == "POLICY" else [])]
                 chart = {"admissionPolicy": {"enabled": True, **values}, "watch": {"namespaces": watched}}
-                for each in helm.objects(helm.render(chart, namespace=namespace(policy))):
+                for each in helm.manifests(chart, namespace=namespace(policy)):
                     if each["kind"] in KINDS:
                         path = f"{ADMISSION}/{KINDS[each['kind']]}"
                         reply = client.post(path, json=each, params={"fieldValidation": "Strict"})
@@ -175,7 +175,7 @@ def test_what_was_there_before_can_be_labelled_scaled_and_deleted_but_not_grow(s
     objects = server.in_namespace(name)
     assert objects.create(body | {"metadata": {"name": "old", "finalizers": ["example.com/hold"]}}).accepted
     chart = {"admissionPolicy": {"enabled": True}, "watch": {"namespaces": [name]}}
-    made = [each for each in helm.objects(helm.render(chart, namespace=name)) if each["kind"] in KINDS]
+    made = [each for each in helm.manifests(chart, namespace=name) if each["kind"] in KINDS]
     try:
         for each in made:
             server.client.post(f"{ADMISSION}/{KINDS[each['kind']]}", json=each).raise_for_status()
@@ -207,7 +207,7 @@ def test_a_large_object_costs_no_more_than_a_server_allows(server: Server) -> No
         },
         "watch": {"namespaces": ["elsewhere-author"]},
     }
-    made = [each for each in helm.objects(helm.render(chart, name="largest")) if each["kind"] in KINDS]
+    made = [each for each in helm.manifests(chart, name="largest") if each["kind"] in KINDS]
     variables = [{"name": f"OMP_{'A' * 30}{i}", "value": "1"} for i in range(64)]
     containers = [
         {"name": name, "env": variables, "resources": {"limits": {"cpu": "1"}}}

@@ -17,7 +17,7 @@ ON = {"enabled": True}
 
 def rendered(policy: dict[str, Any], kube_version: str = "1.34.0", **values: Any) -> dict[str, helm.Manifest]:
     """Kind → the one object of it; the operator's settings under `settings`."""
-    made = helm.objects(helm.render({"admissionPolicy": policy, **values}, kube_version=kube_version))
+    made = helm.manifests({"admissionPolicy": policy, **values}, kube_version=kube_version)
     found = {each["kind"]: each for each in made if each["kind"].startswith("ValidatingAdmissionPolicy")}
     (config,) = (
         each for each in made if each["kind"] == "ConfigMap" and each["metadata"]["name"] == "fairlead-operator"
@@ -78,7 +78,7 @@ def test_two_releases_have_a_policy_each() -> None:
     names = {
         each["metadata"]["name"]
         for namespace in ("one", "two")
-        for each in helm.objects(helm.render({"admissionPolicy": ON}, namespace=namespace, kube_version="1.34.0"))
+        for each in helm.manifests({"admissionPolicy": ON}, namespace=namespace, kube_version="1.34.0")
         if each["kind"] == "ValidatingAdmissionPolicy"
     }
     assert len(names) == 2

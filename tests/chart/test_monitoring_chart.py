@@ -76,7 +76,7 @@ def of_kind(kind: str, manifests: list[Manifest]) -> list[Manifest]:
 
 def settings(values: Manifest) -> Manifest:
     """The operator's settings file."""
-    found = helm.objects(helm.render({"monitoring": values}))
+    found = helm.manifests({"monitoring": values})
     files = [
         file for one in of_kind("ConfigMap", found) for name, file in one["data"].items() if name == "operator.yaml"
     ]
@@ -107,7 +107,7 @@ def test_each_part_can_be_left_out(part: str) -> None:
 
 
 def test_pod_monitors_select_the_pods_and_the_port_that_has_metrics() -> None:
-    found = helm.objects(helm.render(api_versions=SERVED))
+    found = helm.manifests(api_versions=SERVED)
     pods = {one["metadata"]["name"]: one["spec"]["template"] for one in of_kind("Deployment", found)}
     monitors = {one["metadata"]["name"]: one["spec"] for one in of_kind("PodMonitor", found)}
     assert set(monitors) == set(pods) == {"fairlead-gateway", "fairlead-operator"}
@@ -138,7 +138,7 @@ def scraped(job: Manifest, pods: list[Manifest]) -> list[str]:
 def test_plain_prometheus_finds_every_pod_of_ours_and_nobody_elses() -> None:
     made = children(LLMDeployment.from_body(stored()), OperatorSettings())
     local = system_deployments(Ports(gateway=1, operator=2), CHART, num_gateways=1)
-    for system in (of_kind("Deployment", helm.objects(helm.render())), local):
+    for system in (of_kind("Deployment", helm.manifests()), local):
         deployments = [*system, *of_kind("Deployment", list(made))]
         pods = [running(one["spec"]["template"], one["metadata"]["name"]) for one in deployments]
         theirs = json.loads(json.dumps(pods))
@@ -151,7 +151,7 @@ def test_plain_prometheus_finds_every_pod_of_ours_and_nobody_elses() -> None:
 
 
 def test_the_job_has_the_same_name_in_every_release() -> None:
-    found = helm.objects(helm.render({"nameOverride": "other"}, name="llm", api_versions=SERVED))
+    found = helm.manifests({"nameOverride": "other"}, name="llm", api_versions=SERVED)
     jobs = [one["spec"]["podMetricsEndpoints"][0]["relabelings"][0] for one in of_kind("PodMonitor", found)]
     assert sorted(job["replacement"] for job in jobs) == ["fairlead-gateway", "fairlead-operator"]
 

@@ -43,6 +43,11 @@ def operator_settings(manifests: list[Manifest], name: str = "fairlead-operator"
     return yaml.safe_load(find(manifests, "ConfigMap", name)["data"]["operator.yaml"])
 
 
+def told_operator(values: dict[str, Any]) -> OperatorSettings:
+    """What the operator of a release with these values makes of its settings."""
+    return OperatorSettings.from_mapping(operator_settings(helm.manifests(values)))
+
+
 def gateway_arguments(manifests: list[Manifest], name: str = "fairlead-gateway") -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_arguments(parser)
@@ -124,7 +129,7 @@ def test_a_key_twice_would_be_found() -> None:
 
 
 def test_names_follow_the_release_and_its_namespace() -> None:
-    manifests = helm.objects(helm.render({"gateway": {"service": {"port": 8000}}}, name="blue", namespace="models"))
+    manifests = helm.manifests({"gateway": {"service": {"port": 8000}}}, name="blue", namespace="models")
     assert {one["metadata"]["name"].partition("-")[0] for one in manifests} == {"blue"}
     assert {one["metadata"]["namespace"] for one in manifests} == {"models"}
     settings = OperatorSettings.from_mapping(operator_settings(manifests, "blue-operator"))
@@ -134,19 +139,13 @@ def test_names_follow_the_release_and_its_namespace() -> None:
     assert (settings.lease_namespace, settings.lease_name) == ("models", "blue-operator")
 
 
-def test_a_cluster_may_have_another_domain() -> None:
-    manifests = helm.objects(helm.render({"clusterDomain": "k8s.example.com"}))
-    settings = OperatorSettings.from_mapping(operator_settings(manifests))
-    assert settings.gateway_service == "fairlead-gateway.fairlead-system.svc.k8s.example.com"
-
-
 def test_names_that_look_like_numbers_stay_names() -> None:
     values = {
         "fullnameOverride": "harbour",
         "networkPolicy": {"monitoringNamespace": "30"},
         "watch": {"namespaces": ["10"]},
     }
-    manifests = helm.objects(helm.render(values, name="2026", namespace="20", api_versions=MONITORING_APIS))
+    manifests = helm.manifests(values, name="2026", namespace="20", api_versions=MONITORING_APIS)
     assert {one["metadata"]["namespace"] for one in manifests} == {"10", "20"}
     for manifest in manifests:
         assert all(isinstance(value, str) for value in manifest["metadata"]["labels"].values())
@@ -154,26 +153,57 @@ def test_names_that_look_like_numbers_stay_names() -> None:
     assert (settings.gateway_namespace, settings.lease_namespace, settings.monitoring_namespace) == ("20", "20", "30")
 
 
+DIGEST = f"sha256:{'0' * 64}"
+IN_NUMBERS = {
+    "requests": {"cpu": 0.5, "memory": 2147483648}, "limits": {"cpu": 2}, "sharedMemory": 1e9, "gpuMemory": 8e10,
+}  # fmt: skip
+AS_TEXT = Profile(
+    requests={"cpu": "0.5", "memory": "2147483648"}, limits={"cpu": "2"}, shared_memory="1000000000",
+    gpu_memory="80000000000",
+)  # fmt: skip
+SERVICE = "fairlead-gateway.fairlead-system.svc"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"clusterDomain": "k8s.example.com"}, {"gateway_service": f"{SERVICE}.k8s.example.com"}),
+        (
+            {"gateway": {"url": "https://models.example.com"}},
+            {"gateway_url": "https://models.example.com", "gateway_service": f"{SERVICE}.cluster.local"},
+        ),
+        ({"gateway": {"url": "https://a.example.com/a:"}}, {"gateway_url": "https://a.example.com/a:"}),
+        ({}, {"engine_image_pull_policy": "IfNotPresent", "engine_image_pull_secrets": ()}),
+        (
+            {"engineImage": {"pullPolicy": "Never", "pullSecrets": [{"name": "b"}, {"name": "a"}]}},
+            {"engine_image_pull_policy": "Never", "engine_image_pull_secrets": ("b", "a")},
+        ),
+        ({"engineImage": {"digest": DIGEST, "tag": "v1"}}, {"engine_image": f"fairlead/engine@{DIGEST}"}),
+    ],
+    ids=["another domain", "the world's address", "an odd address", "pulled as usual", "never pulled", "by digest"],
+)
+def test_what_is_set_reaches_the_operator(values: dict[str, Any], told: dict[str, Any]) -> None:
+    settings = told_operator(values)
+    assert {name: getattr(settings, name) for name in told} == told
+
+
+@pytest.mark.parametrize(
+    ("written", "profile"), [(IN_NUMBERS, AS_TEXT), ({}, Profile())], ids=["quantities in numbers", "nothing reserved"]
+)
+def test_a_profile_reaches_the_operator(written: dict[str, Any], profile: Profile) -> None:
+    assert told_operator({"profiles": {"1": written}, "defaultProfile": "1"}).profiles["1"] == profile
+
+
 @pytest.mark.parametrize("name", ["2026", "my.release", "7up"])
 def test_a_release_whose_name_no_service_may_have_needs_another_name(name: str) -> None:
     with pytest.raises(helm.HelmError, match=rf"release {re.escape(name)}: .* set fullnameOverride"):
         helm.render(name=name)
-    manifests = helm.objects(helm.render({"fullnameOverride": "harbour"}, name=name))
+    manifests = helm.manifests({"fullnameOverride": "harbour"}, name=name)
     assert find(manifests, "Service", "harbour-gateway")
 
 
-def test_the_address_in_the_status_can_be_the_worlds() -> None:
-    manifests = helm.objects(helm.render({"gateway": {"url": "https://models.example.com"}}))
-    settings = OperatorSettings.from_mapping(operator_settings(manifests))
-    assert settings.gateway_url == "https://models.example.com"
-    assert settings.gateway_service == "fairlead-gateway.fairlead-system.svc.cluster.local"
-    odd = "https://models.example.com/a:"
-    manifests = helm.objects(helm.render({"gateway": {"url": odd}}))
-    assert OperatorSettings.from_mapping(operator_settings(manifests)).gateway_url == odd
-
-
 def test_the_default_release_has_the_names_that_local_mode_has() -> None:
-    manifests = helm.objects(helm.render(name="fairlead", namespace=names.SYSTEM_NAMESPACE))
+    manifests = helm.manifests(name="fairlead", namespace=names.SYSTEM_NAMESPACE)
     settings, program = OperatorSettings.from_mapping(operator_settings(manifests)), OperatorSettings()
     for name in (
         "gateway_url",
@@ -192,7 +222,7 @@ def test_the_default_release_has_the_names_that_local_mode_has() -> None:
 
 def test_no_name_is_too_long_with_the_longest_release_name() -> None:
     for values in ({}, {"watch": {"allNamespaces": True}}, {"operator": {"replicas": 2}}):
-        for manifest in helm.objects(helm.render(values, name="r" * 53)):
+        for manifest in helm.manifests(values, name="r" * 53):
             limit = 253 if manifest["kind"] in LONG_NAMES else 63
             assert len(manifest["metadata"]["name"]) <= limit
             labels = {**manifest["metadata"]["labels"], **pod_labels(manifest)}
@@ -205,7 +235,7 @@ def pod_labels(manifest: Manifest) -> dict[str, str]:
 
 
 def test_selectors_find_the_pods_of_this_release_only() -> None:
-    ours, others = (helm.objects(helm.render(name=name)) for name in ("fairlead", "second"))
+    ours, others = (helm.manifests(name=name) for name in ("fairlead", "second"))
     for component in ("gateway", "operator"):
         own = find(ours, "Deployment", f"fairlead-{component}")
         labels = pod_labels(own)
@@ -222,26 +252,17 @@ def test_selectors_find_the_pods_of_this_release_only() -> None:
             assert not selector.items() <= foreign.items()
 
 
-def test_how_engines_images_are_pulled_reaches_the_operator() -> None:
-    def told(**image: Any) -> tuple[str, tuple[str, ...]]:
-        settings = OperatorSettings.from_mapping(operator_settings(helm.objects(helm.render({"engineImage": image}))))
-        return str(settings.engine_image_pull_policy), settings.engine_image_pull_secrets
-
-    assert told() == ("IfNotPresent", ())
-    assert told(pullPolicy="Never", pullSecrets=[{"name": "b"}, {"name": "a"}]) == ("Never", ("b", "a"))
-
-
 def test_watched_namespaces_reach_both_programs() -> None:
-    manifests = helm.objects(helm.render({"watch": {"namespaces": ["b", "a"]}}))
+    manifests = helm.manifests({"watch": {"namespaces": ["b", "a"]}})
     assert gateway_arguments(manifests).namespace == ["a", "b"]
     assert operator_settings(manifests)["watchNamespaces"] == ["a", "b"]
-    manifests = helm.objects(helm.render({"watch": {"allNamespaces": True}}))
+    manifests = helm.manifests({"watch": {"allNamespaces": True}})
     assert gateway_arguments(manifests).namespace is None
     assert "watchNamespaces" not in operator_settings(manifests)
 
 
 def test_a_gateway_gets_the_time_that_its_drain_takes() -> None:
-    manifests = helm.objects(helm.render({"gateway": {"drain": {"delay": "2s500ms", "timeout": "1m"}}}))
+    manifests = helm.manifests({"gateway": {"drain": {"delay": "2s500ms", "timeout": "1m"}}})
     pod = find(manifests, "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
     arguments = gateway_arguments(manifests)
     assert (arguments.drain_delay, arguments.drain_timeout) == (2.5, 60)
@@ -249,7 +270,7 @@ def test_a_gateway_gets_the_time_that_its_drain_takes() -> None:
 
 
 def test_other_settings_roll_the_operator_and_nothing_else() -> None:
-    before, after = (helm.objects(helm.render({"operator": {"workers": number}})) for number in (4, 5))
+    before, after = (helm.manifests({"operator": {"workers": number}}) for number in (4, 5))
     for name, rolls in (("fairlead-operator", True), ("fairlead-gateway", False)):
         templates = [find(manifests, "Deployment", name)["spec"]["template"] for manifests in (before, after)]
         assert (templates[0] != templates[1]) is rolls
@@ -262,52 +283,27 @@ def test_a_new_chart_with_the_same_programs_rolls_nothing(tmp_path: Path) -> Non
     text = (copy / "Chart.yaml").read_text()
     (copy / "Chart.yaml").write_text(text.replace(f"version: {__version__}\n", "version: 99.0.0\n", 1))
     for name in ("fairlead-operator", "fairlead-gateway"):
-        before, after = (
-            find(helm.objects(helm.render(chart=chart)), "Deployment", name) for chart in (helm.CHART, copy)
-        )
+        before, after = (find(helm.manifests(chart=chart), "Deployment", name) for chart in (helm.CHART, copy))
         assert before["metadata"]["labels"] != after["metadata"]["labels"]
         assert before["spec"]["template"] == after["spec"]["template"]
 
 
 def test_a_roll_of_the_gateways_never_has_fewer_than_asked_for() -> None:
-    deployment = find(helm.objects(helm.render()), "Deployment", "fairlead-gateway")["spec"]
+    deployment = find(helm.manifests(), "Deployment", "fairlead-gateway")["spec"]
     assert deployment["replicas"] >= 2
     assert deployment["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
 
-def test_an_image_by_digest_has_no_tag() -> None:
-    digest = f"sha256:{'0' * 64}"
-    manifests = helm.objects(helm.render({"engineImage": {"digest": digest, "tag": "v1"}}))
-    assert operator_settings(manifests)["engineImage"] == f"fairlead/engine@{digest}"
-
-
 def test_a_profile_can_be_added_changed_and_removed() -> None:
     changes = {"mine": {"limits": {"cpu": 2}}, "cpu-small": {"limits": {"memory": "3Gi"}}, "nvidia-l4": None}
-    profiles = operator_settings(helm.objects(helm.render({"profiles": changes})))["profiles"]
+    profiles = operator_settings(helm.manifests({"profiles": changes}))["profiles"]
     assert profiles["mine"] == {"limits": {"cpu": "2"}}
     assert profiles["cpu-small"] == {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "3Gi"}}
     assert "nvidia-l4" not in profiles
 
 
-def test_quantities_may_be_written_as_numbers() -> None:
-    written = {"requests": {"cpu": 0.5, "memory": 2147483648}, "limits": {"cpu": 2}}
-    written |= {"sharedMemory": 1e9, "gpuMemory": 8e10}
-    settings = OperatorSettings.from_mapping(
-        operator_settings(helm.objects(helm.render({"profiles": {"1": written}, "defaultProfile": "1"})))
-    )
-    profile = settings.profiles["1"]
-    assert (profile.requests, profile.limits) == ({"cpu": "0.5", "memory": "2147483648"}, {"cpu": "2"})
-    assert (profile.shared_memory, profile.gpu_memory) == ("1000000000", "80000000000")
-
-
-def test_a_profile_may_reserve_nothing() -> None:
-    manifests = helm.objects(helm.render({"profiles": {"none": {}}, "defaultProfile": "none"}))
-    settings = OperatorSettings.from_mapping(operator_settings(manifests))
-    assert settings.profiles["none"] == Profile()
-
-
 def test_the_key_is_random_is_made_once_and_stays() -> None:
-    first, second = (find(helm.objects(helm.render()), "Secret", "fairlead-api-keys") for _ in range(2))
+    first, second = (find(helm.manifests(), "Secret", "fairlead-api-keys") for _ in range(2))
     assert first["stringData"]["default"] != second["stringData"]["default"]
     assert len(first["stringData"]["default"]) >= 40
     assert first["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
@@ -316,13 +312,11 @@ def test_the_key_is_random_is_made_once_and_stays() -> None:
 
 @pytest.mark.parametrize("auth", [{"enabled": False}, {"existingSecret": "ours"}])
 def test_no_key_is_made_where_none_is_needed(auth: dict[str, Any]) -> None:
-    assert [
-        one["metadata"]["name"] for one in helm.objects(helm.render({"auth": auth})) if one["kind"] == "Secret"
-    ] == []
+    assert [one["metadata"]["name"] for one in helm.manifests({"auth": auth}) if one["kind"] == "Secret"] == []
 
 
 def test_keys_reach_the_gateway_and_the_test_as_files() -> None:
-    manifests = helm.objects(helm.render({"auth": {"existingSecret": "ours"}}))
+    manifests = helm.manifests({"auth": {"existingSecret": "ours"}})
     gateway = find(manifests, "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
     test = find(manifests, "Pod", "fairlead-test")["spec"]
     folder = str(gateway_arguments(manifests).api_keys_dir)
@@ -338,10 +332,10 @@ def test_the_service_is_what_a_load_balancer_needs() -> None:
         "loadBalancerSourceRanges": ["10.0.0.0/8"],
     }  # fmt: skip
     values = {"gateway": {"service": {**chosen, "nodePort": 30080}}}
-    spec = find(helm.objects(helm.render(values)), "Service", "fairlead-gateway")["spec"]
+    spec = find(helm.manifests(values), "Service", "fairlead-gateway")["spec"]
     assert {name: spec[name] for name in chosen} == chosen
     assert spec["ports"] == [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP", "nodePort": 30080}]
-    plain = find(helm.objects(helm.render()), "Service", "fairlead-gateway")["spec"]
+    plain = find(helm.manifests(), "Service", "fairlead-gateway")["spec"]
     assert set(plain) == {"type", "selector", "ports"}
     assert "nodePort" not in plain["ports"][0]
 
@@ -361,7 +355,7 @@ def test_the_test_runs_where_gateways_do() -> None:
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [in_zone]}}}
     apart = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
-    manifests = helm.objects(helm.render({"gateway": {**nodes, "affinity": {**affinity, **anti}}}))
+    manifests = helm.manifests({"gateway": {**nodes, "affinity": {**affinity, **anti}}})
     gateway = find(manifests, "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
     test = find(manifests, "Pod", "fairlead-test")["spec"]
     assert {name: gateway[name] for name in nodes} == {name: test[name] for name in nodes} == nodes
@@ -408,7 +402,7 @@ def test_the_notes_ask_with_the_gateways_own_programs(auth: bool) -> None:
     chat.add_arguments(parser)
     arguments = parser.parse_args(command[2:])
     assert (arguments.model, arguments.prompt) == ("dinghy", ["What is 7 plus 5?"])
-    pod = find(helm.objects(helm.render(values)), "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
+    pod = find(helm.manifests(values), "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
     ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
     assert arguments.gateway == f"http://127.0.0.1:{ports['http']}"
 
@@ -468,33 +462,24 @@ def test_notes_fit_on_a_screen() -> None:
     assert len(notes_of(values, api_versions=MONITORING_APIS).splitlines()) <= 40
 
 
-def documented(kind: str) -> dict[str, Any]:
-    """The YAML example of docs/kubernetes.md that has this key or kind."""
+def documented(part: str, value: str = "") -> dict[str, Any]:
+    """The values of docs/kubernetes.md that set this part, and this of it."""
     text = (helm.CHART.parent.parent / "docs" / "kubernetes.md").read_text()
-    blocks = [
-        found for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for found in yaml.safe_load_all(block)
-    ]
-    return next(block for block in blocks if kind in block or block.get("kind") == kind)
+    blocks = [yaml.safe_load(block) for block in re.findall(rf"```yaml\n({part}:.*?)```", text, re.DOTALL)]
+    return next(block for block in blocks if not value or value in block[part])
 
 
 def test_the_documented_profiles_are_what_they_say() -> None:
-    profiles = operator_settings(helm.objects(helm.render(documented("profiles"))))["profiles"]
+    profiles = operator_settings(helm.manifests(documented("profiles")))["profiles"]
     assert "nvidia-h100" not in profiles
     assert profiles["nvidia-a100-80g"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe"}
     assert "runtimeClassName" not in profiles["nvidia-a100-80g"]
     assert profiles["h100-slice"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
 
 
-def documented_gateway(value: str) -> dict[str, Any]:
-    """The values of docs/kubernetes.md that set this of the gateway."""
-    text = (helm.CHART.parent.parent / "docs" / "kubernetes.md").read_text()
-    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(gateway:.*?)```", text, re.DOTALL)]
-    return next(block for block in blocks if value in block["gateway"])
-
-
 def test_the_documented_ingress_leads_to_the_service_and_the_status_says_its_address() -> None:
-    values = documented_gateway("ingress")
-    manifests = helm.objects(helm.render(values))
+    values = documented("gateway", "ingress")
+    manifests = helm.manifests(values)
     service, ingress = find(manifests, "Service", "fairlead-gateway"), find(manifests, "Ingress", "fairlead-gateway")
     (rule,) = ingress["spec"]["rules"]
     backend = rule["http"]["paths"][0]["backend"]["service"]
@@ -506,7 +491,7 @@ def test_the_documented_ingress_leads_to_the_service_and_the_status_says_its_add
 
 
 def test_the_documented_route_leads_to_the_service() -> None:
-    manifests = helm.objects(helm.render(documented_gateway("httpRoute")))
+    manifests = helm.manifests(documented("gateway", "httpRoute"))
     route = find(manifests, "HTTPRoute", "fairlead-gateway")
     assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
     assert route["spec"] == {
@@ -526,7 +511,7 @@ def test_the_documented_route_leads_to_the_service() -> None:
 
 def test_an_ingress_without_hosts_is_about_all_of_them() -> None:
     values = {"gateway": {"ingress": {"enabled": True}}}
-    (rule,) = find(helm.objects(helm.render(values)), "Ingress", "fairlead-gateway")["spec"]["rules"]
+    (rule,) = find(helm.manifests(values), "Ingress", "fairlead-gateway")["spec"]["rules"]
     assert set(rule) == {"http"}
     assert "WARNING: clients come from outside, but gateway.url is empty" in notes_of(values)
     told = {"gateway": values["gateway"] | {"url": "https://models.example.com"}}
@@ -534,7 +519,7 @@ def test_an_ingress_without_hosts_is_about_all_of_them() -> None:
 
 
 def test_a_gateway_autoscaler_is_the_only_one_that_says_how_many() -> None:
-    manifests = helm.objects(helm.render({"gateway": {"replicas": 5, "autoscaling": {"enabled": True}}}))
+    manifests = helm.manifests({"gateway": {"replicas": 5, "autoscaling": {"enabled": True}}})
     deployment = find(manifests, "Deployment", "fairlead-gateway")
     scaler = find(manifests, "HorizontalPodAutoscaler", "fairlead-gateway")["spec"]
     assert "replicas" not in deployment["spec"]
@@ -542,7 +527,7 @@ def test_a_gateway_autoscaler_is_the_only_one_that_says_how_many() -> None:
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 8)
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}
     assert scaler["metrics"] == [{"type": "Resource", "resource": cpu}]
-    plain = helm.objects(helm.render())
+    plain = helm.manifests()
     assert find(plain, "Deployment", "fairlead-gateway")["spec"]["replicas"] == 2
     assert [one for one in plain if one["kind"] == "HorizontalPodAutoscaler"] == []
 
@@ -557,7 +542,7 @@ def test_what_else_the_pods_are_given_reaches_them() -> None:
         "gateway": given | {"extraArgs": ["--max-queue=7"]},
         "operator": given | {"extraArgs": ["--namespace=a b"]},
     }
-    manifests = helm.objects(helm.render(values))
+    manifests = helm.manifests(values)
     for part in ("gateway", "operator"):
         pod = find(manifests, "Deployment", f"fairlead-{part}")["spec"]["template"]["spec"]
         (container,) = pod["containers"]

@@ -79,7 +79,7 @@ def test_every_pod_is_restricted_in_every_rendering(installed: dict[str, list[Ma
     ],
 )
 def test_a_pod_that_is_not_restricted_is_found(change: dict[str, Any], sentence: str) -> None:
-    manifests = dict(pods(helm.objects(helm.render())))
+    manifests = dict(pods(helm.manifests()))
     assert pod_security.restricted_violations({**manifests["Deployment fairlead-gateway"], **change}) == [sentence]
 
 
@@ -94,7 +94,7 @@ def test_a_pod_that_is_not_restricted_is_found(change: dict[str, Any], sentence:
     ],
 )
 def test_a_container_that_is_not_restricted_is_found(change: dict[str, Any], sentence: str) -> None:
-    spec = dict(pods(helm.objects(helm.render())))["Deployment fairlead-gateway"]
+    spec = dict(pods(helm.manifests()))["Deployment fairlead-gateway"]
     spec["containers"][0]["securityContext"].update(change)
     assert pod_security.restricted_violations(spec) == [sentence]
 
@@ -102,7 +102,7 @@ def test_a_container_that_is_not_restricted_is_found(change: dict[str, Any], sen
 def test_the_cluster_may_choose_the_ids() -> None:
     """As OpenShift's restricted-v2 does, which refuses pods that bring ids of their own."""
     none = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
-    found = dict(pods(helm.objects(helm.render({"operator": none, "gateway": none}))))
+    found = dict(pods(helm.manifests({"operator": none, "gateway": none})))
     assert set(found) == {"Deployment fairlead-gateway", "Deployment fairlead-operator", "Pod fairlead-test"}
     for name, spec in found.items():
         assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}, name
@@ -115,7 +115,7 @@ def test_each_program_may_run_as_somebody_else() -> None:
         "runAsGroup": 0,
         "seccompProfile": {"type": "Localhost", "localhostProfile": "a"},
     }
-    found = dict(pods(helm.objects(helm.render({"gateway": {"podSecurityContext": chosen}}))))
+    found = dict(pods(helm.manifests({"gateway": {"podSecurityContext": chosen}})))
     ours = {"runAsNonRoot": True, "fsGroup": 65532}
     assert found["Deployment fairlead-gateway"]["securityContext"] == {**ours, **chosen}
     assert found["Pod fairlead-test"]["securityContext"] == {**ours, **chosen}
@@ -123,7 +123,7 @@ def test_each_program_may_run_as_somebody_else() -> None:
 
 
 def test_only_operator_and_gateway_have_a_token() -> None:
-    manifests = helm.objects(helm.render())
+    manifests = helm.manifests()
     with_token = {name for name, spec in pods(manifests) if spec["automountServiceAccountToken"]}
     assert with_token == {"Deployment fairlead-gateway", "Deployment fairlead-operator"}
     for account in of_kind(manifests, "ServiceAccount").values():
@@ -132,23 +132,21 @@ def test_only_operator_and_gateway_have_a_token() -> None:
 
 def test_roles_are_exactly_what_the_programs_do() -> None:
     values = {"watch": {"namespaces": ["a", "b"]}}
-    roles = {
-        key: rights(role) for key, role in of_kind(helm.objects(helm.render(values, namespace="s")), "Role").items()
-    }
+    roles = {key: rights(role) for key, role in of_kind(helm.manifests(values, namespace="s"), "Role").items()}
     watched = {(namespace, f"fairlead-{part}"): allowed for namespace in "ab"
                for part, allowed in (("operator", OPERATOR_WATCHES), ("gateway", GATEWAY_WATCHES))}  # fmt: skip
     assert roles == {**watched, ("s", "fairlead-system"): OPERATOR_SYSTEM}
 
 
 def test_only_the_own_lease_can_be_read_or_changed() -> None:
-    system = of_kind(helm.objects(helm.render(name="blue", namespace="s")), "Role")["s", "blue-system"]
+    system = of_kind(helm.manifests(name="blue", namespace="s"), "Role")["s", "blue-system"]
     named = [rule for rule in system["rules"] if "leases" in rule["resources"] and rule["verbs"] != ["create"]]
     assert [rule["resourceNames"] for rule in named] == [["blue-operator"]]
 
 
 def test_nothing_is_cluster_wide_unless_it_is_asked_for() -> None:
-    assert of_kind(helm.objects(helm.render()), "ClusterRole", "ClusterRoleBinding") == {}
-    manifests = helm.objects(helm.render({"watch": {"allNamespaces": True}}))
+    assert of_kind(helm.manifests(), "ClusterRole", "ClusterRoleBinding") == {}
+    manifests = helm.manifests({"watch": {"allNamespaces": True}})
     roles = {name: rights(role) for (_, name), role in of_kind(manifests, "ClusterRole").items()}
     assert roles == {"fairlead-operator": OPERATOR_WATCHES, "fairlead-gateway": GATEWAY_WATCHES}
     assert list(of_kind(manifests, "Role")) == [("fairlead-system", "fairlead-system")]
@@ -177,12 +175,12 @@ def test_every_role_is_bound_to_its_own_programs_account(installed: dict[str, li
 def test_what_others_made_is_not_made_again() -> None:
     accounts = {part: {"serviceAccount": {"create": False, "name": name}}
                 for part, name in (("operator", "ours"), ("gateway", "theirs"))}  # fmt: skip
-    manifests = helm.objects(helm.render(accounts))
+    manifests = helm.manifests(accounts)
     assert of_kind(manifests, "ServiceAccount") == {}
     used = {one["metadata"]["name"]: one["spec"]["template"]["spec"]["serviceAccountName"]
             for one in of_kind(manifests, "Deployment").values()}  # fmt: skip
     assert used == {"fairlead-operator": "ours", "fairlead-gateway": "theirs"}
-    without_roles = helm.objects(helm.render({"rbac": {"create": False}, "watch": {"allNamespaces": True}}))
+    without_roles = helm.manifests({"rbac": {"create": False}, "watch": {"allNamespaces": True}})
     assert of_kind(without_roles, "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding") == {}
 
 
@@ -239,14 +237,14 @@ OPERATOR = {"app.kubernetes.io/name": "fairlead-operator", "app.kubernetes.io/in
 def test_who_may_connect_to_the_gateway(
     port: int, namespace: dict[str, str], labels: dict[str, str], allowed: bool
 ) -> None:
-    manifests = helm.objects(helm.render({"networkPolicy": {"monitoringNamespace": "monitoring"}}))
+    manifests = helm.manifests({"networkPolicy": {"monitoringNamespace": "monitoring"}})
     policy = of_kind(manifests, "NetworkPolicy")["fairlead-system", "fairlead-gateway"]
     assert admits(policy, port, namespace, labels, same=namespace is OURS) is allowed
 
 
 def test_clients_can_be_limited() -> None:
     clients = [{"namespaceSelector": {"matchLabels": THEIRS}}]
-    manifests = helm.objects(helm.render({"networkPolicy": {"clients": clients}}))
+    manifests = helm.manifests({"networkPolicy": {"clients": clients}})
     policy = of_kind(manifests, "NetworkPolicy")["fairlead-system", "fairlead-gateway"]
     assert admits(policy, 8080, THEIRS, {}, same=False)
     assert not admits(policy, 8080, MONITORING, {}, same=False)
@@ -256,14 +254,14 @@ def test_clients_can_be_limited() -> None:
 
 def test_only_monitoring_may_connect_to_the_operator() -> None:
     for values, allowed in (({}, False), ({"networkPolicy": {"monitoringNamespace": "monitoring"}}, True)):
-        policy = of_kind(helm.objects(helm.render(values)), "NetworkPolicy")["fairlead-system", "fairlead-operator"]
+        policy = of_kind(helm.manifests(values), "NetworkPolicy")["fairlead-system", "fairlead-operator"]
         assert admits(policy, 8081, MONITORING, {}, same=False) is allowed
         assert not admits(policy, 8081, THEIRS, {}, same=False)
         assert not admits(policy, 8081, OURS, OPERATOR, same=True)
 
 
 def test_several_pods_are_spread_and_evicted_one_by_one() -> None:
-    manifests = helm.objects(helm.render({"operator": {"replicas": 2}}))
+    manifests = helm.manifests({"operator": {"replicas": 2}})
     for name in ("fairlead-gateway", "fairlead-operator"):
         budget = of_kind(manifests, "PodDisruptionBudget")["fairlead-system", name]
         spec = of_kind(manifests, "Deployment")["fairlead-system", name]["spec"]
@@ -272,23 +270,23 @@ def test_several_pods_are_spread_and_evicted_one_by_one() -> None:
         spread = spec["template"]["spec"]["topologySpreadConstraints"]
         assert [each["topologyKey"] for each in spread] == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
         assert all(each["labelSelector"] == spec["selector"] for each in spread)
-    single = helm.objects(helm.render({"gateway": {"replicas": 1}}))
+    single = helm.manifests({"gateway": {"replicas": 1}})
     assert of_kind(single, "PodDisruptionBudget") == {}
 
 
 def test_gateways_that_scale_themselves_are_spread_and_evicted_one_by_one_too() -> None:
     autoscaling = {"enabled": True, "minReplicas": 1, "maxReplicas": 3}
-    manifests = helm.objects(helm.render({"gateway": {"replicas": 1, "autoscaling": autoscaling}}))
+    manifests = helm.manifests({"gateway": {"replicas": 1, "autoscaling": autoscaling}})
     budget = of_kind(manifests, "PodDisruptionBudget")["fairlead-system", "fairlead-gateway"]["spec"]
     assert budget["maxUnavailable"] == 1, "of one gateway this keeps no node from being drained"
     pod = of_kind(manifests, "Deployment")["fairlead-system", "fairlead-gateway"]["spec"]["template"]["spec"]
     assert len(pod["topologySpreadConstraints"]) == 2
-    still = helm.objects(helm.render({"gateway": {"autoscaling": autoscaling | {"maxReplicas": 1}}}))
+    still = helm.manifests({"gateway": {"autoscaling": autoscaling | {"maxReplicas": 1}}})
     assert of_kind(still, "PodDisruptionBudget") == {}
 
 
 def test_each_revision_is_spread_by_itself() -> None:
-    deployments = of_kind(helm.objects(helm.render({"operator": {"replicas": 2}})), "Deployment")
+    deployments = of_kind(helm.manifests({"operator": {"replicas": 2}}), "Deployment")
     spread = [
         constraint
         for deployment in deployments.values()

@@ -232,7 +232,7 @@ def test_the_chart_bounds_the_operators_times_as_the_operator_does(name: str) ->
     ["fairlead", "fairlead/operator", "localhost:5000/a/b", "registry.example.com/a_b/c__d-e.f", "[::1]:5000/operator"],
 )
 def test_an_image_may_be_anywhere(repository: str) -> None:
-    manifests = helm.objects(helm.render({"image": {"repository": repository, "tag": "v1"}}))
+    manifests = helm.manifests({"image": {"repository": repository, "tag": "v1"}})
     deployments = [one for one in manifests if one["kind"] == "Deployment"]
     found = {one["spec"]["template"]["spec"]["containers"][0]["image"] for one in deployments}
     assert found == {f"{repository}:v1"}
@@ -293,7 +293,7 @@ def test_values_that_the_documentation_shows_are_taken(values: dict[str, Any]) -
         for page in sorted(docs.rglob("*.md"))
         for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
         for document in yaml.safe_load_all(block)
-        if isinstance(document, dict) and document.keys() <= values.keys()
+        if isinstance(document, dict) and document.keys() & values.keys()
     ]
     assert len(shown) >= 5
     for document in shown:
