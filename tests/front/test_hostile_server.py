@@ -14,8 +14,7 @@ from fairlead_engine.front import front_proxy
 from fairlead_engine.front.foreign_engine import NotServing
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.zmq_servers import VllmServer
-from fairlead_testing.fake_engine.prompts import make_tokenizer
-from fairlead_testing.fronts import Front, front_with
+from fairlead_testing.fronts import Front, front_with, tokens_field
 from fairlead_testing.http import listening
 
 METRICS = (
@@ -156,12 +155,10 @@ async def test_a_refusal_teaches_nothing_and_caches_nothing(
 ) -> None:
     body = b'{"error": {"message": "no"}}'
     answer = f"HTTP/1.1 {status} No\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-    tokens = {"digest": make_tokenizer().digest, "prompts": [[50] * 400]}
     async with answering(lambda: answer, folder) as front:
         for _ in range(32):
-            asked = {**ASKED, "fairlead_prompt_tokens": tokens}
+            asked = {**ASKED, **tokens_field([50] * 400)}
             async with http.post(f"{front.url}/v1/completions", json=asked, allow_redirects=False) as response:
                 assert response.status == status and await response.read() == body
         assert not front.service.client.load.step_cost.is_known
-        async with http.get(f"{front.url}/fairlead/v1/kv/blocks") as response:
-            assert (await response.json())["blocks"] == []
+        assert await front.held(http) == set()

@@ -11,16 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_common.blocks import hash_blocks, num_cacheable_blocks
 from fairlead_common.http.client import TimeLimits
 from fairlead_engine.front import server_questions
 from fairlead_engine.front.foreign_blocks import SequencePlace, SequencePlaces
 from fairlead_engine.front.foreign_engine import NotServing
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.llama_server import LlamaServer, read_gauges
-from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.fake_llama import BUILD, FakeLlama
-from fairlead_testing.fronts import Front, front_with
+from fairlead_testing.fronts import Front, front_with, num_foreseen, tokens_field
 
 SIZE = 16
 
@@ -33,24 +31,12 @@ def config(llama: FakeLlama, folder: Path, **settings: Any) -> FrontConfig:
     })  # fmt: skip
 
 
-def tokens(ids: list[int]) -> dict[str, Any]:
-    """As gateways send them."""
-    return {"digest": make_tokenizer().digest, "prompts": [ids]}
-
-
 async def ask(http: aiohttp.ClientSession, front: Front, ids: list[int], **fields: Any) -> int:
     """Cached tokens."""
-    body = {"model": "fake", "prompt": ids, "max_tokens": 2, "fairlead_prompt_tokens": tokens(ids), **fields}
+    body = {"model": "fake", "prompt": ids, "max_tokens": 2, **tokens_field(ids), **fields}
     async with http.post(f"{front.url}/v1/completions", json=body) as response:
         assert response.status == 200, await response.text()
         return int((await response.json())["usage"]["prompt_tokens_details"]["cached_tokens"])
-
-
-async def foreseen(http: aiohttp.ClientSession, front: Front, ids: list[int]) -> int:
-    async with http.get(f"{front.url}/fairlead/v1/kv/blocks") as response:
-        held = {each for chain in (await response.json())["blocks"] for each in chain["hashes"]}
-    names = hash_blocks(ids, SIZE)[: num_cacheable_blocks(len(ids), SIZE)]
-    return SIZE * next((index for index, each in enumerate(names) if each.hex() not in held), len(names))
 
 
 async def test_it_says_what_it_is(folder: Path) -> None:
@@ -69,7 +55,7 @@ async def test_what_slots_hold_is_foreseen(folder: Path, http: aiohttp.ClientSes
         seen = []
         for _ in range(60):
             ids = rng.choice(trunks)[: rng.randrange(40, 150)] + rng.choices(range(40, 90), k=rng.randrange(1, 30))
-            expected = await foreseen(http, front, ids)
+            expected = num_foreseen(await front.held(http), ids)
             seen.append((expected, await ask(http, front, ids)))
     assert not [each for each in seen if not 0 <= each[1] - each[0] < SIZE]
     assert sum(found for _, found in seen) > 60 * 20
@@ -79,14 +65,14 @@ async def test_what_computes_serves_nobody_else_until_it_is_over(folder: Path, h
     ids = list(range(40, 90)) * 2
     async with FakeLlama(num_slots=2, step_seconds=0.05) as llama, front_with(config(llama, folder)) as front:
         await ask(http, front, ids)
-        assert await foreseen(http, front, ids) == 96
+        assert num_foreseen(await front.held(http), ids) == 96
         running = asyncio.create_task(ask(http, front, ids, max_tokens=40))
         while not front.service.client.load.running:
             await asyncio.sleep(0.01)
-        assert await foreseen(http, front, ids) == 0
+        assert num_foreseen(await front.held(http), ids) == 0
         assert await ask(http, front, ids) == 0
         assert await running >= 96
-        assert await foreseen(http, front, ids) == 96
+        assert num_foreseen(await front.held(http), ids) == 96
 
 
 async def test_a_long_step_is_not_taken_for_its_death(

@@ -17,10 +17,9 @@ import pytest
 
 import fairlead_engine.demo
 from fairlead.manifests.foreign_servers import EVENTS, LLAMA_CPP, SGLANG, VLLM, ForeignServer
-from fairlead_common.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine_testing.gguf_files import write_dinghy
-from fairlead_testing.fronts import Front, front_with
+from fairlead_testing.fronts import Front, front_with, num_foreseen
 from fairlead_testing.real_servers import RealServer, arguments_of_a_pod, free_port, program, running_server
 
 DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"
@@ -134,11 +133,6 @@ async def ask(http: aiohttp.ClientSession, url: str, path: str = "/v1/completion
         return await response.json()
 
 
-async def held(http: aiohttp.ClientSession, front: Front) -> set[str]:
-    async with http.get(f"{front.url}/fairlead/v1/kv/blocks") as response:
-        return {each for chain in (await response.json())["blocks"] for each in chain["hashes"]}
-
-
 async def heard(front: Front) -> None:
     """Until nothing new has come of it for a while: servers say nowhere what they have published last."""
     subscription = front.service.client.engine._subscription  # type: ignore[attr-defined]
@@ -146,12 +140,6 @@ async def heard(front: Front) -> None:
     while last != subscription._next:
         last = subscription._next
         await asyncio.sleep(0.5)
-
-
-def foreseen(kind: Kind, blocks: set[str], ids: list[int], salt: str | None = None) -> int:
-    names = hash_blocks(ids, kind.block, extra=extra_bytes(cache_salt=salt))
-    names = names[: num_cacheable_blocks(len(ids), kind.block)]
-    return kind.block * next((index for index, each in enumerate(names) if each.hex() not in blocks), len(names))
 
 
 async def test_it_says_what_it_is_and_what_its_steps_cost(kind: Kind, server: RealServer, model: Path) -> None:
@@ -181,7 +169,7 @@ async def test_cached_tokens_are_as_foreseen(kind: Kind, server: RealServer, mod
             ids = trunk[: rng.randrange(60, 300)] + [rng.randrange(200, 1500) for _ in range(rng.randrange(30))]
             salt = rng.choice([None, None, "blue"])
             await heard(front)
-            expected = foreseen(kind, await held(http, front), ids, salt)
+            expected = num_foreseen(await front.held(http), ids, size=kind.block, salt=salt)
             answer = await ask(http, front.url, prompt=ids, **({"cache_salt": salt} if salt else {}))
             found = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
             wrong += [(len(ids), salt, expected, found)] if expected != found else []
@@ -201,7 +189,7 @@ async def test_what_slots_hold_is_foreseen(kind: Kind, server: RealServer, model
         for turn in range(60):
             trunk = trunks[turn] if turn < 3 else rng.choice(trunks)
             ids = trunk[: rng.randrange(60, 300)] + [rng.randrange(200, 1500) for _ in range(rng.randrange(1, 30))]
-            expected = foreseen(kind, await held(http, front), ids)
+            expected = num_foreseen(await front.held(http), ids, size=kind.block)
             told = {"digest": digest, "prompts": [ids]}
             usage = (await ask(http, front.url, prompt=ids, fairlead_prompt_tokens=told))["usage"]
             if turn >= 3:  # by then every slot has one of ours
@@ -218,7 +206,7 @@ async def test_a_front_that_comes_late_hears_of_what_was_before(kind: Kind, serv
         async with front_with(front_config(kind, server, model)) as front, asyncio.timeout(30):
             await front.until_exact()
             await heard(front)
-            assert foreseen(kind, await held(http, front), ids) == 96
+            assert num_foreseen(await front.held(http), ids, size=kind.block) == 96
 
 
 async def test_answers_and_streams_are_as_without_a_front(kind: Kind, server: RealServer, model: Path) -> None:

@@ -6,6 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
+from fairlead_common.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_common.http.connections import listening_socket
 from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.front.front_process import FrontProcess
@@ -20,6 +23,19 @@ def write_tokenizer(folder: Path) -> Path:
     return folder
 
 
+def num_foreseen(held: set[str], prompt: str | list[int], *, size: int = 16, salt: str | None = None) -> int:
+    """Tokens of a prompt, as ids or for the fakes' tokenizer, that are cached where these blocks are held."""
+    ids = make_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt
+    names = hash_blocks(ids, size, extra=extra_bytes(cache_salt=salt))[: num_cacheable_blocks(len(ids), size)]
+    return size * next((index for index, each in enumerate(names) if each.hex() not in held), len(names))
+
+
+def tokens_field(prompt: str | list[int]) -> dict[str, Any]:
+    """The field with a prompt's ids, as gateways send it."""
+    ids = make_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt
+    return {"fairlead_prompt_tokens": {"digest": make_tokenizer().digest, "prompts": [ids]}}
+
+
 class Front:
     """One that runs."""
 
@@ -30,6 +46,11 @@ class Front:
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
+
+    async def held(self, http: aiohttp.ClientSession) -> set[str]:
+        """Names of the blocks that gateways are told of, in hex."""
+        async with http.get(f"{self.url}/fairlead/v1/kv/blocks") as response:
+            return {each for chain in (await response.json())["blocks"] for each in chain["hashes"]}
 
     async def until_exact(self, is_exact: bool = True) -> None:
         """Until the server's events tell everything, or do not any more."""
