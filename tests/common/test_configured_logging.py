@@ -10,13 +10,9 @@ from fairlead_common.logs import LogFormat, configure_logging, configured_loggin
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    handlers, level = logging.root.handlers, logging.root.level
-    ours = {name: logging.getLogger(name).level for name in ("fairlead", "fairlead_engine")}
+    handlers = logging.root.handlers
     yield
     logging.root.handlers = handlers
-    logging.root.setLevel(level)
-    for name, before in ours.items():
-        logging.getLogger(name).setLevel(before)
 
 
 @pytest.mark.parametrize(("level", "format"), [("debug", LogFormat.JSON), ("error", LogFormat.TEXT)])

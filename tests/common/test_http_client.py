@@ -15,7 +15,14 @@ import uvloop
 from cluster import pki
 
 from fairlead_common.http.client import HttpClient, TimeLimits
-from fairlead_common.http.client_connection import ConnectFailed, ConnectionLost, ServerSilent, cause_of, request_head
+from fairlead_common.http.client_connection import (
+    HIGH_WATER_BYTES,
+    ConnectFailed,
+    ConnectionLost,
+    ServerSilent,
+    cause_of,
+    request_head,
+)
 from fairlead_common.http.origin import Origin, parse
 from fairlead_testing.harm import kinds_left_behind
 from fairlead_testing.http import Handler, listening
@@ -121,7 +128,8 @@ def test_tls_is_verified_and_its_connections_are_kept(run: Any, authority: pki.A
 
 
 @needs_openssl
-def test_a_reader_that_falls_behind_pauses_a_server_behind_tls(run: Any, authority: pki.Authority) -> None:
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_reader_that_falls_behind_pauses_the_server(run: Any, has_tls: bool, authority: pki.Authority) -> None:
     sent, total = 0, 64 * 2**20
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,8 +143,8 @@ def test_a_reader_that_falls_behind_pauses_a_server_behind_tls(run: Any, authori
 
     async def main() -> None:
         client = HttpClient(max_idle=0)
-        async with listening(handler, served_by(authority)) as port:
-            origin = Origin("127.0.0.1", port, trusting(authority))
+        async with listening(handler, served_by(authority) if has_tls else None) as port:
+            origin = Origin("127.0.0.1", port, trusting(authority) if has_tls else None)
             async with client.request(origin, "GET", "/", LIMITS) as response:
                 before = -1
                 while sent != before:  # until the server is stuck
@@ -145,6 +153,7 @@ def test_a_reader_that_falls_behind_pauses_a_server_behind_tls(run: Any, authori
                 assert sent < total
                 received = 0
                 while chunk := await response.chunk():
+                    assert len(chunk) <= HIGH_WATER_BYTES + 2**20
                     received += len(chunk)
                 assert received == total
 

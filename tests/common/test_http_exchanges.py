@@ -9,9 +9,7 @@ import pytest
 
 from fairlead_common.http.client import HttpClient, TimeLimits
 from fairlead_common.http.client_connection import (
-    HIGH_WATER_BYTES,
     AnswerTooLarge,
-    ConnectFailed,
     ConnectionLost,
     ProtocolViolation,
     ServerSilent,
@@ -62,20 +60,6 @@ def always(answer: bytes) -> Handler:
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n"
-
-
-async def test_connections_are_kept_and_used_again(serve, client) -> None:
-    num_connections = 0
-
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal num_connections
-        num_connections += 1
-        await always(OK)(reader, writer)
-
-    origin = await serve(handler)
-    for _ in range(5):
-        assert await ask(client, origin) == (200, b"ok")
-    assert num_connections == 1
 
 
 async def test_no_more_connections_are_kept_than_the_limit(serve) -> None:
@@ -163,31 +147,6 @@ async def test_silence_before_and_within_the_answer_is_noticed(serve, client) ->
             await response.chunk()
 
 
-async def test_a_reader_that_falls_behind_pauses_the_server(serve, client) -> None:
-    sent, total = 0, 64 * 1024 * 1024
-
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % total)
-        while sent < total:
-            writer.write(b"x" * 65536)
-            sent += 65536
-            await writer.drain()
-
-    async with client.exchange(await serve(handler), HEAD, b"", PATIENT) as response:
-        before = -1
-        while sent != before:  # until the server is stuck
-            before = sent
-            await asyncio.sleep(0.1)
-        assert sent < total
-        received = 0
-        while chunk := await response.chunk():
-            assert len(chunk) <= HIGH_WATER_BYTES + 1024 * 1024
-            received += len(chunk)
-        assert received == total
-
-
 async def test_a_server_that_does_not_read_a_large_body_is_given_up(serve, client) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -238,14 +197,6 @@ async def test_an_answer_above_the_limit_is_refused(serve, client) -> None:
     origin = await serve(always(b"HTTP/1.1 200 OK\r\ncontent-length: 2000\r\n\r\n" + b"x" * 2000))
     with pytest.raises(AnswerTooLarge, match="1000"):
         await ask(client, origin, limit=1000)
-
-
-async def test_nobody_listening_is_a_failed_connection(serve, client) -> None:
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    origin = Origin(*server.sockets[0].getsockname()[:2])
-    server.close()
-    with pytest.raises(ConnectFailed):
-        await ask(client, origin)
 
 
 async def test_a_second_answer_that_nobody_asked_for_closes_the_connection(serve, client) -> None:

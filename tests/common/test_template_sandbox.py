@@ -16,6 +16,7 @@ HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
         ("{{ messages | tojson(indent=10 ** 9) }}", "indents"),
         ("{{ lipsum(n=10 ** 7) }}", "needs the variable 'lipsum'"),
+        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "is unsafe"),
     ],
 )
 def test_what_cannot_be_rendered_is_refused(template: str, says: str) -> None:
@@ -23,8 +24,11 @@ def test_what_cannot_be_rendered_is_refused(template: str, says: str) -> None:
         ChatTemplate(template).render(HI)
 
 
-@pytest.mark.parametrize("template", ["{" * 100_000, "{% if " + "(" * 5000 + "1" + ")" * 5000 + " %}{% endif %}"])
-def test_what_is_too_deep_to_compile_is_refused(template: str) -> None:
+DEEP = "{% if " + "(" * 5000 + "1" + ")" * 5000 + " %}{% endif %}"
+
+
+@pytest.mark.parametrize("template", ["{" * 100_000, DEEP, "{% if %}"], ids=["many braces", "deep", "no condition"])
+def test_what_does_not_compile_is_refused_at_once(template: str) -> None:
     with pytest.raises(ChatTemplateError, match="does not compile"):
         ChatTemplate(template)
 
