@@ -9,7 +9,7 @@ import pytest
 from fairlead.client.openai import ChatAnswer, OpenAIClient, RequestFailed
 from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
 from fairlead_testing.gateways import make_pool, running_gateway
-from fairlead_testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.http import Handler, RecordedRequest, Responder, serve_http
 
 MESSAGES = [{"role": "user", "content": "Say hello"}]
 
@@ -67,6 +67,13 @@ async def test_a_stream_that_breaks_is_an_error_not_a_short_answer() -> None:
 
 
 @contextlib.asynccontextmanager
+async def serving(respond: Handler) -> AsyncIterator[str]:
+    server = await serve_http(respond)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    server.close()
+
+
+@contextlib.asynccontextmanager
 async def serving_stream(headers: dict[str, str], *events: bytes) -> AsyncIterator[tuple[str, list[RecordedRequest]]]:
     """A server that answers everything with these events; its base URL, and what it was asked."""
     asked = []
@@ -78,9 +85,8 @@ async def serving_stream(headers: dict[str, str], *events: bytes) -> AsyncIterat
             await responder.chunk(b"data: " + event + b"\n\n")
         await responder.end()
 
-    server = await serve_http(respond)
-    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", asked
-    server.close()
+    async with serving(respond) as url:
+        yield url, asked
 
 
 async def test_what_the_gateway_foresaw_is_kept_beside_what_came() -> None:
@@ -106,10 +112,12 @@ async def test_other_servers_foresee_nothing(headers: dict[str, str]) -> None:
     assert answer.tpot_seconds is None
 
 
-async def test_an_event_of_the_wrong_shape_is_an_error_of_that_server() -> None:
+async def test_an_event_or_a_list_of_the_wrong_shape_is_an_error_of_that_server() -> None:
     async with serving_stream({}, b"<html>") as (url, _), OpenAIClient(url) as client:
         with pytest.raises(RequestFailed, match="not what OpenAI's API says"):
             await client.chat("fake", MESSAGES)
+        with pytest.raises(RequestFailed, match="/models is not what OpenAI's API says"):
+            await client.models()
 
 
 async def test_a_key_is_sent_where_there_is_one() -> None:
@@ -122,12 +130,6 @@ async def test_a_key_is_sent_where_there_is_one() -> None:
     assert [request.headers.get("authorization") for request in asked] == expected
 
 
-async def test_a_list_of_the_wrong_shape_is_an_error_of_that_server() -> None:
-    async with serving_stream({}, b"<html>") as (url, _), OpenAIClient(url) as client:
-        with pytest.raises(RequestFailed, match="/models is not what OpenAI's API says"):
-            await client.models()
-
-
 @pytest.mark.parametrize("address", ["http://me:secret@127.0.0.1:1/v1", "http://me:secret@a..b/v1", "http://a/ü/v1"])
 async def test_an_address_where_nobody_can_be_asked_is_told_without_its_password(address: str) -> None:
     async with OpenAIClient(address) as client:
@@ -137,16 +139,10 @@ async def test_an_address_where_nobody_can_be_asked_is_told_without_its_password
 
 
 async def test_a_stream_without_an_end_is_an_error() -> None:
-    async def respond(request: RecordedRequest, responder: Responder) -> None:
-        await responder.start(200, {"content-type": "text/event-stream"})
-        await responder.chunk(b'data: {"choices":[{"delta":{"content":"half"}}]}\n\n')
-        await responder.end()
-
-    server = await serve_http(respond)
-    async with OpenAIClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1") as client:
+    half = b'{"choices":[{"delta":{"content":"half"}}]}'
+    async with serving_stream({}, half) as (url, _), OpenAIClient(url) as client:
         with pytest.raises(RequestFailed, match="before the answer was complete"):
             await client.chat("fake", MESSAGES)
-    server.close()
 
 
 async def test_silence_and_absence_are_errors() -> None:
@@ -165,9 +161,7 @@ async def test_a_redirection_is_an_error() -> None:
     async def redirect(request: RecordedRequest, responder: Responder) -> None:
         await responder.whole(301, b"moved", {"location": "/elsewhere"})
 
-    server = await serve_http(redirect)
-    async with OpenAIClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1") as client:
+    async with serving(redirect) as url, OpenAIClient(url) as client:
         with pytest.raises(RequestFailed, match="moved") as refused:
             await client.chat("fake", MESSAGES)
     assert refused.value.status == 301
-    server.close()

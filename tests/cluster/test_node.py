@@ -1,8 +1,5 @@
 """What `up` does where something is up already, and before it starts anything."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,16 +33,6 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node._Start, "run", start)
 
 
-@pytest.fixture
-def running() -> Iterator[Process]:
-    """A process that stands for a component."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        found = Process.of(child.pid)
-        assert found is not None
-        yield found
-        child.kill()
-
-
 def recorded(layout: Layout, mode: str, process: Process) -> Record:
     layout.state.mkdir()
     record = Record(layout.record, mode=mode, build="built", processes={"etcd": process})
@@ -54,14 +41,14 @@ def recorded(layout: Layout, mode: str, process: Process) -> Record:
 
 
 @pytest.mark.parametrize("mode", OTHER)
-def test_a_cluster_of_the_other_mode_is_not_taken_down(tmp_path: Path, running: Process, mode: str) -> None:
+def test_a_cluster_of_the_other_mode_is_not_taken_down(tmp_path: Path, process: Process, mode: str) -> None:
     layout = Layout(tmp_path / "state")
-    record = recorded(layout, OTHER[mode], running)
+    record = recorded(layout, OTHER[mode], process)
     with pytest.raises(ClusterError) as refusal:
         Node(control_plane_only=mode == "control-plane", layout=layout).up()
     for words in (str(layout.state), "FAIRLEAD_E2E_STATE=", "-m cluster down"):
         assert words in str(refusal.value)
-    assert running.alive
+    assert process.alive
     assert Record.read(layout.record) == record
 
 
@@ -74,9 +61,9 @@ def test_what_a_killed_one_has_left_is_no_reason_to_refuse(tmp_path: Path, mode:
     assert not layout.record.exists()
 
 
-def test_an_unfinished_one_of_the_same_mode_is_replaced(tmp_path: Path, running: Process) -> None:
+def test_an_unfinished_one_of_the_same_mode_is_replaced(tmp_path: Path, process: Process) -> None:
     layout = Layout(tmp_path / "state")
-    recorded(layout, "control-plane", running)
+    recorded(layout, "control-plane", process)
     with pytest.raises(Started):
         Node(control_plane_only=True, layout=layout).up()
-    assert not running.alive
+    assert not process.alive

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,16 +35,6 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         node._Components, "start", lambda self, name: told.append(f"start {name} of {self.binaries.version}")
     )
     return told
-
-
-@pytest.fixture
-def process() -> Iterator[Process]:
-    """A process that stands for all of the node's."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        found = Process.of(child.pid)
-        assert found is not None
-        yield found
-        child.kill()
 
 
 @pytest.fixture

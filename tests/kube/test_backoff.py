@@ -5,13 +5,16 @@ import pytest
 from fairlead.kube.backoff import Backoff
 
 
+class Slept(list[float]):
+    """The pauses that were made."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.append(seconds)
+
+
 async def test_pauses_double_up_to_a_bound_and_begin_anew() -> None:
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    backoff = Backoff(1.0, 5.0, spread=0.0, sleep=sleep)
+    slept = Slept()
+    backoff = Backoff(1.0, 5.0, spread=0.0, sleep=slept.sleep)
     for _ in range(4):
         await backoff.pause()
     backoff.reset()
@@ -22,12 +25,8 @@ async def test_pauses_double_up_to_a_bound_and_begin_anew() -> None:
 
 
 async def test_no_two_pauses_are_alike() -> None:
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    backoff = Backoff(10.0, 10.0, spread=0.5, sleep=sleep)
+    slept = Slept()
+    backoff = Backoff(10.0, 10.0, spread=0.5, sleep=slept.sleep)
     for _ in range(20):
         await backoff.pause()
     assert len(set(slept)) > 10

@@ -16,28 +16,28 @@ from fairlead.kube import client as kube_client
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfig
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, NAMESPACES, PODS
+from fairlead_testing.api_servers import answering
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
 async def serving(handler: Handler, **config: Any) -> AsyncIterator[KubeClient]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        async with KubeClient(KubeConfig(server=server, **config), timeout=5) as client:
-            yield client
-    finally:
-        await runner.cleanup()
+    async with answering(handler) as server, KubeClient(KubeConfig(server=server, **config), timeout=5) as client:
+        yield client
 
 
-def status(code: int, reason: str, message: str) -> web.Response:
-    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
-    return web.json_response(body, status=code)
+def always(text: str, code: int = 200) -> Handler:
+    """Also of redirections: they have somewhere to go."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=text, status=code, headers={"location": "/login"})
+
+    return answer
+
+
+def status(code: int, reason: str, message: str) -> str:
+    return json.dumps({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message})
 
 
 def test_paths_are_kubernetes_paths() -> None:
@@ -65,23 +65,28 @@ async def test_objects_that_are_nested_without_end_are_read_like_the_others() ->
         assert [each["type"] async for each in client.watch(PODS, "ns", resource_version="1")] == ["ADDED"]
 
 
-async def test_a_refusal_carries_status_reason_and_message() -> None:
-    async def refuse(request: web.Request) -> web.Response:
-        return status(404, "NotFound", 'pods "a" not found')
-
-    async with serving(refuse) as client:
+@pytest.mark.parametrize(
+    ("text", "error", "may_pass"),
+    [
+        (status(404, "NotFound", 'pods "a" not found'), (404, "NotFound", 'pods "a" not found'), False),
+        ("<html>bad gateway</html>", (502, "BadGateway", "<html>bad gateway</html>"), True),
+        # As of a proxy that wants a person to log in: what it leads to is no Kubernetes API.
+        ("302: Found", (302, "Found", "302: Found"), False),
+    ],
+    ids=["with a Status", "without", "to elsewhere"],
+)
+async def test_a_refusal_carries_status_reason_and_message(
+    text: str, error: tuple[int, str, str], may_pass: bool
+) -> None:
+    async with serving(always(text, error[0])) as client:
         with pytest.raises(KubeError) as raised:
             await client.get(PODS, "a", "ns")
-    error = raised.value
-    assert (error.status, error.reason, error.message) == (404, "NotFound", 'pods "a" not found')
-    assert not error.may_pass
+    assert (raised.value.status, raised.value.reason, raised.value.message) == error
+    assert raised.value.may_pass is may_pass
 
 
 async def test_a_refusal_that_quotes_a_whole_object_is_shortened() -> None:
-    async def refuse(request: web.Request) -> web.Response:
-        return status(422, "Invalid", "Invalid value: " + "x" * 1_000_000)
-
-    async with serving(refuse) as client:
+    async with serving(always(status(422, "Invalid", "Invalid value: " + "x" * 1_000_000), 422)) as client:
         with pytest.raises(KubeError) as raised:
             await client.get(PODS, "a", "ns")
     assert raised.value.message.startswith("Invalid value: xxx") and len(str(raised.value)) < 5000
@@ -118,29 +123,6 @@ async def test_a_proxy_is_asked_for_the_server() -> None:
     assert asked == ["api.invalid"]
 
 
-async def test_a_refusal_that_is_no_status_is_understood_too() -> None:
-    async def refuse(request: web.Request) -> web.Response:
-        return web.Response(status=502, text="<html>bad gateway</html>")
-
-    async with serving(refuse) as client:
-        with pytest.raises(KubeError, match="bad gateway") as raised:
-            await client.get(PODS, "a", "ns")
-    assert raised.value.status == 502
-    assert raised.value.may_pass
-
-
-async def test_a_redirection_is_a_refusal() -> None:
-    """As of a proxy that wants a person to log in: what it leads to is no Kubernetes API."""
-
-    async def redirect(request: web.Request) -> web.Response:
-        raise web.HTTPFound("/login")
-
-    async with serving(redirect) as client:
-        with pytest.raises(KubeError, match="Found") as raised:
-            await client.get(PODS, "a", "ns")
-    assert (raised.value.status, raised.value.may_pass) == (302, False)
-
-
 async def test_watches_keep_no_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_client, "MAX_REQUESTS", 2)
 
@@ -169,10 +151,7 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
 
 @pytest.mark.parametrize("answer", [{"object": "list", "data": []}, {"items": []}, {"kind": "PodList"}, [], "yes"])
 async def test_a_server_of_another_kind_is_named_and_has_no_lists(answer: Any) -> None:
-    async def answer_anything(request: web.Request) -> web.Response:
-        return web.json_response(answer)
-
-    async with serving(answer_anything) as client:
+    async with serving(always(json.dumps(answer))) as client:
         with pytest.raises(KubeError, match="did not answer with a") as raised:
             await client.list(LLMDEPLOYMENTS)
     assert client.config.server in raised.value.message
@@ -183,13 +162,10 @@ async def test_a_server_of_another_kind_is_named_and_has_no_lists(answer: Any) -
     [(None, "No such file"), (b"", "is empty"), (b"one\ntwo\n", "has several lines"), (b"\xff", "not plain text")],
 )
 async def test_a_token_file_that_gives_no_token_is_named(tmp_path: Path, written: bytes | None, words: str) -> None:
-    async def accept(request: web.Request) -> web.Response:
-        return web.json_response({})
-
     file = tmp_path / "token"
     if written is not None:
         file.write_bytes(written)
-    async with serving(accept, token_file=file) as client:
+    async with serving(always("{}"), token_file=file) as client:
         for _ in range(2):
             with pytest.raises(KubeError, match=words) as raised:
                 await client.request("GET", "/api")
@@ -208,10 +184,7 @@ async def test_a_server_that_does_not_answer_is_unreachable() -> None:
 
 @pytest.mark.parametrize("text", ["not json", "[]", "null"])
 async def test_an_answer_that_is_no_object_is_an_error(text: str) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(text=text)
-
-    async with serving(answer) as client:
+    async with serving(always(text)) as client:
         with pytest.raises(KubeError):
             await client.request("GET", "/api")
 
@@ -232,10 +205,8 @@ async def test_a_list_is_read_page_by_page_and_its_items_get_their_kind() -> Non
 
 
 async def test_an_empty_list_may_be_null() -> None:
-    async def page(request: web.Request) -> web.Response:
-        return web.json_response({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": None})
-
-    async with serving(page) as client:
+    empty = {"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": None}
+    async with serving(always(json.dumps(empty))) as client:
         assert (await client.list(PODS))["items"] == []
 
 

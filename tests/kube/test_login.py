@@ -5,7 +5,7 @@ import json
 import stat
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from aiohttp import web
 from fairlead.controller.handlers import connection_info
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import from_kubeconfigs
+from fairlead_testing.api_servers import answering
 
 VERSION = "client.authentication.k8s.io/v1"
 PROGRAM = """#!{python}
@@ -68,34 +69,20 @@ async def api_server(*refused: str) -> AsyncIterator[tuple[str, list[str]]]:
         seen.append(token)
         return web.json_response({"kind": "Status"}, status=401 if token in refused else 200)
 
-    app = web.Application()
-    app.router.add_get("/api", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", seen
-    finally:
-        await runner.cleanup()
+    async with answering(answer) as server:
+        yield server, seen
 
 
-async def test_a_program_is_asked_once_for_as_long_as_its_token_holds(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("year", "tokens"), [(2999, [1, 1, 1]), (2020, [1, 2, 3])])
+async def test_a_program_is_asked_once_for_as_long_as_its_token_holds(
+    tmp_path: Path, year: int, tokens: list[int]
+) -> None:
     async with api_server() as (server, seen):
-        path = kubeconfig(tmp_path, by_program(tmp_path, "2999-01-01T00:00:00Z"), server)
+        path = kubeconfig(tmp_path, by_program(tmp_path, f"{year}-01-01T00:00:00Z"), server)
         async with await KubeClient.from_environment(path) as client:
             for _ in range(3):
                 await client.request("GET", "/api")
-    assert seen == ["token-1"] * 3
-
-
-async def test_a_token_that_has_expired_is_renewed(tmp_path: Path) -> None:
-    async with api_server() as (server, seen):
-        path = kubeconfig(tmp_path, by_program(tmp_path, "2020-01-01T00:00:00Z"), server)
-        async with await KubeClient.from_environment(path) as client:
-            for _ in range(3):
-                await client.request("GET", "/api")
-    assert seen == ["token-1", "token-2", "token-3"]
+    assert seen == [f"token-{number}" for number in tokens]
 
 
 async def test_a_token_that_is_refused_is_renewed(tmp_path: Path) -> None:
@@ -151,10 +138,10 @@ def unsigned(claims: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def oidc_user() -> Iterator[dict[str, Any]]:
+def oidc_user() -> dict[str, Any]:
     token = unsigned({"exp": int(time.time()) + 3600})
     configuration = {"id-token": token, "client-id": "c", "idp-issuer-url": "http://127.0.0.1:1"}
-    yield {"auth-provider": {"name": "oidc", "config": configuration}}
+    return {"auth-provider": {"name": "oidc", "config": configuration}}
 
 
 async def test_the_older_way_of_oidc_goes_through_the_official_client(

@@ -16,6 +16,7 @@ from cluster import pki
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import Credential, KubeConfig
 from fairlead.kube.resources import PODS
+from fairlead_testing.api_servers import answering
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
 
@@ -32,11 +33,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> pki.Authority:
 
 def read(authority: pki.Authority, file: str) -> str:
     return (authority.folder / file).read_text()
-
-
-def certified(authority: pki.Authority, name: str) -> dict[str, Any]:
-    """A user with a certificate, as KubeConfig's fields."""
-    return {"certificate_data": read(authority, f"{name}.crt"), "key_data": read(authority, f"{name}.key")}
 
 
 @asynccontextmanager
@@ -60,31 +56,33 @@ async def api_server(authority: pki.Authority, *, asks: bool = True) -> AsyncIte
             return web.json_response({"kind": "Status", "reason": "Unauthorized", "message": "no"}, status=401)
         return web.json_response({"names": names, "token": request.headers.get("authorization"), "path": request.path})
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        yield f"https://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with answering(answer, tls) as server:
+        yield server
+
+
+@asynccontextmanager
+async def connected(
+    authority: pki.Authority, *, asks: bool = True, trusting: bool = True, **config: Any
+) -> AsyncIterator[KubeClient]:
+    """A client of such a server; `trusting`: it knows the authority."""
+    ca_data = authority.certificate.read_text() if trusting else None
+    async with (
+        api_server(authority, asks=asks) as server,
+        KubeClient(KubeConfig(server=server, ca_data=ca_data, **config), timeout=5) as client,
+    ):
+        yield client
 
 
 async def test_a_client_certificate_is_presented_and_the_authority_checked(authority: pki.Authority) -> None:
-    async with api_server(authority) as server:
-        config = KubeConfig(server=server, ca_data=authority.certificate.read_text(), **certified(authority, "alice"))
-        async with KubeClient(config, timeout=5) as client:
-            assert (await client.request("GET", "/api"))["names"] == ["alice"]
-            events = [event["type"] async for event in client.watch(PODS, resource_version="1")]
-            assert events == ["ADDED", "DELETED"]
+    certified = {"certificate_data": read(authority, "alice.crt"), "key_data": read(authority, "alice.key")}
+    async with connected(authority, **certified) as client:
+        assert (await client.request("GET", "/api"))["names"] == ["alice"]
+        events = [event["type"] async for event in client.watch(PODS, resource_version="1")]
+    assert events == ["ADDED", "DELETED"]
 
 
 async def test_a_server_refuses_who_has_no_certificate(authority: pki.Authority) -> None:
-    async with (
-        api_server(authority) as server,
-        KubeClient(KubeConfig(server=server, ca_data=authority.certificate.read_text()), timeout=5) as client,
-    ):
+    async with connected(authority) as client:
         with pytest.raises(KubeError, match=r"(?i)certificate.required|connection was lost") as refused:
             await client.request("GET", "/api")
     assert refused.value.may_pass
@@ -92,15 +90,9 @@ async def test_a_server_refuses_who_has_no_certificate(authority: pki.Authority)
 
 async def test_a_pods_token_and_authority_are_used(authority: pki.Authority, tmp_path: Any) -> None:
     (tmp_path / "token").write_text("t0k3n")
-    async with api_server(authority, asks=False) as server:
-        config = KubeConfig(
-            server=server,
-            ca_data=authority.certificate.read_text(),
-            token_file=tmp_path / "token",
-            tls_server_name="kubernetes.default.svc",
-        )
-        async with KubeClient(config, timeout=5) as client:
-            assert (await client.request("GET", "/api"))["token"] == "Bearer t0k3n"
+    pod = {"token_file": tmp_path / "token", "tls_server_name": "kubernetes.default.svc"}
+    async with connected(authority, asks=False, **pod) as client:
+        assert (await client.request("GET", "/api"))["token"] == "Bearer t0k3n"
 
 
 @pytest.mark.parametrize(
@@ -114,11 +106,8 @@ async def test_a_pods_token_and_authority_are_used(authority: pki.Authority, tmp
 async def test_servers_that_are_not_who_they_should_be_are_named(
     authority: pki.Authority, more: dict[str, Any], words: str | None
 ) -> None:
-    ca_data = authority.certificate.read_text() if "tls_server_name" in more else None
-    async with (
-        api_server(authority, asks=False) as server,
-        KubeClient(KubeConfig(server=server, ca_data=ca_data, **more), timeout=5) as client,
-    ):
+    async with connected(authority, asks=False, trusting="tls_server_name" in more, **more) as client:
+        server = client.config.server
         if words is None:
             assert (await client.request("GET", "/api"))["path"] == "/api"
             return
@@ -133,31 +122,23 @@ async def test_a_login_that_gives_another_certificate_is_used_from_then_on(autho
         name = next(names)
         return Credential(certificate=read(authority, f"{name}.crt"), key=read(authority, f"{name}.key"))
 
-    async with api_server(authority) as server:
-        config = KubeConfig(server=server, ca_data=authority.certificate.read_text(), login=login)
-        async with KubeClient(config, timeout=5) as client:
-            assert (await client.request("GET", "/api"))["names"] == ["bob"]
-            with pytest.raises(KubeError) as refused:
-                await client.request("GET", "/refused")
-            assert refused.value.status == 401
-            assert (await client.request("GET", "/refused"))["names"] == ["alice"]
+    async with connected(authority, login=login) as client:
+        assert (await client.request("GET", "/api"))["names"] == ["bob"]
+        with pytest.raises(KubeError) as refused:
+            await client.request("GET", "/refused")
+        assert refused.value.status == 401
+        assert (await client.request("GET", "/refused"))["names"] == ["alice"]
 
 
 async def test_names_that_people_type_stay_names(authority: pki.Authority) -> None:
-    async with (
-        api_server(authority, asks=False) as server,
-        KubeClient(KubeConfig(server=server, insecure_skip_tls_verify=True), timeout=5) as client,
-    ):
+    async with connected(authority, asks=False) as client:
         for name in ("a b", "a/b?c=d#e", "ä", "a%20b"):
             answer = await client.get(PODS, name, "ns")
             assert answer["path"] == f"/api/v1/namespaces/ns/pods/{name}"
 
 
 async def test_many_requests_share_few_connections(authority: pki.Authority) -> None:
-    async with (
-        api_server(authority, asks=False) as server,
-        KubeClient(KubeConfig(server=server, insecure_skip_tls_verify=True), timeout=5) as client,
-    ):
+    async with connected(authority, asks=False) as client:
         for _ in range(20):
             await asyncio.gather(*(client.request("GET", "/api") for _ in range(5)))
         (idle,) = client._http._idle.values()

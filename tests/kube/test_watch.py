@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,14 @@ class ScriptedClient:
             yield event
 
 
+@asynccontextmanager
+async def following(reflector: Reflector) -> AsyncIterator[Reflector]:
+    task = asyncio.create_task(reflector.run())
+    yield reflector
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def follow(
     lists: list[Any], watches: list[Any]
 ) -> tuple[Reflector, list[tuple[str, str]], list[float], list[str]]:
@@ -59,13 +68,11 @@ async def follow(
         on_change=lambda kind, obj: told.append((kind, obj["metadata"]["name"])),
         sleep=sleep,
     )
-    task = asyncio.create_task(reflector.run())
-    while client.watches or not client.watched_from:
-        await asyncio.sleep(0)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with following(reflector):
+        while client.watches or not client.watched_from:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
     return reflector, told, pauses, client.watched_from
 
 
@@ -130,11 +137,8 @@ async def test_a_follower_that_fails_does_not_stop_the_others(caplog: pytest.Log
     def fail(kind: str, obj: JsonObject) -> None:
         raise RuntimeError("mine")
 
-    reflector = Reflector(client, CONFIGMAPS, on_change=fail)  # type: ignore[arg-type]
-    task = asyncio.create_task(reflector.run())
-    await reflector.synced.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with following(Reflector(client, CONFIGMAPS, on_change=fail)) as reflector:  # type: ignore[arg-type]
+        await reflector.synced.wait()
     assert len(reflector.store) == 2
     assert "a follower of configmaps failed" in caplog.text
 
@@ -154,10 +158,8 @@ async def test_a_refusal_is_said_once_and_remembered_until_a_list_is_answered(
         states.append(reflector.refused_since is not None)
 
     reflector = Reflector(client, CONFIGMAPS, on_answer=note, sleep=sleep)  # type: ignore[arg-type]
-    task = asyncio.create_task(reflector.run())
-    await until(lambda: not client.lists)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with following(reflector):
+        await until(lambda: not client.lists)
     assert states == [True, True, False, True, True, False]
     assert caplog.text.count("not yours") == 2, "once for each time that it began"
 
@@ -170,10 +172,8 @@ async def test_silence_is_no_refusal() -> None:
         await asyncio.sleep(0)
 
     reflector = Reflector(client, CONFIGMAPS, sleep=sleep)  # type: ignore[arg-type]
-    task = asyncio.create_task(reflector.run())
-    await reflector.synced.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with following(reflector):
+        await reflector.synced.wait()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -187,9 +187,8 @@ async def test_it_follows_a_real_api(tmp_path: Path) -> None:
     async with (
         local_api_server(tmp_path, history=4) as api,
         await KubeClient.from_environment(api.kubeconfig_path) as client,
+        following(Reflector(client, CONFIGMAPS, namespace="default", label_selector="x=y")) as reflector,
     ):
-        reflector = Reflector(client, CONFIGMAPS, namespace="default", label_selector="x=y")
-        task = asyncio.create_task(reflector.run())
         await reflector.synced.wait()
         for number in range(10):
             labels = {"x": "y"} if number % 2 else {"x": "z"}
@@ -199,5 +198,3 @@ async def test_it_follows_a_real_api(tmp_path: Path) -> None:
         await client.delete(CONFIGMAPS, "cm-1", "default")
         await client.patch(CONFIGMAPS, "cm-3", {"metadata": {"labels": {"x": "z"}}}, "default")
         await until(lambda: set(reflector.store) == {("default", f"cm-{number}") for number in (5, 7, 9)})
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

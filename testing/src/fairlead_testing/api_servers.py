@@ -4,6 +4,7 @@ be read any more, since its Roles are gone too."""
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,20 @@ _NAMESPACE = re.compile(r"/namespaces/([^/]+)/")
 
 
 @asynccontextmanager
+async def answering(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """The URL of a server on loopback that answers every request by this."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
 async def discovering(
     *served: Resource,
     denied: Denied = (),
@@ -43,7 +58,9 @@ async def discovering(
     that were asked about."""
     kinds = (*served, ACCESS_REVIEWS) if knows_rights else served
 
-    async def describe(request: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == ACCESS_REVIEWS.path():
+            return await review(request)
         if fail_with:
             return web.json_response({"kind": "Status", "message": "no", "code": fail_with}, status=fail_with)
         if namespace := _NAMESPACE.search(request.path):
@@ -68,18 +85,8 @@ async def discovering(
         right = (question["verb"], question["resource"], question.get("namespace", ""))
         return web.json_response({"status": {"allowed": right not in denied}}, status=201)
 
-    app = web.Application()
-    app.router.add_post(ACCESS_REVIEWS.path(), review)
-    app.router.add_get("/{path:.*}", describe)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with KubeClient(KubeConfig(server=server), timeout=5) as client:
-            yield client
-    finally:
-        await runner.cleanup()
+    async with answering(answer) as server, KubeClient(KubeConfig(server=server), timeout=5) as client:
+        yield client
 
 
 class Refusals:
