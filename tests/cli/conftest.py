@@ -1,10 +1,12 @@
 """What tests of the command line share."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,11 @@ class Ended:
     status: int
     out: str
     err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, where that is JSON."""
+        return json.loads(self.out)
 
 
 Fairlead = Callable[..., Awaitable[Ended]]

@@ -67,12 +67,14 @@ async def test_rejects_are_no_failures_and_failures_are(fairlead) -> None:
     assert "0 answered, 0 rejected (429), 4 failed" in failed.out
 
 
-async def test_a_closed_port_is_the_cause_and_told_once(fairlead) -> None:
+@pytest.mark.parametrize("model", [(), ("--model", "fake")], ids=["any model", "a named one"])
+async def test_a_closed_port_is_the_cause_and_told_once(fairlead, model: tuple[str, ...]) -> None:
     async with FakeEngine() as engine:
         url = engine.url
-    ended = await fairlead("bench", "--gateway", url, "--model", "fake", *FIXED)
+    ended = await fairlead("bench", "--gateway", url, *model, *FIXED)
     assert (ended.status, ended.out) == (1, "")
-    assert ended.err.count("Connection refused") == 1 and "hint: is a gateway running" in ended.err
+    assert "cannot connect" in ended.err and ended.err.count("Connection refused") == 1
+    assert "hint: is a gateway running" in ended.err and "`fairlead local up` starts one" in ended.err
     assert "ssl:" not in ended.err and "Traceback" not in ended.err
 
 
@@ -178,14 +180,6 @@ def test_bad_arguments_are_named_with_a_hint(asked, arguments: list[str], words:
     ended = asked("bench", *arguments)
     assert ended.status == 2
     assert all(word in ended.err for word in words), ended.err
-
-
-async def test_a_gateway_that_is_not_there(fairlead) -> None:
-    async with FakeEngine() as engine:
-        url = engine.url
-    ended = await fairlead("bench", "--gateway", url)
-    assert ended.status == 1
-    assert "cannot connect" in ended.err and "`fairlead local up` starts one" in ended.err
 
 
 def test_rates_in_phases() -> None:

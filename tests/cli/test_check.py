@@ -4,14 +4,12 @@ configuration is found."""
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from fairlead.cli.main import main
 from fairlead.fit.presets import presets
 from fairlead_common.model_sources import folder_name
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
@@ -26,33 +24,15 @@ TINY = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ended]
+Run = Callable[..., Any]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+def run(asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """The command, on a wide terminal, on a machine without downloaded models."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("FAIRLEAD_MODELS_FOLDER", str(tmp_path / "models"))
-
-    def typed(*arguments: str) -> Ended:
-        capsys.readouterr()
-        status = main(list(arguments))
-        out, err = capsys.readouterr()
-        return Ended(status, out, err)
-
-    return typed
+    return asked
 
 
 def written(folder: Path, *specs: dict[str, Any]) -> str:
