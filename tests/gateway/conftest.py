@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +48,36 @@ class Setup:
             assert response.status == 200
             return await response.read()
 
+    async def begun(self, **kwargs: Any) -> tuple[aiohttp.ClientResponse, asyncio.Event]:
+        """A streamed answer that stops after its first token, until the event is set."""
+        may_go = asyncio.Event()
+        self.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
+        url = f"{self.url}/v1/chat/completions"
+        return await self.http.post(url, json={**CHAT, "stream": True}, **kwargs), may_go
+
+    @asynccontextmanager
+    async def connected(self, limit: int = 2**16) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection, for bytes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port, limit=limit)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+    async def answers(self, data: bytes) -> bytes:
+        """Everything that comes back until the gateway closes."""
+        async with self.connected() as (reader, writer):
+            writer.write(data)
+            return await asyncio.wait_for(reader.read(), 20)
+
     async def metrics(self) -> str:
         async with self.http.get(f"http://127.0.0.1:{self.gateway.control_port}/metrics") as response:
             return await response.text()
+
+    async def metric(self, name: str) -> float:
+        """The value of the first line that begins so."""
+        lines = (await self.metrics()).splitlines()
+        return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits until something observable has happened."""

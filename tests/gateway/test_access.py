@@ -5,7 +5,6 @@ import json
 import logging
 from pathlib import Path
 
-import aiohttp
 import openai
 import pytest
 
@@ -62,12 +61,9 @@ async def setup(start, folder: Path):
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
 @pytest.mark.parametrize("headers", [{}, bearer(WRONG)])
 async def test_no_endpoint_answers_without_a_key(setup, method: str, path: str, headers: dict[str, str]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
     lines = [f"{method} {path} HTTP/1.1", "host: gateway", "connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    writer.write("\r\n".join([*lines, "", ""]).encode())
-    answer = await asyncio.wait_for(reader.read(), 20)
-    writer.close()
+    answer = await setup.answers("\r\n".join([*lines, "", ""]).encode())
     assert answer.startswith(b"HTTP/1.1 401 ")
     assert b"www-authenticate: Bearer\r\n" in answer
     error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
@@ -162,16 +158,13 @@ async def test_keys_are_rotated_while_requests_go_on(setup, folder: Path) -> Non
 
 
 async def test_a_stream_outlives_the_key_it_began_with(setup, folder: Path) -> None:
-    may_go = asyncio.Event()
-    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
-    url = f"{setup.url}/v1/chat/completions"
-    async with setup.http.post(url, json={**CHAT, "stream": True}, headers=bearer(KEY)) as response:
-        (folder / "alice").write_text("")
-        async with asyncio.timeout(10):
-            while await status_of_models(setup, KEY) != 401:
-                await asyncio.sleep(0.01)
-        may_go.set()
-        assert (await response.read()).endswith(b"data: [DONE]\n\n")
+    response, may_go = await setup.begun(headers=bearer(KEY))
+    (folder / "alice").write_text("")
+    async with asyncio.timeout(10):
+        while await status_of_models(setup, KEY) != 401:
+            await asyncio.sleep(0.01)
+    may_go.set()
+    assert (await response.read()).endswith(b"data: [DONE]\n\n")
 
 
 async def test_keys_that_cannot_be_read_any_more_show_in_the_metrics(setup, folder: Path) -> None:
@@ -186,64 +179,56 @@ async def test_keys_that_cannot_be_read_any_more_show_in_the_metrics(setup, fold
 
 
 async def test_a_refused_body_is_skipped_and_the_connection_serves_on(setup) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
     body = json.dumps(CHAT).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: {len(body)}\r\n"
-    writer.write(f"{head}\r\n".encode())
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
-    await reader.readuntil(b"}}")
-    writer.write(body + f"{head}authorization: Bearer {KEY}\r\n\r\n".encode() + body)
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    async with setup.connected() as (reader, writer):
+        writer.write(f"{head}\r\n".encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
+        await reader.readuntil(b"}}")
+        writer.write(body + f"{head}authorization: Bearer {KEY}\r\n\r\n".encode() + body)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
     assert len(setup.engines[0].requests) == 1
-    writer.close()
 
 
 async def test_who_waits_for_leave_to_send_a_body_is_refused_and_cut(setup) -> None:
     """With `Expect: 100-continue` it cannot be known whether the body or another request comes next."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
-    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: 100\r\nexpect: 100-continue\r\n"
-    writer.write(f"{head}\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), 20)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: 100\r\nexpect: 100-continue\r\n"
+    answer = await setup.answers(head + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 401 ")
     assert b"connection: close\r\n" in answer
     assert b"100 Continue" not in answer
-    writer.close()
 
 
 async def test_a_known_client_gets_leave_to_send_its_body_and_keeps_its_connection(setup) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
     body = json.dumps(CHAT).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nexpect: 100-continue\r\n"
-    writer.write(f"{head}content-length: {len(body)}\r\nauthorization: Bearer {KEY}\r\n\r\n".encode())
-    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-    writer.write(body)
-    answer = await reader.readuntil(b"\r\n\r\n")
+    async with setup.connected() as (reader, writer):
+        writer.write(f"{head}content-length: {len(body)}\r\nauthorization: Bearer {KEY}\r\n\r\n".encode())
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body)
+        answer = await reader.readuntil(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"connection: close" not in answer
-    writer.close()
 
 
 async def test_a_stranger_cannot_make_the_gateway_read_for_ever(start, folder: Path) -> None:
     setup = await start(access=KeyedAccess(folder), max_body_bytes=100_000)
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ntransfer-encoding: chunked\r\n\r\n")
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
-    num_sent = 0
-    with pytest.raises((ConnectionError, aiohttp.ClientError)):
-        while num_sent < 20_000_000:
-            writer.write(b"2710\r\n" + b"x" * 10_000 + b"\r\n")
-            await writer.drain()
-            num_sent += 10_000
+    async with setup.connected() as (reader, writer):
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ntransfer-encoding: chunked\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
+        num_sent = 0
+        with pytest.raises(ConnectionError):
+            while num_sent < 20_000_000:
+                writer.write(b"2710\r\n" + b"x" * 10_000 + b"\r\n")
+                await writer.drain()
+                num_sent += 10_000
     assert num_sent < 20_000_000
-    writer.close()
 
 
 async def test_a_stranger_cannot_hold_a_connection_with_a_body_that_does_not_come(start, folder: Path) -> None:
     setup = await start(access=KeyedAccess(folder), body_timeout=0.2)
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: 100\r\n\r\nx")
-    assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 401 ")
-    writer.close()
+    stalled = b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: 100\r\n\r\nx"
+    assert (await setup.answers(stalled)).startswith(b"HTTP/1.1 401 ")
 
 
 async def test_a_gateway_that_can_follow_its_keys_no_more_ends(start, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,8 +6,6 @@ import json
 import random
 import socket
 import tracemalloc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -26,22 +24,6 @@ START = b"POST /v1/chat/completions HTTP/1.1\r\n"
 HEAD = START + b"host: gateway\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: gateway\r\n\r\n"
-
-
-@asynccontextmanager
-async def connected(setup) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-
-
-async def answers(setup, data: bytes) -> bytes:
-    """Everything that comes back until the gateway closes."""
-    async with connected(setup) as (reader, writer):
-        writer.write(data)
-        return await asyncio.wait_for(reader.read(), 20)
 
 
 async def one_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
@@ -97,7 +79,7 @@ AMBIGUOUS = {
 @pytest.mark.parametrize("name", AMBIGUOUS)
 async def test_what_could_be_read_in_two_ways_is_400_and_ends_the_connection(start, name: str) -> None:
     setup = await start()
-    answer = await answers(setup, AMBIGUOUS[name] + SMUGGLED)
+    answer = await setup.answers(AMBIGUOUS[name] + SMUGGLED)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 "), answer
     assert b"\r\nconnection: close" in head
@@ -123,7 +105,7 @@ async def test_what_could_be_read_in_two_ways_is_400_and_ends_the_connection(sta
 )
 async def test_whatever_can_be_read_in_one_way_only_is_served(start, request_: bytes) -> None:
     setup = await start()
-    async with connected(setup) as (reader, writer):
+    async with setup.connected() as (reader, writer):
         writer.write(request_)
         head, body = await one_answer(reader)
     assert head.startswith(b"HTTP/1.1 200 "), body
@@ -134,7 +116,7 @@ async def test_who_would_rather_speak_http2_is_served_in_http1_request_after_req
     """Java's client asks for an upgrade with every first request, and sends its body all the same."""
     setup = await start()
     upgrade = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
-    async with connected(setup) as (reader, writer):
+    async with setup.connected() as (reader, writer):
         for begin, rest in ((HEAD + upgrade + LENGTH + b"\r\n", BODY), (HEAD + LENGTH + b"\r\n" + BODY, b"")):
             writer.write(begin)
             await asyncio.sleep(0.05)
@@ -156,7 +138,7 @@ async def test_requests_mean_the_same_however_their_bytes_arrive(start, first: b
     setup = await start()
     both, num_cuts = first + PLAIN, 0
     for cut in range(1, len(both), 11):
-        async with connected(setup) as (reader, writer):
+        async with setup.connected() as (reader, writer):
             writer.write(both[:cut])
             await asyncio.sleep(0.002)
             writer.write(both[cut:])
@@ -172,7 +154,7 @@ async def test_what_is_no_request_after_a_good_one_does_not_spoil_its_answer(sta
     setup = await start()
     may_go = asyncio.Event()
     setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
-    async with connected(setup) as (reader, writer):
+    async with setup.connected() as (reader, writer):
         body = json.dumps({**CHAT, "stream": True}).encode()
         writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
         await reader.readuntil(b"Hello")
@@ -196,7 +178,7 @@ async def test_a_bad_request_behind_a_good_one_is_not_answered_in_its_place(star
     setup = await start(max_header_bytes=200_000)
     engine = setup.engines[0]
     engine.gate.clear()
-    async with connected(setup) as (reader, writer):
+    async with setup.connected() as (reader, writer):
         writer.write(PLAIN + bad)
         await setup.until(lambda: engine.num_running == 1)
         await asyncio.sleep(0.05)
@@ -212,7 +194,7 @@ async def test_a_client_that_leaves_with_requests_under_way_is_no_defect_of_ours
     setup = await start()
     engine = setup.engines[0]
     engine.gate.clear()
-    async with connected(setup) as (_, writer):
+    async with setup.connected() as (_, writer):
         writer.write(PLAIN + PLAIN)
         await setup.until(lambda: engine.num_running == 1)
     await setup.until(lambda: engine.num_cancelled == 1)
@@ -222,7 +204,7 @@ async def test_a_client_that_leaves_with_requests_under_way_is_no_defect_of_ours
 
 async def test_a_body_that_breaks_off_into_nonsense_is_answered_once(start) -> None:
     setup = await start()
-    async with connected(setup) as (reader, writer):
+    async with setup.connected() as (reader, writer):
         writer.write(HEAD + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
         await asyncio.sleep(0.05)
         writer.write(b"nonsense\r\n")
@@ -234,7 +216,7 @@ async def test_a_body_that_breaks_off_into_nonsense_is_answered_once(start) -> N
 async def test_more_headers_than_the_limit_are_431(start) -> None:
     setup = await start(max_headers=10)
     many = b"".join(b"x-%d: 1\r\n" % number for number in range(20))
-    answer = await answers(setup, b"GET /v1/models HTTP/1.1\r\nhost: gateway\r\n" + many + b"\r\n")
+    answer = await setup.answers(b"GET /v1/models HTTP/1.1\r\nhost: gateway\r\n" + many + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert b"more than the 10 headers and trailers" in answer
 
@@ -242,7 +224,7 @@ async def test_more_headers_than_the_limit_are_431(start) -> None:
 @pytest.mark.parametrize("once_used", [False, True])
 async def test_the_request_line_counts_among_the_bytes_of_the_head(start, once_used: bool) -> None:
     setup = await start(max_header_bytes=1000)
-    async with connected(setup) as (reader, writer):
+    async with setup.connected() as (reader, writer):
         if once_used:
             writer.write(SMUGGLED)
             await one_answer(reader)
@@ -253,15 +235,15 @@ async def test_the_request_line_counts_among_the_bytes_of_the_head(start, once_u
 @pytest.mark.parametrize("request_", [SMUGGLED, SMUGGLED.replace(b"\r\n\r\n", b"\r\n" + UPGRADE + b"\r\n")])
 async def test_requests_far_ahead_of_their_turn_end_the_connection(start, request_: bytes) -> None:
     setup = await start()
-    answer = await answers(setup, request_ * 1000)
+    answer = await setup.answers(request_ * 1000)
     assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == MAX_AHEAD + 1
 
 
 async def test_connections_above_the_limit_are_told_so_and_probes_are_not_among_them(start) -> None:
     setup = await start(max_connections=2)
-    async with connected(setup), connected(setup):
+    async with setup.connected(), setup.connected():
         await asyncio.sleep(0.05)
-        answer = await answers(setup, SMUGGLED)
+        answer = await setup.answers(SMUGGLED)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"\r\nretry-after: 1\r\n" in answer
         assert b'"too_many_connections"' in answer
@@ -277,7 +259,7 @@ async def test_headers_that_trickle_are_cut_however_steadily(start) -> None:
             await asyncio.sleep(0.05)
             writer.write(b"x-a: 1\r\n")
 
-    async with connected(setup) as (reader, writer):
+    async with setup.connected() as (reader, writer):
         trickling = asyncio.create_task(trickle(writer))
         try:
             assert await asyncio.wait_for(reader.read(), 20) == b""
@@ -289,7 +271,7 @@ async def test_headers_that_trickle_are_cut_however_steadily(start) -> None:
 
 async def test_the_next_requests_headers_have_their_time_too(start) -> None:
     setup = await start(header_timeout=0.2)
-    async with connected(setup) as (reader, writer):
+    async with setup.connected() as (reader, writer):
         writer.write(SMUGGLED)
         await one_answer(reader)
         writer.write(b"GET /v1/models")
@@ -299,7 +281,7 @@ async def test_the_next_requests_headers_have_their_time_too(start) -> None:
 @pytest.mark.parametrize("noise", [b"", b"\r\n"])
 async def test_an_idle_connection_is_closed_whatever_it_mumbles(start, noise: bytes) -> None:
     setup = await start(keep_alive_timeout=1.0)
-    async with connected(setup) as (reader, writer):
+    async with setup.connected() as (reader, writer):
         writer.write(SMUGGLED)
         await one_answer(reader)
         writer.write(noise)
@@ -361,7 +343,7 @@ def test_a_head_that_is_taken_has_one_host_one_path_and_at_most_one_plain_coding
 async def test_bodies_that_come_slowly_cannot_fill_the_memory(start) -> None:
     setup = await start(max_body_bytes=50_000, max_partial_body_bytes=50_000)
     announced = HEAD + b"content-length: 45000\r\n\r\n"
-    async with connected(setup) as (_, slow), connected(setup) as (reader, writer):
+    async with setup.connected() as (_, slow), setup.connected() as (reader, writer):
         slow.write(announced + b"x" * 40_000)
         await setup.until(lambda: setup.gateway.app._bodies.num_bytes >= 40_000)
         writer.write(announced + b"x" * 40_000)
@@ -445,7 +427,7 @@ async def test_nothing_that_is_sent_breaks_the_gateway_or_stays_in_it(start, cap
     async def send(rng: random.Random) -> None:
         data = mangled(rng)
         cut = rng.randrange(len(data))
-        async with connected(setup) as (reader, writer):
+        async with setup.connected() as (reader, writer):
             writer.write(data[:cut])
             await asyncio.sleep(0.001)
             writer.write(data[cut:])

@@ -106,11 +106,7 @@ async def test_unknown_paths_are_404_and_wrong_methods_405(start) -> None:
 
 async def raw(setup, data: bytes) -> tuple[bytes, bytes]:
     """Head and body of the answer to bytes of any kind."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
-    writer.write(data)
-    answer = await asyncio.wait_for(reader.read(), 20)
-    writer.close()
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head, _, body = (await setup.answers(data)).partition(b"\r\n\r\n")
     return head, body
 
 

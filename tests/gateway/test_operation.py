@@ -98,9 +98,7 @@ async def test_a_defect_of_ours_is_500_in_openai_shape(start, monkeypatch, caplo
 
 async def test_draining_is_announced_first_then_streams_are_finished(start) -> None:
     setup = await start(drain_delay=2.0)
-    may_go = asyncio.Event()
-    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
-    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    response, may_go = await setup.begun()
     setup.gateway.drain()
     assert [await get(setup, "/ready"), await get(setup, "/ready", control=True), await get(setup, "/health")] == [
         503,
@@ -117,29 +115,26 @@ async def test_draining_is_announced_first_then_streams_are_finished(start) -> N
 async def test_a_request_that_arrives_while_a_drained_gateway_stops_is_served(start, once_used: bool) -> None:
     """Its first bytes came before the end, the rest after the linger."""
     setup = await start(drain_delay=0.05)
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
     raw = raw_chat({**CHAT, "max_tokens": 1})
-    if once_used:
-        writer.write(b"GET /health HTTP/1.1\r\nhost: gateway\r\n\r\n")
-        await reader.readuntil(b"}")
-    writer.write(raw[:30])
-    await asyncio.sleep(0.05)
-    setup.gateway.drain()
-    await setup.until(lambda: not listening(setup.gateway.port))
-    await asyncio.sleep(LINGER_SECONDS + 0.3)
-    writer.write(raw[30:])
-    answer = await asyncio.wait_for(reader.read(), 20)
+    async with setup.connected() as (reader, writer):
+        if once_used:
+            writer.write(b"GET /health HTTP/1.1\r\nhost: gateway\r\n\r\n")
+            await reader.readuntil(b"}")
+        writer.write(raw[:30])
+        await asyncio.sleep(0.05)
+        setup.gateway.drain()
+        await setup.until(lambda: not listening(setup.gateway.port))
+        await asyncio.sleep(LINGER_SECONDS + 0.3)
+        writer.write(raw[30:])
+        answer = await asyncio.wait_for(reader.read(), 20)
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"connection: close" in answer
-    writer.close()
 
 
 async def test_a_second_sigterm_hurries_nothing(start) -> None:
     """A container runtime may repeat it; only the end of the grace period may cut a stream."""
     setup = await start(drain_delay=0.1)
-    may_go = asyncio.Event()
-    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
-    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    response, may_go = await setup.begun()
     for _ in range(3):
         setup.gateway.drain()
     assert listening(setup.gateway.port)
@@ -152,9 +147,7 @@ async def test_a_second_sigterm_hurries_nothing(start) -> None:
 async def test_ctrl_c_gives_what_runs_a_moment_and_takes_nothing_new(start, monkeypatch) -> None:
     monkeypatch.setattr("fairlead.gateway.server.INTERRUPT_SECONDS", 0.5)
     setup = await start(drain_delay=60.0, drain_timeout=60.0)
-    may_go = asyncio.Event()
-    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
-    ends = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    ends, may_go = await setup.begun()
     setup.gateway.interrupt()
     await setup.until(lambda: not listening(setup.gateway.port))
     may_go.set()
@@ -166,8 +159,7 @@ async def test_ctrl_c_while_it_drains_tells_what_runs_and_ends_it(start, monkeyp
     """So does its end, where nobody interrupts again."""
     monkeypatch.setattr("fairlead.gateway.server.INTERRUPT_SECONDS", 0.3 if before == "nothing" else 60.0)
     setup = await start(drain_delay=60.0, drain_timeout=60.0)
-    setup.engines[0].pace = lambda index: asyncio.sleep(0 if index == 0 else 3600)
-    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    response, _ = await setup.begun()
     if before != "nothing":
         getattr(setup.gateway, before)()
     setup.gateway.interrupt()
@@ -184,26 +176,23 @@ async def test_a_gateway_that_was_never_ready_goes_at_once(start, monkeypatch) -
     await setup.until(lambda: not listening(setup.gateway.port))
 
 
-async def test_a_kept_connection_may_be_used_once_more_when_a_drained_gateway_stops(
-    start,
-) -> None:
+async def test_a_kept_connection_may_be_used_once_more_when_a_drained_gateway_stops(start) -> None:
     setup = await start(drain_delay=0.1)
     may_go = asyncio.Event()
     setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
-    writer.write(raw_chat({**CHAT, "stream": True}))
-    promise = await reader.readuntil(b"\r\n\r\n")
-    assert b"connection: close" not in promise
-    setup.gateway.drain()
-    await setup.until(lambda: not listening(setup.gateway.port))
-    may_go.set()
-    await reader.readuntil(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-    writer.write(raw_chat({**CHAT, "max_tokens": 1}))
-    farewell = await reader.readuntil(b"\r\n\r\n")
-    assert farewell.startswith(b"HTTP/1.1 200")
-    assert b"connection: close" in farewell
-    assert (await reader.read()).endswith(b"}")
-    writer.close()
+    async with setup.connected() as (reader, writer):
+        writer.write(raw_chat({**CHAT, "stream": True}))
+        promise = await reader.readuntil(b"\r\n\r\n")
+        assert b"connection: close" not in promise
+        setup.gateway.drain()
+        await setup.until(lambda: not listening(setup.gateway.port))
+        may_go.set()
+        await reader.readuntil(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        writer.write(raw_chat({**CHAT, "max_tokens": 1}))
+        farewell = await reader.readuntil(b"\r\n\r\n")
+        assert farewell.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in farewell
+        assert (await reader.read()).endswith(b"}")
 
 
 def raw_chat(body: dict[str, object]) -> bytes:
@@ -219,8 +208,7 @@ def listening(port: int) -> bool:
 
 async def test_a_stream_that_outlives_the_drain_is_told_so(start) -> None:
     setup = await start(drain_timeout=1.0)
-    setup.engines[0].pace = lambda index: asyncio.sleep(0 if index == 0 else 3600)
-    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    response, _ = await setup.begun()
     setup.gateway.stop()
     body = await response.read()
     assert b'"shutting_down"' in body

@@ -102,11 +102,11 @@ async def test_predicted_and_actual_are_metrics_and_in_the_log(start, caplog) ->
         f"fairlead_gateway_kv_index_blocks {len(setup.engines[0].hashes)}.0",
     ):
         assert line in text
-    kinds = {kind: _value(text, f'fairlead_gateway_tokens_total{{kind="{kind}",{label}}}') for kind in
+    kinds = {kind: await setup.metric(f'fairlead_gateway_tokens_total{{kind="{kind}",{label}}}') for kind in
              ("prompt", "cached", "predicted_cached", "completion")}  # fmt: skip
     assert kinds["cached"] == kinds["predicted_cached"] > 300
     assert kinds["completion"] == 8
-    sources = [_value(text, f'fairlead_gateway_tokenized_tokens_total{{{label},source="{source}"}}')
+    sources = [await setup.metric(f'fairlead_gateway_tokenized_tokens_total{{{label},source="{source}"}}')
                for source in ("text_cache", "tokenizer")]  # fmt: skip
     assert sum(sources) == kinds["prompt"]
     record = [record for record in caplog.records if record.name == "fairlead.gateway.requests"][-1]
@@ -116,13 +116,11 @@ async def test_predicted_and_actual_are_metrics_and_in_the_log(start, caplog) ->
 
 async def test_time_to_first_token_is_counted_when_the_token_comes(start) -> None:
     setup = await start()
-    never = asyncio.Event()
-    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else never.wait()
-    async with setup.http.post(f"{setup.url}/v1/chat/completions", json=chat("one", stream=True)) as response:
-        await response.content.readuntil(b"\n\n")
-        assert 'time_to_first_token_seconds_count{model="default/fake"} 1.0' in await setup.metrics()
-        never.set()
-        await response.read()
+    response, may_go = await setup.begun()
+    await response.content.readuntil(b"\n\n")
+    assert 'time_to_first_token_seconds_count{model="default/fake"} 1.0' in await setup.metrics()
+    may_go.set()
+    await response.read()
 
 
 async def test_a_completion_of_several_prompts_is_tokenised_too(start) -> None:
@@ -146,7 +144,3 @@ async def test_what_cannot_be_tokenised_is_the_engines_to_judge(start) -> None:
     setup = await start(engines=engines(1), follow=True)
     await setup.post({"model": "fake", "messages": [{"role": "user", "content": 5}]})
     assert "fairlead_prompt_tokens" not in json.dumps(list(setup.engines[0].requests[0].json()))
-
-
-def _value(text: str, name: str) -> float:
-    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))

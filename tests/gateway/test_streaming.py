@@ -80,8 +80,7 @@ async def test_the_clients_stream_does_not_depend_on_how_the_engine_cuts_its_wri
 
 async def test_a_client_that_leaves_in_the_middle_of_a_stream_cancels_the_engines_work(start) -> None:
     setup = await start()
-    setup.engines[0].pace = lambda index: asyncio.sleep(0 if index == 0 else 3600)
-    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json=CHAT)
+    response, _ = await setup.begun()
     await response.content.readuntil(b"\n\n")
     assert setup.engines[0].num_running == 1
     response.close()
@@ -123,15 +122,13 @@ def prompts_in_memory() -> list[InferenceRequest | ReadPrompt]:
 
 async def test_a_stream_that_has_begun_keeps_no_prompt_in_memory(start) -> None:
     setup = await start(follow=True)
-    may_go = asyncio.Event()
-    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
     before = {id(each): each for each in prompts_in_memory()}  # other tests may have left some
-    async with setup.http.post(f"{setup.url}/v1/chat/completions", json=CHAT) as response:
-        await response.content.readuntil(b"\n\n")
-        assert "fairlead_prompt_tokens" in setup.engines[0].requests[0].json()
-        assert not [each for each in prompts_in_memory() if id(each) not in before]
-        may_go.set()
-        assert (await response.read()).endswith(b"data: [DONE]\n\n")
+    response, may_go = await setup.begun()
+    await response.content.readuntil(b"\n\n")
+    assert "fairlead_prompt_tokens" in setup.engines[0].requests[0].json()
+    assert not [each for each in prompts_in_memory() if id(each) not in before]
+    may_go.set()
+    assert (await response.read()).endswith(b"data: [DONE]\n\n")
 
 
 async def test_tokens_of_a_stream_that_breaks_are_counted_as_they_passed(start) -> None:
@@ -181,13 +178,14 @@ async def test_a_client_that_does_not_read_holds_the_engine_back_and_then_counts
     setup = await start(client_stall_timeout=0.3)
     engine = setup.engines[0]
     engine.tokens = ("x" * 100_000,) * 400
-    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port, limit=1024)
     body = json.dumps(CHAT).encode()
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-    await reader.readuntil(b"\r\n\r\n")
-    await setup.until(lambda: engine.num_cancelled == 1)
-    assert engine.num_finished == 0, "40 MB do not fit into the buffers on the way"
-    writer.transport.abort()
+    async with setup.connected(limit=1024) as (reader, writer):
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        await reader.readuntil(b"\r\n\r\n")
+        await setup.until(lambda: engine.num_cancelled == 1)
+        assert engine.num_finished == 0, "40 MB do not fit into the buffers on the way"
+        writer.transport.abort()
 
 
 async def test_a_stream_that_ends_without_saying_so_is_an_error_to_the_client(start) -> None:
