@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 
 from fairlead_local.apiserver import cel
 from fairlead_local.apiserver.cel import check_rules, compile_rules
-from fairlead_local.apiserver.structural import (
-    ViolationKind,
-    apply_defaults,
-    prune,
-    prune_nulls,
-    validate,
-)
+from fairlead_local.apiserver.status import ViolationKind
+from fairlead_local.apiserver.structural import apply_defaults, prune, prune_nulls, validate
 
 PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 SCHEMA: dict[str, Any] = {

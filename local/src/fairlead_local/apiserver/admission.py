@@ -10,7 +10,7 @@ from fairlead.api.schema import is_whole
 from fairlead_local.apiserver import cel, rules, selectors, structural
 from fairlead_local.apiserver.metadata import label_problems
 from fairlead_local.apiserver.resources import ResourceType, ScalePaths
-from fairlead_local.apiserver.status import Cause, Json, StatusError, bad_request, invalid
+from fairlead_local.apiserver.status import Json, StatusError, Violation, bad_request, invalid_value
 
 _MOST_REPLICAS = 2**31 - 1
 _GO_TYPES = {
@@ -80,7 +80,7 @@ def admit(resource: ResourceType, obj: Json, old: Json | None) -> Json:
 
 def _admit_built_in(resource: ResourceType, obj: Json, old: Json | None) -> Json:
     obj = structural.apply_defaults(resource.schema, _without_nulls(obj))
-    _refuse(resource, obj, _causes(structural.validate(resource.schema, obj)))
+    _refuse(resource, obj, structural.validate(resource.schema, obj))
     _refuse(resource, obj, label_problems(obj))
     obj = rules.complete(resource.kind, obj)
     _refuse(resource, obj, rules.check(resource.kind, obj, old))
@@ -92,22 +92,17 @@ def _admit_custom(resource: ResourceType, obj: Json, old: Json | None) -> Json:
     an update are tolerated, since the definition may have become stricter."""
     obj = {**obj, "metadata": _without_nulls(obj["metadata"])}
     obj = structural.apply_defaults(resource.schema, structural.prune_nulls(resource.schema, obj))
-    before = _as_read(resource, old) if old is not None else None
+    before = None
+    if old is not None:  # as the present definition reads it: without unknown fields, with defaults
+        before = structural.apply_defaults(resource.schema, structural.prune(resource.schema, old, root=True)[0])
     violations = structural.validate(resource.schema, obj, old=before)
     blocked = any(violation.kind in structural.BLOCKING for violation in violations)
-    causes = [*_causes(violations), *_scale_problems(resource.scale, obj)]
+    violations += _scale_problems(resource.scale, obj)
     if not blocked:
-        causes += label_problems(obj)
-        causes += _causes(cel.check_rules(resource.schema, obj, before))
-    _refuse(resource, obj, causes)
+        violations += [*label_problems(obj), *cel.check_rules(resource.schema, obj, before)]
+    _refuse(resource, obj, violations)
     stored: Json = _as_stored(obj)
     return stored
-
-
-def _as_read(resource: ResourceType, stored: Json) -> Json:
-    """A stored object by the present definition: without unknown fields, with defaults."""
-    read: Json = structural.apply_defaults(resource.schema, structural.prune(resource.schema, stored, root=True)[0])
-    return read
 
 
 def _as_stored(value: Any) -> Any:
@@ -119,15 +114,10 @@ def _as_stored(value: Any) -> Any:
     return int(value) if isinstance(value, float) and is_whole(value) else value
 
 
-def _refuse(resource: ResourceType, obj: Json, causes: list[Cause]) -> None:
-    if causes:
+def _refuse(resource: ResourceType, obj: Json, violations: list[Violation]) -> None:
+    if violations:
         metadata = obj["metadata"]
-        name = metadata.get("name") or metadata.get("generateName") or ""
-        raise invalid(resource.kind, resource.group, name, causes)
-
-
-def _causes(violations: list[structural.Violation]) -> list[Cause]:
-    return [Cause(violation.path or "<nil>", violation.kind, violation.message) for violation in violations]
+        raise resource.invalid(metadata.get("name") or metadata.get("generateName") or "", *violations)
 
 
 def _without_nulls(value: Any) -> Any:
@@ -137,40 +127,29 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _scale_problems(paths: ScalePaths | None, obj: Json) -> list[Cause]:
-    """Causes for the paths of a scale subresource, independent of the schema: each count must be a whole number from 0,
-    and the selector a text. Absent values are fine."""
+def _scale_problems(paths: ScalePaths | None, obj: Json) -> list[Violation]:
+    """Violations at the paths of a scale subresource, independent of the schema: each count must be a whole number from
+    0, and the selector a text. Absent values are fine."""
     if paths is None:
         return []
-    counts = [cause for path in (paths.spec_replicas, paths.status_replicas) for cause in _count_problems(obj, path)]
-    return counts + (_text_problems(obj, paths.selector) if paths.selector else [])
+    found = []
+    for path in (paths.spec_replicas, paths.status_replicas):
+        if (count := selectors.find(obj, path)) is None:
+            continue
+        # 2.0 is no whole number here: the server decodes no number with a point as an integer.
+        if isinstance(count, bool) or not isinstance(count, int) or abs(count) >= 2**63:
+            found.append(_not_of_type(path, count, "int64"))
+        elif count < 0:
+            found.append(invalid_value(path, f"{count}: should be a non-negative integer"))
+        elif count > _MOST_REPLICAS:
+            found.append(invalid_value(path, f"{count}: should be less than or equal to {_MOST_REPLICAS}"))
+    if paths.selector and not isinstance(selector := selectors.find(obj, paths.selector), str | None):
+        found.append(_not_of_type(paths.selector, selector, "string"))
+    return found
 
 
-def _count_problems(obj: Json, path: str) -> list[Cause]:
-    """2.0 is no whole number here: the server decodes no number with a point as an integer."""
-    found = selectors.find(obj, path)
-    if found is None:
-        return []
-    if isinstance(found, bool) or not isinstance(found, int) or abs(found) >= 2**63:
-        return [_not_of_type(path, found, "int64")]
-    if found < 0:
-        return [_invalid(path, found, "should be a non-negative integer")]
-    return (
-        [_invalid(path, found, f"should be less than or equal to {_MOST_REPLICAS}")] if found > _MOST_REPLICAS else []
-    )
-
-
-def _text_problems(obj: Json, path: str) -> list[Cause]:
-    found = selectors.find(obj, path)
-    return [] if found is None or isinstance(found, str) else [_not_of_type(path, found, "string")]
-
-
-def _not_of_type(path: str, found: Any, wanted: str) -> Cause:
+def _not_of_type(path: str, found: Any, wanted: str) -> Violation:
     """The genuine server shows an empty value here."""
     empty = 0 if wanted == "int64" else '""'
-    text = f"{path} accessor error: {found} is of the type {_GO_TYPES[type(found)]}, expected {wanted}"
-    return _invalid(path, empty, text)
-
-
-def _invalid(path: str, value: Any, sentence: str) -> Cause:
-    return Cause(path, "FieldValueInvalid", f"Invalid value: {value}: {sentence}")
+    kind = _GO_TYPES[type(found)]
+    return invalid_value(path, f"{empty}: {path} accessor error: {found} is of the type {kind}, expected {wanted}")

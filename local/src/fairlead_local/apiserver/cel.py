@@ -15,15 +15,8 @@ from celpy.celparser import CELParseError
 from celpy.evaluation import CELEvalError
 
 from fairlead.api.schema import join
-from fairlead_local.apiserver.structural import (
-    Schema,
-    Violation,
-    ViolationKind,
-    field_schema,
-    is_unchanged,
-    old_items,
-    quoted,
-)
+from fairlead_local.apiserver.status import Violation, invalid_value
+from fairlead_local.apiserver.structural import Schema, field_schema, is_unchanged, old_items, quoted
 
 CelProgram = celpy.Runner
 RULES = "x-kubernetes-validations"
@@ -119,7 +112,7 @@ def _broken_rules(schema: Schema, value: Any, old: Any, path: str, *, is_kept: b
             broken = _broken(rule, converted, before)
             if broken is not None:
                 shown = "" if isinstance(value, (Mapping, list)) else f"{quoted(value)}: "
-                yield Violation(path, ViolationKind.INVALID, f"Invalid value: {shown}{broken}")
+                yield invalid_value(path, f"{shown}{broken}")
     for child_schema, child, old_child, child_path in _children(schema, value, old, path):
         yield from _broken_rules(child_schema, child, old_child, child_path, is_kept=is_kept)
 

@@ -6,52 +6,49 @@ from typing import Any
 from fairlead_local.apiserver import cel, selectors
 from fairlead_local.apiserver.cel import InvalidRule
 from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths, schema_of
-from fairlead_local.apiserver.status import Cause, Json
+from fairlead_local.apiserver.status import Json, Violation, invalid_value, required_value
 from fairlead_local.apiserver.times import age, timestamp
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """Finalizer of every definition, to delete the objects before the definition."""
 
 
-def problems(definition: Json) -> list[Cause]:
+def problems(definition: Json) -> list[Violation]:
     """Why this definition cannot be served; empty when it can."""
     spec, found = definition["spec"], []
     expected = f"{spec['names']['plural']}.{spec['group']}"
     if definition["metadata"]["name"] != expected:
-        message = f'Invalid value: "{definition["metadata"]["name"]}": must be spec.names.plural+"."+spec.group'
-        found.append(Cause("metadata.name", "FieldValueInvalid", message))
+        text = f'"{definition["metadata"]["name"]}": must be spec.names.plural+"."+spec.group'
+        found.append(invalid_value("metadata.name", text))
     if sum(bool(version["storage"]) for version in spec["versions"]) != 1:
-        message = "Invalid value: must have exactly one version marked as storage version"
-        found.append(Cause("spec.versions", "FieldValueInvalid", message))
+        found.append(invalid_value("spec.versions", "must have exactly one version marked as storage version"))
     for index, version in enumerate(spec["versions"]):
         found += _version_problems(version, f"spec.versions[{index}]")
     return found
 
 
-def _version_problems(version: Json, path: str) -> list[Cause]:
+def _version_problems(version: Json, path: str) -> list[Violation]:
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     if not isinstance(schema, dict):
-        return [Cause(f"{path}.schema.openAPIV3Schema", "FieldValueRequired", "Required value: schemas are required")]
+        return [required_value(f"{path}.schema.openAPIV3Schema", "schemas are required")]
     found = []
     if schema.get("type") != "object":
-        message = "Invalid value: must be object at the root"
-        found.append(Cause(f"{path}.schema.openAPIV3Schema.type", "FieldValueInvalid", message))
+        found.append(invalid_value(f"{path}.schema.openAPIV3Schema.type", "must be object at the root"))
     try:
         cel.compile_rules(schema)
     except InvalidRule as error:
-        where = f"{path}.schema.openAPIV3Schema.x-kubernetes-validations"
-        found.append(Cause(where, "FieldValueInvalid", f"Invalid value: {error}"))
+        found.append(invalid_value(f"{path}.schema.openAPIV3Schema.x-kubernetes-validations", str(error)))
     scale = (version.get("subresources") or {}).get("scale") or {}
     for name, text in scale.items():
         if not selectors.is_plain(text):
-            where = f"{path}.subresources.scale.{name}"
-            found.append(Cause(where, "FieldValueInvalid", f'Invalid value: "{text}": should be a json path of fields'))
+            found.append(
+                invalid_value(f"{path}.subresources.scale.{name}", f'"{text}": should be a json path of fields')
+            )
     for number, column in enumerate(version.get("additionalPrinterColumns") or ()):
         try:
             selectors.parse(column["jsonPath"])
         except ValueError as error:
-            where = f"{path}.additionalPrinterColumns[{number}].jsonPath"
-            found.append(Cause(where, "FieldValueInvalid", f"Invalid value: {error}"))
+            found.append(invalid_value(f"{path}.additionalPrinterColumns[{number}].jsonPath", str(error)))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead_local.apiserver import fieldsets
 from fairlead_local.apiserver.fieldsets import FieldSet
-from fairlead_local.apiserver.status import Cause, Json, apply_conflict
+from fairlead_local.apiserver.status import Json, StatusError, Violation, ViolationKind, causes
 
 _UNTRACKED_METADATA = [
     "name",
@@ -153,7 +153,9 @@ def _refuse_conflicts(others: Ownership, changed: FieldSet) -> None:
     ]
     if not conflicts:
         return
-    causes = [Cause(path, "FieldManagerConflict", f"conflict with {manager.readable}") for manager, path in conflicts]
+    violations = (
+        Violation(path, ViolationKind.CONFLICT, f"conflict with {manager.readable}") for manager, path in conflicts
+    )
     if len(conflicts) == 1:
         text = f"1 conflict: conflict with {conflicts[0][0].readable}: {conflicts[0][1]}"
     else:
@@ -162,4 +164,4 @@ def _refuse_conflicts(others: Ownership, changed: FieldSet) -> None:
             lines.append(f"conflicts with {manager.readable}:")
             lines += [f"- {path}" for other, path in conflicts if other == manager]
         text = f"{len(conflicts)} conflicts: " + "\n".join(lines)
-    raise apply_conflict(f"Apply failed with {text}", causes)
+    raise StatusError(409, "Conflict", f"Apply failed with {text}", {"causes": causes(violations)})

@@ -11,7 +11,18 @@ from typing import Any
 
 from fairlead_local.apiserver.resources import NAMESPACES, PODS, ResourceType
 from fairlead_local.apiserver.selectors import KEY, VALUE
-from fairlead_local.apiserver.status import STALE, Cause, Json, bad_request, conflict, forbidden, invalid
+from fairlead_local.apiserver.status import (
+    STALE,
+    Json,
+    Violation,
+    ViolationKind,
+    bad_request,
+    conflict,
+    forbidden,
+    forbidden_value,
+    invalid_value,
+    required_value,
+)
 from fairlead_local.apiserver.times import timestamp
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -61,12 +72,11 @@ def identify(resource: ResourceType, obj: Json, namespace: str) -> Json:
 def check_name(resource: ResourceType, name: str) -> None:
     """Raises 422 for a name the kind does not allow."""
     if not name:
-        causes = [Cause("metadata.name", "FieldValueRequired", "Required value: name or generateName is required")]
-        raise invalid(resource.kind, resource.group, name, causes)
+        raise resource.invalid(name, required_value("metadata.name", "name or generateName is required"))
     pattern, longest, words = _NAME_RULES.get(resource.kind, (_SUBDOMAIN, 253, "a lowercase RFC 1123 subdomain"))
     if len(name) > longest or not pattern.fullmatch(name):
-        text = f'Invalid value: "{name}": must be {words} of at most {longest} characters (regex {pattern.pattern!r})'
-        raise invalid(resource.kind, resource.group, name, [Cause("metadata.name", "FieldValueInvalid", text)])
+        text = f'"{name}": must be {words} of at most {longest} characters (regex {pattern.pattern!r})'
+        raise resource.invalid(name, invalid_value("metadata.name", text))
 
 
 def check_address(resource: ResourceType, body: Json, namespace: str, name: str | None) -> Json:
@@ -91,8 +101,7 @@ def _check_kind(resource: ResourceType, body: Json, name: str) -> None:
         if not resource.custom:
             text = f'{kind} in version "{version}" cannot be handled as a {resource.kind}'
             raise bad_request(f"{text}: no kind {kind!r} is served at this path")
-        text = f'Invalid value: "{kind}": must be {resource.kind}'
-        raise invalid(resource.kind, resource.group, name, [Cause("kind", "FieldValueInvalid", text)])
+        raise resource.invalid(name, invalid_value("kind", f'"{kind}": must be {resource.kind}'))
     if version and version != resource.api_version:
         text = f"the API version in the data ({version}) does not match the expected API version"
         raise bad_request(f"{text} ({resource.api_version})")
@@ -103,9 +112,8 @@ def check_version(resource: ResourceType, live: Json, proposed: Json, *, require
     asked, metadata = (proposed.get("metadata") or {}).get("resourceVersion"), live["metadata"]
     if not asked:
         if required:
-            text = "Invalid value: 0x0: must be specified for an update"
-            causes = [Cause("metadata.resourceVersion", "FieldValueInvalid", text)]
-            raise invalid(resource.kind, resource.group, metadata["name"], causes)
+            text = "0x0: must be specified for an update"
+            raise resource.invalid(metadata["name"], invalid_value("metadata.resourceVersion", text))
         return
     if asked != metadata["resourceVersion"]:
         raise conflict(resource.qualified, metadata["name"], STALE)
@@ -118,7 +126,10 @@ def carry_over(resource: ResourceType, live: Json, proposed: Json) -> Json:
         why = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
         raise conflict(resource.qualified, old["name"], why)
     if "deletionTimestamp" in old:
-        _refuse_new_finalizers(resource, old, new)
+        added = [item for item in new.get("finalizers") or () if item not in (old.get("finalizers") or ())]
+        if added:
+            text = f"no new finalizers can be added if the object is being deleted, found new finalizers {added}"
+            raise resource.invalid(old["name"], forbidden_value("metadata.finalizers", text))
     for field in _SERVER_OWNED:
         new.pop(field, None)
     new |= {field: old[field] for field in _SERVER_OWNED if field in old}
@@ -128,31 +139,23 @@ def carry_over(resource: ResourceType, live: Json, proposed: Json) -> Json:
     return {**proposed, "metadata": new}
 
 
-def _refuse_new_finalizers(resource: ResourceType, old: Json, new: Json) -> None:
-    added = [item for item in new.get("finalizers") or () if item not in (old.get("finalizers") or ())]
-    if added:
-        text = "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers "
-        cause = Cause("metadata.finalizers", "FieldValueForbidden", text + str(added))
-        raise invalid(resource.kind, resource.group, old["name"], [cause])
-
-
-def label_problems(obj: Json) -> list[Cause]:
+def label_problems(obj: Json) -> list[Violation]:
     """Labels and annotations that no API server takes."""
     metadata, found = obj["metadata"], []
     for field in ("labels", "annotations"):
         for key in metadata.get(field) or {}:
             if not KEY.fullmatch(key):
-                text = f'Invalid value: "{key}": must consist of alphanumeric characters and -_.'
-                found.append(Cause(f"metadata.{field}", "FieldValueInvalid", text))
+                text = f'"{key}": must consist of alphanumeric characters and -_.'
+                found.append(invalid_value(f"metadata.{field}", text))
     for value in (metadata.get("labels") or {}).values():
         if not VALUE.fullmatch(value):
-            text = f'Invalid value: "{value}": a valid label must be an empty string or consist of at most 63 '
+            text = f'"{value}": a valid label must be an empty string or consist of at most 63 '
             text += "alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
-            found.append(Cause("metadata.labels", "FieldValueInvalid", text))
+            found.append(invalid_value("metadata.labels", text))
     size = sum(len(key) + len(value) for key, value in (metadata.get("annotations") or {}).items())
     if size > _MAX_ANNOTATION_BYTES:
         text = f"Too long: may not be more than {_MAX_ANNOTATION_BYTES} bytes"
-        found.append(Cause("metadata.annotations", "FieldValueTooLong", text))
+        found.append(Violation("metadata.annotations", ViolationKind.TOO_LONG, text))
     return found
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairlead_local.apiserver.status import Json, no_such_path
+from fairlead_local.apiserver.status import Json, StatusError, Violation, invalid, no_such_path
 
 
 def schema_of(name: str) -> Json:
@@ -105,6 +105,10 @@ class ResourceType:
     @property
     def list_name(self) -> str:
         return self.list_kind or f"{self.kind}List"
+
+    def invalid(self, name: str, *violations: Violation) -> StatusError:
+        """422 for an object of this kind."""
+        return invalid(self.kind, self.group, name, violations)
 
     def selectable(self, path: str) -> bool:
         """Whether a field selector may name `path`."""

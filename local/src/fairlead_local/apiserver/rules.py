@@ -1,14 +1,22 @@
 """What the API server adds to and demands of built-in objects beyond their schemas. Pure."""
 
+import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from fairlead_local.apiserver import definitions, selectors
-from fairlead_local.apiserver.status import Cause, Json
+from fairlead_local.apiserver.status import (
+    Json,
+    Violation,
+    ViolationKind,
+    forbidden_value,
+    invalid_value,
+    required_value,
+    unsupported_value,
+)
 
 Completion = Callable[[Json], Json]
-Check = Callable[[Json, Json | None], list[Cause]]
+Check = Callable[[Json, Json | None], list[Violation]]
 
 
 def complete(kind: str, obj: Json) -> Json:
@@ -17,22 +25,10 @@ def complete(kind: str, obj: Json) -> Json:
     return completion(obj) if completion else obj
 
 
-def check(kind: str, obj: Json, old: Json | None) -> list[Cause]:
+def check(kind: str, obj: Json, old: Json | None) -> list[Violation]:
     """The rules `obj` breaks as a new state of `old` (None: it is created)."""
     rule = _CHECKS.get(kind)
     return rule(obj, old) if rule else []
-
-
-def _required(field: str, why: str = "") -> Cause:
-    return Cause(field, "FieldValueRequired", f"Required value: {why}" if why else "Required value")
-
-
-def _invalid(field: str, value: Any, why: str) -> Cause:
-    return Cause(field, "FieldValueInvalid", f"Invalid value: {_shown(value)}: {why}")
-
-
-def _shown(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 # Namespaces, configuration, services
@@ -61,21 +57,21 @@ def _complete_service(obj: Json) -> Json:
     return {**obj, "spec": {**spec, **({"ports": ports} if ports else {})}}
 
 
-def _check_immutable(obj: Json, old: Json | None) -> list[Cause]:
+def _check_immutable(obj: Json, old: Json | None) -> list[Violation]:
     if not old or not old.get("immutable"):
         return []
     return [
-        Cause(field, "FieldValueForbidden", "Forbidden: field is immutable when `immutable` is set")
+        forbidden_value(field, "field is immutable when `immutable` is set")
         for field in ("data", "binaryData", "immutable")
         if obj.get(field) != old.get(field)
     ]
 
 
-def _check_service(obj: Json, old: Json | None) -> list[Cause]:
+def _check_service(obj: Json, old: Json | None) -> list[Violation]:
     spec = obj["spec"]
     if spec["type"] == "ExternalName":
-        return [] if spec.get("externalName") else [_required("spec.externalName")]
-    return [] if spec.get("ports") or spec.get("clusterIP") == "None" else [_required("spec.ports")]
+        return [] if spec.get("externalName") else [required_value("spec.externalName")]
+    return [] if spec.get("ports") or spec.get("clusterIP") == "None" else [required_value("spec.ports")]
 
 
 # Pods and what makes them
@@ -129,43 +125,41 @@ def _complete_deployment(obj: Json) -> Json:
 _OF_RUNNING = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
 
 
-def _check_pod_spec(spec: Json, path: str) -> list[Cause]:
-    causes = [] if spec["containers"] else [_required(f"{path}.containers")]
+def _check_pod_spec(spec: Json, path: str) -> list[Violation]:
+    causes = [] if spec["containers"] else [required_value(f"{path}.containers")]
     volumes = {volume["name"] for volume in spec.get("volumes") or ()}
     for group in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(group) or ()):
             where = f"{path}.{group}[{index}]"
             if not container.get("image"):
-                causes.append(_required(f"{where}.image"))
+                causes.append(required_value(f"{where}.image"))
             causes += _check_restarts(container, group, where)
             for number, mount in enumerate(container.get("volumeMounts") or ()):
                 if mount["name"] not in volumes:
                     field = f"{where}.volumeMounts[{number}].name"
-                    causes.append(Cause(field, "FieldValueNotFound", f'Not found: "{mount["name"]}"'))
+                    causes.append(Violation(field, ViolationKind.NOT_FOUND, f'Not found: "{mount["name"]}"'))
     return causes
 
 
-def _check_restarts(container: Json, group: str, where: str) -> list[Cause]:
+def _check_restarts(container: Json, group: str, where: str) -> list[Violation]:
     """Only an init container may say that it is always restarted, and only one that says so is probed and has hooks."""
     policy = container.get("restartPolicy")
     if group == "containers":
-        why = "Forbidden: may not be set for non-init containers"
-        return [Cause(f"{where}.restartPolicy", "FieldValueForbidden", why)] if policy else []
+        why = "may not be set for non-init containers"
+        return [forbidden_value(f"{where}.restartPolicy", why)] if policy else []
     if policy == "Always":
         return []
     causes = []
     if policy is not None:
-        message = f'Unsupported value: "{policy}": supported values: "Always"'
-        causes.append(Cause(f"{where}.restartPolicy", "FieldValueNotSupported", message))
-    why = "Forbidden: may not be set for init containers without restartPolicy=Always"
-    causes += [Cause(f"{where}.{each}", "FieldValueForbidden", why) for each in _OF_RUNNING if container.get(each)]
-    return causes
+        causes.append(unsupported_value(f"{where}.restartPolicy", f'"{policy}": supported values: "Always"'))
+    why = "may not be set for init containers without restartPolicy=Always"
+    return causes + [forbidden_value(f"{where}.{each}", why) for each in _OF_RUNNING if container.get(each)]
 
 
 _MUTABLE_POD_FIELDS = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "nodeName")
 
 
-def _check_pod(obj: Json, old: Json | None) -> list[Cause]:
+def _check_pod(obj: Json, old: Json | None) -> list[Violation]:
     if old is None:
         return _check_pod_spec(obj["spec"], "spec")
 
@@ -176,43 +170,43 @@ def _check_pod(obj: Json, old: Json | None) -> list[Cause]:
     if fixed(obj["spec"]) == fixed(old["spec"]):
         return []
     allowed = "`spec.containers[*].image`, `spec.activeDeadlineSeconds`, `spec.tolerations`"
-    return [Cause("spec", "FieldValueForbidden", f"Forbidden: pod updates may not change fields other than {allowed}")]
+    return [forbidden_value("spec", f"pod updates may not change fields other than {allowed}")]
 
 
-def _check_workload(obj: Json, old: Json | None) -> list[Cause]:
+def _check_workload(obj: Json, old: Json | None) -> list[Violation]:
     spec = obj["spec"]
     template, selector = spec.get("template") or {}, spec.get("selector") or {}
     causes = _check_pod_spec(template["spec"], "spec.template.spec") if "spec" in template else []
     if "spec" not in template:
-        causes.append(_required("spec.template.spec"))
+        causes.append(required_value("spec.template.spec"))
     labels = (template.get("metadata") or {}).get("labels") or {}
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        causes.append(_invalid("spec.selector", selector, "empty selector is invalid for deployment"))
+        causes.append(invalid_value("spec.selector", f"{selector}: empty selector is invalid for deployment"))
     elif not selectors.from_object(selector).matches(labels):
-        message = "`selector` does not match template `labels`"
-        causes.append(_invalid("spec.template.metadata.labels", labels, message))
+        message = f"{labels}: `selector` does not match template `labels`"
+        causes.append(invalid_value("spec.template.metadata.labels", message))
     if spec.get("replicas", 0) < 0:
-        causes.append(_invalid("spec.replicas", spec["replicas"], "must be greater than or equal to 0"))
+        causes.append(invalid_value("spec.replicas", f"{spec['replicas']}: must be greater than or equal to 0"))
     if old and old["spec"].get("selector") != selector:
-        causes.append(_invalid("spec.selector", selector, "field is immutable"))
+        causes.append(invalid_value("spec.selector", f"{selector}: field is immutable"))
     policy = template.get("spec", {}).get("restartPolicy", "Always")
     if policy != "Always":
-        field = "spec.template.spec.restartPolicy"
-        message = f'Unsupported value: "{policy}": supported values: "Always"'
-        causes.append(Cause(field, "FieldValueNotSupported", message))
+        message = f'"{policy}": supported values: "Always"'
+        causes.append(unsupported_value("spec.template.spec.restartPolicy", message))
     return causes
 
 
-def _check_deployment(obj: Json, old: Json | None) -> list[Cause]:
+def _check_deployment(obj: Json, old: Json | None) -> list[Violation]:
     causes = _check_workload(obj, old)
     limits = obj["spec"]["strategy"].get("rollingUpdate") or {}
     if all(str(limits.get(name)).rstrip("%") == "0" for name in ("maxSurge", "maxUnavailable")):
-        message = "may not be 0 when `maxSurge` is 0"
-        causes.append(_invalid("spec.strategy.rollingUpdate.maxUnavailable", limits["maxUnavailable"], message))
+        shown = json.dumps(limits["maxUnavailable"])
+        message = f"{shown}: may not be 0 when `maxSurge` is 0"
+        causes.append(invalid_value("spec.strategy.rollingUpdate.maxUnavailable", message))
     return causes
 
 
-def _check_definition(obj: Json, old: Json | None) -> list[Cause]:
+def _check_definition(obj: Json, old: Json | None) -> list[Violation]:
     return definitions.problems(obj)
 
 

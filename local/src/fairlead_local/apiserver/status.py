@@ -1,20 +1,58 @@
-"""Errors as the Kubernetes API reports them: an `StatusError` raised anywhere below HTTP becomes a `Status` body."""
+"""Errors as the Kubernetes API reports them: a `StatusError` raised anywhere below HTTP becomes a `Status` body."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from typing import Any
 
 Json = dict[str, Any]
 """A decoded JSON object."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One field at fault: dotted `field`, machine-readable `reason` (`FieldValueRequired`, …) and a sentence."""
+class ViolationKind(StrEnum):
+    """Kind of a violation: `details.causes[].reason` of Kubernetes."""
 
-    field: str
-    reason: str
+    REQUIRED = "FieldValueRequired"
+    INVALID = "FieldValueInvalid"
+    TYPE = "FieldValueTypeInvalid"
+    NOT_SUPPORTED = "FieldValueNotSupported"
+    NOT_FOUND = "FieldValueNotFound"
+    FORBIDDEN = "FieldValueForbidden"
+    TOO_LONG = "FieldValueTooLong"
+    TOO_MANY = "FieldValueTooMany"
+    DUPLICATE = "FieldValueDuplicate"
+    CONFLICT = "FieldManagerConflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field at fault."""
+
+    path: str
+    """As in `spec.autoscaling.minReplicas` or `spec.aliases[1]`; empty = the whole object."""
+    kind: ViolationKind
     message: str
+    """The sentence after `path: `."""
+
+    def __str__(self) -> str:
+        return f"{self.path or '<nil>'}: {self.message}"
+
+
+def required_value(path: str, why: str = "") -> Violation:
+    return Violation(path, ViolationKind.REQUIRED, f"Required value: {why}" if why else "Required value")
+
+
+def invalid_value(path: str, text: str) -> Violation:
+    return Violation(path, ViolationKind.INVALID, f"Invalid value: {text}")
+
+
+def forbidden_value(path: str, why: str) -> Violation:
+    return Violation(path, ViolationKind.FORBIDDEN, f"Forbidden: {why}")
+
+
+def unsupported_value(path: str, text: str) -> Violation:
+    return Violation(path, ViolationKind.NOT_SUPPORTED, f"Unsupported value: {text}")
 
 
 class StatusError(Exception):
@@ -27,7 +65,7 @@ class StatusError(Exception):
         self.message = message
         self.details = details or {}
         self.warnings: tuple[str, ...] = ()
-        """What else the client should know, such as fields that were dropped before the object was refused."""
+        """Sentences for the client beside the message, such as fields dropped before the refusal."""
 
     def body(self) -> Json:
         """The `Status` object sent to the client."""
@@ -45,8 +83,15 @@ class StatusError(Exception):
         return status
 
 
-def bad_request(message: str) -> StatusError:
-    return StatusError(400, "BadRequest", message)
+bad_request = partial(StatusError, 400, "BadRequest")
+expired = partial(StatusError, 410, "Expired")
+"""The resourceVersion is no longer (or not yet) known; the client lists again."""
+unsupported_media_type = partial(StatusError, 415, "UnsupportedMediaType")
+method_not_allowed = partial(
+    StatusError, 405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
+)
+no_such_path = partial(StatusError, 404, "NotFound", "the server could not find the requested resource")
+"""The answer where nothing is served: clients read it as "this API is not installed"."""
 
 
 def not_found(qualified: str, name: str) -> StatusError:
@@ -54,11 +99,6 @@ def not_found(qualified: str, name: str) -> StatusError:
     plural, _, group = qualified.partition(".")
     details = {"name": name, "kind": plural} | ({"group": group} if group else {})
     return StatusError(404, "NotFound", f'{qualified} "{name}" not found', details)
-
-
-def no_such_path() -> StatusError:
-    """What a real API server answers where it serves nothing: clients read it as "this API is not installed"."""
-    return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
 def already_exists(qualified: str, name: str) -> StatusError:
@@ -73,17 +113,12 @@ def conflict(qualified: str, name: str, why: str) -> StatusError:
 STALE = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def apply_conflict(message: str, causes: Sequence[Cause]) -> StatusError:
-    """Server-side apply met fields that other managers own; `causes` name each field and its manager."""
-    return StatusError(409, "Conflict", message, {"causes": _causes(causes)})
-
-
-def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> StatusError:
-    """422: the object was understood and breaks a rule; every broken rule is listed."""
+def invalid(kind: str, group: str, name: str, violations: Iterable[Violation]) -> StatusError:
+    """422: the object was understood and breaks rules; every broken rule is listed."""
     qualified = f"{kind}.{group}" if group else kind
-    sentences = [f"{cause.field}: {cause.message}" for cause in causes]
-    text = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
-    details = {"name": name, "group": group, "kind": kind, "causes": _causes(causes)}
+    listed = list(violations)
+    text = str(listed[0]) if len(listed) == 1 else f"[{', '.join(map(str, listed))}]"
+    details = {"name": name, "group": group, "kind": kind, "causes": causes(listed)}
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details)
 
 
@@ -91,21 +126,8 @@ def forbidden(qualified: str, name: str, why: str) -> StatusError:
     return StatusError(403, "Forbidden", f'{qualified} "{name}" is forbidden: {why}', {"name": name, "kind": qualified})
 
 
-def expired(message: str) -> StatusError:
-    """410: the resourceVersion is no longer (or not yet) known; the client lists again."""
-    return StatusError(410, "Expired", message)
-
-
-def method_not_allowed() -> StatusError:
-    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-
-
-def unsupported_media_type(message: str) -> StatusError:
-    return StatusError(415, "UnsupportedMediaType", message)
-
-
 def not_implemented(what: str) -> StatusError:
-    """Something a cluster offers and local mode does not; `what` is the sentence's subject and verb."""
+    """For a feature of clusters; `what`: the object of the sentence."""
     return StatusError(501, "NotImplemented", f"local mode does not support {what}")
 
 
@@ -118,5 +140,6 @@ def success(details: Json) -> Json:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
-def _causes(causes: Sequence[Cause]) -> list[Json]:
-    return [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes]
+def causes(violations: Iterable[Violation]) -> list[Json]:
+    """`details.causes` of a Status."""
+    return [{"reason": each.kind, "message": each.message, "field": each.path or "<nil>"} for each in violations]

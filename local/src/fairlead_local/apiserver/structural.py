@@ -10,13 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from datetime import date
-from enum import StrEnum
 from typing import Any
 
 from fairlead.api.cel import matches
 from fairlead.api.schema import is_whole, join
+from fairlead_local.apiserver.status import Violation, ViolationKind, invalid_value, required_value, unsupported_value
 
 Schema = Mapping[str, Any]
 
@@ -29,18 +28,6 @@ LIST_TYPE = "x-kubernetes-list-type"
 LIST_KEYS = "x-kubernetes-list-map-keys"
 
 
-class ViolationKind(StrEnum):
-    """Kind of a violation, as in `details.causes[].reason` of Kubernetes."""
-
-    REQUIRED = "FieldValueRequired"
-    INVALID = "FieldValueInvalid"
-    TYPE = "FieldValueTypeInvalid"
-    NOT_SUPPORTED = "FieldValueNotSupported"
-    TOO_LONG = "FieldValueTooLong"
-    TOO_MANY = "FieldValueTooMany"
-    DUPLICATE = "FieldValueDuplicate"
-
-
 BLOCKING = frozenset(
     (
         ViolationKind.REQUIRED,
@@ -51,20 +38,6 @@ BLOCKING = frozenset(
     )
 )
 """Violations after which no rules are checked: rules rely on types, and their cost on sizes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One field that does not fit."""
-
-    path: str
-    """As in `spec.autoscaling.minReplicas` or `spec.aliases[1]`."""
-    kind: ViolationKind
-    message: str
-    """What is wrong, after `path: `."""
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
 
 
 def field_schema(schema: Schema, name: str) -> Schema | None:
@@ -134,8 +107,7 @@ def _violations(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Vio
         yield _type_violation(path, _json_type(value), schema.get("type"), schema)
     if "enum" in schema and value not in schema["enum"]:
         choices = ", ".join(json.dumps(choice) for choice in schema["enum"])
-        message = f"Unsupported value: {quoted(value)}: supported values: {choices}"
-        yield Violation(path, ViolationKind.NOT_SUPPORTED, message)
+        yield unsupported_value(path, f"{quoted(value)}: supported values: {choices}")
     if not fits:
         return
     if isinstance(value, Mapping):
@@ -155,7 +127,7 @@ def _object_violations(schema: Schema, value: Mapping[str, Any], old: Any, path:
     absent = {name for name, child in children.items() if value[name] is None and not child.get("nullable")}
     for name in schema.get("required") or []:
         if name not in value or name in absent:
-            yield Violation(join(path, name), ViolationKind.REQUIRED, "Required value")
+            yield required_value(join(path, name))
     most, fewest = schema.get("maxProperties"), schema.get("minProperties")
     size = len(value) - len(absent)
     if most is not None and size > most:
@@ -256,7 +228,7 @@ def _type_violation(path: str, found: str, wanted: str | None, schema: Schema) -
 
 
 def _out_of_bounds(path: str, value: Any, sentence: str) -> Violation:
-    return Violation(path, ViolationKind.INVALID, f"Invalid value: {quoted(value)}: {path} in body {sentence}")
+    return invalid_value(path, f"{quoted(value)}: {path} in body {sentence}")
 
 
 def quoted(value: Any) -> str:

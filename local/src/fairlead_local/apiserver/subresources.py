@@ -1,6 +1,7 @@
 """The subresources `scale` (an autoscaling/v1 Scale of any scalable object) and `log` (the output of a container)."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from copy import deepcopy
 from pathlib import Path
@@ -14,12 +15,11 @@ from fairlead_local.apiserver.requests import RequestTarget
 from fairlead_local.apiserver.resources import ResourceType, ScalePaths
 from fairlead_local.apiserver.status import (
     STALE,
-    Cause,
     Json,
     bad_request,
     conflict,
     internal_error,
-    invalid,
+    invalid_value,
     method_not_allowed,
     not_implemented,
 )
@@ -67,8 +67,8 @@ def _replicas(resource: ResourceType, name: str, scale: Json) -> int:
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if isinstance(replicas, int) and not isinstance(replicas, bool) and replicas >= 0:
         return replicas
-    text = f"Invalid value: {replicas}: must be a whole number greater than or equal to 0"
-    raise invalid(resource.kind, resource.group, name, [Cause("spec.replicas", "FieldValueInvalid", text)])
+    text = f"{replicas}: must be a whole number greater than or equal to 0"
+    raise resource.invalid(name, invalid_value("spec.replicas", text))
 
 
 def _scale_of(paths: ScalePaths, obj: Json) -> Json:
@@ -147,10 +147,10 @@ async def stream_log(
     return response
 
 
-async def _read(path: Path, tail: int | None, follow: bool, writing: "_Writing") -> AsyncIterator[bytes]:
+async def _read(path: Path, tail: int | None, follow: bool, writing: Callable[[], bool]) -> AsyncIterator[bytes]:
     with path.open("rb") as file:
         if tail is not None:
-            file.seek(_tail_offset(path, tail))
+            yield b"".join(deque(file, tail))
         while True:
             alive = follow and writing()  # asked before reading, so that the last words are not missed
             while chunk := file.read(_CHUNK_BYTES):
@@ -158,30 +158,6 @@ async def _read(path: Path, tail: int | None, follow: bool, writing: "_Writing")
             if not alive:
                 return
             await asyncio.sleep(FOLLOW_SECONDS)
-
-
-class _Writing(Protocol):
-    def __call__(self) -> bool: ...
-
-
-def _tail_offset(path: Path, lines: int) -> int:
-    """Byte offset of the last `lines` lines."""
-    size = path.stat().st_size
-    if lines == 0:
-        return size
-    position, found = size, 0
-    with path.open("rb") as file:
-        while position > 0:
-            start = max(0, position - _CHUNK_BYTES)
-            file.seek(start)
-            chunk = file.read(position - start)
-            for index in range(len(chunk) - 1, -1, -1):
-                if chunk[index] == 0x0A and start + index != size - 1:
-                    found += 1
-                    if found == lines:
-                        return start + index + 1
-            position = start
-    return 0
 
 
 def _container(pod: Json, name: str) -> str:
