@@ -7,14 +7,14 @@ from fairlead_local.apiserver import cel, selectors
 from fairlead_local.apiserver.cel import InvalidRule
 from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths, schema_of
 from fairlead_local.apiserver.status import Json, Violation, invalid_value, required_value
-from fairlead_local.apiserver.times import age, timestamp
+from fairlead_local.apiserver.times import age, condition, conditions_of, with_condition
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """Finalizer of every definition, to delete the objects before the definition."""
 
 
 def problems(definition: Json) -> list[Violation]:
-    """Why this definition cannot be served; empty when it can."""
+    """Violations that prevent serving."""
     spec, found = definition["spec"], []
     expected = f"{spec['names']['plural']}.{spec['group']}"
     if definition["metadata"]["name"] != expected:
@@ -61,11 +61,12 @@ def accepted(definition: Json) -> Json:
         finalizers = metadata.get("finalizers") or []
         metadata = {**metadata, "finalizers": [*(f for f in finalizers if f != CLEANUP_FINALIZER), CLEANUP_FINALIZER]}
     status = definition.get("status") or {}
-    since = {condition["type"]: condition["lastTransitionTime"] for condition in status.get("conditions", ())}
-    conditions = [
-        _true("NamesAccepted", "NoConflicts", "no conflicts found", since),
-        _true("Established", "InitialNamesAccepted", "the initial names have been accepted", since),
-    ]
+    conditions = conditions_of(definition)
+    for kind, reason, text in (
+        ("NamesAccepted", "NoConflicts", "no conflicts found"),
+        ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+    ):
+        conditions = with_condition(conditions, condition(kind, "True", reason, text))
     stored = status.get("storedVersions") or []
     storage = next(version["name"] for version in definition["spec"]["versions"] if version["storage"])
     return {
@@ -81,7 +82,7 @@ def accepted(definition: Json) -> Json:
 
 
 def resource_types(definition: Json) -> list[ResourceType]:
-    """One type per served version, the storage version first: that is the one clients prefer."""
+    """One type per served version, the storage version first: clients prefer the first version."""
     versions = sorted(definition["spec"]["versions"], key=lambda version: not version["storage"])
     return [_resource_type(definition["spec"], version) for version in versions if version["served"]]
 
@@ -114,7 +115,7 @@ def _resource_type(spec: Json, version: Json) -> ResourceType:
 
 
 def _whole_schema(schema: Json) -> Json:
-    """The definition's schema plus the fields every object has; its own limits on metadata are kept."""
+    """The schema of the definition plus the fields of every object; limits on metadata in the definition are kept."""
     properties, known = schema.get("properties") or {}, schema_of("ObjectMeta")
     own = (properties.get("metadata") or {}).get("properties") or {}
     fields = {name: {**field, **own.get(name, {})} for name, field in known["properties"].items()}
@@ -149,8 +150,3 @@ def _cell(obj: Json, *, path: str, kind: str) -> Any:
             return value
         case _:
             return None
-
-
-def _true(kind: str, reason: str, message: str, since: dict[str, str]) -> Json:
-    moment = since.get(kind) or timestamp()
-    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": moment}

@@ -1,28 +1,20 @@
-"""Who owns which field: `metadata.managedFields`, kept on every write, and server-side apply, which is decided by it.
+"""Owners of fields: `metadata.managedFields`, updated at every write, and server-side apply.
 
 Pure. The verbs call `track` after a create, update or patch, and `apply` for an apply patch.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairlead_local.apiserver import fieldsets
 from fairlead_local.apiserver.fieldsets import FieldSet
 from fairlead_local.apiserver.status import Json, StatusError, Violation, ViolationKind, causes
 
-_UNTRACKED_METADATA = [
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "managedFields",
-    "selfLink",
-]
+_UNTRACKED_METADATA = (
+    *("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"),
+    *("deletionGracePeriodSeconds", "managedFields", "selfLink"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +35,7 @@ class Manager:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """The paths a manager owns, and when (RFC 3339) that last changed."""
+    """The paths of a manager, and the time (RFC 3339) of the last change."""
 
     fields: FieldSet
     time: str
@@ -53,7 +45,7 @@ Ownership = dict[Manager, Owned]
 
 
 def decode(entries: Iterable[Any] | None) -> Ownership:
-    """From `metadata.managedFields`; entries nobody could have been given by this server are left out."""
+    """From `metadata.managedFields`; entries of unknown operations are left out."""
     ownership: Ownership = {}
     for entry in entries or ():
         if isinstance(entry, dict) and entry.get("operation") in ("Apply", "Update"):
@@ -83,14 +75,14 @@ def encode(ownership: Ownership) -> list[Json]:
 
 
 def tracked(obj: Json) -> Json:
-    """The part of an object whose fields have owners: without what only the server writes."""
+    """The part of an object whose fields have owners: without fields of the server."""
     metadata = {key: value for key, value in obj.get("metadata", {}).items() if key not in _UNTRACKED_METADATA}
     rest = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")}
     return rest | ({"metadata": metadata} if metadata else {})
 
 
 def track(schema: Json, ownership: Ownership, manager: Manager, old: Json, new: Json, now: str) -> Ownership:
-    """Ownership after `manager` turned `old` into `new` ({} when it did not exist): it now owns what it changed."""
+    """Ownership after `manager` turned `old` ({} = no object) into `new`: the manager owns the changed fields."""
     difference = fieldsets.compare(schema, tracked(old), tracked(new))
     changed = difference.changed - {("f:metadata",)}
     if not changed and not difference.removed:
@@ -102,9 +94,8 @@ def track(schema: Json, ownership: Ownership, manager: Manager, old: Json, new: 
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedObject:
-    """The object after an apply, and the owners of its fields."""
+class AppliedObject(NamedTuple):
+    """The object after an apply, and the owners of the fields."""
 
     object: Json
     ownership: Ownership
@@ -115,7 +106,7 @@ def apply(
 ) -> AppliedObject:
     """Merges `config` into `live` ({} = a new object) and removes fields that `manager` applied before and now omits.
 
-    Raises 409 with every field that another manager owns and `config` would change, unless `force`.
+    Raises 409 with every field of another manager that `config` would change, unless `force`.
     """
     before, config = tracked(live), tracked(config)
     mine = fieldsets.fields_of(schema, config)

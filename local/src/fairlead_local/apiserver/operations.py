@@ -1,7 +1,7 @@
 """The verbs of the API on objects, called by HTTP requests, controllers and kubelet.
 
-Every verb is synchronous and atomic: a verb reads the store, decides, and writes once or raises `StatusError`. Nothing
-here knows HTTP; `server.py` translates.
+Every verb is synchronous and atomic: a verb reads the store, decides, and writes once or raises `StatusError`. HTTP is
+left to `server.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from fairlead_local.apiserver.times import timestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How to write. `manager` names the writer in managedFields; with `dry_run` nothing is stored."""
+    """Options of a write. `manager` names the writer in managedFields; with `dry_run` nothing is stored."""
 
     manager: str = "fairlead-local"
     dry_run: bool = False
@@ -52,16 +52,16 @@ class Operations:
         store.subscribe(self._follow_definitions)
 
     def ensure_namespaces(self, *names: str) -> None:
-        """Creates the namespaces every cluster has, and `names`, where they do not exist."""
+        """Creates the missing namespaces among `names` and the namespaces of every cluster."""
         for name in (*metadata.PERMANENT_NAMESPACES, *names):
             if self.find(NAMESPACES, "", name) is None:
                 self.create(NAMESPACES, "", {"metadata": {"name": name}}, WriteOptions())
 
     def get(self, resource: ResourceType, namespace: str, name: str) -> Json:
-        found = self.store.get(resource.qualified, namespace, name)
-        if found is None:
+        """Raises 404."""
+        if (found := self.find(resource, namespace, name)) is None:
             raise not_found(resource.qualified, name)
-        return presented(resource, found)
+        return found
 
     def find(self, resource: ResourceType, namespace: str, name: str) -> Json | None:
         """As `get`; None = no such object."""
@@ -92,7 +92,7 @@ class Operations:
         return Written(self._store_new(resource, obj, ownership, options), True, decoded.warnings)
 
     def update(self, resource: ResourceType, namespace: str, name: str, body: Json, options: WriteOptions) -> Written:
-        """PUT: `body` replaces the object, or its status when that is the subresource."""
+        """PUT: `body` replaces the object, or the status as the subresource says."""
         body = metadata.check_address(resource, body, namespace, name)
         live = self.find(resource, namespace, name)
         if live is None:
@@ -110,14 +110,14 @@ class Operations:
         return self._replace(resource, live, proposed, options)
 
     def set_status(self, resource: ResourceType, obj: Json, status: Json, options: WriteOptions) -> Json:
-        """Writes the status of an object, of which the caller has seen any version; returns the object."""
+        """Writes the status of an object, known in any version; returns the object."""
         options = replace(options, subresource="status")
         return self.edit(resource, *key_of(obj), lambda live: {**live, "status": status}, options).object
 
     def apply(
         self, resource: ResourceType, namespace: str, name: str, config: Json, options: WriteOptions, *, force: bool
     ) -> Written:
-        """Server-side apply; creates the object when it does not exist. Raises 409 for fields others own."""
+        """Server-side apply; creates a missing object. Raises 409 for fields of other managers."""
         config = metadata.check_address(resource, config, namespace, name)
         admission.refuse_undeclared(resource, config)
         config = _restricted(resource, config, options.subresource)
@@ -126,16 +126,16 @@ class Operations:
         if live is None:
             if options.subresource:
                 raise not_found(resource.qualified, name)
-            ownership = managed_fields.apply(
-                resource.schema, {}, manager, {}, config, timestamp(), force=force
-            ).ownership
+            _, ownership = managed_fields.apply(resource.schema, {}, manager, {}, config, timestamp(), force=force)
             obj = self._admit_new(resource, namespace, config)
             return Written(self._store_new(resource, obj, ownership, options), True)
         metadata.check_version(resource, live, config, required=False)
         ownership = managed_fields.decode(live["metadata"].get("managedFields"))
-        applied = managed_fields.apply(resource.schema, ownership, manager, live, config, timestamp(), force=force)
-        obj = self._admit_change(resource, live, applied.object, options)
-        return Written(self._store_change(resource, live, obj, applied.ownership, options))
+        applied, ownership = managed_fields.apply(
+            resource.schema, ownership, manager, live, config, timestamp(), force=force
+        )
+        obj = self._admit_change(resource, live, applied, options)
+        return Written(self._store_change(resource, live, obj, ownership, options))
 
     def delete(self, resource: ResourceType, namespace: str, name: str, options: DeleteOptions) -> Json:
         """The object marked for deletion, or a Success `Status` after removal."""
@@ -165,7 +165,11 @@ class Operations:
 
     def _admit_new(self, resource: ResourceType, namespace: str, obj: Json) -> Json:
         if resource.namespaced:
-            self._check_namespace(resource, namespace, obj)
+            found = self.get(NAMESPACES, "", namespace)
+            if "deletionTimestamp" in found["metadata"]:
+                name = (obj.get("metadata") or {}).get("name", "")
+                why = f"unable to create new content in namespace {namespace} because it is being terminated"
+                raise forbidden(resource.qualified, name, why)
         obj = metadata.identify(resource, obj, namespace)
         if "status" in resource.subresources:
             obj.pop("status", None)
@@ -174,20 +178,13 @@ class Operations:
             raise already_exists(resource.qualified, name)
         return admission.admit(resource, obj, None)
 
-    def _check_namespace(self, resource: ResourceType, namespace: str, obj: Json) -> None:
-        found = self.store.get(NAMESPACES.qualified, "", namespace)
-        if found is None:
-            raise not_found("namespaces", namespace)
-        if "deletionTimestamp" in found["metadata"]:
-            name = (obj.get("metadata") or {}).get("name", "")
-            why = f"unable to create new content in namespace {namespace} because it is being terminated"
-            raise forbidden(resource.qualified, name, why)
-
     def _replace(self, resource: ResourceType, live: Json, proposed: Json, options: WriteOptions) -> Written:
         decoded = admission.decode(resource, proposed, options.validation)
         with decoded.warning():
             obj = self._admit_change(resource, live, decoded.object, options)
-        ownership = _declared_ownership(live, decoded.object)
+        # A client may rewrite managedFields; kubectl does when it moves to server-side apply.
+        declared = (decoded.object.get("metadata") or {}).get("managedFields")
+        ownership = managed_fields.decode(live["metadata"].get("managedFields") if declared is None else declared)
         manager = _manager(resource, options)
         ownership = managed_fields.track(resource.schema, ownership, manager, live, obj, timestamp())
         return Written(self._store_change(resource, live, obj, ownership, options), False, decoded.warnings)
@@ -217,20 +214,15 @@ class Operations:
             return self.store.remove(resource.qualified, obj)
         return self.store.put(resource.qualified, obj)
 
-    def _serve(self, definition: Json) -> None:
+    def _serve(self, definition: Json, *, is_gone: bool = False) -> None:
         spec = definition["spec"]
         self.registry.remove(spec["group"], spec["names"]["plural"])
-        for resource in definitions.resource_types(definition):
+        for resource in () if is_gone else definitions.resource_types(definition):
             self.registry.add(resource)
 
     def _follow_definitions(self, change: Change) -> None:
-        if change.resource != CUSTOM_RESOURCE_DEFINITIONS.qualified:
-            return
-        if change.type is ChangeType.DELETED:
-            spec = change.object["spec"]
-            self.registry.remove(spec["group"], spec["names"]["plural"])
-        else:
-            self._serve(change.object)
+        if change.resource == CUSTOM_RESOURCE_DEFINITIONS.qualified:
+            self._serve(change.object, is_gone=change.type is ChangeType.DELETED)
 
 
 def presented(resource: ResourceType, obj: Json) -> Json:
@@ -241,7 +233,7 @@ def presented(resource: ResourceType, obj: Json) -> Json:
 
 
 def _confined(resource: ResourceType, live: Json, proposed: Json, subresource: str) -> Json:
-    """The part of `proposed` this endpoint may change, over the rest of `live`."""
+    """`live` with the part of `proposed` that the endpoint may change."""
     if subresource == "status":
         rest = {field: value for field, value in live.items() if field != "status"}
         return rest | ({"status": proposed["status"]} if "status" in proposed else {})
@@ -252,7 +244,7 @@ def _confined(resource: ResourceType, live: Json, proposed: Json, subresource: s
 
 
 def _restricted(resource: ResourceType, config: Json, subresource: str) -> Json:
-    """An applied configuration, restricted to fields that this endpoint writes and a manager may own."""
+    """An applied configuration, restricted to fields that the endpoint writes and a manager may own."""
     if subresource == "status":
         identity = {field: config["metadata"].get(field) for field in ("name", "namespace", "resourceVersion")}
         kept = {field: config[field] for field in ("apiVersion", "kind", "status") if field in config}
@@ -260,12 +252,6 @@ def _restricted(resource: ResourceType, config: Json, subresource: str) -> Json:
     if "status" in resource.subresources:
         return {field: value for field, value in config.items() if field != "status"}
     return config
-
-
-def _declared_ownership(live: Json, proposed: Json) -> Ownership:
-    """Ownership to start from: a client may rewrite managedFields (kubectl does when it moves to server-side apply)."""
-    entries = (proposed.get("metadata") or {}).get("managedFields")
-    return managed_fields.decode(live["metadata"].get("managedFields") if entries is None else entries)
 
 
 def _manager(resource: ResourceType, options: WriteOptions, operation: str = "Update") -> Manager:

@@ -1,4 +1,4 @@
-"""A request's path, query, headers and body, as the verbs want them. Pure; raises `StatusError` for the unreadable."""
+"""Path, query, headers and body of a request, parsed for the verbs. Pure; raises `StatusError` for the unreadable."""
 
 import json
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class PatchType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """What a path names: a collection when `name` is empty; all namespaces when `namespace` is."""
+    """The target of a path. Empty `name` = a collection; empty `namespace` = all namespaces."""
 
     resource: ResourceType
     namespace: str = ""
@@ -59,7 +59,12 @@ class RequestTarget:
 
 def parse_target(registry: Registry, parts: list[str]) -> RequestTarget:
     """From the segments below `/api` or `/apis`; raises 404 where nothing is served."""
-    group, version, rest = _split_version(parts)
+    if parts[:2] == ["api", "v1"] and len(parts) > 2:
+        group, version, rest = "", "v1", parts[2:]
+    elif parts[0] == "apis" and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        raise no_such_path()
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and not (len(rest) == 3 and rest[2] in ("status", "finalize")):
         namespace, rest = rest[1], rest[2:]
@@ -70,32 +75,17 @@ def parse_target(registry: Registry, parts: list[str]) -> RequestTarget:
         or (len(rest) > 1 and resource.namespaced > bool(namespace))
     ):
         raise no_such_path()
-    target = RequestTarget(resource, namespace, *rest[1:])
-    _check_subresource(target)
-    return target
-
-
-def _split_version(parts: list[str]) -> tuple[str, str, list[str]]:
-    if parts[:2] == ["api", "v1"] and len(parts) > 2:
-        return "", "v1", parts[2:]
-    if parts[0] == "apis" and len(parts) > 3:
-        return parts[1], parts[2], parts[3:]
-    raise no_such_path()
-
-
-def _check_subresource(target: RequestTarget) -> None:
-    subresource = target.subresource
-    if not subresource or subresource in target.resource.subresources:
-        return
-    if target.resource.plural == "namespaces" and subresource == "finalize":
-        return
-    if not target.resource.custom and subresource in _UNSUPPORTED:
-        raise not_implemented(_UNSUPPORTED[subresource])
-    raise no_such_path()
+    subresource = rest[2] if len(rest) > 2 else ""
+    finalizes = resource.plural == "namespaces" and subresource == "finalize"
+    if subresource and subresource not in resource.subresources and not finalizes:
+        if not resource.custom and subresource in _UNSUPPORTED:
+            raise not_implemented(_UNSUPPORTED[subresource])
+        raise no_such_path()
+    return RequestTarget(resource, namespace, *rest[1:])
 
 
 def shape(accept: str) -> ReplyShape:
-    """From the Accept header: clients that want a Table or metadata only say so first and JSON after it."""
+    """From the Accept header: clients name a Table or bare metadata first, and JSON after."""
     for choice in accept.split(","):
         kind, *parameters = (part.strip() for part in choice.split(";"))
         wanted = dict(parameter.partition("=")[::2] for parameter in parameters)
@@ -132,8 +122,8 @@ def is_true(query: Mapping[str, str], name: str) -> bool:
 
 
 def decode_body(content_type: str, body: bytes) -> Json:
-    """An object in JSON or YAML, or in protobuf where it is of a few kinds. Raises 415 for anything else, with what to
-    do where that is protobuf."""
+    """An object in JSON or YAML, or in protobuf for a few kinds. Raises 415 for other types; the text for other
+    protobuf names a command that works."""
     kind = content_type.partition(";")[0].strip()
     if kind == "application/vnd.kubernetes.protobuf":
         try:
@@ -164,7 +154,7 @@ def decode_yaml(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError:
-        pass  # not JSON, so it has to be the rest of YAML
+        pass  # the rest of YAML
     try:
         return yaml.load(body, Loader=_JsonLoader)
     except (yaml.YAMLError, ValueError) as error:
@@ -172,7 +162,7 @@ def decode_yaml(body: bytes) -> Any:
 
 
 class _JsonLoader(yaml.SafeLoader):
-    """YAML with JSON's types: a time stays the text it was written as."""
+    """YAML with JSON's types: a time stays a text."""
 
 
 _JsonLoader.yaml_implicit_resolvers = {
@@ -182,7 +172,7 @@ _JsonLoader.yaml_implicit_resolvers = {
 
 
 def positive_int(query: Mapping[str, str], name: str) -> int | None:
-    """A whole number of the query, None when it is absent; raises 400 for anything else."""
+    """A whole number of the query; None = absent. Raises 400 for other texts."""
     text = query.get(name)
     if text is None or text == "":
         return None

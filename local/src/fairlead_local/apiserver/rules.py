@@ -1,4 +1,4 @@
-"""What the API server adds to and demands of built-in objects beyond their schemas. Pure."""
+"""Completions and checks of built-in objects beyond the schemas. Pure."""
 
 import json
 from base64 import b64encode
@@ -21,14 +21,12 @@ Check = Callable[[Json, Json | None], list[Violation]]
 
 def complete(kind: str, obj: Json) -> Json:
     """`obj` with the defaults a schema cannot express."""
-    completion = _COMPLETIONS.get(kind)
-    return completion(obj) if completion else obj
+    return _COMPLETIONS[kind](obj) if kind in _COMPLETIONS else obj
 
 
 def check(kind: str, obj: Json, old: Json | None) -> list[Violation]:
-    """The rules `obj` breaks as a new state of `old` (None: it is created)."""
-    rule = _CHECKS.get(kind)
-    return rule(obj, old) if rule else []
+    """The rules `obj` breaks as a new state of `old` (None = a creation)."""
+    return _CHECKS[kind](obj, old) if kind in _CHECKS else []
 
 
 # Namespaces, configuration, services
@@ -43,7 +41,7 @@ def _complete_namespace(obj: Json) -> Json:
 
 
 def _complete_secret(obj: Json) -> Json:
-    """`stringData` is write-only: it ends up, encoded, in `data`."""
+    """`stringData` is write-only: the server encodes the texts and adds them to `data`."""
     if "stringData" not in obj:
         return obj
     encoded = {key: b64encode(value.encode()).decode() for key, value in (obj["stringData"] or {}).items()}
@@ -101,10 +99,6 @@ def _complete_pod(obj: Json) -> Json:
     return {**obj, "spec": _complete_pod_spec(obj["spec"]), "status": status}
 
 
-def _complete_claim(obj: Json) -> Json:
-    return {**obj, "status": obj.get("status") or {"phase": "Pending"}}
-
-
 def _complete_template(obj: Json) -> Json:
     spec = obj["spec"]
     template = spec.get("template") or {}
@@ -142,7 +136,7 @@ def _check_pod_spec(spec: Json, path: str) -> list[Violation]:
 
 
 def _check_restarts(container: Json, group: str, where: str) -> list[Violation]:
-    """Only an init container may say that it is always restarted, and only one that says so is probed and has hooks."""
+    """Only init containers may have `restartPolicy: Always`; other init containers have no probes and hooks."""
     policy = container.get("restartPolicy")
     if group == "containers":
         why = "may not be set for non-init containers"
@@ -206,16 +200,12 @@ def _check_deployment(obj: Json, old: Json | None) -> list[Violation]:
     return causes
 
 
-def _check_definition(obj: Json, old: Json | None) -> list[Violation]:
-    return definitions.problems(obj)
-
-
 _COMPLETIONS: Mapping[str, Completion] = {
     "Namespace": _complete_namespace,
     "Secret": _complete_secret,
     "Service": _complete_service,
     "Pod": _complete_pod,
-    "PersistentVolumeClaim": _complete_claim,
+    "PersistentVolumeClaim": lambda obj: {**obj, "status": obj.get("status") or {"phase": "Pending"}},
     "ReplicaSet": _complete_template,
     "Deployment": _complete_deployment,
     "CustomResourceDefinition": lambda obj: definitions.accepted(obj) if not definitions.problems(obj) else obj,
@@ -227,5 +217,5 @@ _CHECKS: Mapping[str, Check] = {
     "Pod": _check_pod,
     "ReplicaSet": _check_workload,
     "Deployment": _check_deployment,
-    "CustomResourceDefinition": _check_definition,
+    "CustomResourceDefinition": lambda obj, _: definitions.problems(obj),
 }

@@ -12,6 +12,8 @@ from fairlead_local.apiserver.status import Json, bad_request
 _NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 KEY = re.compile(rf"(?:[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
 VALUE = re.compile(rf"(?:{_NAME})?")
+_COMMA = re.compile(r",(?![^()]*\))")
+"""Outside of parentheses."""
 _SET = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
 _EQUALITY = re.compile(r"(?P<key>[^=!\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>\S*)")
 
@@ -25,15 +27,16 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
+        is_present = self.key in labels
         match self.operator:
             case "exists":
-                return self.key in labels
+                return is_present
             case "absent":
-                return self.key not in labels
+                return not is_present
             case "in":
-                return labels.get(self.key) in self.values if self.key in labels else False
+                return is_present and labels[self.key] in self.values
             case _:
-                return labels.get(self.key) not in self.values if self.key in labels else True
+                return not is_present or labels[self.key] not in self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,9 @@ class LabelSelector:
 
 
 def parse_labels(text: str | None) -> LabelSelector:
-    """Parses `a=b,c!=d,e in (f,g),h,!i`; raises a 400 that quotes the selector when it cannot."""
-    return LabelSelector(tuple(_label_term(term, text or "") for term in _split(text or "")))
+    """Parses `a=b,c!=d,e in (f,g),h,!i`; raises a 400 with the whole selector for bad syntax."""
+    whole = text or ""
+    return LabelSelector(tuple(_label_term(term.strip(), whole) for term in _COMMA.split(whole) if whole.strip()))
 
 
 def from_object(selector: Mapping[str, Any] | None) -> LabelSelector:
@@ -67,20 +71,14 @@ EVERY_LABEL = LabelSelector()
 
 
 @dataclass(frozen=True, slots=True)
-class FieldTerm:
-    path: str
-    value: str
-    equal: bool
-
-
-@dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """Equality on a few named fields; a field that is absent compares as the empty string."""
+    """Equality on a few named fields; an absent field compares as the empty string."""
 
-    terms: tuple[FieldTerm, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
+    """Of operators `in` and `notin`, each with one value."""
 
     def matches(self, obj: Json) -> bool:
-        return all((_field(obj, term.path) == term.value) is term.equal for term in self.terms)
+        return all(each.matches({each.key: _field(obj, each.key)}) for each in self.requirements)
 
 
 EVERY_FIELD = FieldSelector()
@@ -92,31 +90,17 @@ def parse_fields(text: str | None, allowed: Callable[[str], bool]) -> FieldSelec
     return FieldSelector(tuple(_field_term(term, allowed) for term in (text or "").split(",") if term.strip()))
 
 
-def _split(text: str) -> list[str]:
-    """Splits at commas outside parentheses."""
-    terms, depth, start = [], 0, 0
-    for index, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            terms.append(text[start:index])
-            start = index + 1
-    terms.append(text[start:])
-    return [term.strip() for term in terms] if text.strip() else []
-
-
 def _label_term(term: str, whole: str) -> Requirement:
     if found := _SET.fullmatch(term):
         values = frozenset(value.strip() for value in found["values"].split(","))
-        return _checked(Requirement(found["key"], found["operator"], values), whole)
-    if found := _EQUALITY.fullmatch(term):
+        requirement = Requirement(found["key"], found["operator"], values)
+    elif found := _EQUALITY.fullmatch(term):
         operator = "notin" if found["operator"] == "!=" else "in"
-        return _checked(Requirement(found["key"], operator, frozenset([found["value"]])), whole)
-    if term.startswith("!"):
-        return _checked(Requirement(term[1:].strip(), "absent"), whole)
-    return _checked(Requirement(term, "exists"), whole)
-
-
-def _checked(requirement: Requirement, whole: str) -> Requirement:
+        requirement = Requirement(found["key"], operator, frozenset([found["value"]]))
+    elif term.startswith("!"):
+        requirement = Requirement(term[1:].strip(), "absent")
+    else:
+        requirement = Requirement(term, "exists")
     if not KEY.fullmatch(requirement.key):
         raise bad_request(f'unable to parse requirement: <nil>: Invalid value: "{requirement.key}" in "{whole}"')
     for value in requirement.values:
@@ -125,19 +109,17 @@ def _checked(requirement: Requirement, whole: str) -> Requirement:
     return requirement
 
 
-def _field_term(term: str, allowed: Callable[[str], bool]) -> FieldTerm:
+def _field_term(term: str, allowed: Callable[[str], bool]) -> Requirement:
     found = re.fullmatch(r"\s*(?P<path>[^=!\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^=!]*?)\s*", term)
     if not found:
         raise bad_request(f"invalid selector: '{term}'; can't understand '{term}'")
     if not allowed(found["path"]):
         raise bad_request(f'field label not supported: "{found["path"]}"')
-    return FieldTerm(found["path"], found["value"], found["operator"] != "!=")
+    return Requirement(found["path"], "notin" if found["operator"] == "!=" else "in", frozenset([found["value"]]))
 
 
 def _field(obj: Json, path: str) -> str:
-    value: Any = obj
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+    value = find(obj, f".{path}")
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""The HTTP face of the API: which verb a request means, how the answer is written, and the port (`serving`).
+"""The HTTP face of the API: verbs of requests, answers, and the port (`serving`).
 
 `ApiServer.app()` is the whole wiring. Who may call is decided in `access.py`, what happens to objects in
 `operations.py`.
@@ -14,7 +14,7 @@ from aiohttp import web
 from fairlead_local.apiserver import discovery, patches, replies, requests, selectors
 from fairlead_local.apiserver.access import admit, refuse_web_pages
 from fairlead_local.apiserver.metadata import DeleteOptions, parse_options
-from fairlead_local.apiserver.operations import Edit, Operations, WriteOptions
+from fairlead_local.apiserver.operations import Edit, Operations, WriteOptions, Written
 from fairlead_local.apiserver.requests import PatchType, ReplyShape, RequestTarget
 from fairlead_local.apiserver.resources import ResourceType
 from fairlead_local.apiserver.status import (
@@ -27,7 +27,13 @@ from fairlead_local.apiserver.status import (
     unsupported_media_type,
 )
 from fairlead_local.apiserver.subresources import LogSource, edit_scale, read_scale, stream_log
-from fairlead_local.apiserver.watching import BOOKMARK_SECONDS, DEFAULT_TIMEOUT_SECONDS, WatchRequest, watch
+from fairlead_local.apiserver.watching import (
+    BOOKMARK_SECONDS,
+    DEFAULT_TIMEOUT_SECONDS,
+    WatchRequest,
+    parse_version,
+    watch,
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,7 +41,7 @@ HOST = "127.0.0.1"
 MAX_BODY_BYTES = 3 * 1024 * 1024
 _HEALTH = ("/livez", "/readyz", "/healthz")
 _SHUTDOWN_SECONDS = 0.1
-"""Watches never end by themselves, so there is nothing to wait for."""
+"""Watches never end by themselves: a wait would be in vain."""
 
 
 class ApiServer:
@@ -79,7 +85,7 @@ class ApiServer:
         return await self._serve(request, requests.parse_target(self._operations.registry, parts))
 
     def _document(self, request: web.Request, parts: list[str]) -> Json | None:
-        """The document at a path that describes the API itself."""
+        """The document at a path of discovery; None = another path."""
         registry = self._operations.registry
         match parts:
             case ["version"]:
@@ -113,7 +119,8 @@ class ApiServer:
             case "GET" | "HEAD":
                 return self._reply_one(request, target, self._operations.get(*_key(target)))
             case "PUT":
-                return await self._put(request, target)
+                written = self._operations.update(*_key(target), await _body(request), _options(request, target))
+                return self._reply_written(request, target, written)
             case "PATCH":
                 return await self._patch(request, target)
             case "DELETE" if not target.subresource:
@@ -124,11 +131,13 @@ class ApiServer:
     async def _serve_collection(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         match request.method:
             case "GET" | "HEAD":
-                return await self._watch(request, target) if _is_watch(request) else self._list(request, target)
+                if requests.is_true(request.query, "watch"):
+                    return await self._watch(request, target)
+                return self._list(request, target)
             case "POST" if target.namespace or not target.resource.namespaced:
-                body = requests.decode_body(request.headers.get("Content-Type", ""), await request.read())
+                body = await _body(request)
                 written = self._operations.create(target.resource, target.namespace, body, _options(request, target))
-                return self._reply_one(request, target, written.object, 201, written.warnings)
+                return self._reply_written(request, target, written)
             case "DELETE" if target.namespace or not target.resource.namespaced:
                 options = await _delete_options(request)
                 labels, fields = _selectors(request, target)
@@ -139,27 +148,20 @@ class ApiServer:
 
     def _list(self, request: web.Request, target: RequestTarget) -> web.Response:
         labels, fields = _selectors(request, target)
-        self._check_list_version(request.query.get("resourceVersion", ""))
+        # Lists are always of now, which is at least as new as any version given out.
+        if (version := parse_version(request.query.get("resourceVersion", ""))) > self._operations.store.version:
+            raise expired(f"too new resource version: {version} ({self._operations.store.version})")
         objects = self._operations.list(target.resource, target.namespace, labels, fields)
         if request.query.get("continue"):
             raise bad_request("continue: lists are never in parts here; list without it")
         requests.positive_int(request.query, "limit")  # which a server may exceed
-        shape, include = _shape(request)
-        return replies.reply(replies.many(target.resource, objects, self._list_metadata(), shape, include))
-
-    def _check_list_version(self, version: str) -> None:
-        """Lists are always of now, which is at least as new as any version given out."""
-        if version and not version.isdigit():
-            raise bad_request(f"Invalid value: {version!r}: resourceVersion must be a number this server gave out")
-        if version and int(version) > self._operations.store.version:
-            raise expired(f"too new resource version: {version} ({self._operations.store.version})")
+        return replies.reply(replies.many(target.resource, objects, self._list_metadata(), *_shape(request)))
 
     def _list_metadata(self) -> Json:
         return {"resourceVersion": str(self._operations.store.version)}
 
     async def _watch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
-        wanted = _watch_request(request, target)
-        shape, include = _shape(request)
+        wanted, (shape, include) = _watch_request(request, target), _shape(request)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         first = True
@@ -168,32 +170,16 @@ class ApiServer:
             first = False
         return response
 
-    async def _put(self, request: web.Request, target: RequestTarget) -> web.Response:
-        body = requests.decode_body(request.headers.get("Content-Type", ""), await request.read())
-        options = _options(request, target)
-        written = self._operations.update(*_key(target), body, options)
-        return self._reply_one(request, target, written.object, 201 if written.created else 200, written.warnings)
-
     async def _patch(self, request: web.Request, target: RequestTarget) -> web.Response:
         kind, body = _patch_type(request), await request.read()
         options = _options(request, target)
         if kind is PatchType.APPLY:
-            return self._apply(request, target, body, options)
-        edit = _edit(target, kind, requests.decode_json(body))
-        written = self._operations.edit(*_key(target), edit, options)
-        return self._reply_one(request, target, written.object, 200, written.warnings)
-
-    def _apply(self, request: web.Request, target: RequestTarget, body: bytes, options: WriteOptions) -> web.Response:
-        if not request.query.get("fieldManager"):
-            raise bad_request("metadata.fieldManager: Required value: is required for apply patch")
-        config = requests.decode_yaml(body)
-        if not isinstance(config, dict):
-            raise bad_request("the body of an apply patch is an object")
-        if (config.get("metadata") or {}).get("managedFields"):
-            raise bad_request("metadata.managedFields must be nil")
-        force = requests.is_true(request.query, "force")
-        written = self._operations.apply(*_key(target), config, options, force=force)
-        return self._reply_one(request, target, written.object, 201 if written.created else 200, written.warnings)
+            config, force = _applied(request, body), requests.is_true(request.query, "force")
+            written = self._operations.apply(*_key(target), config, options, force=force)
+        else:
+            edit = _edit(target, kind, requests.decode_json(body))
+            written = self._operations.edit(*_key(target), edit, options)
+        return self._reply_written(request, target, written)
 
     async def _scale(self, request: web.Request, target: RequestTarget) -> web.Response:
         if request.method == "GET":
@@ -201,11 +187,14 @@ class ApiServer:
         edit = await _scale_edit(request, target)
         return replies.reply(edit_scale(self._operations, *_key(target), edit, _options(request, target)))
 
+    def _reply_written(self, request: web.Request, target: RequestTarget, written: Written) -> web.Response:
+        status = 201 if written.created else 200
+        return self._reply_one(request, target, written.object, status, written.warnings)
+
     def _reply_one(
         self, request: web.Request, target: RequestTarget, obj: Json, status: int = 200, warnings: tuple[str, ...] = ()
     ) -> web.Response:
-        shape, include = _shape(request)
-        return replies.reply(replies.one(target.resource, obj, shape, include), status, warnings)
+        return replies.reply(replies.one(target.resource, obj, *_shape(request)), status, warnings)
 
 
 def _key(target: RequestTarget) -> tuple[ResourceType, str, str]:
@@ -221,8 +210,20 @@ def _shape(request: web.Request) -> tuple[ReplyShape, str]:
     return requests.shape(request.headers.get("Accept", "")), request.query.get("includeObject", "Metadata")
 
 
-def _is_watch(request: web.Request) -> bool:
-    return "watch" in request.query and requests.is_true(request.query, "watch")
+async def _body(request: web.Request) -> Json:
+    return requests.decode_body(request.headers.get("Content-Type", ""), await request.read())
+
+
+def _applied(request: web.Request, body: bytes) -> Json:
+    """The configuration of an apply patch. Raises 400."""
+    if not request.query.get("fieldManager"):
+        raise bad_request("metadata.fieldManager: Required value: is required for apply patch")
+    config = requests.decode_yaml(body)
+    if not isinstance(config, dict):
+        raise bad_request("the body of an apply patch is an object")
+    if (config.get("metadata") or {}).get("managedFields"):
+        raise bad_request("metadata.managedFields must be nil")
+    return config
 
 
 def _selectors(request: web.Request, target: RequestTarget) -> tuple[selectors.LabelSelector, selectors.FieldSelector]:
@@ -245,8 +246,7 @@ def _watch_request(request: web.Request, target: RequestTarget) -> WatchRequest:
 
 
 async def _delete_options(request: web.Request) -> DeleteOptions:
-    body = await request.read()
-    options = requests.decode_body(request.headers.get("Content-Type", ""), body) if body else {}
+    options = await _body(request) if await request.read() else {}
     query = request.query
     if "propagationPolicy" in query:
         options["propagationPolicy"] = query["propagationPolicy"]
@@ -268,9 +268,9 @@ def _patch_type(request: web.Request) -> PatchType:
 
 
 async def _scale_edit(request: web.Request, target: RequestTarget) -> Edit:
-    """What a PUT or PATCH does to a Scale, which has no lists: a strategic merge of one is a plain merge."""
+    """The edit of a Scale by a PUT or PATCH. A Scale has no lists: a strategic merge is a plain merge."""
     if request.method == "PUT":
-        body = requests.decode_body(request.headers.get("Content-Type", ""), await request.read())
+        body = await _body(request)
         return lambda _: body
     if request.method != "PATCH":
         raise method_not_allowed()

@@ -1,12 +1,12 @@
 """Objects in memory and on disk: one resourceVersion counter, recent changes for watches to replay, and a journal.
 
-The verbs call the store, which knows keys and versions; what an object means, who may write it and how it must look
-is decided above. Everything runs on one event loop, so each call is atomic.
+The verbs call the store, which knows keys and versions alone: meaning, permission and validity of objects are decided
+above. Everything runs on one event loop: each call is atomic.
 
-The journal holds one JSON line per change, folded into a snapshot now and then. A line is with the operating system
-before the change is made: a killed process loses nothing, and a line that a full disk refuses leaves no change; power
-loss may lose the last lines. resourceVersions are reserved in blocks, because kinds that are not kept (pods, events,
-leases) spend them too and no version may be handed out twice.
+The journal holds one JSON line per change, folded into a snapshot now and then. The operating system has a line before
+the change is made: a killed process loses nothing, and a line refused by a full disk leaves no change; power loss may
+lose the last lines. resourceVersions are reserved in blocks: volatile kinds (pods, events, leases) spend versions too,
+and no version may be handed out twice.
 """
 
 import json
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from fairlead_local.apiserver.status import Json, expired, internal_error
 
 RESERVED = 10_000
-"""resourceVersions reserved at a time; a restart skips at most so many."""
+"""resourceVersions reserved at a time: the most that a restart skips."""
 FOLD_AFTER = 5_000
 """Lines after which the journal is folded into a snapshot."""
 
@@ -69,7 +69,7 @@ class Journal:
             with fresh.open("w", encoding="utf-8") as file:
                 file.write(_line({"reserved": version + RESERVED}))
                 file.writelines(_line({"key": key, "object": obj}) for key, obj in objects)
-            # Without a buffer, which would keep what failed and write it with the next line.
+            # Without a buffer, which would keep a failed line and write it before the next line.
             appending = fresh.open("ab", buffering=0)
         except OSError:
             fresh.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is time to `open` again, with a fresh snapshot."""
+        """Whether a fresh snapshot (`open`) is due."""
         return self._lines > FOLD_AFTER
 
     def reserve(self, version: int) -> None:
@@ -107,7 +107,7 @@ class Journal:
             while written < len(line):
                 written += self._file.write(line[written:])
         except OSError:
-            self._file.truncate(self._size)  # half a line would hide all that come after it
+            self._file.truncate(self._size)  # half a line would hide all later lines
             raise
         self._size += len(line)
         self._lines += 1
@@ -129,10 +129,10 @@ def _line(entry: dict[str, Any]) -> str:
 log = logging.getLogger(__name__)
 
 HISTORY = 4_096
-"""Changes kept per resource; a watch from before the oldest is answered 410."""
+"""Changes kept per resource; the answer to a watch of an older version is 410."""
 
 VOLATILE = frozenset({"pods", "events", "nodes", "leases.coordination.k8s.io"})
-"""Resources that describe the running machine, and so are not kept on disk."""
+"""Resources of the running machine, not kept on disk."""
 
 
 class ChangeType(StrEnum):
@@ -170,15 +170,12 @@ class Store:
         self._listeners: list[Listener] = []
         self.version = 1
         if journal:
-            self._restore(journal)
+            reserved, objects = journal.load()
+            for (resource, namespace, name), obj in objects.items():
+                self._objects[resource][namespace, name] = obj
+            self.version = max(self.version, reserved)
+            journal.open(self.version, self._kept())
         self._first_version = self.version
-
-    def _restore(self, journal: Journal) -> None:
-        reserved, objects = journal.load()
-        for (resource, namespace, name), obj in objects.items():
-            self._objects[resource][namespace, name] = obj
-        self.version = max(self.version, reserved)
-        journal.open(self.version, self._kept())
 
     def get(self, resource: str, namespace: str, name: str) -> Json | None:
         return self._objects[resource].get((namespace, name))
@@ -189,7 +186,7 @@ class Store:
         return [obj for (where, _), obj in items if not namespace or where == namespace]
 
     def resources(self) -> Sequence[str]:
-        """Every resource that has ever held an object in this process."""
+        """Every resource with objects."""
         return [resource for resource, objects in self._objects.items() if objects]
 
     def put(self, resource: str, obj: Json) -> Json:
@@ -224,7 +221,7 @@ class Store:
         return list(newer)[::-1]
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` with every change, within the write; returns a function that ends the subscription."""
+        """Calls `listener` with every change, within the write. Returns the end of the subscription, to call."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -252,15 +249,12 @@ class Store:
         if len(history) > self._history_size:
             self._forgotten[change.resource] = history.popleft().version
         if self._journal and self._journal.is_long:
-            self._fold(self._journal)
+            try:
+                self._journal.open(self.version, self._kept())
+            except OSError as error:
+                log.warning("the journal of objects stays long: %s", error)
         for listener in tuple(self._listeners):
             listener(change)
-
-    def _fold(self, journal: Journal) -> None:
-        try:
-            journal.open(self.version, self._kept())
-        except OSError as error:
-            log.warning("the journal of objects stays long: %s", error)
 
     def _kept(self) -> Iterator[tuple[Key, dict[str, Any]]]:
         for resource, objects in self._objects.items():

@@ -41,10 +41,13 @@ def edit_scale(
     change: Callable[[Json], Json],
     options: WriteOptions,
 ) -> Json:
-    """Writes the changed Scale's `spec.replicas` into the object; raises 409 where it was made from another state."""
+    """Writes the changed Scale's `spec.replicas` into the object; raises 409 for a Scale of another state."""
     paths, live = _paths(resource), operations.get(resource, namespace, name)
     wanted = change(_scale_of(paths, live))
-    replicas = _replicas(resource, name, wanted)
+    replicas = (wanted.get("spec") or {}).get("replicas", 0)
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+        text = f"{replicas}: must be a whole number greater than or equal to 0"
+        raise resource.invalid(name, invalid_value("spec.replicas", text))
     asked = (wanted.get("metadata") or {}).get("resourceVersion")
     if asked and asked != live["metadata"]["resourceVersion"]:
         raise conflict(resource.qualified, name, STALE)
@@ -61,14 +64,6 @@ def _paths(resource: ResourceType) -> ScalePaths:
     if resource.scale is None:
         raise ValueError(f"{resource.qualified} has no scale subresource")
     return resource.scale
-
-
-def _replicas(resource: ResourceType, name: str, scale: Json) -> int:
-    replicas = (scale.get("spec") or {}).get("replicas", 0)
-    if isinstance(replicas, int) and not isinstance(replicas, bool) and replicas >= 0:
-        return replicas
-    text = f"{replicas}: must be a whole number greater than or equal to 0"
-    raise resource.invalid(name, invalid_value("spec.replicas", text))
 
 
 def _scale_of(paths: ScalePaths, obj: Json) -> Json:
@@ -104,24 +99,24 @@ def _selector_text(obj: Json) -> str:
 
 
 FOLLOW_SECONDS = 0.1
-"""How often a followed log is looked at."""
+"""Between two looks at a followed log."""
 _CHUNK_BYTES = 65_536
 
 
 class LogSource(Protocol):
-    """Whoever runs containers."""
+    """The runner of containers."""
 
     def log_path(self, pod: Json, container: str, *, previous: bool) -> Path | None:
-        """The log of the container's present or previous run; None when there has been none."""
+        """The log of the container's present or previous run; None = no such run."""
 
     def is_writing(self, pod: Json, path: Path) -> bool:
-        """Whether the process that writes this log still runs."""
+        """Whether the writing process still runs."""
 
 
 async def stream_log(
     request: web.Request, operations: Operations, source: LogSource | None, target: RequestTarget
 ) -> web.StreamResponse:
-    """Plain text; raises 400 where there is nothing to show yet."""
+    """Plain text; raises 400 before the first run of the container."""
     if request.method != "GET":
         raise method_not_allowed()
     query = request.query
@@ -130,12 +125,12 @@ async def stream_log(
             raise not_implemented(f"{name} for logs: lines are kept as the program wrote them, without their times")
     pod = operations.get(target.resource, target.namespace, target.name)
     container = _container(pod, query.get("container", ""))
-    previous = requests.is_true(query, "previous") and "previous" in query
+    previous = requests.is_true(query, "previous")
     path = source.log_path(pod, container, previous=previous) if source is not None else None
     if source is None or path is None:
         raise bad_request(_nothing_to_show(pod, container, "previous" in query))
     tail, limit = (requests.positive_int(query, name) for name in ("tailLines", "limitBytes"))
-    follow = "follow" in query and requests.is_true(query, "follow")
+    follow = requests.is_true(query, "follow")
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
     async for chunk in _read(path, tail, follow, lambda: source.is_writing(pod, path)):
@@ -152,7 +147,7 @@ async def _read(path: Path, tail: int | None, follow: bool, writing: Callable[[]
         if tail is not None:
             yield b"".join(deque(file, tail))
         while True:
-            alive = follow and writing()  # asked before reading, so that the last words are not missed
+            alive = follow and writing()  # before the read, which then includes the last words
             while chunk := file.read(_CHUNK_BYTES):
                 yield chunk
             if not alive:

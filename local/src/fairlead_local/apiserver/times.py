@@ -1,5 +1,6 @@
-"""Times as the API writes them, ages as kubectl prints them, and conditions, which say since when they hold."""
+"""Times in the notation of the API, ages in the notation of kubectl, and conditions with transition times."""
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -18,7 +19,7 @@ def parse_time(text: str) -> datetime:
 
 
 def seconds_since(text: str | None, now: datetime | None = None) -> float:
-    """Seconds from the RFC 3339 time to now; 0 when there is none."""
+    """Seconds from the RFC 3339 time to now; 0 without a time."""
     return ((now or datetime.now(UTC)) - parse_time(text)).total_seconds() if text else 0.0
 
 
@@ -29,33 +30,26 @@ def age(text: str | None, now: datetime | None = None) -> str:
     return duration(seconds_since(text, now))
 
 
+_ROUNDED = (
+    (120, 1, "s", 0, ""),
+    (600, 60, "m", 1, "s"),
+    (10_800, 60, "m", 0, ""),
+    (28_800, 3_600, "h", 60, "m"),
+    (172_800, 3_600, "h", 0, ""),
+    (691_200, 86_400, "d", 3_600, "h"),
+    (63_072_000, 86_400, "d", 0, ""),
+    (252_288_000, 31_536_000, "y", 86_400, "d"),
+    (math.inf, 31_536_000, "y", 0, ""),
+)
+"""Seconds below which a row counts; the major unit in seconds and its letter; the minor unit, 0 = not shown."""
+
+
 def duration(seconds: float) -> str:
     """Two significant units up to some size, as kubectl's `HumanDuration` does."""
-    whole = int(seconds)
-    if whole < 0:
-        return "0s"
-    if whole < 120:
-        return f"{whole}s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if minutes < 10:
-        return _two(minutes, "m", whole % 60, "s")
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        return _two(hours, "h", minutes % 60, "m")
-    if hours < 48:
-        return f"{hours}h"
-    if hours < 192:
-        return _two(days, "d", hours % 24, "h")
-    if days < 730:
-        return f"{days}d"
-    if days < 8 * 365:
-        return _two(days // 365, "y", days % 365, "d")
-    return f"{days // 365}y"
-
-
-def _two(major: int, major_unit: str, minor: int, minor_unit: str) -> str:
-    return f"{major}{major_unit}{minor}{minor_unit}" if minor else f"{major}{major_unit}"
+    whole = max(0, int(seconds))
+    _, major, letter, minor, minor_letter = next(row for row in _ROUNDED if whole < row[0])
+    rest = whole % major // minor if minor else 0
+    return f"{whole // major}{letter}" + (f"{rest}{minor_letter}" if rest else "")
 
 
 def condition(kind: str, status: str, reason: str = "", message: str = "") -> Json:
@@ -65,13 +59,13 @@ def condition(kind: str, status: str, reason: str = "", message: str = "") -> Js
 
 
 def conditions_of(obj: Json) -> list[Json]:
-    """The conditions in the status of an object; empty when it has none."""
+    """The conditions in the status of an object."""
     found: list[Json] = (obj.get("status") or {}).get("conditions") or []
     return found
 
 
 def with_condition(conditions: Sequence[Json], new: Json) -> list[Json]:
-    """`conditions` with `new` in its place; its transition time stays the old one while the status does."""
+    """`conditions` with `new` in place of the old condition; with an unchanged status the transition time stays."""
     old = next((found for found in conditions if found["type"] == new["type"]), None)
     if old and old["status"] == new["status"]:
         new = {**new, "lastTransitionTime": old.get("lastTransitionTime", new["lastTransitionTime"])}

@@ -11,7 +11,7 @@ from fairlead_local.apiserver.status import Json, StatusError, bad_request
 from fairlead_local.apiserver.store import Change, ChangeType, Store
 
 BOOKMARK_SECONDS = 10.0
-"""Between bookmarks on a quiet watch; clients take a minute of silence for a broken connection."""
+"""Between bookmarks on a quiet watch; to clients, a minute of silence is a broken connection."""
 DEFAULT_TIMEOUT_SECONDS = 1_800.0
 
 INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
@@ -19,7 +19,7 @@ INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
-    """What to watch. `since` "" or "0" means: first everything there is, as ADDED."""
+    """The selection of one watch. `since`: "" and "0" begin with an ADDED of every present object."""
 
     resource: ResourceType
     namespace: str = ""
@@ -38,7 +38,7 @@ class WatchRequest:
         return self.labels.matches(metadata.get("labels")) and self.fields.matches(obj)
 
     def event(self, change: Change) -> tuple[str, Json] | None:
-        """The change as this watch sees it: an object that comes to match is ADDED, one that ceases to is DELETED."""
+        """The change to this watch: an object begins to match as ADDED, and ceases to match as DELETED."""
         after = change.type is not ChangeType.DELETED and self.selects(change.object)
         before = change.previous is not None and self.selects(change.previous)
         if not after and not before:
@@ -48,13 +48,13 @@ class WatchRequest:
 
 
 async def watch(store: Store, request: WatchRequest) -> AsyncIterator[tuple[str, Json]]:
-    """Yields (type, object); an ERROR with a Status is the last. Raises 400 for a `since` that is no version."""
+    """Yields (type, object); an ERROR with a Status is the last. Raises 400 for a malformed `since`."""
     woken = asyncio.Event()
     name = request.resource.qualified
     unsubscribe = store.subscribe(lambda change: woken.set() if change.resource == name else None)
     try:
-        cursor = store.version if request.since in ("", "0") else _version(request.since)
-        if request.since in ("", "0") or request.initial_events:
+        cursor = parse_version(request.since)
+        if not cursor or request.initial_events:
             cursor = store.version
             for obj in store.list(name):
                 if request.selects(obj):
@@ -93,10 +93,11 @@ async def _follow(
                 yield "BOOKMARK", _bookmark(request.resource, cursor)
 
 
-def _version(text: str) -> int:
-    if not text.isdigit():
+def parse_version(text: str) -> int:
+    """A resourceVersion of a query; 0 = absent or any. Raises 400."""
+    if text and not text.isdigit():
         raise bad_request(f"Invalid value: {text!r}: resourceVersion must be a number this server gave out")
-    return int(text)
+    return int(text or 0)
 
 
 def _bookmark(resource: ResourceType, version: int, annotations: dict[str, str] | None = None) -> Json:
