@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fairlead_common.models.families.deepseek import DeepseekConfig
 from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
-from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.model_config import ModelConfig, QueryNorm
 from fairlead_engine.model.loading import read_config
 
 Shape = tuple[int, ...]
@@ -70,6 +70,24 @@ def olmo3_fields(**changes: Any) -> dict[str, Any]:
     own = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"], "rope_scaling": rope}
     own["rope_theta"] = 500_000.0
     return {**_fields("Olmo3ForCausalLM", "olmo3"), **own, **changes}
+
+
+def exaone4_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny EXAONE 4, with changes; one of its layers sees all, without positions."""
+    own = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]}
+    return {**_fields("Exaone4ForCausalLM", "exaone4"), **own, **changes}
+
+
+def seed_oss_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Seed-OSS, with changes. Its heads are wider than hidden size over heads."""
+    own = {"head_dim": 24, "attention_bias": True, "attention_out_bias": False, "mlp_bias": False}
+    return {**_fields("SeedOssForCausalLM", "seed_oss"), **own, **changes}
+
+
+def smollm3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny SmolLM3, with changes; one of its layers has no positions."""
+    own = {"no_rope_layers": [1, 0], "tie_word_embeddings": True, "pad_token_id": 0}
+    return {**_fields("SmolLM3ForCausalLM", "smollm3"), **own, **changes}
 
 
 def phi3_fields(**changes: Any) -> dict[str, Any]:
@@ -133,6 +151,7 @@ def deepseek_v3_fields(**changes: Any) -> dict[str, Any]:
 FAMILIES = {
     "deepseek_v2": deepseek_v2_fields,
     "deepseek_v3": deepseek_v3_fields,
+    "exaone4": exaone4_fields,
     "gemma2": gemma2_fields,
     "gemma3": gemma3_fields,
     "gpt_oss": gpt_oss_fields,
@@ -146,6 +165,8 @@ FAMILIES = {
     "phi3": phi3_fields,
     "qwen2_moe": qwen2_moe_fields,
     "qwen3_moe": qwen3_moe_fields,
+    "seed_oss": seed_oss_fields,
+    "smollm3": smollm3_fields,
 }
 """The `config.json` of a tiny model of each family."""
 
@@ -198,8 +219,9 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
         norms = ["input_layernorm", "post_attention_layernorm"]
-        if family.startswith("Olmo"):
+        if family.startswith(("Olmo", "Exaone")):
             norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
+        if family.startswith("Olmo"):
             yield f"{prefix}.self_attn.q_norm.weight", (query,)
             yield f"{prefix}.self_attn.k_norm.weight", (kv,)
         elif family.startswith("Gemma"):
@@ -210,7 +232,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         else:
             yield from _linears(f"{prefix}.self_attn", qkv, config.qkv_bias)
             yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, config.output_bias)
-        if family in ("Gemma3ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):
+        if config.query_norm is QueryNorm.HEADS:
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
         if isinstance(config, GptOssConfig):

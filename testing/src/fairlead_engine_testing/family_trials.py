@@ -39,6 +39,7 @@ from fairlead_engine_testing.vision_checkpoints import write_vision_model
 
 WRITES_CALLS: Mapping[str, str] = {
     "deepseek_v3": "deepseek_v3",
+    "exaone4": "hermes",
     "gpt_oss": "harmony",
     "llama": "llama3_json",
     "mistral": "mistral",
@@ -48,6 +49,7 @@ WRITES_CALLS: Mapping[str, str] = {
     "qwen2": "hermes",
     "qwen3": "hermes",
     "qwen3_moe": "hermes",
+    "smollm3": "hermes",
 }
 """Family → how the chat templates of its models write calls, where they know of tools, of `CALLS`."""
 CALLS: Mapping[str, str] = {

@@ -14,6 +14,7 @@ from fairlead_engine.model import weights
 from fairlead_engine_testing.checkpoints import (
     deepseek_v2_fields,
     deepseek_v3_fields,
+    exaone4_fields,
     gemma2_fields,
     gemma3_fields,
     gpt_oss_fields,
@@ -27,6 +28,8 @@ from fairlead_engine_testing.checkpoints import (
     qwen2_moe_fields,
     qwen3_fields,
     qwen3_moe_fields,
+    seed_oss_fields,
+    smollm3_fields,
     write_random_checkpoint,
 )
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
@@ -56,6 +59,12 @@ SHAPES = {
     "phi4-mini": phi3_fields(partial_rotary_factor=0.75, tie_word_embeddings=True, sliding_window=None),
     "dynamic-rope": llama_fields(rope_scaling={"type": "dynamic", "factor": 4.0}),
     "phi4": phi3_fields(num_key_value_heads=1, sliding_window=None, tie_word_embeddings=True),
+    "exaone4": exaone4_fields(),
+    "exaone4-pattern": exaone4_fields(num_hidden_layers=5, layer_types=None),
+    "exaone4-without-windows": exaone4_fields(sliding_window=None, layer_types=["full_attention"] * 2),
+    "seed-oss": seed_oss_fields(),
+    "smollm3": smollm3_fields(),
+    "smollm3-interval": smollm3_fields(num_hidden_layers=5, no_rope_layers=None, no_rope_layer_interval=2),
     "olmo3-pattern": olmo3_fields(num_hidden_layers=5, layer_types=None),
     "yarn": qwen2_fields(rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}),
     "yarn-mscale": llama_fields(

@@ -134,7 +134,9 @@ class ModelConfig(DecoderShape):
     rms_norm_eps: float
     rope: RopeConfig
     local_rope: RopeConfig | None = None
-    """Rotary embedding of layers with a window; None = `rope`."""
+    """Rotary embedding of local layers; None = `rope`."""
+    unturned: frozenset[int] = frozenset()
+    """Layers without positions, which are the local layers then; else layers with a window are."""
     norm_offset: float = 0.0
     """Added to the weights of normalisations; some checkpoints store the difference."""
     embedding_scale: float = 1.0
@@ -168,6 +170,11 @@ class ModelConfig(DecoderShape):
         longest = self.max_position_embeddings if longest is None else longest
         local = None if self.local_rope is None else self.local_rope.for_context(longest)
         return replace(self, rope=self.rope.for_context(longest), local_rope=local)
+
+    def is_local(self, layer: int) -> bool:
+        """Whether the layer's rotary embedding is `local_rope`."""
+        found = layer in self.unturned if self.unturned else bool(self.windows[layer])
+        return found and self.local_rope is not None
 
     @property
     def rotary_dim(self) -> int:

@@ -76,6 +76,10 @@ class RopeConfig:
         return int(head_dim * self.share)
 
 
+UNTURNED = RopeConfig(theta=1.0, kind=RopeKind.LINEAR, factor=math.inf)
+"""Of layers without positions: all frequencies are 0."""
+
+
 def yarn_scale(factor: float, weight: float = 1.0) -> float:
     """Scale of cosines and sines in yarn."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0

@@ -53,7 +53,7 @@ class Decoder:
     embedding: "TokenEmbedding"
     rotary: RotaryEmbedding
     local_rotary: RotaryEmbedding | None
-    """Of layers with a window, where it differs."""
+    """Of local layers, where it differs."""
     layers: tuple[DecoderLayer, ...]
     final_norm: RMSNorm
     head: Linear

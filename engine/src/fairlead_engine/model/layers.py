@@ -64,7 +64,7 @@ class Rotation:
 
 
 class Rotations(NamedTuple):
-    """For layers that see all earlier tokens, and for layers with a window; the same in most models."""
+    """For most layers, and for local layers; the same in most models."""
 
     everywhere: Rotation
     local: Rotation
@@ -242,7 +242,7 @@ class Attention:
     query_scale: float = 1.0
     """Of queries, beside the scale by the size of a head."""
     is_local: bool = False
-    """Whether rotations are those of layers with a window."""
+    """Whether rotations are those of local layers."""
     projection_norm: ProjectionNorm | None = None
 
     @property

@@ -199,7 +199,7 @@ class Weights:
 
     def attention(self, prefix: str, *, is_fused: bool = False) -> Attention:
         """A layer's `self_attn`, from the configuration. `is_fused`: its projections are stored as one, `qkv_proj`."""
-        config, window = self._config, self._config.windows[layer_index(prefix)]
+        config, layer = self._config, layer_index(prefix)
         prefix = f"{prefix}.self_attn"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
         query_part, kv_part = scaled(heads, config.head_dim), scaled(kv_heads, config.head_dim)
@@ -234,9 +234,9 @@ class Weights:
             num_heads=heads.stop - heads.start,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
-            scoring=Scoring(window=window, soft_cap=config.soft_cap, sinks=sinks),
+            scoring=Scoring(window=config.windows[layer], soft_cap=config.soft_cap, sinks=sinks),
             query_scale=config.query_scale,
-            is_local=bool(window) and config.local_rope is not None,
+            is_local=config.is_local(layer),
             projection_norm=projection_norm,
         )
 

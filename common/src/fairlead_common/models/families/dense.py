@@ -15,7 +15,7 @@ from fairlead_common.models.model_config import (
     windows_by_layer,
     windows_everywhere,
 )
-from fairlead_common.models.rope_config import RopeConfig, RopeKind, parse_rope
+from fairlead_common.models.rope_config import UNTURNED, RopeConfig, RopeKind, parse_rope
 
 QWEN3_HEAD_DIM = 128
 """Whatever hidden size and number of heads are."""
@@ -29,6 +29,40 @@ def parse_llama(fields: JsonFields) -> ModelConfig:
     return ModelConfig(
         **parse_shape(fields), **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False)
     )
+
+
+def parse_seed_oss(fields: JsonFields) -> ModelConfig:
+    """Biases of queries, keys and values, but not of the output."""
+    return ModelConfig(
+        **parse_shape(fields, num_kv_heads=8, head_dim=128),
+        qkv_bias=fields.boolean("attention_bias", True),
+        output_bias=fields.boolean("attention_out_bias", False),
+        mlp_bias=fields.boolean("mlp_bias", False),
+    )
+
+
+def parse_smollm3(fields: JsonFields) -> ModelConfig:
+    """Llama whose every fourth layer has no positions; `no_rope_layers` has a 0 for each of them."""
+    shape = parse_shape(fields, num_kv_heads=4, rope_theta=2e6, tie_word_embeddings=True)
+    config = ModelConfig(
+        **shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False), local_rope=UNTURNED
+    )
+    turned, every = fields.whole_numbers("no_rope_layers"), fields.positive_int("no_rope_layer_interval", 4)
+    turned = turned or [(index + 1) % every for index in range(config.num_layers)]
+    if len(turned) != config.num_layers:
+        raise fields.invalid("no_rope_layers", f"must have as many as num_hidden_layers ({config.num_layers})")
+    return replace(config, unturned=frozenset(index for index, is_turned in enumerate(turned) if not is_turned))
+
+
+def parse_exaone4(fields: JsonFields) -> ModelConfig:
+    """Of a model with windows, layers that see all have no positions."""
+    has_windows = fields.has("sliding_window")
+    every = fields.positive_int("sliding_window_pattern", 4) if has_windows else 1
+    windows = partial(windows_alternating, default=4096, every=every) if has_windows else windows_everywhere
+    shape = parse_shape(fields, rms_norm_eps=1e-5, windows=windows)
+    whole = frozenset(index for index, window in enumerate(shape["windows"]) if not window)
+    config = ModelConfig(**shape, query_norm=QueryNorm.HEADS, local_rope=UNTURNED if has_windows else None)
+    return replace(config, unturned=whole if has_windows else frozenset())
 
 
 def attention_bias(fields: JsonFields, default: bool) -> dict[str, Any]:

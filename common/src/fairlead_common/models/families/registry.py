@@ -30,6 +30,7 @@ class FamilyFields(NamedTuple):
 ARCHITECTURES: dict[str, FamilyFields] = {
     "DeepseekV2ForCausalLM": FamilyFields("deepseek_v2", parse_deepseek_v2),
     "DeepseekV3ForCausalLM": FamilyFields("deepseek_v3", parse_deepseek_v3),
+    "Exaone4ForCausalLM": FamilyFields("exaone4", dense.parse_exaone4),
     "Gemma2ForCausalLM": FamilyFields("gemma2", dense.parse_gemma2),
     "Gemma3ForCausalLM": FamilyFields("gemma3_text", dense.parse_gemma3),
     "GptOssForCausalLM": FamilyFields("gpt_oss", experts.parse_gpt_oss),
@@ -44,6 +45,8 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Qwen2MoeForCausalLM": FamilyFields("qwen2_moe", experts.parse_qwen2_moe),
     "Qwen3ForCausalLM": FamilyFields("qwen3", dense.parse_qwen3),
     "Qwen3MoeForCausalLM": FamilyFields("qwen3_moe", experts.parse_qwen3_moe),
+    "SeedOssForCausalLM": FamilyFields("seed_oss", dense.parse_seed_oss),
+    "SmolLM3ForCausalLM": FamilyFields("smollm3", dense.parse_smollm3),
 }
 """As `architectures` in `config.json` spells them."""
 _CLASSIFIERS = {

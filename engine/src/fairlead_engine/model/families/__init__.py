@@ -13,6 +13,7 @@ from fairlead_engine.model.weights import Weights
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "DeepseekV2ForCausalLM": deepseek.build,
     "DeepseekV3ForCausalLM": deepseek.build,
+    "Exaone4ForCausalLM": dense.build_olmo,
     "Gemma2ForCausalLM": dense.build_gemma,
     "Gemma3ForCausalLM": dense.build_gemma,
     "GptOssForCausalLM": experts.build_gpt_oss,
@@ -27,5 +28,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Qwen2MoeForCausalLM": experts.build_qwen,
     "Qwen3ForCausalLM": dense.build,
     "Qwen3MoeForCausalLM": experts.build_qwen,
+    "SeedOssForCausalLM": dense.build,
+    "SmolLM3ForCausalLM": dense.build,
 }
 """Each raises ModelLoadError, naming the tensor that does not fit."""
