@@ -254,7 +254,7 @@ def test_blocks_of_8_bit_floats_give_the_weights_that_they_mean(family: str, blo
         with Checkpoint(stored, torch.float32, torch.device("cpu")) as checkpoint:
             for key, weight in load_file(meant / WEIGHTS).items():
                 if is_quantized(key):
-                    found = source.read(checkpoint, key.removesuffix(".weight"), *weight.shape, WHOLE)
+                    found = source.read(checkpoint, key.removesuffix(".weight"), weight.shape, WHOLE)
                     assert torch.equal(found.dequantized(), weight)
         if family == "deepseek_v3":  # these are multiplied as floats
             attention, floats = (
@@ -435,7 +435,7 @@ def test_groups_of_different_sizes_are_computed_side_by_side(size: int, tmp_path
     found = model.layers[1].attention.qkv(x)
     with Checkpoint(stored, torch.float32, torch.device("cpu")) as checkpoint:
         parts = [
-            source.read(checkpoint, f"model.layers.1.self_attn.{name}_proj", rows, 64, WHOLE)
+            source.read(checkpoint, f"model.layers.1.self_attn.{name}_proj", (rows, 64), WHOLE)
             for name, rows in (("q", 64), ("k", 32), ("v", 32))
         ]
     assert parts[0].group_size == size != parts[1].group_size == 32

@@ -241,11 +241,9 @@ class GgufWeights:
         assert isinstance(checkpoint, GgufCheckpoint)
         return checkpoint.format_of(f"{name}.weight")
 
-    def read(
-        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
-    ) -> QuantizedWeight:
+    def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
         assert isinstance(checkpoint, GgufCheckpoint)
-        return checkpoint.quantized(f"{name}.weight", (out_features, in_features), rows)
+        return checkpoint.quantized(f"{name}.weight", shape, rows)
 
 
 def _name(name: str) -> str:

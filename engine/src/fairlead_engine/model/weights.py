@@ -446,7 +446,7 @@ class Weights:
         parts = [slice(at, min(at + num_rows, end)) for at in range(first, max(end, first + 1), num_rows)]
         kept = []
         for part in parts:
-            weight = self._source.read(self._checkpoint, stored, num_stored, in_features, part)
+            weight = self._source.read(self._checkpoint, stored, (num_stored, in_features), part)
             try:
                 kept.append(weight.columns(*columns.indices(in_features)[:2]))
             except ValueError as error:

@@ -18,10 +18,8 @@ class WeightSource(Protocol):
         """Of the layer `name`, such as model.layers.0.mlp.up_proj; None = its weight is floats. `is_sensitive`: whether
         small errors matter much, as in a router or the output projection."""
 
-    def read(
-        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
-    ) -> QuantizedWeight:
-        """Outputs `rows` of a quantised layer's weight. Raises ModelLoadError, naming the tensor that does not fit."""
+    def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
+        """Outputs `rows` of a quantised weight of `shape`. Raises ModelLoadError, naming a tensor that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,9 @@ class Rounded:
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return None if is_sensitive else self.weight_format
 
-    def read(
-        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
-    ) -> QuantizedWeight:
+    def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
         assert self.weight_format is not None
-        weight = checkpoint.stored(f"{name}.weight", (out_features, in_features), rows=rows)
-        return self.weight_format.quantize(weight)
+        return self.weight_format.quantize(checkpoint.stored(f"{name}.weight", shape, rows=rows))
 
 
 def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype: torch.dtype, rows: slice) -> Tensor:
@@ -51,15 +46,15 @@ def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype
 
 
 def read_scales(
-    checkpoint: Checkpoint, name: str, out_features: int, in_features: int, block: tuple[int, int], rows: slice
+    checkpoint: Checkpoint, name: str, shape: tuple[int, int], block: tuple[int, int], rows: slice
 ) -> Tensor:
-    """float32 [rows, groups] from a tensor with a scale for each block of rows and columns; a single scale may have any
-    number of dimensions."""
-    shape = (-(-out_features // block[0]), -(-in_features // block[1]))
-    flat: tuple[tuple[int, ...], ...] = ((1,), ()) if shape == (1, 1) else ((shape[0],),) if shape[1] == 1 else ()
-    scales = checkpoint.stored(name, shape, *flat).to(torch.float32).view(shape)
+    """float32 [rows, groups] from a tensor with a scale for each block of a weight of `shape`; a single scale may have
+    any number of dimensions."""
+    blocks = (-(-shape[0] // block[0]), -(-shape[1] // block[1]))
+    flat: tuple[tuple[int, ...], ...] = ((1,), ()) if blocks == (1, 1) else ((blocks[0],),) if blocks[1] == 1 else ()
+    scales = checkpoint.stored(name, blocks, *flat).to(torch.float32).view(blocks)
     check_numbers(name, scales.isfinite())
-    return scales.repeat_interleave(block[0], dim=0)[:out_features][rows]
+    return scales.repeat_interleave(block[0], dim=0)[: shape[0]][rows]
 
 
 def check_numbers(name: str, are_numbers: Tensor) -> None:

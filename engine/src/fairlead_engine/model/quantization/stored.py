@@ -16,8 +16,9 @@
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,29 +60,39 @@ class Gptq:
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return _BY_BITS[self.stored.num_bits] if checkpoint.has(f"{name}.qweight") else None
 
-    def read(
-        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
-    ) -> QuantizedWeight:
-        bits, size = self.stored.num_bits, min(self.stored.group_size or in_features, in_features)
+    def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
+        bits, (out_features, in_features) = self.stored.num_bits, shape
+        size = min(self.stored.group_size or in_features, in_features)
         num_groups = -(-in_features // size)
-        first, end, _ = rows.indices(out_features)
         packed = checkpoint.stored(
             f"{name}.qweight", (num_words(in_features, bits), out_features), dtypes=(torch.int32,), columns=rows
         )
         values = unpack(packed.t().contiguous(), bits)[:, :in_features].contiguous()
         scales = read_scales_by_column(checkpoint, name, num_groups, out_features, rows)
-        words = slice(first * bits // 32, num_words(end, bits))
-        packed_zeros = checkpoint.stored(
-            f"{name}.qzeros", (num_groups, num_words(out_features, bits)), dtypes=(torch.int32,), columns=words
-        )
-        skipped = first - words.start * 32 // bits
-        zeros = unpack(packed_zeros, bits)[:, skipped : skipped + end - first].t().to(torch.int32)
+        zeros = read_outputs(checkpoint, f"{name}.qzeros", (num_groups, out_features), rows, bits).to(torch.int32)
         if self.stored.zeros_lack:  # within the bits they have, 0 being stored as the last of them
             half = 2 ** (bits - 1)
             zeros = (zeros + half + self.stored.zeros_lack).bitwise_and_(2**bits - 1) - half
         checkpoint.skip_zeros(f"{name}.bias")  # which some store for every layer
         groups = read_groups(checkpoint, f"{name}.g_idx", in_features, size)
         return QuantizedWeight(values, scales, size, offsets_of(zeros, scales), groups)
+
+
+def read_outputs(
+    checkpoint: Checkpoint,
+    name: str,
+    shape: tuple[int, int],
+    rows: slice,
+    bits: int,
+    order: Sequence[int] | None = None,
+) -> Tensor:
+    """int8 [rows, shape[0]] from integers of `shape`, packed along the outputs (`unpack`)."""
+    first, end, _ = rows.indices(shape[1])
+    words = slice(first * bits // 32, num_words(end, bits))
+    packed_shape = (shape[0], num_words(shape[1], bits))
+    packed = checkpoint.stored(name, packed_shape, dtypes=(torch.int32,), columns=words)
+    skipped = first - words.start * 32 // bits
+    return unpack(packed, bits, order)[:, skipped : skipped + end - first].t().contiguous()
 
 
 def offsets_of(zeros: Tensor, scales: Tensor) -> Tensor | None:
@@ -130,27 +141,17 @@ class Awq:
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return Int4WeightOnly() if checkpoint.has(f"{name}.qweight") else None
 
-    def read(
-        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
-    ) -> QuantizedWeight:
+    def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
+        out_features, in_features = shape
         size = min(self.stored.group_size or in_features, in_features)
-        num_groups, width = -(-in_features // size), num_words(out_features, _AWQ_BITS)
-        first, end, _ = rows.indices(out_features)
-        words = slice(first // 8, num_words(end, _AWQ_BITS))
-        kept = slice(first - words.start * 8, end - words.start * 8)
-
-        def unpacked(kind: str, num_rows: int) -> torch.Tensor:
-            shape = (num_rows, width)
-            stored = checkpoint.stored(f"{name}.{kind}", shape, dtypes=(torch.int32,), columns=words)
-            return unpack(stored, _AWQ_BITS, _AWQ_ORDER)[:, kept].t().contiguous()
-
+        num_groups, offsets = -(-in_features // size), None
         scales = read_scales_by_column(checkpoint, name, num_groups, out_features, rows)
-        offsets = None
+        read = partial(read_outputs, checkpoint, rows=rows, bits=_AWQ_BITS, order=_AWQ_ORDER)
         if self.stored.has_zeros:
-            offsets = offsets_of(unpacked("qzeros", num_groups), scales)
+            offsets = offsets_of(read(f"{name}.qzeros", (num_groups, out_features)), scales)
         else:
             checkpoint.skip(f"{name}.qzeros")
-        return QuantizedWeight(unpacked("qweight", in_features), scales, size, offsets)
+        return QuantizedWeight(read(f"{name}.qweight", (in_features, out_features)), scales, size, offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +164,14 @@ class CompressedTensors:
         group = self.stored.group_of(name)
         return None if group is None else FORMATS[group.name]
 
-    def read(
-        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
-    ) -> QuantizedWeight:
+    def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
         group = self.stored.group_of(name)
         assert group is not None
+        out_features, in_features = shape
         block = (group.block[0] or out_features, group.block[1] or in_features)
-        scales = read_scales(checkpoint, f"{name}.weight_scale", out_features, in_features, block, rows)
+        scales = read_scales(checkpoint, f"{name}.weight_scale", shape, block, rows)
         for measured in ("input_scale", "input_zero_point"):  # once for all; ours are each token's own
             checkpoint.skip(f"{name}.{measured}")
-        shape = (out_features, in_features)
         if group.packed_bits is None:
             dtype = torch.float8_e4m3fn if group.name == Fp8.name else torch.int8
             return QuantizedWeight(read_values(checkpoint, f"{name}.weight", shape, dtype, rows), scales, block[1])
@@ -212,18 +211,16 @@ class FinegrainedFp8:
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return Fp8() if any(checkpoint.has(f"{name}.{kind}") for kind in _FP8_SCALES) else None
 
-    def read(
-        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
-    ) -> QuantizedWeight:
-        block = self.stored.block or (out_features, in_features)
+    def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
+        block = self.stored.block or shape
         kind = next(kind for kind in _FP8_SCALES if checkpoint.has(f"{name}.{kind}"))
         if kind == "weight_scale" and checkpoint.raw(f"{name}.{kind}").numel() > 1:
-            block = (1, in_features)
+            block = (1, shape[1])
         for measured in _FP8_ACTIVATIONS:
             checkpoint.skip(f"{name}.{measured}")
         return QuantizedWeight(
-            read_values(checkpoint, f"{name}.weight", (out_features, in_features), torch.float8_e4m3fn, rows),
-            read_scales(checkpoint, f"{name}.{kind}", out_features, in_features, block, rows),
+            read_values(checkpoint, f"{name}.weight", shape, torch.float8_e4m3fn, rows),
+            read_scales(checkpoint, f"{name}.{kind}", shape, block, rows),
             block[1],
         )
 
@@ -241,12 +238,10 @@ class Mxfp4:
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return Int8WeightOnly() if checkpoint.has(f"{name}.blocks") else None
 
-    def read(
-        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
-    ) -> QuantizedWeight:
-        shape = (out_features, in_features // _MXFP4_GROUP)
-        blocks = checkpoint.stored(f"{name}.blocks", (*shape, _MXFP4_GROUP // 2), dtypes=(torch.uint8,), rows=rows)
-        exponents = checkpoint.stored(f"{name}.scales", shape, dtypes=(torch.uint8,), rows=rows)
+    def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
+        groups = (shape[0], shape[1] // _MXFP4_GROUP)
+        blocks = checkpoint.stored(f"{name}.blocks", (*groups, _MXFP4_GROUP // 2), dtypes=(torch.uint8,), rows=rows)
+        exponents = checkpoint.stored(f"{name}.scales", groups, dtypes=(torch.uint8,), rows=rows)
         each = torch.tensor(
             [*_MXFP4_DOUBLED, *(-number for number in _MXFP4_DOUBLED)], dtype=torch.int8, device=blocks.device
         )
