@@ -23,7 +23,7 @@ from fairlead_engine.model.lora.adapter_slots import AdaptedLinear
 from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Pooling
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.adapted_models import Peft, check, config_of, ranks_agree, serve
+from fairlead_engine_testing.adapted_models import Peft, check, config_of, ranks_agree, requests_of_all, serve
 from fairlead_engine_testing.adapters import ALL, write_random_adapter, write_random_soft_prompt
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.launches import CPUGraphs, Launches
@@ -55,14 +55,7 @@ def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -
     adapters = write_adapters(tmp_path / "adapters", model, ATTENTION if family in ("mixtral", "deepseek_v2") else ALL)
     peft = Peft(model, adapters)
     engine = Engine(config_of(model, adapters, max_loras=5, max_num_batched_tokens=40))
-    draw = random.Random(1)
-    requests = [
-        make_request(
-            str(index), [draw.randrange(2, 250) for _ in range(draw.randint(3, 20))], adapter=adapter,
-            max_tokens=6, ignore_eos=True, logprobs=0,
-        )
-        for index, adapter in enumerate([*adapters, None, *adapters, None])
-    ]  # fmt: skip
+    requests = requests_of_all(adapters, 20)
     found = serve(engine, requests)
     for request in requests:
         check(peft, request, found[request.request_id])

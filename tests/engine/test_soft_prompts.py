@@ -2,7 +2,6 @@
 that there are tokens before the prompt."""
 
 import json
-import random
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,16 @@ from fairlead_engine.speculative.ngram import NGramProposer
 from fairlead_engine.types import EngineRequest, Pooling, SamplingParams
 from fairlead_engine.types.sequences import Sequence
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.adapted_models import TOLERANCE, Answer, Peft, check, config_of, ranks_agree, serve
+from fairlead_engine_testing.adapted_models import (
+    TOLERANCE,
+    Answer,
+    Peft,
+    check,
+    config_of,
+    ranks_agree,
+    requests_of_all,
+    serve,
+)
 from fairlead_engine_testing.adapters import write_random_adapter, write_random_soft_prompt
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 
@@ -49,14 +57,7 @@ def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -
     model = write_random_checkpoint(tmp_path / "model", FAMILIES[family]())
     adapters = write_adapters(tmp_path / "adapters", model)
     engine = Engine(config_of(model, adapters, max_num_batched_tokens=8, max_num_seqs=8))
-    draw = random.Random(1)
-    requests = [
-        make_request(
-            str(index), [draw.randrange(2, 250) for _ in range(draw.randint(1, 14))], adapter=adapter,
-            max_tokens=6, ignore_eos=True, logprobs=0,
-        )
-        for index, adapter in enumerate([*adapters, None, *adapters, None])
-    ]  # fmt: skip
+    requests = requests_of_all(adapters, 14)
     found = serve(engine, requests)
     for adapter in [*adapters, None]:
         peft = Peft(model, {name: adapters[name] for name in [adapter or "lora"]})

@@ -1,5 +1,6 @@
 """A model that is served with adapters, and what peft computes of it."""
 
+import random
 import warnings
 from array import array
 from collections.abc import Iterable, Mapping
@@ -83,6 +84,18 @@ def serve(engine: Engine, requests: Iterable[EngineRequest]) -> dict[str, Answer
         )
         found[name] = Answer(output.new_token_ids, logprobs, prompt_logprobs, vector, output.num_cached_tokens)
     return found
+
+
+def requests_of_all(adapters: Iterable[str], longest: int) -> list[EngineRequest]:
+    """Two requests for each adapter, and two for none, with prompts drawn by chance."""
+    draw = random.Random(1)
+    return [
+        make_request(
+            str(index), [draw.randrange(2, 250) for _ in range(draw.randint(1, longest))], adapter=adapter,
+            max_tokens=6, ignore_eos=True, logprobs=0,
+        )
+        for index, adapter in enumerate([*adapters, None] * 2)
+    ]  # fmt: skip
 
 
 def ranks_agree(model: Path, adapters: Mapping[str, Path], **settings: Any) -> None:

@@ -54,6 +54,13 @@ def step(engine: Engine, readers: dict[str, Reader], sent: dict[str, list[int]])
     engine.check()
 
 
+def put_in_and_end(engine: Engine, readers: dict[str, Reader], sent: dict[str, list[int]]) -> None:
+    for mark, token_ids in sent.items():
+        engine.inject("r", mark, token_ids, readers["r"].ends.append)
+    while engine.has_work():
+        step(engine, readers, sent)
+
+
 def is_inside(tokens: list[int]) -> bool:
     last = [token for token in tokens if token in (BEGIN, END)]
     return bool(last) and last[-1] == BEGIN
@@ -111,10 +118,7 @@ def test_some_of_those_are_put_in() -> None:
     assert engine.add(injectable(make_request("r", prompt, max_tokens=9, ignore_eos=True))) is None
     while len(readers["r"].tokens) < 3 or is_inside(readers["r"].tokens):
         step(engine, readers, sent)
-    for mark, token_ids in sent.items():
-        engine.inject("r", mark, token_ids, readers["r"].ends.append)
-    while engine.has_work():
-        step(engine, readers, sent)
+    put_in_and_end(engine, readers, sent)
     check(readers["r"], sent, runner)
     assert readers["r"].ends == [None, None] and [*readers["r"].put_in.values()] == ["a", "b"]
     assert readers["r"].num_own == 9 and readers["r"].finish_reason is FinishReason.LENGTH
@@ -145,10 +149,7 @@ def test_what_others_write_opens_no_block() -> None:
     request = make_request("r", prompt, max_tokens=12, ignore_eos=True)
     assert engine.add(msgspec.structs.replace(request, injectable=Injectable([(BEGIN, END)]))) is None
     step(engine, readers, sent)
-    for mark, token_ids in sent.items():
-        engine.inject("r", mark, token_ids, readers["r"].ends.append)
-    while engine.has_work():
-        step(engine, readers, sent)
+    put_in_and_end(engine, readers, sent)
     assert readers["r"].ends == [None, None] and [*readers["r"].put_in.values()] == ["a", "b"]
     assert runner.generate(prompt, 1) == readers["r"].tokens[:1]
 

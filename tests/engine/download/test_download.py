@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fairlead_engine.download.models_folder import ModelsFolder, hold_model, las
 from fairlead_engine.download.remote import DownloadError, Remote, RemoteFile, SourceListing
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine_testing.downloads import contents, staged_bytes
-from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
+from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub
 
 SOURCE = "hf://acme/dinghy"
 TOKEN = "hf_secretsecretsecret"
@@ -52,20 +52,12 @@ LEFT_OUT = {
 }
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[LoopbackHub]:
-    with loopback_hub(LoopbackHub()) as hub:
-        yield hub
-
-
 @pytest.fixture
-def hub(running: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
-    running.models = {"acme/dinghy": HubModel({"main": SERVED | LEFT_OUT, "v1": SERVED | {"config.json": b"{}"}})}
-    running.token, running.cut_after, running.unwell, running.pause_seconds = None, None, 0, 0.0
-    running.asked, running.problems, running.flipped = [], [], set()
-    monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    return running
+def hub(hub: LoopbackHub) -> LoopbackHub:
+    hub.models = {"acme/dinghy": HubModel({"main": SERVED | LEFT_OUT, "v1": SERVED | {"config.json": b"{}"}})}
+    hub.token, hub.cut_after, hub.unwell, hub.pause_seconds = None, None, 0, 0.0
+    hub.asked, hub.problems, hub.flipped = [], [], set()
+    return hub
 
 
 @dataclass

@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +26,10 @@ from fairlead_engine.download.reporting import Reporter
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.gguf_files import write_gguf
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
-from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
+from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub
 
 SOURCE = "hf://acme/cutter"
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[LoopbackHub]:
-    with loopback_hub(LoopbackHub()) as hub:
-        yield hub
-
-
-@pytest.fixture
-def hub(running: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
-    monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
-    return running
 
 
 @pytest.fixture(scope="module")

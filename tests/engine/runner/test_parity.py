@@ -12,6 +12,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.model import weights
 from fairlead_engine_testing.checkpoints import (
+    FAMILIES,
     deepseek_v2_fields,
     deepseek_v3_fields,
     exaone4_fields,
@@ -43,7 +44,7 @@ LLAMA3_ROPE = {
 }
 
 SHAPES = {
-    "llama": llama_fields(),
+    **{name: fields() for name, fields in FAMILIES.items()},
     "llama-tied": llama_fields(tie_word_embeddings=True),
     "llama-biases": llama_fields(attention_bias=True, mlp_bias=True),
     "llama-one-kv-head": llama_fields(num_key_value_heads=1, num_hidden_layers=3),
@@ -53,9 +54,6 @@ SHAPES = {
     "llama-linear-rope": llama_fields(rope_scaling={"type": "linear", "factor": 4.0}),
     "llama-llama3-rope": llama_fields(rope_theta=500000.0, rope_scaling=LLAMA3_ROPE),
     "llama-rope-parameters": llama_fields(rope_parameters={**LLAMA3_ROPE, "rope_theta": 500.0}),
-    "olmo2": olmo2_fields(),
-    "olmo3": olmo3_fields(),
-    "phi3": phi3_fields(),
     "phi4-mini": phi3_fields(partial_rotary_factor=0.75, tie_word_embeddings=True, sliding_window=None),
     "dynamic-rope": llama_fields(rope_scaling={"type": "dynamic", "factor": 4.0}),
     "phi4": phi3_fields(num_key_value_heads=1, sliding_window=None, tie_word_embeddings=True),
@@ -112,7 +110,6 @@ SHAPES = {
         n_shared_experts=1,
         first_k_dense_replace=0,
     ),
-    "deepseek-v3": deepseek_v3_fields(),
     "deepseek-v3-halves": deepseek_v3_fields(
         rope_interleave=False,
         q_lora_rank=None,
@@ -127,7 +124,6 @@ SHAPES = {
         num_key_value_heads=2,
         tie_word_embeddings=True,
     ),
-    "gemma2": gemma2_fields(),
     "gemma2-untied": gemma2_fields(
         num_hidden_layers=3,
         tie_word_embeddings=False,
@@ -135,7 +131,6 @@ SHAPES = {
         final_logit_softcapping=None,
         num_key_value_heads=1,
     ),
-    "gemma3": gemma3_fields(),
     "gemma3-pattern": gemma3_fields(num_hidden_layers=7, layer_types=None, rope_scaling=None),
     "gemma3-newer": gemma3_fields(
         rope_scaling=None,
@@ -146,7 +141,6 @@ SHAPES = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 2000.0},
         },
     ),
-    "gpt-oss": gpt_oss_fields(),
     "gpt-oss-odd": gpt_oss_fields(
         num_hidden_layers=3,
         layer_types=None,
@@ -161,25 +155,19 @@ SHAPES = {
         swiglu_alpha=1.0,
     ),
     "olmo2-one-kv-head": olmo2_fields(num_key_value_heads=1, attention_bias=True, tie_word_embeddings=True),
-    "qwen2": qwen2_fields(),
     "qwen2-tied": qwen2_fields(tie_word_embeddings=True, rope_theta=1e6),
     "qwen2-whole-layers": qwen2_fields(use_sliding_window=True, layer_types=["full_attention"] * 2),
     "qwen2-windows": qwen2_fields(num_hidden_layers=3, use_sliding_window=True, sliding_window=9, max_window_layers=1),
-    "mistral": mistral_fields(),
     "mistral-whole": mistral_fields(sliding_window=None),
     "mistral-one-token": mistral_fields(sliding_window=1, num_key_value_heads=1),
-    "mixtral": mixtral_fields(),
     "mixtral-window": mixtral_fields(sliding_window=17),
     "mixtral-tied": mixtral_fields(tie_word_embeddings=True),
     "mixtral-many-experts": mixtral_fields(num_local_experts=9, num_experts_per_tok=3, rope_theta=1e6),
     "mixtral-one-expert": mixtral_fields(num_local_experts=2, num_experts_per_tok=1),
-    "qwen2-moe": qwen2_moe_fields(),
     "qwen2-moe-some-dense": qwen2_moe_fields(
         num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[1], norm_topk_prob=True, qkv_bias=True
     ),
-    "qwen3-moe": qwen3_moe_fields(),
     "qwen3-moe-some-dense": qwen3_moe_fields(mlp_only_layers=[0], norm_topk_prob=False, tie_word_embeddings=True),
-    "qwen3": qwen3_fields(),
     "qwen3-windows": qwen3_fields(
         use_sliding_window=True, sliding_window=30, layer_types=["sliding_attention", "full_attention"]
     ),
@@ -233,7 +221,7 @@ def test_positions_are_stretched_for_the_longest_context_that_is_served(share, t
 
 
 @pytest.mark.parametrize(
-    "name", ["mixtral-many-experts", "mixtral-one-expert", "qwen2-moe", "qwen3-moe-some-dense", "deepseek-v3"]
+    "name", ["mixtral-many-experts", "mixtral-one-expert", "qwen2_moe", "qwen3-moe-some-dense", "deepseek_v3"]
 )
 def test_experts_in_one_product_give_the_references_tokens(name, tmp_path, monkeypatch, reference):
     """As on CUDA, where the host does not know who goes where."""

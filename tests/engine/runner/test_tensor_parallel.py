@@ -21,7 +21,7 @@ from fairlead_engine.model import weights
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.stored import FORMATS
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner import model_part
+from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.runner.rank_messages import HERE, Join, Writer, open_store
 from fairlead_engine.runner.ranks import RankLost, Ranks
 from fairlead_engine.types import EngineRequest, Grammar, Pooling, SamplingParams
@@ -258,22 +258,17 @@ def test_ranks_capture_the_same_steps_and_meet_in_them(
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
 
 
+def of_ranks(folder: Path, size: int = 2, **settings: Any) -> ModelRunner:
+    return loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=size, **settings)
+
+
 @pytest.mark.slow
 def test_a_rank_whose_capture_fails_is_named_with_its_reason(
     tmp_path: Path, devices: CPUGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAPTURES", "no memory is left for graphs")
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    with closing(
-        loaded_runner(
-            folder,
-            dtype="float32",
-            device="cpu",
-            num_threads=1,
-            tensor_parallel_size=2,
-            attention_backend="block_tables",
-        )
-    ) as runner:
+    with closing(of_ranks(folder, attention_backend="block_tables")) as runner:
         runner.allocate_kv_cache(4, 1, 4)
         with pytest.raises(
             RankLost, match=r"rank 1 of 2 was lost: enforce-eager: is off, and .* \(no memory is left for graphs\)"
@@ -284,16 +279,7 @@ def test_a_rank_whose_capture_fails_is_named_with_its_reason(
 def test_the_rank_with_the_least_memory_decides(tmp_path: Path, devices: CPUGraphs) -> None:
     """Of 8 GiB rank 0 has 5 free and rank 1 has 4; a step took one of them, and another is kept for graphs."""
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    with closing(
-        loaded_runner(
-            folder,
-            dtype="float32",
-            device="cpu",
-            num_threads=1,
-            tensor_parallel_size=2,
-            attention_backend="block_tables",
-        )
-    ) as runner:
+    with closing(of_ranks(folder, attention_backend="block_tables")) as runner:
         found = runner.memory_for_cache(0.9, 2, 8, 100)
         assert found is not None
         assert int(7.2 * GIB) - 4 * GIB - 2 * GIB - GIB // 50 < found < int(7.2 * GIB) - 4 * GIB - 2 * GIB
@@ -311,7 +297,7 @@ def test_every_rank_reads_its_part_alone(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    with closing(loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)) as runner:
+    with closing(of_ranks(folder)) as runner:
         runner.allocate_kv_cache(4, 1, 4)
         batch = Batch([ScheduledSequence(Sequence("r", [5, 6], 2, SamplingParams(), slot=0, block_table=[0]), 2)])
         runner.collect(runner.launch(batch))
@@ -325,9 +311,7 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
 def test_a_step_that_is_given_up_is_the_last_and_nobody_is_left_in_it(tmp_path: Path, monkeypatch) -> None:
     """Ctrl-C while rank 0 chooses a token: rank 1 waits to be told it, and must not take the next step's for it."""
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    with closing(
-        loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
-    ) as runner:  # which waits until it has ended
+    with closing(of_ranks(folder)) as runner:  # which waits until it has ended
         runner.allocate_kv_cache(4, 1, 4)
         batch = Batch([ScheduledSequence(Sequence("r", [5, 6], 2, SamplingParams(), slot=0, block_table=[0]), 2)])
         runner.collect(runner.launch(batch))
@@ -384,20 +368,20 @@ def test_a_device_that_is_not_there_is_named_before_any_rank_starts(tmp_path: Pa
 def test_a_model_that_cannot_be_divided_so_is_refused_by_the_setting(size: int, message: str, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", llama_fields())
     with pytest.raises(ConfigError, match=f"tensor-parallel-size: {message}"):
-        loaded_runner(folder, device="cpu", num_threads=1, tensor_parallel_size=size)
+        of_ranks(folder, size)
 
 
 def test_experts_that_cannot_be_divided_are_refused_by_their_field(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", qwen3_moe_fields(moe_intermediate_size=33))
     with pytest.raises(ConfigError, match="2 does not divide the model's moe_intermediate_size, 33"):
-        loaded_runner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
+        of_ranks(folder)
 
 
 def test_a_rank_that_ends_before_it_says_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_random_checkpoint(tmp_path / "model", llama_fields())
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(StartError, match=r"rank 1 could not start: it ended with status 1") as raised:
-        loaded_runner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
+        of_ranks(folder)
     assert raised.value.reason == "StartFailed"
 
 
@@ -410,5 +394,5 @@ def test_what_keeps_a_rank_from_starting_is_told_with_its_reason(
     folder = write_random_checkpoint(tmp_path / "model", llama_fields())
     monkeypatch.setattr(sys, "executable", str(script))
     with pytest.raises(ModelLoadError, match=r"rank 1 could not start: no norm.weight") as raised:
-        loaded_runner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
+        of_ranks(folder)
     assert raised.value.reason == "MissingTensor"

@@ -246,12 +246,12 @@ def start_engine_in() -> Callable[[Path], EngineStarter]:
 
 
 @pytest.fixture(scope="module")
-def serve_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], EngineProcess]]:
-    """Serves a model's folder as `tiny`, for the tests of one module."""
+def serve_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., EngineProcess]]:
+    """Serves a model, by default as `tiny`, for the tests of one module."""
     starter = EngineStarter(tmp_path_factory.mktemp("served"))
 
-    def serve(folder: Path) -> EngineProcess:
-        engine = starter("--model", str(folder), "--served-name", "tiny", "--dtype", "float32")
+    def serve(model: Path | str, *flags: str, name: str = "tiny") -> EngineProcess:
+        engine = starter("--model", str(model), "--served-name", name, "--dtype", "float32", *flags)
         engine.wait_ready()
         return engine
 

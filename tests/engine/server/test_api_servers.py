@@ -250,11 +250,23 @@ def last_words(engine: Any) -> dict[str, str]:
 FLAGS = ("--api-servers", str(NUM_PROCESSES), "--drain-grace", "200ms")
 
 
+def begin(start_engine: Any, *flags: str, **settings: Any) -> tuple[Any, list[psutil.Process]]:
+    """A ready engine, and all its processes."""
+    engine = start_engine.fake(*FLAGS, *flags, **settings)
+    engine.wait_ready()
+    return engine, processes(engine)
+
+
+def check_end(engine: Any, everything: list[psutil.Process], reason: str) -> None:
+    """The engine ends with its reason, and nothing is left of it."""
+    assert engine.wait_exit() == 1
+    wait_gone(engine, everything)
+    assert last_words(engine)["reason"] == reason
+
+
 @pytest.mark.slow
 def test_a_drain_finishes_what_runs_in_every_process(start_engine: Any) -> None:
-    engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.01")
-    engine.wait_ready()
-    everything = processes(engine)
+    engine, everything = begin(start_engine, misbehaviour="step_seconds=0.01")
     with ExitStack() as stack:
         _, running = read_all(stack, engine, 7)
         reply = httpx.post(engine.url + "/fairlead/v1/drain").json()
@@ -281,26 +293,20 @@ def test_ctrl_c_ends_what_runs_in_every_process(start_engine: Any) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_engine_once_the_others_have_finished(start_engine: Any) -> None:
-    engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.01")
-    engine.wait_ready()
-    everything = processes(engine)
+    engine, everything = begin(start_engine, misbehaviour="step_seconds=0.01")
     with ExitStack() as stack:
         _, running = read_all(stack, engine, 6)
         os.kill(engine.peer_pids()[1], signal.SIGKILL)
         results = [each.result() for each in running]
     assert results.count("length") == 4, "two of six were its own"
     assert sum(isinstance(each, httpx.TransportError) for each in results) == 2
-    assert engine.wait_exit() == 1
-    wait_gone(engine, everything)
-    assert last_words(engine)["reason"] == "HTTPProcessLost"
+    check_end(engine, everything, "HTTPProcessLost")
     assert "HTTP process 2 of this engine has died: it was ended by signal 9" in last_words(engine)["message"]
 
 
 @pytest.mark.slow
 def test_a_core_that_is_killed_is_told_by_every_process(start_engine: Any) -> None:
-    engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.05")
-    engine.wait_ready()
-    everything = processes(engine)
+    engine, everything = begin(start_engine, misbehaviour="step_seconds=0.05")
     with ExitStack() as stack:
         _, running = read_all(stack, engine, 6)
         os.kill(engine.core_pid(), signal.SIGKILL)
@@ -309,16 +315,12 @@ def test_a_core_that_is_killed_is_told_by_every_process(start_engine: Any) -> No
         assert all("signal 9" in error["message"] for error in errors)
         statuses = {engine.status("/health") for _ in range(NUM_PROCESSES)}
     assert statuses == {503}
-    assert engine.wait_exit() == 1
-    wait_gone(engine, everything)
-    assert last_words(engine)["reason"] == "EngineDead"
+    check_end(engine, everything, "EngineDead")
 
 
 @pytest.mark.slow
 def test_a_process_that_hangs_fails_health_and_keeps_nobody_waiting(start_engine: Any) -> None:
-    engine = start_engine.fake(*FLAGS, "--step-timeout", "1s")
-    engine.wait_ready()
-    everything = processes(engine)
+    engine, everything = begin(start_engine, "--step-timeout", "1s")
     hung = engine.peer_pids()[0]
     os.kill(hung, signal.SIGSTOP)
     engine.wait_until(lambda: engine.status("/health") == 503, "the end of health")
@@ -336,9 +338,7 @@ def test_a_process_that_hangs_fails_health_and_keeps_nobody_waiting(start_engine
 
 @pytest.mark.slow
 def test_nothing_is_left_when_the_first_process_is_killed(start_engine: Any) -> None:
-    engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.05")
-    engine.wait_ready()
-    everything = processes(engine)
+    engine, everything = begin(start_engine, misbehaviour="step_seconds=0.05")
     with ExitStack() as stack:
         _, running = read_all(stack, engine, 3)
         engine.process.kill()
@@ -356,9 +356,7 @@ def test_a_process_that_is_killed_while_it_starts_keeps_the_engine_from_starting
     everything = processes(engine)
     time.sleep(seconds)
     os.kill(engine.peer_pids()[0], signal.SIGKILL)
-    assert engine.wait_exit() == 1
-    wait_gone(engine, everything)
-    assert last_words(engine)["reason"] == "HTTPProcessLost"
+    check_end(engine, everything, "HTTPProcessLost")
     assert "HTTP process 1 of this engine" in last_words(engine)["message"]
     assert "Traceback" not in engine.log.read_text()
 
@@ -372,9 +370,7 @@ def test_a_core_that_is_killed_while_other_processes_still_load_ends_the_engine(
         os.kill(pid, signal.SIGSTOP)
     time.sleep(3)  # the core starts, and tells the first alone
     os.kill(engine.core_pid(), signal.SIGKILL)
-    assert engine.wait_exit() == 1
-    wait_gone(engine, everything)
-    assert last_words(engine)["reason"] == "EngineDead"
+    check_end(engine, everything, "EngineDead")
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 """`POST /v1/messages/count_tokens`: as many tokens as the same conversation has as a chat, at an engine and through a
 gateway, asked by the official client."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -65,12 +63,8 @@ CHAT: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def dinghy(start_engine_in: Callable[[Path], Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    starter = start_engine_in(tmp_path_factory.mktemp("dinghy"))
-    engine = starter("--model", "demo://dinghy", "--max-model-len", "512")
-    engine.wait_ready()
-    yield engine
-    starter.kill()
+def dinghy(serve_folder: Any) -> Any:
+    return serve_folder("demo://dinghy", "--max-model-len", "512", name="dinghy")
 
 
 def of_chat(url: str, **fields: Any) -> int:

@@ -105,32 +105,20 @@ async def test_two_followers_get_identical_lines(start_app: Any, watch: Any) -> 
 async def test_a_load_line_says_all_there_is_to_say(start_app: Any, watch: Any) -> None:
     app = start_app()
     app.engine.step_age_seconds = 0.25
-    app.engine.change_load(
-        waiting=1,
-        running=2,
-        queued_prefill_tokens=30,
-        kv_blocks_free=50,
-        kv_tokens=99,
-        step_cost=StepCost(base=0.001),
-    )
+    of_engine: dict[str, Any] = {
+        "waiting": 1,
+        "running": 2,
+        "queued_prefill_tokens": 30,
+        "kv_blocks_free": 50,
+        "kv_tokens": 99,
+        "step_cost": StepCost(base=0.001),
+    }
+    app.engine.change_load(**of_engine)
     app.engine.change_blocks([A])
     follower = watch(app)
     await follower.until(lambda: bool(follower.raw))
-    assert follower.loads[0] == LoadLine(
-        waiting=1,
-        running=2,
-        queued_prefill_tokens=30,
-        kv_blocks_free=50,
-        kv_blocks_total=64,
-        kv_tokens=99,
-        token_budget=64,
-        max_num_seqs=8,
-        step_age_seconds=0.25,
-        draining=False,
-        seq=1,
-        seen={},
-        step_cost=StepCost(base=0.001),
-    )
+    of_info = {"kv_blocks_total": 64, "token_budget": 64, "max_num_seqs": 8}
+    assert follower.loads[0] == LoadLine(**of_engine, **of_info, step_age_seconds=0.25, draining=False, seq=1, seen={})
 
 
 @pytest.mark.parametrize(

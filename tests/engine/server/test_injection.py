@@ -30,12 +30,8 @@ CHAT: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def dinghy(start_engine_in: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    starter = start_engine_in(tmp_path_factory.mktemp("dinghy"))
-    engine = starter("--model", "demo://dinghy", "--dtype", "float32")
-    engine.wait_ready()
-    yield engine
-    starter.kill()
+def dinghy(serve_folder: Any) -> Any:
+    return serve_folder("demo://dinghy", name="dinghy")
 
 
 class Streamed:

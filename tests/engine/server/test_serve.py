@@ -43,6 +43,15 @@ def test_the_start_is_told_by_phases(served: Any) -> None:
     assert sum(seconds[name] for name in ("import", "load", "cache", "compile", "warm_up")) <= seconds["duration"] + 0.1
 
 
+def ask(engine: Any, number: int, max_tokens: int) -> str:
+    """The answer to one of several prompts that begin alike."""
+    prompt = [7] * 60 + [5 + number, 9, 11]
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    response = httpx.post(engine.url + "/v1/completions", json=body, timeout=120)
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["text"])
+
+
 @pytest.mark.slow
 def test_another_attention_backend_gives_the_same_answers(served: Any, start_engine: Any, checkpoint: Path) -> None:
     """With a cache so small that sequences are preempted, and prompts that find their prefix in it."""
@@ -55,15 +64,8 @@ def test_another_attention_backend_gives_the_same_answers(served: Any, start_eng
     assert " attention_backend=block_tables " in other.log.read_text()
     assert " attention_backend=cpu_spans " in served.log.read_text()
 
-    def ask(engine: Any, number: int) -> str:
-        prompt = [7] * 60 + [5 + number, 9, 11]
-        body = {"model": "tiny", "prompt": prompt, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
-        response = httpx.post(engine.url + "/v1/completions", json=body, timeout=120)
-        assert response.status_code == 200, response.text
-        return str(response.json()["choices"][0]["text"])
-
     with ThreadPoolExecutor(8) as pool:
-        expected, found = (list(pool.map(lambda n, e=engine: ask(e, n), range(8))) for engine in (served, other))
+        expected, found = (list(pool.map(lambda n, e=engine: ask(e, n, 200), range(8))) for engine in (served, other))
     assert found == expected
     assert other.metric("fairlead_engine_num_preemptions_total") > 0
     assert other.metric("fairlead_engine_prefix_cache_hits_total") > 0
@@ -79,16 +81,9 @@ def test_a_cache_of_8_bits_answers_the_same_whoever_else_asks(start_engine: Any,
     engine.wait_ready()
     assert " kv_cache_dtype=int8 " in engine.log.read_text()
 
-    def ask(number: int) -> str:
-        prompt = [7] * 60 + [5 + number, 9, 11]
-        body = {"model": "tiny", "prompt": prompt, "max_tokens": 70, "temperature": 0, "ignore_eos": True}
-        response = httpx.post(engine.url + "/v1/completions", json=body, timeout=120)
-        assert response.status_code == 200, response.text
-        return str(response.json()["choices"][0]["text"])
-
-    alone = [ask(number) for number in range(4)]
+    alone = [ask(engine, number, 70) for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(ask, range(4))) == alone
+        assert list(pool.map(lambda number: ask(engine, number, 70), range(4))) == alone
     assert engine.metric("fairlead_engine_num_preemptions_total") > 0
     assert engine.metric("fairlead_engine_prefix_cache_hits_total") > 0
 
