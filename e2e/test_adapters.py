@@ -1,6 +1,7 @@
 """LoRA adapters of one deployment: served by name, added and removed while its replica runs, each with a status."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +16,48 @@ import fairlead_local.demo.loopback_hub
 TOKEN = "hf_thistokenisthedownloadersalone"
 PROGRAM = Path(adapter_files.__file__).read_text()
 
+State = Callable[[str], tuple[int, str, str]]
+
 
 def listed(claim: str, *names: str, **own: str) -> list[dict[str, str]]:
     items = [{"name": name, "source": f"pvc://{claim}/crew/{name}"} for name in names]
     return [item | ({"servedName": own[item["name"]]} if item["name"] in own else {}) for item in items]
 
 
-def test_adapters_are_served_by_name_and_come_and_go_without_a_restart(
-    fleet, deployed: Any, manifest: Any, name: str, client: openai.OpenAI
-) -> None:
-    fleet.write_claim(name, PROGRAM, ["crew/pirate", "crew/poet", "crew/cook", "crew/large=32"])
+@pytest.fixture
+def state(fleet, name: str) -> State:
+    """Of an adapter: ready replicas, reason and message."""
 
-    def state(adapter: str) -> tuple[int, str]:
+    def look(adapter: str) -> tuple[int, str, str]:
         found = {each["name"]: each for each in fleet.get("llm", name).get("status", {}).get("adapters", ())}
-        return found.get(adapter, {}).get("readyReplicas", 0), found.get(adapter, {}).get("reason", "")
+        own = found.get(adapter, {})
+        return own.get("readyReplicas", 0), own.get("reason", ""), own.get("message", "")
 
-    def answer(model: str) -> str:
+    return look
+
+
+@pytest.fixture
+def answer(client: openai.OpenAI) -> Callable[[str], str]:
+    """What a model says."""
+
+    def ask(model: str) -> str:
         messages = [{"role": "user", "content": "What is the opposite of quiet?"}]
         reply = client.chat.completions.create(
             model=model, messages=messages, temperature=0, max_tokens=16, extra_body={"min_tokens": 8}
         )
         return str(reply.choices[0].message.content)
 
+    return ask
+
+
+def test_adapters_are_served_by_name_and_come_and_go_without_a_restart(
+    fleet, deployed: Any, manifest: Any, name: str, client: openai.OpenAI, state: State, answer: Callable[[str], str]
+) -> None:
+    fleet.write_claim(name, PROGRAM, ["crew/pirate", "crew/poet", "crew/cook", "crew/large=32"])
     deployed(name, adapters=listed(name, "pirate", "poet", poet=f"{name}-poet"))
     fleet.wait_ready(name)
     for adapter in ("pirate", "poet"):
-        fleet.wait(f"{adapter} to be loaded", lambda adapter=adapter: state(adapter) == (1, "AdapterLoaded"))
+        fleet.wait(f"{adapter} to be loaded", lambda adapter=adapter: state(adapter)[:2] == (1, "AdapterLoaded"))
     pods = set(fleet.pods(name))
     answers = {model: answer(model) for model in (name, f"{name}:pirate", f"{name}:poet", f"{name}-poet")}
     assert answers[name].startswith("loud")
@@ -49,8 +66,8 @@ def test_adapters_are_served_by_name_and_come_and_go_without_a_restart(
     assert answers == {model: answer(model) for model in answers}, "the same every time"
 
     fleet.apply(manifest(name, adapters=listed(name, "pirate", "cook", "large")))
-    fleet.wait("cook to be loaded", lambda: state("cook") == (1, "AdapterLoaded"))
-    fleet.wait("large to be refused", lambda: state("large") == (0, "AdapterNotLoaded"))
+    fleet.wait("cook to be loaded", lambda: state("cook")[:2] == (1, "AdapterLoaded"))
+    fleet.wait("large to be refused", lambda: state("large")[:2] == (0, "AdapterNotLoaded"))
     assert answer(f"{name}:cook") not in answers.values()
     assert answer(f"{name}:pirate") == answers[f"{name}:pirate"]
     with pytest.raises(openai.NotFoundError, match="no adapter 'poet'; it has 'cook', 'pirate'"):
@@ -83,7 +100,7 @@ def test_an_adapter_is_a_folder_of_this_machine(
 @pytest.mark.slow_in_local_mode
 @pytest.mark.local_only("the hub's files are on this machine")
 def test_adapters_of_a_hub_are_downloaded_beside_an_engine_that_runs(
-    fleet, deployed: Any, manifest: Any, name: str, client: openai.OpenAI, tmp_path: Path
+    fleet, deployed: Any, manifest: Any, name: str, state: State, answer: Callable[[str], str], tmp_path: Path
 ) -> None:
     """So is a draft model, before it starts."""
     folders = {f"crew/{each}": adapter_files.write_adapter(tmp_path / each) for each in ("pirate", "poet")}
@@ -91,19 +108,6 @@ def test_adapters_of_a_hub_are_downloaded_beside_an_engine_that_runs(
     program = Path(fairlead_local.demo.loopback_hub.__file__).read_text()
     arguments = ["fairlead/dinghy", "50_000_000", *(f"{each}={folder}" for each, folder in folders.items())]
     keys = {"HUB_TOKEN_SHA256": hashlib.sha256(TOKEN.encode()).hexdigest()}
-
-    def state(adapter: str) -> tuple[int, str, str]:
-        found = {each["name"]: each for each in fleet.get("llm", name).get("status", {}).get("adapters", ())}
-        own = found.get(adapter, {})
-        return own.get("readyReplicas", 0), own.get("reason", ""), own.get("message", "")
-
-    def answer(model: str) -> str:
-        messages = [{"role": "user", "content": "What is the opposite of quiet?"}]
-        reply = client.chat.completions.create(
-            model=model, messages=messages, temperature=0, max_tokens=16, extra_body={"min_tokens": 8}
-        )
-        return str(reply.choices[0].message.content)
-
     with fleet.serving(f"{name}-hub", program, arguments, keys) as hub:
         fleet.apply(secret(name, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN))
         model = {"source": "demo://dinghy", "credentials": {"secretName": name}}

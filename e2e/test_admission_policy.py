@@ -2,7 +2,8 @@
 words."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -62,37 +63,41 @@ class Server:
             assert time.monotonic() < deadline, what
             time.sleep(0.1)
 
+    @contextmanager
+    def holding(self, watched: Sequence[str], values: Json, **release: str) -> Iterator[Collection]:
+        """The objects in the first of these namespaces, in each of which the chart's policy holds."""
+        chart = {"admissionPolicy": {"enabled": True, **values}, "watch": {"namespaces": watched}}
+        objects, made = self.in_namespace(watched[0]), list[str]()
+        try:
+            for each in helm.manifests(chart, **release):
+                if each["kind"] in KINDS:
+                    path = f"{ADMISSION}/{KINDS[each['kind']]}"
+                    reply = self.client.post(path, json=each, params={"fieldValidation": "Strict"})
+                    assert reply.status_code == 201, reply.text
+                    made.append(f"{path}/{each['metadata']['name']}")
+            self.wait("the policy to hold", lambda: not objects.judge(REFUSED_ALWAYS).accepted)
+            yield objects
+        finally:
+            for path in reversed(made):
+                self.client.delete(path)
+
 
 @pytest.fixture(scope="module")
 def server(genuine: Genuine) -> Iterator[Server]:
-    with genuine.client() as client:
+    with genuine.client() as client, ExitStack() as stack:
         found = Server(client)
-        had_it = client.get(f"{DEFINITIONS}/{names.CRD_NAME}").status_code == 200
-        if not had_it:
+        if client.get(f"{DEFINITIONS}/{names.CRD_NAME}").status_code != 200:
+            stack.callback(client.delete, f"{DEFINITIONS}/{names.CRD_NAME}")
             client.post(DEFINITIONS, json=yaml.safe_load(CRD.read_text())).raise_for_status()
-        made: list[str] = []
-        try:
-            for name in (*map(namespace, POLICIES), "platform-author", "elsewhere-author"):
-                body = {"metadata": {"name": name, "labels": OURS}}
-                assert client.post("/api/v1/namespaces", json=body).status_code in (201, 409)
-                made.append(f"/api/v1/namespaces/{name}")
-                found.wait("the API", lambda name=name: client.get(found.in_namespace(name).path).status_code == 200)
-            for policy, values in POLICIES.items():
-                watched = [namespace(policy), *(["platform-author"] if policy == "POLICY" else [])]
-                chart = {"admissionPolicy": {"enabled": True, **values}, "watch": {"namespaces": watched}}
-                for each in helm.manifests(chart, namespace=namespace(policy)):
-                    if each["kind"] in KINDS:
-                        path = f"{ADMISSION}/{KINDS[each['kind']]}"
-                        reply = client.post(path, json=each, params={"fieldValidation": "Strict"})
-                        assert reply.status_code == 201, reply.text
-                        made.append(f"{path}/{each['metadata']['name']}")
-                found.wait("the policy to hold", lambda policy=policy: not found.judge(REFUSED_ALWAYS, policy).accepted)
-            yield found
-        finally:
-            for path in reversed(made):
-                client.delete(path)
-            if not had_it:
-                client.delete(f"{DEFINITIONS}/{names.CRD_NAME}")
+        for name in (*map(namespace, POLICIES), "platform-author", "elsewhere-author"):
+            body = {"metadata": {"name": name, "labels": OURS}}
+            assert client.post("/api/v1/namespaces", json=body).status_code in (201, 409)
+            stack.callback(client.delete, f"/api/v1/namespaces/{name}")
+            found.wait("the API", lambda name=name: client.get(found.in_namespace(name).path).status_code == 200)
+        for policy, values in POLICIES.items():
+            watched = [namespace(policy), *(["platform-author"] if policy == "POLICY" else [])]
+            stack.enter_context(found.holding(watched, values, namespace=namespace(policy)))
+        yield found
 
 
 def operators_words(body: Json, policy: str = "POLICY") -> list[str]:
@@ -174,40 +179,29 @@ def test_what_was_there_before_can_be_labelled_scaled_and_deleted_but_not_grow(s
     server.client.post("/api/v1/namespaces", json={"metadata": {"name": name, "labels": OURS}})
     objects = server.in_namespace(name)
     assert objects.create(body | {"metadata": {"name": "old", "finalizers": ["example.com/hold"]}}).accepted
-    chart = {"admissionPolicy": {"enabled": True}, "watch": {"namespaces": [name]}}
-    made = [each for each in helm.manifests(chart, namespace=name) if each["kind"] in KINDS]
     try:
-        for each in made:
-            server.client.post(f"{ADMISSION}/{KINDS[each['kind']]}", json=each).raise_for_status()
-        server.wait("the policy to hold", lambda: not objects.judge(REFUSED_ALWAYS).accepted)
-        assert objects.merge("old", {"metadata": {"labels": {"a": "b"}}}).accepted
-        assert objects.merge("old", {"spec": {"replicas": 3}}, "scale").accepted
-        assert objects.merge("old", {"status": {"replicas": 3}}, "status").accepted
-        refused = objects.merge("old", {"spec": {"drain": {"timeout": "1m"}}})
-        assert not refused.accepted and "'hostNetwork'" in refused.sentences[0]
-        objects.delete("old")
-        assert objects.merge("old", {"metadata": {"finalizers": None}}).accepted
+        with server.holding([name], {}, namespace=name):
+            assert objects.merge("old", {"metadata": {"labels": {"a": "b"}}}).accepted
+            assert objects.merge("old", {"spec": {"replicas": 3}}, "scale").accepted
+            assert objects.merge("old", {"status": {"replicas": 3}}, "status").accepted
+            refused = objects.merge("old", {"spec": {"drain": {"timeout": "1m"}}})
+            assert not refused.accepted and "'hostNetwork'" in refused.sentences[0]
+            objects.delete("old")
+            assert objects.merge("old", {"metadata": {"finalizers": None}}).accepted
     finally:
         objects.merge("old", {"metadata": {"finalizers": None}})
-        for each in made:
-            server.client.delete(f"{ADMISSION}/{KINDS[each['kind']]}/{each['metadata']['name']}")
         server.client.delete(f"/api/v1/namespaces/{name}")
 
 
 def test_a_large_object_costs_no_more_than_a_server_allows(server: Server) -> None:
     """Of 64 arguments and adapters, and 64 variables in every container, all compared with 64 entries."""
     longest = "a" * 40
-    chart = {
-        "admissionPolicy": {
-            "enabled": True,
-            "sources": [*(f"hf://{longest}{i}/" for i in range(63)), "hf://"],
-            "arguments": [*(f"--{longest}{i}" for i in range(63)), "--seed"],
-            "environment": [*(f"{longest}{i}*" for i in range(63)), "OMP_*"],
-            "resources": [*(f"{longest}{i}" for i in range(63)), "cpu"],
-        },
-        "watch": {"namespaces": ["elsewhere-author"]},
+    largest = {
+        "sources": [*(f"hf://{longest}{i}/" for i in range(63)), "hf://"],
+        "arguments": [*(f"--{longest}{i}" for i in range(63)), "--seed"],
+        "environment": [*(f"{longest}{i}*" for i in range(63)), "OMP_*"],
+        "resources": [*(f"{longest}{i}" for i in range(63)), "cpu"],
     }
-    made = [each for each in helm.manifests(chart, name="largest") if each["kind"] in KINDS]
     variables = [{"name": f"OMP_{'A' * 30}{i}", "value": "1"} for i in range(64)]
     containers = [
         {"name": name, "env": variables, "resources": {"limits": {"cpu": "1"}}}
@@ -219,13 +213,6 @@ def test_a_large_object_costs_no_more_than_a_server_allows(server: Server) -> No
         engine={"env": variables, "extraArgs": [f"--seed={longest}"] * 64},
         template={"spec": {"containers": containers, "initContainers": containers}},
     )
-    objects = server.in_namespace("elsewhere-author")
-    try:
-        for each in made:
-            server.client.post(f"{ADMISSION}/{KINDS[each['kind']]}", json=each).raise_for_status()
-        server.wait("the policy to hold", lambda: not objects.judge(REFUSED_ALWAYS).accepted)
+    with server.holding(["elsewhere-author"], largest, name="largest") as objects:
         verdict = objects.judge(body)
-        assert verdict.accepted, verdict.sentences
-    finally:
-        for each in made:
-            server.client.delete(f"{ADMISSION}/{KINDS[each['kind']]}/{each['metadata']['name']}")
+    assert verdict.accepted, verdict.sentences
