@@ -154,8 +154,7 @@ def test_uninstalling_leaves_what_people_made_and_installing_again_takes_it_up(
     assert cluster.exists("llmdeployment", "moored")
     assert cluster.exists("crd", CRD_NAME)
     assert cluster.key() == key
-    patch = json.dumps({"spec": {"model": {"servedName": "again"}}})
-    cluster.kubectl("patch", "llmdeployment", "moored", "--type=merge", "-p", patch)
+    cluster.merge("moored", {"model": {"servedName": "again"}})
     release.install(values(), crds=False)
     cluster.wait("the operator to look at it again", lambda: _is_observed(cluster))
     assert cluster.key() == key

@@ -94,8 +94,7 @@ def test_a_disruption_budget_is_made_where_one_is_served(
 
 def test_a_change_rolls_the_deployment_s_template(plane: ControlPlane, pending: str) -> None:
     (before,) = listed(plane, "deployments", pending)
-    patch = json.dumps({"spec": {"engine": {"maxNumSeqs": 4}}})
-    plane.kubectl("patch", "llm", pending, "--type=merge", "-p", patch)
+    plane.merge(pending, {"engine": {"maxNumSeqs": 4}})
     plane.wait("a second ReplicaSet", lambda: len(listed(plane, "replicasets", pending)) == 2)
     replicasets = listed(plane, "replicasets", pending)
     (after,) = listed(plane, "deployments", pending)

@@ -1,7 +1,6 @@
 """Definitions older and newer than what is stored, and kubectl's own ways to look before it writes."""
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,13 +140,6 @@ def stored(plane: Any, manifest: Callable[..., Json]) -> Iterator[None]:
     plane.kubectl("delete", "llm", *cases, "--timeout=60s")
 
 
-def patched(plane: Any, name: str, spec: Json) -> subprocess.CompletedProcess[str]:
-    found: subprocess.CompletedProcess[str] = plane.kubectl(
-        "patch", "llm", name, "--type=merge", "-p", json.dumps({"spec": spec}), check=False
-    )
-    return found
-
-
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("case", OLD)
 def test_what_an_older_definition_took_stays_usable_and_is_told(plane: Any, case: str) -> None:
@@ -155,7 +147,7 @@ def test_what_an_older_definition_took_stays_usable_and_is_told(plane: Any, case
     assert old.words in plane.wait_condition(case, "Ready", "False", "InvalidSpec")["message"]
     assert plane.condition(case, "Degraded")["reason"] == "InvalidSpec"
     plane.kubectl("label", "llm", case, "team=harbour")
-    assert patched(plane, case, {"routing": {"coldStartTimeout": "3m"}}).returncode == 0
+    plane.merge(case, {"routing": {"coldStartTimeout": "3m"}})
     plane.kubectl("scale", "llm", case, "--replicas=2")
 
     def is_told() -> bool:
@@ -163,10 +155,10 @@ def test_what_an_older_definition_took_stays_usable_and_is_told(plane: Any, case
         return bool(found["status"]["observedGeneration"] == found["metadata"]["generation"])
 
     plane.wait("the status to follow", is_told)
-    worse = patched(plane, case, old.worse)
+    worse = plane.merge(case, old.worse, check=False)
     assert (worse.returncode, old.words in worse.stderr) == (1, True), worse.stderr
     assert not listed(plane, OWNED, case)
-    assert patched(plane, case, old.good).returncode == 0
+    plane.merge(case, old.good)
     plane.wait_condition(case, "Ready", "False", "Unschedulable")
     assert "Traceback" not in plane.operator.log
 
@@ -175,7 +167,7 @@ def test_what_an_older_definition_took_stays_usable_and_is_told(plane: Any, case
 def test_nobody_scales_what_breaks_a_rule(plane: Any) -> None:
     """Its bounds may be what is wrong."""
     name = "rule"
-    patched(plane, name, OLD[name].good)
+    plane.merge(name, OLD[name].good, check=False)
     assert plane.get("llm", name)["spec"]["replicas"] in (1, 2), "as it was written, whatever minReplicas says"
     assert "ScaledUp" not in {each["reason"] for each in events(plane, name)}
 
@@ -187,9 +179,9 @@ def test_a_broken_rule_of_the_spec_keeps_neither_status_nor_labels_from_being_wr
     assert old.words in plane.wait_condition(name, "Ready", "False", "InvalidSpec")["message"]
     plane.kubectl("label", "llm", name, "team=harbour")
     for change in ({"routing": {"coldStartTimeout": "3m"}}, old.worse):
-        refused = patched(plane, name, change)
+        refused = plane.merge(name, change, check=False)
         assert (refused.returncode, old.words in refused.stderr) == (1, True), refused.stderr
-    assert patched(plane, name, old.good).returncode == 0
+    plane.merge(name, old.good)
     plane.wait_condition(name, "Ready", "False", "Unschedulable")
 
 
@@ -262,7 +254,7 @@ def test_objects_live_through_an_upgrade_of_the_definition_and_an_operator_ahead
     assert header() >= COLUMNS
     assert versions(listed(plane, OWNED, name)) == children, "engines go on as they are"
     adapters = [{"name": "pirate", "source": "pvc://adapters/pirate"}]
-    assert patched(plane, name, {"adapters": adapters}).returncode == 0
+    plane.merge(name, {"adapters": adapters})
     assert plane.get("llm", name)["spec"]["adapters"] == adapters
     plane.wait("the adapter to be looked for", lambda: plane.get("llm", name)["status"].get("adapters"))
     assert "Traceback" not in plane.operator.log

@@ -4,7 +4,6 @@ a node is cordoned and drained. Whoever streams meanwhile gets every answer, and
 One deployment of two replicas lives through all of it, on the spot profile: its pods are worth less than others.
 """
 
-import json
 import subprocess
 import threading
 import time
@@ -48,13 +47,9 @@ def model(fleet, priorities: None, deployed_for_all: Callable[..., str], shared_
     if not fleet.exists("llm", shared_name):
         resources, routing = {"profile": "spot"}, {"maxQueueTime": "120s"}
         deployed_for_all(shared_name, engine=ENGINE, replicas=2, resources=resources, routing=routing)
-    patch(fleet, shared_name, autoscaling=None, replicas=2)
+    fleet.merge(shared_name, {"autoscaling": None, "replicas": 2})
     fleet.wait_ready(shared_name, 2)
     return shared_name
-
-
-def patch(fleet, model: str, **spec: Any) -> None:
-    fleet.kubectl("patch", "llm", model, "--type=merge", "-p", json.dumps({"spec": spec}))
 
 
 @pytest.fixture
@@ -80,7 +75,8 @@ def judged(fleet, model: str, say: Callable[[str], None]):
 def test_two_minutes_without_a_control_plane_drop_nothing_and_repeat_nothing(
     fleet, own_node: Node, model: str, judged
 ) -> None:
-    patch(fleet, model, autoscaling={"minReplicas": 2, "maxReplicas": 2, "scaleDown": {"stabilizationWindow": "1s"}})
+    autoscaling = {"minReplicas": 2, "maxReplicas": 2, "scaleDown": {"stabilizationWindow": "1s"}}
+    fleet.merge(model, {"autoscaling": autoscaling})
     fleet.wait_condition(model, "ScalingActive", "True")
     engines, gateways, told = fleet.pods(model), fleet.system_pods("gateway"), events(fleet, model)
     [operator] = fleet.system_pods("operator")
@@ -98,7 +94,7 @@ def test_two_minutes_without_a_control_plane_drop_nothing_and_repeat_nothing(
 
     assert events(fleet, model) == told
 
-    patch(fleet, model, autoscaling={"minReplicas": 1})
+    fleet.merge(model, {"autoscaling": {"minReplicas": 1}})
     fleet.wait("one of the two to be left", lambda: len(fleet.pods(model)) == 1)
     assert set(fleet.pods(model)) < set(engines)
     news = events(fleet, model) - told

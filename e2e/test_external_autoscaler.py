@@ -86,9 +86,7 @@ def test_at_zero_requests_wait_until_somebody_scales_and_the_503_says_who(
     assert status == 503
     assert "external autoscaler" in body["error"]["message"]
     assert f"kubectl scale llmdeployment {name} --namespace {fleet.namespace} --replicas 1" in body["error"]["message"]
-    fleet.kubectl(
-        "patch", "llm", name, "--type=merge", "-p", json.dumps({"spec": {"routing": {"coldStartTimeout": "10m"}}})
-    )
+    fleet.merge(name, {"routing": {"coldStartTimeout": "10m"}})
     with waiting_requests(fleet, name, 1) as statuses:
         fleet.wait("the request to be in the gateways' line", lambda: queued(fleet, name) == 1)
         fleet.kubectl("scale", "llm", name, "--replicas=1")

@@ -110,7 +110,7 @@ def test_labels_and_annotations_that_others_put_on_children_stay(plane: Any, wri
     assert apply(plane, written).returncode == 0
     assert everything(plane, name) == seen, "the same manifest again changes nothing"
     before = versions(listed(plane, OWNED, name))
-    plane.kubectl("patch", "llm", name, "--type=merge", "-p", json.dumps({"spec": {"engine": {"maxNumSeqs": 4}}}))
+    plane.merge(name, {"engine": {"maxNumSeqs": 4}})
     deployment = f"Deployment/{name}-engine"
 
     def is_rewritten() -> bool:

@@ -145,7 +145,7 @@ def test_a_quota_that_is_used_up_holds_up_scaling_and_rolling_but_not_serving(
         fleet.kubectl("scale", "llm", name, "--replicas=1")
         fleet.wait_ready(name)
         fleet.wait_condition(name, "Degraded", "False")
-        fleet.kubectl("patch", "llm", name, "--type=merge", "-p", json.dumps({"spec": {"engine": {"maxNumSeqs": 4}}}))
+        fleet.merge(name, {"engine": {"maxNumSeqs": 4}})
         assert f"exceeded quota: {name}" in fleet.wait_condition(name, "Degraded", "True", "PodsRefused")["message"]
         assert fleet.condition(name, "Progressing")["reason"] == "PodsRefused"
         assert fleet.condition(name, "Ready")["status"] == "True"

@@ -92,8 +92,7 @@ def test_a_changed_engine_rolls_out_and_drops_nothing(
     def change(_: int) -> None:
         before = set(fleet.pods(model))
         slots = 6 if fleet.get("llm", model)["spec"]["engine"]["maxNumSeqs"] == 8 else 8
-        patch = f'{{"spec": {{"engine": {{"maxNumSeqs": {slots}}}}}}}'
-        fleet.kubectl("patch", "llm", model, "--type=merge", "-p", patch)
+        fleet.merge(model, {"engine": {"maxNumSeqs": slots}})
         fleet.wait("every old pod to be gone", lambda: not before & set(fleet.pods(model)))
         fleet.wait_ready(model, 2)
 

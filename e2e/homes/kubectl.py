@@ -75,6 +75,10 @@ class Kubectl:
         where = ["-n", namespace] if namespace else []
         return self.kubectl("apply", *where, "-f", "-", stdin=yaml.safe_dump_all(manifests), check=check)
 
+    def merge(self, name: str, spec: Json, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Changes what is given of the LLMDeployment's spec; None takes a field away."""
+        return self.kubectl("patch", "llm", name, "--type=merge", "-p", json.dumps({"spec": spec}), check=check)
+
     def events(self, name: str) -> str:
         """The LLMDeployment's Events, as a person lists them."""
         return self.kubectl("events", "--for", f"llm/{name}").stdout
