@@ -21,7 +21,7 @@ from fairlead_local.demo.scaling_story import StepFailed, ttft_errors
 from fairlead_local.demo.story import ANSWER, Demo, read_manifest, ttft_target
 from fairlead_local.demo.summary import DemoStep, RunFigures, demo_table, load_rows
 from fairlead_local.detaching import OwnedFleet
-from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.clock import in_virtual_time
 from fairlead_testing.fleet_objects import MODEL, SENTENCE, line, model, pod, readings, scaled
 
 MANIFEST = (
@@ -57,7 +57,8 @@ async def test_a_file_that_is_not_there_is_wrong_usage(fairlead, tmp_path: Path)
     assert "none.yaml" in ended.err and "hint: the demo needs one with autoscaling" in ended.err
 
 
-def test_a_load_is_turned_up_down_and_off_while_it_runs() -> None:
+@in_virtual_time
+async def test_a_load_is_turned_up_down_and_off_while_it_runs() -> None:
     asked: list[object] = []
 
     class Lasting:
@@ -70,20 +71,15 @@ def test_a_load_is_turned_up_down_and_off_while_it_runs() -> None:
             await asyncio.sleep(1.0)
 
     load = AdjustableLoad(LoadGenerator(Lasting(), "m"), conversations(WorkloadKind.FIXED), Crowd(clients=3))
-
-    async def play() -> list[int]:
-        running = asyncio.create_task(load.run())
-        counts = []
-        for crowd in (Crowd(clients=9), Crowd(clients=1, output_tokens=16, every_seconds=5.0), Crowd(clients=1)):
-            before = len(load.samples)
-            await asyncio.sleep(100.0)
-            counts.append(len(load.samples) - before)
-            load.crowd = crowd
-        load.end()
-        await running
-        return counts
-
-    first, second, third = run_in_virtual_time(play())
+    running, counts = asyncio.create_task(load.run()), list[int]()
+    for crowd in (Crowd(clients=9), Crowd(clients=1, output_tokens=16, every_seconds=5.0), Crowd(clients=1)):
+        before = len(load.samples)
+        await asyncio.sleep(100.0)
+        counts.append(len(load.samples) - before)
+        load.crowd = crowd
+    load.end()
+    await running
+    first, second, third = counts
     assert first == pytest.approx(300, abs=6)
     assert second == pytest.approx(900, abs=18)
     assert third == pytest.approx(20, abs=9), "those under way are answered to their end"
@@ -92,24 +88,22 @@ def test_a_load_is_turned_up_down_and_off_while_it_runs() -> None:
     assert (asked[0], asked[-1]) == (ANSWER_TOKENS, 16)
 
 
-def test_what_is_recorded_and_said_without_a_terminal() -> None:
+@in_virtual_time
+async def test_what_is_recorded_and_said_without_a_terminal() -> None:
     pods = [pod("one")]
     console = Console(file=io.StringIO(), width=80)
 
     def view() -> FleetView:
         return fleet_view([scaled()], pods, readings((line("a", 9.0, model(90, waiting=3, running=4)),)))
 
-    async def play() -> FleetRecorder:
-        recorder = FleetRecorder(view, MODEL, console)
-        task = asyncio.create_task(recorder.run())
-        await asyncio.sleep(2.1)
-        pods.append(pod("two", "starting"))
-        await asyncio.sleep(2.1)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return recorder
-
-    moments = run_in_virtual_time(play()).moments
+    recorder = FleetRecorder(view, MODEL, console)
+    task = asyncio.create_task(recorder.run())
+    await asyncio.sleep(2.1)
+    pods.append(pod("two", "starting"))
+    await asyncio.sleep(2.1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    moments = recorder.moments
     said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(moments) > 10
     assert (moments[0].ready, moments[0].starting, moments[0].waiting, moments[0].running) == (1, 0, 3, 4)

@@ -28,7 +28,7 @@ from fairlead.cli.top import show
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
 from fairlead_local.system import crd
-from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.clock import in_virtual_time
 from fairlead_testing.fleet_objects import MODEL, SENTENCE, deployment, line, load, model, pod, readings, scaled
 from fairlead_testing.operators import bare_api_server
 
@@ -220,7 +220,8 @@ def test_nothing_there_is_said() -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_live_it_is_drawn_again_and_again(terminal: bool) -> None:
+@in_virtual_time
+async def test_live_it_is_drawn_again_and_again(terminal: bool) -> None:
     console = Console(file=io.StringIO(), width=140, force_terminal=terminal)
     seen = []
 
@@ -228,11 +229,8 @@ def test_live_it_is_drawn_again_and_again(terminal: bool) -> None:
         seen.append(asyncio.get_running_loop().time())
         return view()
 
-    async def play() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(show(look, console, 2.0), 7.0)
-
-    run_in_virtual_time(play())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(show(look, console, 2.0), 7.0)
     assert seen == [0.0, 2.0, 4.0, 6.0]
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count(SENTENCE) >= 4

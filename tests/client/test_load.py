@@ -10,7 +10,7 @@ import pytest
 from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.workload import ArrivalPhase, Conversation, Turn, arrival_times
-from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.clock import in_virtual_time
 
 ONE = Conversation((Turn("1 + 1 =", "2", {"max_tokens": 3}),))
 THREE = Conversation((Turn("one"), Turn("two"), Turn("three")), system="Be brief.")
@@ -43,15 +43,17 @@ class FakeChat:
         return completion
 
 
-def closed(chat: FakeChat, conversations: Iterator[Conversation], **arguments: Any) -> LoadGenerator:
+@in_virtual_time
+async def closed(chat: FakeChat, conversations: Iterator[Conversation], **arguments: Any) -> LoadGenerator:
     load = LoadGenerator(chat, "m", max_requests=arguments.pop("max_requests", None))
-    run_in_virtual_time(load.closed_loop(conversations, **arguments))
+    await load.closed_loop(conversations, **arguments)
     return load
 
 
-def open_(chat: FakeChat, conversations: Iterator[Conversation], arrivals: Any, **limits: Any) -> LoadGenerator:
+@in_virtual_time
+async def open_(chat: FakeChat, conversations: Iterator[Conversation], arrivals: Any, **limits: Any) -> LoadGenerator:
     load = LoadGenerator(chat, "m", **limits)
-    run_in_virtual_time(load.open_loop(conversations, arrivals))
+    await load.open_loop(conversations, arrivals)
     return load
 
 
@@ -107,16 +109,13 @@ def test_an_open_loop_stops_at_so_many_requests() -> None:
     assert all(sample.ended is not None for sample in load.samples)
 
 
-def test_an_open_loop_that_is_stopped_waits_for_what_runs_and_not_for_what_would_come() -> None:
+@in_virtual_time
+async def test_an_open_loop_that_is_stopped_waits_for_what_runs_and_not_for_what_would_come() -> None:
     load = LoadGenerator(FakeChat(rest=10.0), "m")
-
-    async def stopped() -> None:
-        task = asyncio.create_task(load.open_loop(repeat(ONE), [0.0, 1.0, 1000.0]))
-        await asyncio.sleep(5.0)
-        load.stop()
-        await task
-
-    run_in_virtual_time(stopped())
+    task = asyncio.create_task(load.open_loop(repeat(ONE), [0.0, 1.0, 1000.0]))
+    await asyncio.sleep(5.0)
+    load.stop()
+    await task
     assert [sample.is_completed for sample in load.samples] == [True, True]
     assert load.seconds == 12.0
 
@@ -144,17 +143,13 @@ def test_known_answers_are_checked() -> None:
     assert closed(FakeChat(), iter([THREE]), concurrency=1).samples[0].right is None
 
 
-def test_what_was_measured_until_an_interruption_is_kept() -> None:
-    chat = FakeChat(rest=100.0)
-    load = LoadGenerator(chat, "m")
-
-    async def interrupted() -> None:
-        task = asyncio.create_task(load.open_loop(repeat(ONE), [0.0, 1.0, 200.0]))
-        await asyncio.sleep(101.5)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(interrupted())
+@in_virtual_time
+async def test_what_was_measured_until_an_interruption_is_kept() -> None:
+    load = LoadGenerator(FakeChat(rest=100.0), "m")
+    task = asyncio.create_task(load.open_loop(repeat(ONE), [0.0, 1.0, 200.0]))
+    await asyncio.sleep(101.5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     assert [sample.is_completed for sample in load.samples] == [True, False]
     assert load.samples[1].ttft_seconds == 1.0
     assert load.seconds == 101.5
@@ -169,22 +164,19 @@ def test_a_closed_loop_pauses_after_a_failure_for_as_long_as_it_was_told() -> No
     assert [sample.error is None for sample in load.samples] == [False, False, True]
 
 
-def changing(chat: FakeChat, sizes: list[int], every_seconds: float = 0.0) -> LoadGenerator:
+@in_virtual_time
+async def changing(chat: FakeChat, sizes: list[int], every_seconds: float = 0.0) -> LoadGenerator:
     """Of each of these sizes for ten seconds."""
     load = LoadGenerator(chat, "m")
-
-    async def play() -> None:
-        left = list(sizes)
-        loop = load.changing_loop(repeat(ONE), lambda: left[0], every_seconds=lambda: every_seconds)
-        running = asyncio.create_task(loop)
-        while left[1:]:
-            await asyncio.sleep(10.0)
-            del left[0]
+    left = list(sizes)
+    loop = load.changing_loop(repeat(ONE), lambda: left[0], every_seconds=lambda: every_seconds)
+    running = asyncio.create_task(loop)
+    while left[1:]:
         await asyncio.sleep(10.0)
-        load.stop()
-        await running
-
-    run_in_virtual_time(play())
+        del left[0]
+    await asyncio.sleep(10.0)
+    load.stop()
+    await running
     return load
 
 
