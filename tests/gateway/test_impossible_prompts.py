@@ -74,11 +74,20 @@ async def test_who_stands_in_line_when_the_limits_become_known_holds_nobody() ->
     assert log == [("huge", "context_length_exceeded", 1.0), ("small", "a", 1.0)]
 
 
+@pytest.mark.parametrize(
+    ("digests", "limits", "num_tokens", "sent"),
+    [
+        pytest.param(("x",), replace(LIMITS, max_model_len=4096), 65, "None", id="more than the KV cache, refused"),
+        pytest.param((), LIMITS, 4_000_000, "a", id="a length that is only estimated"),
+    ],
+)
 @in_virtual_time
-async def test_what_exceeds_every_kv_cache_is_refused_and_holds_nobody() -> None:
-    reader = FakeReader("x")
-    reader.num_tokens = {"huge": 65}
-    room = Room(pool_of(replica(limits=replace(LIMITS, max_model_len=4096), digest="x")), reader)
+async def test_what_exceeds_or_seems_to_exceed_every_kv_cache_holds_nobody(
+    digests: tuple[str, ...], limits: Limits, num_tokens: int, sent: str
+) -> None:
+    reader = FakeReader(*digests)
+    reader.num_tokens = {"huge": num_tokens}
+    room = Room(pool_of(replica(limits=limits, digest="x" if digests else "?")), reader)
     room.tell("a", max_num_seqs=4)
     room.ask("running", seconds=5.0)
     await asyncio.sleep(0.5)
@@ -86,23 +95,7 @@ async def test_what_exceeds_every_kv_cache_is_refused_and_holds_nobody() -> None
     room.ask("huge")
     await asyncio.sleep(0)
     room.ask("small")
-    log = await room.end()
-    assert log == [("running", "a", 0.0), ("huge", "None", 0.5), ("small", "a", 0.5)]
-
-
-@in_virtual_time
-async def test_a_length_that_is_only_estimated_holds_nobody() -> None:
-    reader = FakeReader()
-    reader.num_tokens = {"estimated": 4_000_000}
-    room = Room(pool_of(replica(limits=LIMITS)), reader)
-    room.tell("a", max_num_seqs=4)
-    room.ask("running", seconds=5.0)
-    await asyncio.sleep(0.5)
-    room.tell("a", running=1, kv_blocks_free=3, max_num_seqs=4, seen={"gateway": 1})
-    room.ask("estimated")
-    await asyncio.sleep(0)
-    room.ask("small")
-    assert [entry[2] for entry in await room.end()] == [0.0, 0.5, 0.5]
+    assert await room.end() == [("running", "a", 0.0), ("huge", sent, 0.5), ("small", "a", 0.5)]
 
 
 async def test_several_prompts_that_fit_one_after_another_hold_nobody(start) -> None:

@@ -91,27 +91,20 @@ async def test_a_silent_holder_is_replaced_after_the_duration_and_not_before() -
     assert store.holder == "heir"
 
 
+@pytest.mark.parametrize("words", ["gone", "the API server does not answer in time"])
 @in_virtual_time
-async def test_a_holder_that_cannot_renew_stops_before_anybody_else_may_start() -> None:
+async def test_a_holder_that_cannot_renew_says_why_and_stops_before_anybody_else_may_start(
+    words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = LeaseStore()
     lease = make(store, "me")
     await lease.acquire()
     started = asyncio.get_running_loop().time()
-    store.error = KubeError(0, "Unreachable", "gone")
+    store.error, store.is_silent = KubeError(0, "Unreachable", "gone"), words != "gone"
     await lease.hold()
     assert lease.lost.is_set()
     assert asyncio.get_running_loop().time() - started <= 15
-
-
-@in_virtual_time
-async def test_an_api_server_that_is_silent_costs_the_lease_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    store = LeaseStore()
-    lease = make(store, "me")
-    await lease.acquire()
-    store.is_silent = True
-    await lease.hold()
-    assert lease.lost.is_set()
-    assert "cannot renew the lease ns/lease: the API server does not answer in time" in caplog.text
+    assert f"cannot renew the lease ns/lease: {words}" in caplog.text
 
 
 @in_virtual_time
@@ -153,18 +146,6 @@ async def test_of_two_that_race_one_wins() -> None:
 
 
 @in_virtual_time
-async def test_an_unreachable_api_is_waited_out() -> None:
-    store = LeaseStore()
-    store.error = KubeError(0, "Unreachable", "gone")
-    waiting = asyncio.create_task(make(store, "me").acquire())
-    await asyncio.sleep(60)
-    assert not waiting.done()
-    store.error = None
-    await waiting
-    assert store.holder == "me"
-
-
-@in_virtual_time
 async def test_the_holder_says_on_it_what_it_does_now_and_leaves_the_rest_alone() -> None:
     store, said = LeaseStore(), {"watched": "a,b"}
     lease = Lease(
@@ -189,13 +170,16 @@ async def test_the_holder_says_on_it_what_it_does_now_and_leaves_the_rest_alone(
     assert store.lease["metadata"]["name"] == "lease"
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize(("status", "seconds"), [(0, 60), (401, 7), (403, 7)])
 @in_virtual_time
-async def test_an_api_server_that_has_just_started_may_refuse_for_a_moment(status: int) -> None:
+async def test_an_api_is_waited_for_and_may_refuse_for_a_moment_when_it_has_just_started(
+    status: int, seconds: float
+) -> None:
     store = LeaseStore()
-    store.error = KubeError(status, "Forbidden", "who are you?")
+    store.error = KubeError(status, "Forbidden" if status else "Unreachable", "who are you?")
     waiting = asyncio.create_task(make(store, "me").acquire())
-    await asyncio.sleep(7)
+    await asyncio.sleep(seconds)
+    assert not waiting.done()
     store.error = None
     await waiting
     assert store.holder == "me"
