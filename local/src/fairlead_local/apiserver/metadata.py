@@ -1,5 +1,5 @@
-"""Metadata through the life of an object: names, identity, what an update may not change, and deletion with its
-preconditions, grace and finalizers. Pure but for random ids."""
+"""Metadata through the life of an object: names, identity, fixed fields, and deletion with preconditions, grace and
+finalizers. Pure but for random ids."""
 
 import random
 import re
@@ -32,7 +32,7 @@ _NAME_RULES = {
     "Namespace": (_LABEL, 63, "a lowercase RFC 1123 label"),
     "Service": (_LABEL_1035, 63, "a DNS-1035 label"),
 }
-_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Letters without vowels and look-alikes: no suffix spells a word."""
 
 _MAX_ANNOTATION_BYTES = 256 * 1024
@@ -48,7 +48,7 @@ _SERVER_OWNED = (
 
 
 def random_suffix(length: int = 5) -> str:
-    return "".join(random.choices(_SUFFIX_LETTERS, k=length))
+    return "".join(random.choices(SUFFIX_LETTERS, k=length))
 
 
 def identify(resource: ResourceType, obj: Json, namespace: str) -> Json:

@@ -1,4 +1,4 @@
-"""Replies as clients asked for them: objects, lists, `meta.k8s.io/v1` Tables with the columns of `kubectl get`, watch
+"""Replies in the wanted shape: objects, lists, `meta.k8s.io/v1` Tables with the columns of `kubectl get`, watch
 lines, errors."""
 
 import json
@@ -10,15 +10,9 @@ from aiohttp import web
 from fairlead.api.conditions import find_condition
 from fairlead.api.pod_spec import lasting_containers, lasting_statuses, sidecars
 from fairlead_local.apiserver.requests import ReplyShape
-from fairlead_local.apiserver.resources import Column, ResourceType
-from fairlead_local.apiserver.status import Json, StatusError
+from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, Column, ResourceType
+from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import age
-
-
-def columns_of(resource: ResourceType) -> tuple[Column, ...]:
-    """The kind's own columns, else NAME and AGE."""
-    return resource.columns or _BUILT_IN.get(resource.qualified) or (NAME, AGE)
-
 
 NAME = Column("Name", lambda obj: obj["metadata"]["name"])
 AGE = Column("Age", lambda obj: age(obj["metadata"].get("creationTimestamp")))
@@ -34,24 +28,19 @@ def _field(*path: str, absent: Any = "<none>") -> Any:
     return cell
 
 
-def _pod_statuses(pod: Json) -> list[Json]:
-    found: list[Json] = pod.get("status", {}).get("containerStatuses") or []
-    return found
-
-
 def _pod_ready(pod: Json) -> str:
     return f"{sum(bool(s.get('ready')) for s in lasting_statuses(pod))}/{len(lasting_containers(pod['spec']))}"
 
 
 def pod_reason(pod: Json) -> str:
-    """The one word that says how a pod is: a waiting or termination reason before its phase."""
+    """The state of a pod in one word: a waiting or termination reason, else the phase."""
     status = pod.get("status", {})
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
     reason: str = status.get("reason") or status.get("phase") or "Unknown"
     if initializing := _initializing(pod):
         return initializing
-    for container in _pod_statuses(pod):
+    for container in status.get("containerStatuses") or ():
         state = container.get("state") or {}
         waiting, terminated = state.get("waiting") or {}, state.get("terminated")
         if waiting.get("reason"):
@@ -62,7 +51,7 @@ def pod_reason(pod: Json) -> str:
 
 
 def _initializing(pod: Json) -> str | None:
-    """`Init:1/2`, or what keeps the init container from being done that is at work; None when all are."""
+    """`Init:1/2`, or the problem of the present init container; None = all are done."""
     status, beside = pod.get("status") or {}, {each["name"] for each in sidecars(pod["spec"])}
     if (find_condition(status, "Initialized") or {}).get("status") == "True":
         return None
@@ -107,34 +96,24 @@ def _node_status(node: Json) -> str:
     return {"True": "Ready", "False": "NotReady"}.get(ready, "Unknown")
 
 
-def _size(field: str) -> Any:
-    return lambda obj: len(obj.get(field) or {})
-
-
-def _count(*path: str) -> Any:
-    return _field(*path, absent=0)
+def _ready_of_wanted(workload: Json) -> str:
+    return f"{(workload.get('status') or {}).get('readyReplicas', 0)}/{workload['spec'].get('replicas', 0)}"
 
 
 _BUILT_IN: dict[str, tuple[Column, ...]] = {
-    "pods": (
-        NAME,
-        Column("Ready", _pod_ready),
-        Column("Status", pod_reason),
-        Column("Restarts", _pod_restarts),
-        AGE,
-    ),
+    "pods": (NAME, Column("Ready", _pod_ready), Column("Status", pod_reason), Column("Restarts", _pod_restarts), AGE),
     "deployments.apps": (
         NAME,
-        Column("Ready", lambda d: f"{_count('status', 'readyReplicas')(d)}/{_count('spec', 'replicas')(d)}"),
-        Column("Up-to-date", _count("status", "updatedReplicas"), "integer"),
-        Column("Available", _count("status", "availableReplicas"), "integer"),
+        Column("Ready", _ready_of_wanted),
+        Column("Up-to-date", _field("status", "updatedReplicas", absent=0), "integer"),
+        Column("Available", _field("status", "availableReplicas", absent=0), "integer"),
         AGE,
     ),
     "replicasets.apps": (
         NAME,
-        Column("Desired", _count("spec", "replicas"), "integer"),
-        Column("Current", _count("status", "replicas"), "integer"),
-        Column("Ready", _count("status", "readyReplicas"), "integer"),
+        Column("Desired", _field("spec", "replicas", absent=0), "integer"),
+        Column("Current", _field("status", "replicas", absent=0), "integer"),
+        Column("Ready", _field("status", "readyReplicas", absent=0), "integer"),
         AGE,
     ),
     "services": (
@@ -145,8 +124,13 @@ _BUILT_IN: dict[str, tuple[Column, ...]] = {
         Column("Port(s)", _ports),
         AGE,
     ),
-    "configmaps": (NAME, Column("Data", _size("data"), "integer"), AGE),
-    "secrets": (NAME, Column("Type", _field("type")), Column("Data", _size("data"), "integer"), AGE),
+    "configmaps": (NAME, Column("Data", lambda obj: len(obj.get("data") or {}), "integer"), AGE),
+    "secrets": (
+        NAME,
+        Column("Type", _field("type")),
+        Column("Data", lambda obj: len(obj.get("data") or {}), "integer"),
+        AGE,
+    ),
     "serviceaccounts": (NAME, Column("Secrets", lambda sa: len(sa.get("secrets") or ()), "integer"), AGE),
     "namespaces": (NAME, Column("Status", _field("status", "phase", absent="Active")), AGE),
     "nodes": (
@@ -173,10 +157,7 @@ _BUILT_IN: dict[str, tuple[Column, ...]] = {
         Column("Message", lambda event: (event.get("message") or "").strip()),
     ),
     "leases.coordination.k8s.io": (NAME, Column("Holder", _field("spec", "holderIdentity", absent="")), AGE),
-    "customresourcedefinitions.apiextensions.k8s.io": (
-        NAME,
-        Column("Created At", _field("metadata", "creationTimestamp")),
-    ),
+    CUSTOM_RESOURCE_DEFINITIONS.qualified: (NAME, Column("Created At", _field("metadata", "creationTimestamp"))),
 }
 
 
@@ -187,10 +168,6 @@ def reply(body: Json, status: int = 200, warnings: Sequence[str] = ()) -> web.Re
         quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
         response.headers.add("Warning", f'299 - "{quoted}"')
     return response
-
-
-def failure(error: StatusError) -> web.Response:
-    return reply(error.body(), error.code, error.warnings)
 
 
 def one(resource: ResourceType, obj: Json, shape: ReplyShape, include: str) -> Json:
@@ -228,8 +205,8 @@ def watch_line(resource: ResourceType, kind: str, obj: Json, shape: ReplyShape, 
 
 
 def _table(resource: ResourceType, objects: Iterable[Json], metadata: Json, include: str, headers: bool = True) -> Json:
-    """A Table. `include` says what each row carries beside its cells: `Metadata`, `Object` or `None`."""
-    columns = columns_of(resource)
+    """A Table. `include`: content of a row beside the cells: `Metadata`, `Object` or `None`."""
+    columns = resource.columns or _BUILT_IN.get(resource.qualified) or (NAME, AGE)
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -245,10 +222,14 @@ def _partial(obj: Json) -> Json:
 
 
 def _definition(column: Column) -> Json:
-    kind = "string" if column.type == "date" else column.type
-    text = column.description or f"{column.name} of the object."
-    form = "name" if column.name == "Name" else "date" if column.type == "date" else ""
-    return {"name": column.name, "type": kind, "format": form, "description": text, "priority": column.priority}
+    is_date = column.type == "date"
+    return {
+        "name": column.name,
+        "type": "string" if is_date else column.type,
+        "format": "name" if column.name == "Name" else "date" if is_date else "",
+        "description": column.description or f"{column.name} of the object.",
+        "priority": column.priority,
+    }
 
 
 def _row(columns: tuple[Column, ...], obj: Json, include: str) -> Json:

@@ -117,71 +117,65 @@ class ResourceType:
         )
 
 
-_STATUS = frozenset({"status"})
 _WORKLOAD: dict[str, Any] = {
     "group": "apps",
+    "subresources": "status scale",
     "categories": ("all",),
-    "subresources": frozenset({"status", "scale"}),
     "scale": ScalePaths(".spec.replicas", ".status.replicas", None),
     "has_generation": True,
 }
-_POD_FIELDS = ("nodeName", "restartPolicy", "schedulerName", "serviceAccountName")
-_EVENT_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 
 
 def _built_in(
-    kind: str, plural: str, *short_names: str, group: str = "", namespaced: bool = True, **rest: Any
+    kind: str,
+    plural: str,
+    short: str = "",
+    *,
+    namespaced: bool = True,
+    subresources: str = "",
+    fields: str = "",
+    **rest: Any,
 ) -> ResourceType:
-    return ResourceType(group, "v1", kind, plural, namespaced, schema_of(kind), short_names, **rest)
+    """`short`, `subresources` and `fields` (of field selectors) are words, apart by spaces."""
+    return ResourceType(
+        **{"group": "", "version": "v1", "kind": kind, "plural": plural, "namespaced": namespaced, **rest},
+        schema=schema_of(kind),
+        short_names=tuple(short.split()),
+        subresources=frozenset(subresources.split()),
+        field_labels=frozenset(fields.split()),
+    )
 
 
-NAMESPACES = _built_in(
-    "Namespace",
-    "namespaces",
-    "ns",
-    namespaced=False,
-    subresources=_STATUS,
-    field_labels=frozenset({"status.phase"}),
-)
+NAMESPACES = _built_in("Namespace", "namespaces", "ns", namespaced=False, subresources="status", fields="status.phase")
 PODS = _built_in(
-    "Pod",
-    "pods",
-    "po",
+    *("Pod", "pods", "po"),
+    subresources="status log",
+    fields="status.phase status.podIP spec.nodeName spec.restartPolicy spec.schedulerName spec.serviceAccountName",
     categories=("all",),
-    subresources=frozenset({"status", "log"}),
-    field_labels=frozenset({"status.phase", "status.podIP", *(f"spec.{name}" for name in _POD_FIELDS)}),
     has_generation=True,
 )
 CONFIG_MAPS = _built_in("ConfigMap", "configmaps", "cm")
-SECRETS = _built_in("Secret", "secrets", field_labels=frozenset({"type"}))
-SERVICES = _built_in("Service", "services", "svc", categories=("all",), subresources=_STATUS)
+SECRETS = _built_in("Secret", "secrets", fields="type")
+SERVICES = _built_in("Service", "services", "svc", subresources="status", categories=("all",))
 EVENTS = _built_in(
-    "Event",
-    "events",
-    "ev",
+    *("Event", "events", "ev"),
+    fields="reason type source reportingComponent involvedObject.kind involvedObject.namespace involvedObject.name "
+    "involvedObject.uid involvedObject.apiVersion involvedObject.resourceVersion involvedObject.fieldPath",
     create_on_update=True,
-    field_labels=frozenset(
-        {"reason", "type", "source", "reportingComponent", *(f"involvedObject.{name}" for name in _EVENT_FIELDS)}
-    ),
 )
 SERVICE_ACCOUNTS = _built_in("ServiceAccount", "serviceaccounts", "sa")
-CLAIMS = _built_in("PersistentVolumeClaim", "persistentvolumeclaims", "pvc", subresources=_STATUS)
-NODES = _built_in(
-    "Node", "nodes", "no", namespaced=False, subresources=_STATUS, field_labels=frozenset({"spec.unschedulable"})
-)
+CLAIMS = _built_in("PersistentVolumeClaim", "persistentvolumeclaims", "pvc", subresources="status")
+NODES = _built_in("Node", "nodes", "no", namespaced=False, subresources="status", fields="spec.unschedulable")
 ENDPOINTS = _built_in("Endpoints", "endpoints", "ep", create_on_update=True)
 DEPLOYMENTS = _built_in("Deployment", "deployments", "deploy", **_WORKLOAD)
-REPLICA_SETS = _built_in("ReplicaSet", "replicasets", "rs", field_labels=frozenset({"status.replicas"}), **_WORKLOAD)
+REPLICA_SETS = _built_in("ReplicaSet", "replicasets", "rs", fields="status.replicas", **_WORKLOAD)
 LEASES = _built_in("Lease", "leases", group="coordination.k8s.io", unconditional_update=False, create_on_update=True)
 CUSTOM_RESOURCE_DEFINITIONS = _built_in(
-    "CustomResourceDefinition",
-    "customresourcedefinitions",
-    "crd",
-    "crds",
-    group="apiextensions.k8s.io",
+    *("CustomResourceDefinition", "customresourcedefinitions", "crd crds"),
     namespaced=False,
+    subresources="status",
+    group="apiextensions.k8s.io",
     categories=("api-extensions",),
-    subresources=_STATUS,
     has_generation=True,
     unconditional_update=False,
 )

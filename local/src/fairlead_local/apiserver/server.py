@@ -63,10 +63,11 @@ class ApiServer:
         try:
             return await handler(request)
         except StatusError as error:
-            return replies.failure(error)
+            failure = error
         except web.HTTPRequestEntityTooLarge:
             text = f"Request entity too large: limit is {MAX_BODY_BYTES}"
-            return replies.failure(StatusError(413, "RequestEntityTooLarge", text))
+            failure = StatusError(413, "RequestEntityTooLarge", text)
+        return replies.reply(failure.body(), failure.code, failure.warnings)
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         refuse_web_pages(request)

@@ -1,8 +1,7 @@
-"""What every controller is made of: keys of objects to look at, the loop that takes them in turn, and recorded events.
+"""Parts of every controller: keys of objects, the loop over keys, and recorded events.
 
-Changes name keys; a key is looked at again, one at a time, until nothing is left to do. Controllers are
-level-triggered: `reconcile` is told where to look, never what happened. It is synchronous, because the API is in the
-same process; so its reads are never stale.
+Changes name keys; the loop takes one key at a time until nothing is left to do. Controllers are level-triggered:
+`reconcile` gets a key and no change. `reconcile` is synchronous, in the process of the API: reads are never stale.
 """
 
 import asyncio
@@ -25,10 +24,10 @@ Key = tuple[str, ...]
 _FIRST_RETRY_SECONDS = 0.05
 _LONGEST_RETRY_SECONDS = 10.0
 EVENT_SECONDS = 3_600.0
-"""How long an event is kept after it was last seen."""
+"""Life of an event after the last occurrence."""
 
 _REMEMBERED = 4_096
-"""Events a recorder knows by name; one it has forgotten is recorded anew when it happens again."""
+"""Events that a recorder knows by name; a forgotten event is recorded anew."""
 
 
 class ObjectEvents:
@@ -62,7 +61,7 @@ class ObjectEvents:
                 self._names[key] = event["metadata"]["name"]
                 self._operations.create(EVENTS, namespace, event, self._options)
         except StatusError:
-            pass  # the namespace is being deleted: there is nobody left to tell
+            pass  # the namespace is being deleted
 
     def _event(self, subject: Json, kind: str, reason: str, message: str) -> Json:
         metadata, now = subject["metadata"], timestamp()
@@ -98,7 +97,7 @@ class Controller:
         raise NotImplementedError
 
     def reconcile(self, key: Key) -> float | None:
-        """Brings the state nearer to the specification; returns after how many seconds to look again unasked."""
+        """Brings the state nearer to the specification. Returns seconds until the next look; None = a change."""
         raise NotImplementedError
 
 
@@ -114,7 +113,7 @@ class ControlLoop:
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
-        """Looks at everything there is, then at what changes; ends when cancelled."""
+        """Looks at all objects, then at changes; ends when cancelled."""
         unsubscribe = self._store.subscribe(self._follow)
         try:
             for resource in self._store.resources():
@@ -123,8 +122,11 @@ class ControlLoop:
                     self._follow(Change(ChangeType.ADDED, resource, obj, None, version))
             while True:
                 await self._woken.wait()
-                self._work()
-                await asyncio.sleep(0)  # others' turn: a busy controller must not starve the API
+                if self._queue:
+                    self._work(next(iter(self._queue)))
+                else:
+                    self._woken.clear()
+                await asyncio.sleep(0)  # a busy controller must not starve the API
         finally:
             unsubscribe()
             for timer in self._timers.values():
@@ -138,12 +140,7 @@ class ControlLoop:
         self._queue[key] = None
         self._woken.set()
 
-    def _work(self) -> None:
-        """Takes one key off the queue."""
-        key = next(iter(self._queue), None)
-        if key is None:
-            self._woken.clear()
-            return
+    def _work(self, key: Key) -> None:
         del self._queue[key]
         if timer := self._timers.pop(key, None):
             timer.cancel()
@@ -159,7 +156,7 @@ class ControlLoop:
             log.debug("%s %s: %s", type(self._controller).__name__, key, error)
             return min(_FIRST_RETRY_SECONDS * 2.0**retry, _LONGEST_RETRY_SECONDS)
         except Exception:
-            # One object a controller cannot cope with must not end the control of all others.
+            # One strange object must not end the control of all objects.
             log.exception("%s failed at %s", type(self._controller).__name__, key)
             return _LONGEST_RETRY_SECONDS
         self._retries.pop(key, None)
@@ -167,7 +164,7 @@ class ControlLoop:
 
 
 class EventExpiry(Controller):
-    """Deletes events that were last seen an hour ago."""
+    """Deletes events an hour after the last occurrence."""
 
     manager = "event-expiry"
 

@@ -5,7 +5,13 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fairlead_local.apiserver.metadata import DeleteOptions, controller_reference, is_owned_by, owner_references
+from fairlead_local.apiserver.metadata import (
+    SUFFIX_LETTERS,
+    DeleteOptions,
+    controller_reference,
+    is_owned_by,
+    owner_references,
+)
 from fairlead_local.apiserver.resources import DEPLOYMENTS, REPLICA_SETS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change, key_of
@@ -28,7 +34,7 @@ TEMPLATE_HASH = "pod-template-hash"
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """ReplicaSets of a Deployment. `new`: with the present template, None = not created; `old`: other sets by age."""
+    """ReplicaSets of a Deployment. `new`: with the present template, None = not created; `old`: earlier sets by age."""
 
     new: Json | None
     old: Sequence[Json]
@@ -66,7 +72,7 @@ class DeploymentController(Controller):
         return seconds_to_deadline(deployment)
 
     def _progress(self, deployment: Json, sets: Sets) -> tuple[Json, Sets, bool]:
-        """One step: a new set if there is none yet, or the next counts; says whether a set was created."""
+        """One step: a new set, or the next counts. The last value: whether a set was created."""
         created = False
         limits, paused = RolloutLimits.of(deployment), deployment["spec"].get("paused", False)
         if sets.new is None and not paused:
@@ -93,11 +99,17 @@ class DeploymentController(Controller):
 
     def _create_set(self, deployment: Json, old: Sequence[Json]) -> bool:
         spec, metadata = deployment["spec"], deployment["metadata"]
-        digest = _template_hash(spec["template"], (deployment.get("status") or {}).get("collisionCount", 0))
-        template = _labelled(spec["template"], digest)
+        template, collisions = spec["template"], (deployment.get("status") or {}).get("collisionCount", 0)
+        hashed = hashlib.sha256(json.dumps([template, collisions], sort_keys=True).encode()).digest()
+        digest = "".join(SUFFIX_LETTERS[byte % len(SUFFIX_LETTERS)] for byte in hashed[:10])
+        meta = template.get("metadata") or {}
+        template = {**template, "metadata": {**meta, "labels": {**(meta.get("labels") or {}), TEMPLATE_HASH: digest}}}
         name = f"{metadata['name']}-{digest}"
         if self._operations.find(REPLICA_SETS, metadata["namespace"], name):
-            self._count_collision(deployment)
+            # Another template hashed to this name: the next attempt hashes with a higher count.
+            status = deployment.get("status") or {}
+            counted = {**status, "collisionCount": status.get("collisionCount", 0) + 1}
+            self._operations.set_status(DEPLOYMENTS, deployment, counted, self._options)
             return False
         selector = spec["selector"]
         labels = {**(selector.get("matchLabels") or {}), TEMPLATE_HASH: digest}
@@ -119,12 +131,6 @@ class DeploymentController(Controller):
         self._operations.create(REPLICA_SETS, metadata["namespace"], body, self._options)
         return True
 
-    def _count_collision(self, deployment: Json) -> None:
-        """Another template hashed to this name: the next attempt hashes with a higher count."""
-        status = deployment.get("status") or {}
-        counted = {**status, "collisionCount": status.get("collisionCount", 0) + 1}
-        self._operations.set_status(DEPLOYMENTS, deployment, counted, self._options)
-
     def _resize(self, deployment: Json, sets: Sets, counts: Counts) -> None:
         desired = str(deployment["spec"].get("replicas", 1))
         for found in sets.all:
@@ -141,7 +147,7 @@ class DeploymentController(Controller):
                 self._recorder.normal(deployment, "ScalingReplicaSet", text)
 
     def _number(self, deployment: Json, sets: Sets) -> None:
-        """The newest template has the highest revision, an old one that came back too; the Deployment shows it."""
+        """Gives the present template the highest revision, on its ReplicaSet and on the Deployment."""
         if sets.new is None:
             return
         newest = max([_revision(sets.new), *(_revision(found) + 1 for found in sets.old)])
@@ -163,17 +169,6 @@ class DeploymentController(Controller):
 def _revision(obj: Json) -> int:
     text = (obj["metadata"].get("annotations") or {}).get(REVISION, "0")
     return int(text) if text.isdigit() else 0
-
-
-def _template_hash(template: Json, collisions: int) -> str:
-    """Ten letters and digits that differ where templates do."""
-    digest = hashlib.sha256(json.dumps([template, collisions], sort_keys=True).encode()).digest()
-    return "".join("bcdfghjklmnpqrstvwxz2456789"[byte % 27] for byte in digest[:10])
-
-
-def _labelled(template: Json, digest: str) -> Json:
-    metadata = template.get("metadata") or {}
-    return {**template, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), TEMPLATE_HASH: digest}}}
 
 
 def _plain(template: Json) -> Json:

@@ -1,9 +1,9 @@
-"""What deletions clear away: dependents once the last owner is gone, the objects of a namespace, the objects of a
+"""Deletions that follow deletions: dependents after the last owner, objects of a namespace, objects of a
 CustomResourceDefinition."""
 
 from collections import defaultdict
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from fairlead_local.apiserver.definitions import CLEANUP_FINALIZER, resource_types
 from fairlead_local.apiserver.metadata import (
@@ -64,7 +64,7 @@ class GarbageCollector(Controller):
         return None
 
     def _collect(self, resource: ResourceType, obj: Json) -> None:
-        """Deletes an object without an owner that stays; drops references to owners that do not."""
+        """Deletes an object without staying owners, or drops references to the others."""
         references = owner_references(obj)
         known = [r for r in references if self._operations.registry.by_kind(r["apiVersion"], r["kind"])]
         owners = {r["uid"]: self._owner(obj, r) for r in known}
@@ -73,7 +73,7 @@ class GarbageCollector(Controller):
         if staying or unknown:
             kept = [r for r in references if r["uid"] in staying | unknown]
             if kept != references:
-                self._edit(resource, obj, partial(_with_references, references=kept))
+                self._edit(resource, obj, "ownerReferences", kept)
             return
         waiting = any(owners.values())
         metadata = obj["metadata"]
@@ -83,21 +83,21 @@ class GarbageCollector(Controller):
         self._operations.delete(resource, *key_of(obj), options)
 
     def _release(self, resource: ResourceType, obj: Json) -> None:
-        """Does what an object's deletion waits for, as far as that is the collector's."""
+        """Does the collector's part of a deletion in progress."""
         finalizers = obj["metadata"].get("finalizers") or ()
         uid = obj["metadata"]["uid"]
         if ORPHAN_FINALIZER in finalizers:
             for dependent, child in self._children(uid):
                 kept = [reference for reference in owner_references(child) if reference["uid"] != uid]
-                self._edit(dependent, child, partial(_with_references, references=kept))
-            self._edit(resource, obj, partial(_without_finalizer, finalizer=ORPHAN_FINALIZER))
+                self._edit(dependent, child, "ownerReferences", kept)
+            self._drop_finalizer(resource, obj, ORPHAN_FINALIZER)
         elif FOREGROUND_FINALIZER in finalizers:
             children = self._children(uid)
             for dependent, child in children:
                 if "deletionTimestamp" not in child["metadata"]:
                     self._collect(dependent, child)
             if not any(_blocks(child, uid) for _, child in self._children(uid)):
-                self._edit(resource, obj, partial(_without_finalizer, finalizer=FOREGROUND_FINALIZER))
+                self._drop_finalizer(resource, obj, FOREGROUND_FINALIZER)
 
     def _children(self, uid: str) -> list[tuple[ResourceType, Json]]:
         found = []
@@ -109,7 +109,7 @@ class GarbageCollector(Controller):
         return found
 
     def _owner(self, obj: Json, reference: Json) -> tuple[ResourceType, Json] | None:
-        """The owner a reference names, None when that very object is gone. Owners live in the namespace or in none."""
+        """The owner in a reference; None = the very object is gone. Owners share the namespace, or have none."""
         resource = self._operations.registry.by_kind(reference["apiVersion"], reference["kind"])
         if resource is None:
             return None
@@ -117,8 +117,18 @@ class GarbageCollector(Controller):
         owner = self._operations.find(resource, namespace, reference["name"])
         return (resource, owner) if owner and owner["metadata"]["uid"] == reference["uid"] else None
 
-    def _edit(self, resource: ResourceType, obj: Json, change: "partial[Json]") -> None:
-        self._operations.edit(resource, *key_of(obj), change, self._options)
+    def _edit(self, resource: ResourceType, obj: Json, field: str, left: Sequence[Any]) -> None:
+        """Writes a list of the metadata; an empty list removes the field."""
+
+        def changed(live: Json) -> Json:
+            metadata = {name: value for name, value in live["metadata"].items() if name != field}
+            return {**live, "metadata": metadata | ({field: left} if left else {})}
+
+        self._operations.edit(resource, *key_of(obj), changed, self._options)
+
+    def _drop_finalizer(self, resource: ResourceType, obj: Json, finalizer: str) -> None:
+        left = [found for found in obj["metadata"].get("finalizers") or () if found != finalizer]
+        self._edit(resource, obj, "finalizers", left)
 
 
 def _key(qualified: str, obj: Json) -> Key:
@@ -132,17 +142,6 @@ def _waits_for_dependents(owner: Json) -> bool:
 
 def _blocks(child: Json, uid: str) -> bool:
     return any(ref["uid"] == uid and ref.get("blockOwnerDeletion") for ref in owner_references(child))
-
-
-def _with_references(obj: Json, *, references: list[Json]) -> Json:
-    metadata = {field: value for field, value in obj["metadata"].items() if field != "ownerReferences"}
-    return {**obj, "metadata": metadata | ({"ownerReferences": references} if references else {})}
-
-
-def _without_finalizer(obj: Json, *, finalizer: str) -> Json:
-    left = [found for found in obj["metadata"].get("finalizers") or () if found != finalizer]
-    metadata = {field: value for field, value in obj["metadata"].items() if field != "finalizers"}
-    return {**obj, "metadata": metadata | ({"finalizers": left} if left else {})}
 
 
 class NamespaceController(Controller):
@@ -186,7 +185,7 @@ class DefinitionController(Controller):
 
 
 def _clear(operations: Operations, resources: Iterable[ResourceType], namespace: str) -> bool:
-    """Deletes every object of these resources; true when none is left."""
+    """Deletes every object of the resources; true = nothing is left."""
     left = 0
     for resource in resources:
         for obj in operations.list(resource, namespace):

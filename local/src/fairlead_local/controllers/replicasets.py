@@ -49,34 +49,28 @@ class ReplicaSetController(Controller):
             return None
         failure = None
         if "deletionTimestamp" not in replica_set["metadata"]:
-            self._adopt(replica_set)
-            self._release(replica_set)
+            self._adopt_and_release(replica_set)
             failure = self._scale(replica_set, active_pods(self._operations, replica_set))
         pods = active_pods(self._operations, replica_set)
         self._write_status(replica_set, pods, failure)
         return seconds_until_available(replica_set["spec"].get("minReadySeconds", 0), pods)
 
-    def _adopt(self, replica_set: Json) -> None:
-        namespace = replica_set["metadata"]["namespace"]
-        for pod in self._operations.list(PODS, namespace, selectors.from_object(replica_set["spec"]["selector"])):
+    def _adopt_and_release(self, replica_set: Json) -> None:
+        metadata, selector = replica_set["metadata"], selectors.from_object(replica_set["spec"]["selector"])
+        for pod in self._operations.list(PODS, metadata["namespace"], selector):
             references = owner_references(pod)
-            if "deletionTimestamp" in pod["metadata"] or any(ref.get("controller") for ref in references):
-                continue
-            self._set_owners(pod, [*references, controller_reference(replica_set)])
-
-    def _release(self, replica_set: Json) -> None:
-        selector = selectors.from_object(replica_set["spec"]["selector"])
+            if "deletionTimestamp" not in pod["metadata"] and not any(ref.get("controller") for ref in references):
+                self._set_owners(pod, [*references, controller_reference(replica_set)])
         for pod in active_pods(self._operations, replica_set):
             if not selector.matches(pod["metadata"].get("labels")):
-                uid = replica_set["metadata"]["uid"]
-                self._set_owners(pod, [reference for reference in owner_references(pod) if reference["uid"] != uid])
+                self._set_owners(pod, [ref for ref in owner_references(pod) if ref["uid"] != metadata["uid"]])
 
     def _set_owners(self, pod: Json, references: list[Json]) -> None:
         changed = {**pod, "metadata": {**pod["metadata"], "ownerReferences": references}}
         self._operations.update(PODS, *key_of(pod), changed, self._options)
 
     def _scale(self, replica_set: Json, pods: Sequence[Json]) -> str | None:
-        """Creates or deletes the difference; returns why a pod could not be created."""
+        """Creates or deletes the difference. Returns the problem of a failed creation."""
         missing = replica_set["spec"].get("replicas", 1) - len(pods)
         for _ in range(missing):
             try:
@@ -132,10 +126,10 @@ def active_pods(operations: Operations, replica_set: Json) -> list[Json]:
 
 
 def victims(pods: Sequence[Json], count: int) -> list[Json]:
-    """Which pods go first: unassigned, pending, not ready, cheap, lately ready, often restarted, young.
+    """The first `count` pods to go: unassigned, pending, not ready, cheap, lately ready, often restarted, young.
 
-    The order of `ActivePodsWithRanks` in Kubernetes, without the rank by pods per node, since there is one node; times
-    are compared exactly, not by logarithm.
+    The order of `ActivePodsWithRanks` in Kubernetes, without the rank by pods per node (the node is the only node);
+    times are compared exactly, not by logarithm.
     """
     return sorted(pods, key=_worth)[: max(0, count)]
 
@@ -162,7 +156,7 @@ def _most_restarts(statuses: Iterable[Json]) -> int:
 
 
 def _deletion_cost(annotations: Mapping[str, str]) -> int:
-    """As Kubernetes reads it: what is no 32-bit integer, or is written unusually (`+1`, `007`), costs nothing."""
+    """As in Kubernetes: a text that is no 32-bit integer, or unusual (`+1`, `007`), costs nothing."""
     text = annotations.get(DELETION_COST, "0")
     cost = int(text) if _INTEGER.fullmatch(text) else 0
     return cost if -(2**31) <= cost < 2**31 else 0
@@ -174,11 +168,11 @@ def is_ready(pod: Json) -> bool:
 
 
 def is_available(pod: Json, min_ready_seconds: int) -> bool:
-    """Whether the pod has been ready for that long."""
+    """Whether the pod has been ready for `min_ready_seconds`."""
     return is_ready(pod) and seconds_since(became_ready(pod)) >= min_ready_seconds
 
 
 def seconds_until_available(min_ready_seconds: int, pods: Iterable[Json]) -> float | None:
-    """When the next ready pod becomes available; None when there is none to wait for."""
+    """Seconds until the next ready pod becomes available; None = no such pod."""
     waits = [min_ready_seconds - seconds_since(became_ready(pod)) for pod in pods if is_ready(pod)]
     return min((wait for wait in waits if wait > 0), default=None)

@@ -1,4 +1,4 @@
-"""Rollouts of a Deployment: how many pods each ReplicaSet should have next, and the status. Pure; the rules are
+"""Rollouts of a Deployment: the next number of pods of each ReplicaSet, and the status. Pure; the rules are
 Kubernetes' own."""
 
 import math
@@ -51,25 +51,21 @@ def _resolve(value: int | str, replicas: int, *, up: bool) -> int:
 
 
 Counts = dict[str, int]
-"""Name of a ReplicaSet → the replicas it should have; sets that stay as they are may be left out."""
+"""Name of a ReplicaSet → wanted replicas; unchanged sets may be missing."""
 
 
 def next_counts(limits: RolloutLimits, new: Json, old: Sequence[Json], *, recreate: bool) -> Counts:
-    """One step of a rollout: what the new set and the old ones should have now."""
+    """One step of a rollout: the next counts of the new set and the old sets."""
     if recreate:
         gone = {name_of(found): 0 for found in old}
         return gone if any(_count(found, "replicas") for found in old) else {**gone, name_of(new): limits.replicas}
-    grown = _new_count(limits, new, old)
+    grown = limits.replicas
+    if wanted(new) < limits.replicas:
+        room = limits.most - sum(map(wanted, [new, *old]))
+        grown = wanted(new) + max(0, min(room, limits.replicas - wanted(new)))
     if grown != wanted(new):
         return {name_of(new): grown}
     return _shrink_old(limits, new, old)
-
-
-def _new_count(limits: RolloutLimits, new: Json, old: Sequence[Json]) -> int:
-    if wanted(new) >= limits.replicas:
-        return limits.replicas
-    room = limits.most - sum(map(wanted, [new, *old]))
-    return wanted(new) + max(0, min(room, limits.replicas - wanted(new)))
 
 
 def _shrink_old(limits: RolloutLimits, new: Json, old: Sequence[Json]) -> Counts:
@@ -158,7 +154,7 @@ def is_complete(deployment: Json, counts: Json) -> bool:
 
 
 def seconds_to_deadline(deployment: Json) -> float | None:
-    """Until a rollout that does not get on counts as failed; None when none is under way."""
+    """Seconds until a rollout without progress counts as failed; None = no rollout is under way."""
     left = _seconds_left(deployment)
     return None if left is None else max(0.0, left) + _CLOCK_SECONDS
 
@@ -179,7 +175,7 @@ def _availability(deployment: Json, available: int) -> Json:
 
 
 def _progressing(deployment: Json, new: Json | None, counts: Json, *, created: bool) -> Json | None:
-    """The Progressing condition as of now; None where it stays as it is."""
+    """The present Progressing condition; None = unchanged."""
     before = deployment.get("status") or {}
     old = find_condition(before, "Progressing")
     subject = f'ReplicaSet "{name_of(new)}"' if new else f'Deployment "{deployment["metadata"]["name"]}"'
@@ -207,7 +203,7 @@ def _has_progressed(before: Json, now: Json) -> bool:
 
 
 def _with_progress(conditions: Sequence[Json], new: Json) -> list[Json]:
-    """As `with_condition`; an update time tells the deadline when something last moved."""
+    """As `with_condition`, with the time of the last progress, from which the deadline counts."""
     old = find_condition({"conditions": conditions}, "Progressing")
     same = bool(old) and all(old.get(field) == new.get(field) for field in ("status", "reason", "message"))
     settled = same and new.get("reason") == "NewReplicaSetAvailable"

@@ -1,5 +1,4 @@
-"""Bindings before a pod can run: of pods to the node, as far as resources suffice, and of PersistentVolumeClaims to
-folders of this machine."""
+"""Bindings before a pod can run: pods to the node, within its resources, and PersistentVolumeClaims to folders."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -28,16 +27,18 @@ class PodScheduler(Controller):
     manager = SCHEDULER_NAME
 
     def keys(self, change: Change) -> Iterable[Key]:
-        if change.resource == PODS.qualified and change.type is ChangeType.ADDED:
+        is_pod = change.resource == PODS.qualified
+        if is_pod and change.type is ChangeType.ADDED:
             yield key_of(change.object)
-        elif change.resource in (NODES.qualified, CLAIMS.qualified) or _frees_room(change):
+        elif change.resource in (NODES.qualified, CLAIMS.qualified) or (
+            is_pod and (change.type is ChangeType.DELETED or is_finished(change.object))
+        ):
             for pod in self._operations.list(PODS):
                 if not pod["spec"].get("nodeName"):
                     yield key_of(pod)
 
     def reconcile(self, key: Key) -> float | None:
-        namespace, name = key
-        pod = self._operations.find(PODS, namespace, name)
+        pod = self._operations.find(PODS, *key)
         if pod is None or pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
             return None
         if pod["spec"].get("schedulerName") != SCHEDULER_NAME or pod["spec"].get("schedulingGates"):
@@ -66,27 +67,27 @@ class PodScheduler(Controller):
         return None
 
     def _reasons(self, pod: Json, node: Json) -> list[str]:
-        """Why the pod cannot run on this node; empty when it can."""
+        """Reasons against the node."""
         if (node.get("spec") or {}).get("unschedulable"):
             return ["node(s) were unschedulable"]
         if not _selects(pod["spec"], node["metadata"].get("labels") or {}):
             return ["node(s) didn't match Pod's node affinity/selector"]
-        others = [p for p in self._operations.list(PODS) if _occupies(p, node["metadata"]["name"])]
+        pods, name = self._operations.list(PODS), node["metadata"]["name"]
+        others = [pod for pod in pods if pod["spec"].get("nodeName") == name and not is_finished(pod)]
         allocatable = node["status"]["allocatable"]
         if len(others) >= int(allocatable["pods"]):
             return ["Too many pods"]
-        free = {name: parse_quantity(quantity) for name, quantity in allocatable.items()}
+        free = {resource: parse_quantity(quantity) for resource, quantity in allocatable.items()}
         for other in others:
-            for name, amount in requests(other).items():
-                free[name] = free.get(name, Decimal(0)) - amount
-        wanted = requests(pod)
-        return [f"Insufficient {name}" for name, amount in sorted(wanted.items()) if amount > free.get(name, 0)]
+            for resource, amount in requests(other).items():
+                free[resource] = free.get(resource, Decimal(0)) - amount
+        return [f"Insufficient {each}" for each, amount in sorted(requests(pod).items()) if amount > free.get(each, 0)]
 
     def _bind(self, pod: Json, node: str) -> None:
         metadata = pod["metadata"]
         bound = {**pod, "spec": {**pod["spec"], "nodeName": node}}
         scheduled = with_condition(conditions_of(pod), condition("PodScheduled", "True"))
-        # The condition comes first: whoever sees the node's name may write the rest of the status.
+        # The condition comes first: from the node's name on, the kubelet writes the rest of the status.
         self._operations.set_status(PODS, pod, {**(pod.get("status") or {}), "conditions": scheduled}, _OPTIONS)
         text = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {node}"
         self._recorder.normal(pod, "Scheduled", text)
@@ -122,19 +123,8 @@ def _refusal(reasons: Iterable[Sequence[str]]) -> str:
     return f"0/{len(found)} nodes are available: {', '.join(f'{n} {why}' for why, n in sorted(counts.items()))}."
 
 
-def _frees_room(change: Change) -> bool:
-    """Whether a pod has gone or is done."""
-    if change.resource != PODS.qualified:
-        return False
-    return change.type is ChangeType.DELETED or is_finished(change.object)
-
-
-def _occupies(pod: Json, node: str) -> bool:
-    return bool(pod["spec"].get("nodeName") == node) and not is_finished(pod)
-
-
 def _selects(spec: Json, labels: dict[str, str]) -> bool:
-    """Whether a node with these labels is one the pod accepts: nodeSelector and required node affinity."""
+    """Whether the pod accepts a node with these labels: nodeSelector and required node affinity."""
     if not (spec.get("nodeSelector") or {}).items() <= labels.items():
         return False
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
@@ -148,7 +138,7 @@ STORAGE_CLASS = "local-folder"
 
 
 class ClaimController(Controller):
-    """Binds claims to `folder/NAMESPACE/CLAIM`. A claim of a storage class nobody here provides stays pending."""
+    """Binds claims to `folder/NAMESPACE/CLAIM`. Claims of foreign storage classes stay pending."""
 
     manager = "persistentvolume-controller"
 

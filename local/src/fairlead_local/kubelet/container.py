@@ -19,34 +19,34 @@ from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import timestamp
 from fairlead_local.controllers.controller import ObjectEvents
-from fairlead_local.kubelet.environment import CommandRefused, ContainerConfigError, ImageNotFound, Images
+from fairlead_local.kubelet.environment import ContainerConfigError, ImageNotFound, Images
 from fairlead_local.kubelet.node import AddressBlock, KubeletSettings
 from fairlead_local.kubelet.pod_status import ContainerRecord
-from fairlead_local.kubelet.probes import PreStop, Probe, ProbeKind, ProbeRefused, watch_probe
+from fairlead_local.kubelet.probes import PreStop, Probe, ProbeKind, watch_probe
 from fairlead_local.kubelet.process import ContainerLaunch, ContainerProcess
 from fairlead_local.kubelet.process_table import ProcessRecords
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Everything one run needs."""
+    """Parts of one run."""
 
     launch: ContainerLaunch
     probes: dict[ProbeKind, Probe]
     pre_stop: PreStop | None = None
-    """What is asked before it is to end."""
+    """The request before the end; None = no hook."""
 
 
 _POLL_SECONDS = 0.05
 _LEAST_GRACE_SECONDS = 2.0
-"""Least grace period of a sidecar whose turn came late, or never; as in Kubernetes."""
+"""Least grace period of a sidecar with a late turn, as in Kubernetes."""
 
 Prepare = Callable[[int], Prepared]
-"""Restart count → what to run; raises ImageNotFound, CommandRefused, ConfigError, ProbeRefused."""
+"""Restart count → what to run; raises ImageNotFound, ContainerConfigError."""
 
 
 async def pause(stopping: asyncio.Event, seconds: float) -> None:
-    """Returns after so many seconds, or as soon as the pod is stopped."""
+    """Returns after `seconds`, or as soon as the pod is stopped."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stopping.wait()
@@ -57,13 +57,13 @@ class ContainerRole(StrEnum):
 
     MAIN = "main"
     INIT = "init"
-    """Has to end with success before the next containers begin."""
+    """Ends with success before the next containers begin."""
     SIDECAR = "sidecar"
     """An init container that is always restarted: later containers begin once it has started, and end before it."""
 
     @classmethod
     def of(cls, spec: Json, *, is_init: bool) -> "ContainerRole":
-        """Of a container among the pod's init containers, or its others."""
+        """The role of an init container (`is_init`) or another container."""
         if not is_init:
             return cls.MAIN
         return cls.SIDECAR if is_sidecar(spec) else cls.INIT
@@ -71,7 +71,7 @@ class ContainerRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What all pods of the node share."""
+    """Shared by all pods of the node."""
 
     operations: Operations
     images: Images
@@ -83,30 +83,23 @@ class Node:
     pods_folder: Path
     claims_folder: Path
     environment: Mapping[str, str]
-    """Variables every container gets below its own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerContext:
-    """Arguments of a runner, given by the pod."""
-
-    pod: Json
-    spec: Json
-    prepare: Prepare
-    node: Node
-    on_change: Callable[[], None]
-    role: ContainerRole
+    """Variables of every container, below its own."""
 
 
 class ContainerRunner:
     """Runs one container until its pod is stopped or its restart policy is satisfied."""
 
-    def __init__(self, context: ContainerContext) -> None:
-        self._context = context
-        self._node = context.node
-        self.is_sidecar = context.role is ContainerRole.SIDECAR
-        self.record = ContainerRecord(context.spec["name"], context.spec["image"], is_sidecar=self.is_sidecar)
-        if context.pod["spec"].get("initContainers"):
+    def __init__(
+        self, node: Node, pod: Json, spec: Json, role: ContainerRole, prepare: Prepare, on_change: Callable[[], None]
+    ) -> None:
+        self._node = node
+        self._pod = pod
+        self._role = role
+        self._prepare = prepare
+        self._on_change = on_change
+        self.is_sidecar = role is ContainerRole.SIDECAR
+        self.record = ContainerRecord(spec["name"], spec["image"], is_sidecar=self.is_sidecar)
+        if pod["spec"].get("initContainers"):
             self.record.state = {"waiting": {"reason": "PodInitializing"}}
         self._process: ContainerProcess | None = None
         self._pre_stop: PreStop | None = None
@@ -121,10 +114,10 @@ class ContainerRunner:
         self.previous_log: Path | None = None
 
     async def run(self) -> None:
-        """Runs the container, again and again as the restart policy of the pod says."""
+        """Runs the container, again and again by the restart policy of the pod."""
         failures = 0
         while not self._stopping.is_set():
-            prepared = await self._prepare()
+            prepared = await self._prepared()
             if prepared is None:
                 break
             ran_for = await self._run_once(prepared)
@@ -132,7 +125,10 @@ class ContainerRunner:
                 break
             failures = 0 if ran_for >= self._node.settings.back_off_reset else failures + 1
             await self._back_off(failures - 1)
-            self._begin_again()
+            if not self._stopping.is_set():
+                self._keep_last_state()
+                self.record.restart_count += 1
+                self.previous_log = self.log
         self.record.is_done = not self._restarts() or self._stopping.is_set()
         self._changed(ready=False, started=False)
         self._started.set()
@@ -151,33 +147,30 @@ class ContainerRunner:
         self._end_process(grace_seconds, f"Stopping container {self.record.name}")
 
     def take_turn(self) -> None:
-        """Tells a sidecar that all containers that had to end first have ended."""
+        """Tells a sidecar that all containers before it in the order of ends have ended."""
         self._turn.set()
 
-    async def _prepare(self) -> Prepared | None:
+    async def _prepared(self) -> Prepared | None:
         """Retries until the next run is prepared; None = the pod was stopped before."""
         attempts = 0
         while not self._stopping.is_set():
             try:
-                return self._context.prepare(self.record.restart_count)
+                return self._prepare(self.record.restart_count)
             except ImageNotFound as error:
-                await self._refuse_image(str(error), attempts)
-            except (ContainerConfigError, CommandRefused, ProbeRefused) as error:
+                recorder, pod, image = self._node.recorder, self._pod, self.record.image
+                self._waiting("ErrImagePull", str(error))
+                recorder.warning(pod, "Failed", f'Failed to pull image "{image}": {error}')
+                recorder.warning(pod, "Failed", "Error: ErrImagePull")
+                await pause(self._stopping, self._node.settings.retry_interval)
+                self._waiting("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {error}')
+                recorder.normal(pod, "BackOff", f'Back-off pulling image "{image}"')
+                await pause(self._stopping, self._back_off_seconds(attempts + 1))
+            except ContainerConfigError as error:
                 self._waiting("CreateContainerConfigError", str(error))
-                self._node.recorder.warning(self._context.pod, "Failed", f"Error: {error}")
+                self._node.recorder.warning(self._pod, "Failed", f"Error: {error}")
                 await pause(self._stopping, self._node.settings.retry_interval)
             attempts += 1
         return None
-
-    async def _refuse_image(self, why: str, attempts: int) -> None:
-        recorder, pod, image = self._node.recorder, self._context.pod, self.record.image
-        self._waiting("ErrImagePull", why)
-        recorder.warning(pod, "Failed", f'Failed to pull image "{image}": {why}')
-        recorder.warning(pod, "Failed", "Error: ErrImagePull")
-        await pause(self._stopping, self._node.settings.retry_interval)
-        self._waiting("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {why}')
-        recorder.normal(pod, "BackOff", f'Back-off pulling image "{image}"')
-        await pause(self._stopping, self._back_off_seconds(attempts + 1))
 
     async def _run_once(self, prepared: Prepared) -> float:
         """One run, from start to end; returns how many seconds it lasted."""
@@ -191,7 +184,7 @@ class ContainerRunner:
         self._process, self._pre_stop, self.log = process, prepared.pre_stop, prepared.launch.log
         self.record.container_id = f"process://{process.pid}"
         self.record.state = {"running": {"startedAt": process.started_at}}
-        self._node.recorder.normal(self._context.pod, "Started", f"Started container {self.record.name}")
+        self._node.recorder.normal(self._pod, "Started", f"Started container {self.record.name}")
         probing = asyncio.create_task(self._probe(prepared.probes))
         if self._stopping.is_set():  # the pod was stopped while the process was being started
             self.stop(self._deadline - began)
@@ -205,19 +198,26 @@ class ContainerRunner:
         return loop.time() - began
 
     def _refuse_start(self, why: str) -> None:
-        """Records a program that the system did not start, as a run that ended at once."""
+        """Records a program that the system did not start, as a run with an immediate end."""
         message = f"failed to start container: {why}"
         now = timestamp()
         ended = {"exitCode": 128, "reason": "StartError", "message": message, "startedAt": now, "finishedAt": now}
         self.record.state = {"terminated": ended}
-        self._node.recorder.warning(self._context.pod, "Failed", f"Error: {message}")
+        self._node.recorder.warning(self._pod, "Failed", f"Error: {message}")
         self._changed(ready=False, started=False)
 
     async def _probe(self, probes: dict[ProbeKind, Probe]) -> None:
         """Probes readiness and liveness after the startup probe has succeeded."""
         if startup := probes.get(ProbeKind.STARTUP):
             self._changed(ready=False, started=False)
-            await self._until_started(startup)
+            begun = asyncio.Event()
+            watching = asyncio.create_task(
+                self._watch(startup, lambda well: begun.set() if well else self._restart(startup))
+            )
+            try:
+                await begun.wait()
+            finally:
+                watching.cancel()
         self._changed(started=True, ready=ProbeKind.READINESS not in probes)
         async with asyncio.TaskGroup() as group:
             if readiness := probes.get(ProbeKind.READINESS):
@@ -225,33 +225,25 @@ class ContainerRunner:
             if liveness := probes.get(ProbeKind.LIVENESS):
                 group.create_task(self._watch(liveness, lambda well: None if well else self._restart(liveness)))
 
-    async def _until_started(self, probe: Probe) -> None:
-        started = asyncio.Event()
-        watching = asyncio.create_task(self._watch(probe, lambda well: started.set() if well else self._restart(probe)))
-        try:
-            await started.wait()
-        finally:
-            watching.cancel()
-
     async def _watch(self, probe: Probe, on_turn: Callable[[bool], None]) -> None:
         def unhealthy(problem: str) -> None:
             text = f"{probe.kind.word} probe failed: {problem}"
-            self._node.recorder.warning(self._context.pod, "Unhealthy", text)
+            self._node.recorder.warning(self._pod, "Unhealthy", text)
 
         await watch_probe(probe, self._node.session, on_turn, unhealthy)
 
     def _restart(self, probe: Probe) -> None:
-        """Ends the process after a failed liveness or startup probe, which leads to a restart."""
+        """Ends the process after a failed liveness or startup probe; a restart follows."""
         if self._stopping.is_set() or self._process is None:
             return
         text = f"Container {self.record.name} failed {probe.kind.word.lower()} probe, will be restarted"
-        of_pod = float(self._context.pod["spec"].get("terminationGracePeriodSeconds", 30))
+        of_pod = float(self._pod["spec"].get("terminationGracePeriodSeconds", 30))
         self._end_process(of_pod if probe.grace is None else probe.grace, text)
 
     def _end_process(self, grace_seconds: float, why: str) -> None:
         self._deadline = min(self._deadline, asyncio.get_running_loop().time() + grace_seconds)
         if self._process is not None and self._ending is None:
-            self._node.recorder.normal(self._context.pod, "Killing", why)
+            self._node.recorder.normal(self._pod, "Killing", why)
             waits_for_turn = self._stopping.is_set() and not self._turn.is_set()
             if self._pre_stop is None and not waits_for_turn:
                 self._process.ask_to_end()
@@ -261,10 +253,10 @@ class ContainerRunner:
             self._ending = asyncio.create_task(self._kill_at_deadline(self._process, going))
 
     async def _may_be_asked(self) -> None:
-        """Waits until the process may be asked to end: first for the hook, then, in a pod that ends, for the turn."""
+        """Waits until the process may be asked to end: for the hook, then, in an ending pod, for the turn."""
         if self._pre_stop is not None and (problem := await self._pre_stop.ask(self._node.session)):
             text = f"PreStopHook failed: {problem}"
-            self._node.recorder.warning(self._context.pod, "FailedPreStopHook", text)
+            self._node.recorder.warning(self._pod, "FailedPreStopHook", text)
         if self._stopping.is_set():
             await self._turn.wait()
 
@@ -291,8 +283,8 @@ class ContainerRunner:
     def _restarts(self) -> bool:
         if self.is_sidecar:
             return True
-        policy = self._context.pod["spec"].get("restartPolicy", "Always")
-        if self._context.role is ContainerRole.INIT and policy == "Always":
+        policy = self._pod["spec"].get("restartPolicy", "Always")
+        if self._role is ContainerRole.INIT and policy == "Always":
             policy = "OnFailure"
         failed = bool(self.record.state.get("terminated", {}).get("exitCode"))
         return policy == "Always" or (policy == "OnFailure" and (failed or "terminated" not in self.record.state))
@@ -302,24 +294,17 @@ class ContainerRunner:
         seconds = self._back_off_seconds(failures)
         if not seconds:
             return
-        metadata, name = self._context.pod["metadata"], self.record.name
+        metadata, name = self._pod["metadata"], self.record.name
         pod = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
         self._keep_last_state()
         self._waiting("CrashLoopBackOff", f"back-off {seconds:g}s restarting failed container={name} pod={pod}")
         text = f"Back-off restarting failed container {name} in pod {pod}"
-        self._node.recorder.warning(self._context.pod, "BackOff", text)
+        self._node.recorder.warning(self._pod, "BackOff", text)
         await pause(self._stopping, seconds)
 
     def _back_off_seconds(self, failures: int) -> float:
         settings = self._node.settings
         return min(settings.first_back_off * 2.0 ** (failures - 1), settings.longest_back_off) if failures else 0.0
-
-    def _begin_again(self) -> None:
-        if self._stopping.is_set():
-            return
-        self._keep_last_state()
-        self.record.restart_count += 1
-        self.previous_log = self.log
 
     def _keep_last_state(self) -> None:
         if "terminated" in self.record.state:
@@ -336,4 +321,4 @@ class ContainerRunner:
             self.record.started = started
             if started:
                 self._started.set()
-        self._context.on_change()
+        self._on_change()

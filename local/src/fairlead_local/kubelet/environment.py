@@ -30,7 +30,7 @@ class Program:
 
 
 Images = Mapping[str, Program]
-"""Image name without registry, tag and digest → what it runs."""
+"""Image name without registry, tag and digest → program."""
 
 OWN_IMAGES: Images = {
     ENGINE_IMAGE: Program((sys.executable, "-m", "fairlead_engine"), frozenset({"fairlead-engine"})),
@@ -48,11 +48,11 @@ def stand_in(text: str) -> tuple[str, Program]:
 
 
 class ImageNotFound(Exception):
-    """This machine has no such image; the text says which it has."""
+    """An image that is not on this machine; the text names the images of this machine."""
 
 
-class CommandRefused(Exception):
-    """The container asks for a program its image does not stand for."""
+class ContainerConfigError(Exception):
+    """A container cannot be created from its spec; the text is the kubelet's report."""
 
 
 def find_program(images: Images, image: str) -> Program:
@@ -69,9 +69,9 @@ def _name_of(image: str) -> str:
 
 
 def words_of(program: Program, container: Json) -> Sequence[str]:
-    """What follows the program's entrypoint, as the container says it. Raises CommandRefused for a foreign `command`.
+    """The container's words after the program's entrypoint. Raises ContainerConfigError for a foreign `command`.
 
-    The entrypoint is this machine's and stays as it is; only the container's own words are expanded and translated.
+    The entrypoint belongs to this machine and stays unchanged; the words are expanded and translated later.
     """
     command: Sequence[str] = container.get("command") or ()
     args: Sequence[str] = container.get("args") or ()
@@ -79,25 +79,23 @@ def words_of(program: Program, container: Json) -> Sequence[str]:
         return args
     if command[0] not in program.names and not program.is_stand_in:
         allowed = " or ".join(sorted(program.names)) or "no command: leave it out"
-        raise CommandRefused(f'command "{command[0]}" is not in image "{container["image"]}": it has {allowed}')
+        raise ContainerConfigError(f'command "{command[0]}" is not in image "{container["image"]}": it has {allowed}')
     return [*command[1:], *args]
 
 
 _VARIABLE = re.compile(r"\$\$|\$\((?P<name>[-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
 
-class ContainerConfigError(Exception):
-    """A container cannot be created from its spec; the text is what the kubelet reports."""
-
-
 def environment(operations: Operations, pod: Json, container: Json, pod_ip: str, host_ip: str) -> dict[str, str]:
-    """The variables of `envFrom` and `env`, in order, later ones over earlier ones. Raises ConfigError."""
+    """The variables of `envFrom` and `env`, in order, later over earlier. Raises ContainerConfigError."""
     namespace = pod["metadata"]["namespace"]
     variables: dict[str, str] = {}
     for source in container.get("envFrom") or ():
+        reference, kind, found = _referred(operations, namespace, source, "Ref")
+        if found is None and not reference.get("optional"):
+            raise ContainerConfigError(f'{kind.lower()} "{reference.get("name", "")}" not found')
         prefix = source.get("prefix", "")
-        for key, value in _all_keys(operations, namespace, source).items():
-            variables[prefix + key] = value
+        variables |= {prefix + key: value.decode() for key, value in (found or {}).items()}
     for variable in container.get("env") or ():
         name, source = variable["name"], variable.get("valueFrom")
         if source is None:
@@ -107,13 +105,13 @@ def environment(operations: Operations, pod: Json, container: Json, pod_ip: str,
             variables[name] = _field(pod, source["fieldRef"]["fieldPath"], pod_ip, host_ip)
         elif "resourceFieldRef" in source:
             variables[name] = _resource(pod, container, source["resourceFieldRef"])
-        elif (found := _one_key(operations, namespace, source)) is not None:
-            variables[name] = found
+        elif (value := _one_key(operations, namespace, source)) is not None:
+            variables[name] = value
     return variables
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """`$(NAME)` replaced by the variable; `$$` by `$`; a name nobody defined stays as written."""
+    """`$(NAME)` replaced by the variable; `$$` by `$`; unknown names stay."""
 
     def replaced(found: re.Match[str]) -> str:
         name = found["name"]
@@ -149,13 +147,6 @@ def _one_key(operations: Operations, namespace: str, source: Json) -> str | None
     if found is None:
         raise ContainerConfigError(f'{kind.lower()} "{name}" not found')
     raise ContainerConfigError(f"couldn't find key {key} in {kind} {namespace}/{name}")
-
-
-def _all_keys(operations: Operations, namespace: str, source: Json) -> dict[str, str]:
-    reference, kind, found = _referred(operations, namespace, source, "Ref")
-    if found is None and not reference.get("optional"):
-        raise ContainerConfigError(f'{kind.lower()} "{reference.get("name", "")}" not found')
-    return {key: value.decode() for key, value in (found or {}).items()}
 
 
 def _referred(

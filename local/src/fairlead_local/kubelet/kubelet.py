@@ -43,23 +43,19 @@ class Kubelet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, change: Change) -> None:
-        """What a change in the API means for this node."""
+        """Follows a change in the API."""
         if kind := _REFRESHED.get(change.resource):
             for worker in tuple(self._workers.values()):
                 worker.refresh(kind, change.object["metadata"]["name"])
         elif change.resource == PODS.qualified:
-            self._follow_pod(change.object, gone=change.type is ChangeType.DELETED)
-
-    def _follow_pod(self, pod: Json, *, gone: bool) -> None:
-        metadata = pod["metadata"]
-        worker = self._workers.get(metadata["uid"])
-        if worker is None:
-            if not gone:
-                self.start(pod)
-        elif gone:
-            worker.delete(0.0)
-        elif "deletionTimestamp" in metadata:
-            worker.delete(float(metadata.get("deletionGracePeriodSeconds", 0)))
+            metadata, is_gone = change.object["metadata"], change.type is ChangeType.DELETED
+            if (of_pod := self._workers.get(metadata["uid"])) is None:
+                if not is_gone:
+                    self.start(change.object)
+            elif is_gone:
+                of_pod.delete(0.0)
+            elif "deletionTimestamp" in metadata:
+                of_pod.delete(float(metadata.get("deletionGracePeriodSeconds", 0)))
 
     def start(self, pod: Json) -> None:
         """Gives the pod a worker, if it is bound to this node."""
@@ -106,9 +102,9 @@ async def running_kubelet(
     resources: Resources | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Kubelet]:
-    """A kubelet for this machine while the context lasts; everything it started has ended afterwards.
+    """A kubelet for this machine while the context lasts; all its processes have ended afterwards.
 
-    `resources`: offered by the node, None = by the machine. `environment`: for every container.
+    `resources`: of the node, None = of the machine. `environment`: for every container.
     Raises NoAddress.
     """
     addresses = AddressBlock(str(folder.path))

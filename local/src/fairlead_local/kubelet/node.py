@@ -1,7 +1,7 @@
-"""This machine as a node: the Node object, the addresses of its pods, and how its kubelet behaves.
+"""This machine as a node: the Node object, the addresses of pods, and the settings of the kubelet.
 
-Each pod gets an address in 127.20.x.y, so that all pods can listen on the same port. On Linux all of 127.0.0.0/8 is
-this machine; elsewhere, add the addresses to the loopback interface first.
+Each pod gets an address in 127.20.x.y: all pods can listen on the same port. On Linux all of 127.0.0.0/8 is this
+machine; elsewhere, add the addresses to the loopback interface first.
 """
 
 import os
@@ -25,13 +25,13 @@ class KubeletSettings:
     """Seconds everywhere."""
 
     first_back_off: float = 1.0
-    """Wait before the second restart of a container that keeps ending (the first is immediate); doubles each time."""
+    """Wait before the second restart of a failing container (the first is immediate); doubles each time."""
     longest_back_off: float = 30.0
-    """The most that wait grows to."""
+    """Limit of the growing wait."""
     back_off_reset: float = 120.0
     """After a run of this duration, back-off starts over with `first_back_off`."""
     retry_interval: float = 1.0
-    """Between attempts at what may come to exist: a volume's ConfigMap, a key of an environment variable."""
+    """Between attempts to find missing objects: the ConfigMap of a volume, a key of an environment variable."""
     shutdown_grace: float = 10.0
     """Grace period of all containers when the whole fleet is stopped, in place of the grace periods of pods."""
 
@@ -45,19 +45,19 @@ _LOCK_PORT = 7443
 
 
 class NoAddress(Exception):
-    """No pod address can be had; the text says why."""
+    """No address for a pod; the text says why."""
 
 
 class AddressBlock:
-    """The /24 of one fleet, held by a socket on the last address, so that two fleets never share a block."""
+    """The /24 of one fleet. A socket on the last address keeps other fleets out."""
 
     def __init__(self, preference: str) -> None:
-        """`preference`: any text; the same text gets the same block when it is free. Raises NoAddress."""
-        self._lock, self._block = _claim_block(crc32(preference.encode()) % 256)
-        self._free = deque(f"{_NETWORK}.{self._block}.{host}" for host in range(1, _LOCK_HOST))
+        """`preference`: a text; the same text gets the same block if free. Raises NoAddress."""
+        self._lock, block = _claim_block(crc32(preference.encode()) % 256)
+        self._free = deque(f"{_NETWORK}.{block}.{host}" for host in range(1, _LOCK_HOST))
 
     def take(self) -> str:
-        """The address that has been free for longest; raises NoAddress when all are in use."""
+        """The address with the longest free time; raises NoAddress when all are in use."""
         if not self._free:
             raise NoAddress("all pod addresses are in use")
         return self._free.popleft()
@@ -90,7 +90,7 @@ def _claim_block(first: int) -> tuple[socket.socket, int]:
 NODE_NAME = "local"
 MAX_PODS = 110
 CPU_OVERCOMMIT = 4
-"""CPUs offered per CPU: requests reserve nothing here, and a laptop should hold a rollout of a small fleet."""
+"""CPUs offered per CPU: requests reserve nothing, and a laptop should hold a rollout of a small fleet."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 Resources = Mapping[str, str]

@@ -1,4 +1,4 @@
-"""A pod's status from the states of its containers, worded as the kubelet words it. Pure."""
+"""A pod's status from the states of its containers, in the words of the kubelet. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from fairlead_local.apiserver.times import condition, conditions_of, with_condit
 
 @dataclass(slots=True)
 class ContainerRecord:
-    """What is known of one container. `state` and `last_state` are as in a containerStatus."""
+    """Known facts of one container. `state` and `last_state` are as in a containerStatus."""
 
     name: str
     image: str
@@ -20,9 +20,9 @@ class ContainerRecord:
     ready: bool = False
     container_id: str = ""
     is_done: bool = False
-    """Ended for good: its pod's restart policy does not start it again."""
+    """Ended for good, by the restart policy of the pod."""
     is_sidecar: bool = False
-    """An init container that runs as long as the pod's containers do."""
+    """An init container that runs as long as the pod."""
 
     @property
     def ever_ran(self) -> bool:
@@ -30,12 +30,12 @@ class ContainerRecord:
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it has ended, and well."""
+        """Whether the container has ended with exit code 0."""
         return bool(self.state.get("terminated", {}).get("exitCode") == 0)
 
     @property
     def is_initialized(self) -> bool:
-        """Of an init container: whether what comes after it may begin."""
+        """Of an init container: whether the next container may begin."""
         return self.started if self.is_sidecar else self.has_succeeded
 
     @property
@@ -81,17 +81,21 @@ def pod_status(
         "startTime": start_time,
         "qosClass": qos_class(pod),
         "containerStatuses": [container.status() for container in sorted(containers, key=lambda c: c.name)],
-        **({"initContainerStatuses": [_init_status(each) for each in init]} if init else {}),
+        # An init container is ready after success; a sidecar, like a main container, by its probe.
+        **(
+            {
+                "initContainerStatuses": [
+                    each.status() | ({} if each.is_sidecar else {"ready": each.has_succeeded}) for each in init
+                ]
+            }
+            if init
+            else {}
+        ),
     }
 
 
-def _init_status(record: ContainerRecord) -> Json:
-    """The status of an init container, which is ready after success; sidecars are ready like other containers."""
-    return record.status() | ({} if record.is_sidecar else {"ready": record.has_succeeded})
-
-
 def _phase(containers: Sequence[ContainerRecord], init: Sequence[ContainerRecord]) -> str:
-    # How sidecars end says nothing about the pod, but it has not ended before they have.
+    # Exit codes of sidecars do not count; a pod ends after its sidecars.
     have_ended = all(each.is_done for each in init if each.is_sidecar)
     if any(each.is_done and not each.has_succeeded for each in init if not each.is_sidecar):
         return "Failed" if have_ended else "Pending"

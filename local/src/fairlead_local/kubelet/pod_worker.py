@@ -1,11 +1,14 @@
 """The life of one pod on this node: address, volumes, containers, status, and its end.
 
-`PodWorker.run` is the story. It is the only writer of its pod's status.
+`PodWorker.run` is the story. A worker is the only writer of the pod's status.
 """
 
 import asyncio
 import logging
 import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from fairlead.api.names import TERMINATION_LOG_VARIABLE
@@ -15,7 +18,7 @@ from fairlead_local.apiserver.resources import PODS
 from fairlead_local.apiserver.status import Json, StatusError
 from fairlead_local.apiserver.store import key_of
 from fairlead_local.apiserver.times import timestamp
-from fairlead_local.kubelet.container import ContainerContext, ContainerRole, ContainerRunner, Node, Prepared, pause
+from fairlead_local.kubelet.container import ContainerRole, ContainerRunner, Node, Prepared, pause
 from fairlead_local.kubelet.environment import (
     ContainerConfigError,
     arguments,
@@ -58,14 +61,20 @@ class PodWorker:
     async def run(self) -> None:
         """From admission to the end; removes folder and object of a deleted pod."""
         try:
-            if await self._admit() and await self._mount():
+            if await self._retry(self._admit, "FailedCreatePodSandBox") and await self._retry(
+                self._mount, "FailedMount"
+            ):
                 await self._run_containers()
             self.idle.set()
             await self._deleted.wait()
         finally:
             if self._ip not in ("", HOST_IP):
                 self._node.addresses.give_back(self._ip)
-        self._finalize()
+        # Confirms the end to the API, where somebody may have deleted the pod by force.
+        with suppress(StatusError):
+            options = DeleteOptions(grace_seconds=0, uid=self._pod["metadata"]["uid"])
+            self._node.operations.delete(PODS, *key_of(self._pod), options)
+        clear(self._folder)
 
     def stop(self, grace_seconds: float) -> None:
         """Ends the containers, and `run` as well if the pod is being deleted."""
@@ -99,34 +108,29 @@ class PodWorker:
         """Runners of all containers, by name, which is unique in a pod."""
         return self._init_runners | self._runners
 
-    async def _admit(self) -> bool:
-        """Gives the pod an address, as soon as one is free; false = the pod was stopped before."""
+    async def _retry(self, step: Callable[[], None], reason: str) -> bool:
+        """Attempts a step of the start until success; false = the pod was stopped before."""
         while not self._stopping.is_set():
             try:
-                self._ip = HOST_IP if self._pod["spec"].get("hostNetwork") else self._node.addresses.take()
-            except NoAddress as error:
-                self._node.recorder.warning(self._pod, "FailedCreatePodSandBox", str(error))
+                step()
+            except (NoAddress, MountError, OSError) as error:
+                self._node.recorder.warning(self._pod, reason, str(error))
                 await pause(self._stopping, self._node.settings.retry_interval)
             else:
-                self._write_status()
                 return True
         return False
 
-    async def _mount(self) -> bool:
-        """Sets the volumes up, as soon as possible; false = the pod was stopped before."""
-        while not self._stopping.is_set():
-            try:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._volumes.set_up()
-            except (MountError, OSError) as error:
-                self._node.recorder.warning(self._pod, "FailedMount", str(error))
-                await pause(self._stopping, self._node.settings.retry_interval)
-            else:
-                return True
-        return False
+    def _admit(self) -> None:
+        """Gives the pod an address."""
+        self._ip = HOST_IP if self._pod["spec"].get("hostNetwork") else self._node.addresses.take()
+        self._write_status()
+
+    def _mount(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._volumes.set_up()
 
     async def _run_containers(self) -> None:
-        """Sidecars begin in the order of init containers, and end after all other containers, in reverse order."""
+        """Sidecars begin in the order of init containers, and end after the main containers, in reverse order."""
         sidecars: list[tuple[ContainerRunner, asyncio.Task[None]]] = []
         async with asyncio.TaskGroup() as group:
             if await self._initialize(group, sidecars):
@@ -154,25 +158,19 @@ class PodWorker:
         return True
 
     def _runner(self, spec: Json, *, is_init: bool = False) -> ContainerRunner:
-        context = ContainerContext(
-            pod=self._pod,
-            spec=spec,
-            prepare=lambda restarts: self._prepare(spec, restarts),
-            node=self._node,
-            on_change=self._write_status,
-            role=ContainerRole.of(spec, is_init=is_init),
-        )
-        return ContainerRunner(context)
+        role = ContainerRole.of(spec, is_init=is_init)
+        prepare = partial(self._prepare, spec)
+        return ContainerRunner(self._node, self._pod, spec, role, prepare, self._write_status)
 
     def _prepare(self, spec: Json, restarts: int) -> Prepared:
         """One run of a container, by the spec and the present objects of the API."""
-        _refuse_unsupported(self._pod["spec"], spec)
+        if self._pod["spec"].get("ephemeralContainers"):
+            raise ContainerConfigError("local mode does not run ephemeral containers")
+        if spec.get("volumeDevices"):
+            raise ContainerConfigError("local mode has no block devices")
         program = find_program(self._node.images, spec["image"])
         words = words_of(program, spec)
-        try:
-            mounts = self._volumes.mounts(spec)
-        except MountError as error:
-            raise ContainerConfigError(str(error)) from error
+        mounts = self._volumes.mounts(spec)
         name, metadata = spec["name"], self._pod["metadata"]
         own = environment(self._node.operations, self._pod, spec, self._ip, HOST_IP)
         termination_log = self._folder / "termination" / name / str(restarts)
@@ -209,20 +207,3 @@ class PodWorker:
             self._node.operations.set_status(PODS, live, status, _OPTIONS)
         except StatusError:
             log.exception("cannot write the status of pod %s/%s", *key_of(self._pod))
-
-    def _finalize(self) -> None:
-        """Confirms the pod's end to the API and removes its folder."""
-        options = DeleteOptions(grace_seconds=0, uid=self._pod["metadata"]["uid"])
-        try:
-            self._node.operations.delete(PODS, *key_of(self._pod), options)
-        except StatusError:
-            pass  # somebody deleted it by force
-        clear(self._folder)
-
-
-def _refuse_unsupported(pod: Json, container: Json) -> None:
-    """Raises ConfigError for what a process cannot be given and would be missed."""
-    if pod.get("ephemeralContainers"):
-        raise ContainerConfigError("local mode does not run ephemeral containers")
-    if container.get("volumeDevices"):
-        raise ContainerConfigError("local mode has no block devices")

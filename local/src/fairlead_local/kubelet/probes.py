@@ -1,12 +1,11 @@
-"""What a container is asked: probes, over HTTP or TCP, whether it has started, is ready, lives; and the preStop hook,
-an HTTP request that is answered when the container may be asked to end."""
+"""Questions to a container: startup, readiness and liveness probes over HTTP or TCP; and the preStop hook, an HTTP
+request whose answer allows the end of the container."""
 
 import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import aiohttp
 
@@ -23,17 +22,13 @@ class ProbeKind(StrEnum):
 
     @property
     def word(self) -> str:
-        """`Readiness`, as events begin."""
+        """`Readiness`, the first word of events."""
         return self.value.removesuffix("Probe").capitalize()
-
-
-class ProbeRefused(Exception):
-    """A probe that this kubelet cannot carry out; the text names the supported probes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probe of one container, ready to be asked. Times in seconds; `port` is a number by now."""
+    """One probe of one container. Times in seconds."""
 
     kind: ProbeKind
     scheme: str
@@ -78,17 +73,17 @@ class Probe:
 
 
 def parse_probe(container: Json, kind: ProbeKind, pod_ip: str) -> Probe | None:
-    """The probe of this kind; None = the container has none. Raises ProbeRefused."""
+    """The probe of this kind; None = the container has none. Raises ContainerConfigError."""
     spec = container.get(kind.value)
     if not spec:
         return None
     handler = spec.get("httpGet") or spec.get("tcpSocket")
     if handler is None:
         used = next((name for name in ("exec", "grpc") if name in spec), "no handler")
-        raise ProbeRefused(f"{kind.value}: local mode probes with httpGet and tcpSocket, not with {used}")
+        raise ContainerConfigError(f"{kind.value}: local mode probes with httpGet and tcpSocket, not with {used}")
     scheme = handler.get("scheme", "HTTP") if "httpGet" in spec else "TCP"
     if scheme == "HTTPS":
-        raise ProbeRefused(f"{kind.value}: local mode probes over HTTP, not over HTTPS")
+        raise ContainerConfigError(f"{kind.value}: local mode probes over HTTP, not over HTTPS")
     return Probe(
         kind=kind,
         scheme=scheme,
@@ -109,11 +104,8 @@ async def watch_probe(
     probe: Probe, session: aiohttp.ClientSession, on_turn: Callable[[bool], None], on_failure: Callable[[str], None]
 ) -> None:
     """Probes for ever. Calls `on_turn` with the verdict when thresholds are reached, and `on_failure` with the text of
-    every failure.
-
-    As with the ticker of the genuine kubelet, the next probe follows at once after an answer that took a period or
-    longer.
-    """
+    every failure. After an answer that took a period or longer, the next probe follows at once, as in the kubelet of
+    Kubernetes."""
     await asyncio.sleep(probe.delay)
     loop, streak, verdict = asyncio.get_running_loop(), 0, None
     while True:
@@ -137,16 +129,13 @@ def _connect_problem(error: OSError) -> str:
 
 
 def port_of(container: Json, port: int | str, what: str) -> int:
-    """A port by number, or by the name of a port of the container. `what`: the asking field. Raises ProbeRefused."""
+    """A port by number, or by the name of a port of the container. `what`: the field. Raises ContainerConfigError."""
     if isinstance(port, int) or port.isdigit():
         return int(port)
     for declared in container.get("ports") or ():
         if declared.get("name") == port:
             return int(declared["containerPort"])
-    raise ProbeRefused(f'{what}: no port of the container is named "{port}"')
-
-
-Container = dict[str, Any]
+    raise ContainerConfigError(f'{what}: no port of the container is named "{port}"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +154,13 @@ class PreStop:
             return str(error) or type(error).__name__
 
 
-def parse_pre_stop(container: Container, pod_ip: str) -> PreStop | None:
-    """None where there is none. Raises ConfigError for hooks of other kinds."""
+def parse_pre_stop(container: Json, pod_ip: str) -> PreStop | None:
+    """None = no hook. Raises ContainerConfigError for hooks of other kinds."""
     lifecycle = container.get("lifecycle") or {}
     if not lifecycle:
         return None
     asked = (lifecycle.get("preStop") or {}).get("httpGet")
     if asked is None or lifecycle.get("postStart") or asked.get("scheme", "HTTP") != "HTTP":
         raise ContainerConfigError("of lifecycle hooks, local mode runs preStop with httpGet over HTTP only")
-    try:
-        port = port_of(container, asked["port"], "preStop")
-    except ProbeRefused as error:
-        raise ContainerConfigError(str(error)) from error
-    path = "/" + asked.get("path", "/").lstrip("/")
+    port, path = port_of(container, asked["port"], "preStop"), "/" + asked.get("path", "/").lstrip("/")
     return PreStop(f"http://{asked.get('host') or pod_ip}:{port}{path}")

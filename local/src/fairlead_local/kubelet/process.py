@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -34,7 +35,7 @@ class ContainerLaunch:
 
 
 class ContainerProcess:
-    """A running process. Its record goes when it has ended."""
+    """A running process, on record until the end."""
 
     def __init__(self, process: asyncio.subprocess.Process, launch: ContainerLaunch, records: ProcessRecords) -> None:
         self._process = process
@@ -60,7 +61,7 @@ class ContainerProcess:
             )
         try:
             records.add(process.pid, launch.name)
-        except OSError:  # a full disk: what nobody has on record must not run
+        except OSError:  # a full disk: a process without a record must not run
             signal_group(process.pid, signal.SIGKILL)
             await process.wait()
             raise
@@ -71,9 +72,11 @@ class ContainerProcess:
         return self._process.pid
 
     async def ended(self) -> Json:
-        """Waits for the end; what the process left behind in its group is killed. Returns a `terminated` state."""
+        """Waits for the end and kills the rest of the process group. Returns a `terminated` state."""
         code = await self._process.wait()
-        signal_group_of_ended(self._process.pid)
+        # A container ends with its first process: the rest of the group is killed.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._records.remove(self._process.pid)
         number = -code if code < 0 else 0
         state: Json = {
@@ -89,7 +92,7 @@ class ContainerProcess:
         return state
 
     def ask_to_end(self) -> None:
-        """SIGTERM to the process itself, as a container's first process gets it."""
+        """SIGTERM to the first process of the container."""
         if self._process.returncode is None:
             self._process.terminate()
 
@@ -104,19 +107,7 @@ class ContainerProcess:
         except OSError:
             written = b""
         if not written and failed and self._launch.message_from_log:
-            written = _last_lines(self._launch.log)
+            with self._launch.log.open("rb") as file:
+                file.seek(max(0, self._launch.log.stat().st_size - _FALLBACK_BYTES))
+                written = b"\n".join(file.read().splitlines()[-_FALLBACK_LINES:])
         return written.decode(errors="replace")
-
-
-def signal_group_of_ended(pid: int) -> None:
-    """Kills what is left of the group of a process that has ended: a container ends with its first process."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # nothing is left
-
-
-def _last_lines(log: Path) -> bytes:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _FALLBACK_BYTES))
-        return b"\n".join(file.read().splitlines()[-_FALLBACK_LINES:])

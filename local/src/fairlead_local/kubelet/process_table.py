@@ -1,9 +1,9 @@
-"""Processes of this machine, told apart from later ones with the same number, and how to end them for sure.
+"""Processes of this machine, told apart from later processes with the same number, and their certain end.
 
-Every process of a fleet is recorded in a folder at the start and carries the name of the folder in the environment, so
-anybody can find and end all processes, after a crash too. The keeper, a small process that outlives the supervisor,
-does so after a supervisor was killed: the end of a pipe that only the supervisor holds tells the keeper. The keeper
-needs the standard library alone, to cost next to nothing, and is recorded itself: any other cleanup ends it first.
+Every process of a fleet is recorded in a folder at the start and carries the name of the folder in the environment: all
+processes can be found and ended, after a crash too. The keeper, a small process that outlives the supervisor, ends the
+fleet of a killed supervisor: the supervisor holds one end of a pipe, whose closing tells the keeper. The keeper needs
+the standard library alone, to cost next to nothing, and is recorded itself: another cleanup ends the keeper first.
 """
 
 import json
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process. `started` tells apart processes that get the same `pid` one after the other."""
+    """One process. `started` tells apart successive processes with the same `pid`."""
 
     pid: int
     started: str
@@ -41,7 +41,7 @@ def start_time(pid: int) -> str | None:
         listed = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
         return listed.stdout.strip() or None
     try:
-        # The command's name, in parentheses, may contain anything; what follows it is separated by spaces.
+        # The name of the command, in parentheses, may contain anything; the fields behind it are separated by spaces.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -126,7 +126,7 @@ def signal_process(process: ProcessId, number: signal.Signals) -> None:
         try:
             os.kill(process.pid, number)
         except ProcessLookupError:
-            pass  # it ended in between, which is what was wanted
+            pass  # ended in between
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
@@ -160,7 +160,7 @@ def keeper(folder: Path) -> Iterator[None]:
     records = ProcessRecords(folder)
     command = [sys.executable, "-m", __name__, str(folder)]
     environment = {**os.environ, **records.marker}
-    # In a session of its own: what a terminal sends to the supervisor's group is not for it.
+    # In a session of its own: the terminal's signals to the group of the supervisor do not reach the keeper.
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environment) as process:
         records.add(process.pid, "keeper")
         try:

@@ -1,7 +1,7 @@
-"""Volumes as folders: what a pod mounts is laid out below the pod's own folder, and found there by path translation.
+"""Volumes as folders below the folder of the pod, found by path translation.
 
-There are no mount namespaces: a container's process sees the machine's files, and only paths in its command, arguments
-and environment lead to its volumes.
+Without mount namespaces, the process of a container sees the machine's files; translated paths in command, arguments
+and environment lead to the volumes.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import CLAIMS, CONFIG_MAPS, SECRETS
 from fairlead_local.apiserver.status import Json
 from fairlead_local.controllers.scheduler import claim_folder
-from fairlead_local.kubelet.environment import contents
+from fairlead_local.kubelet.environment import ContainerConfigError, contents
 
 _CONTENTS = {"configMap": (CONFIG_MAPS, "name"), "secret": (SECRETS, "secretName")}
 """Kind of a volume with files of an object → resource, and the field with the name of the object."""
@@ -20,8 +20,12 @@ _SUPPORTED = ("emptyDir", "configMap", "secret", "persistentVolumeClaim", "hostP
 _HOST_PATH_TYPES = ("", "Directory", "DirectoryOrCreate")
 
 
-class MountError(Exception):
-    """A volume cannot be set up (yet); the text is what the kubelet reports."""
+class MountError(ContainerConfigError):
+    """A volume cannot be set up (yet)."""
+
+
+class _Unmountable(Exception):
+    """The text says why."""
 
 
 class PodVolumes:
@@ -38,7 +42,7 @@ class PodVolumes:
         for volume in self._pod["spec"].get("volumes") or ():
             try:
                 self._set_up(volume)
-            except OSError as error:
+            except (OSError, _Unmountable) as error:
                 raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}') from error
 
     def mounts(self, container: Json) -> dict[str, str]:
@@ -71,46 +75,40 @@ class PodVolumes:
         if kind := next((each for each in _CONTENTS if volume.get(each)), None):
             (resource, field), source = _CONTENTS[kind], volume[kind]
             content = contents(self._operations, resource, namespace, source.get(field, ""))
-            _write_files(folder, volume, source, content, f'{kind.lower()} "{source.get(field, "")}"')
+            if content is None and not source.get("optional"):
+                raise _Unmountable(f'{kind.lower()} "{source.get(field, "")}" not found')
+            _write_files(folder, source, content or {})
         elif source := volume.get("persistentVolumeClaim"):
             if self._operations.find(CLAIMS, namespace, source["claimName"]) is None:
                 raise MountError(f'persistentvolumeclaim "{source["claimName"]}" not found')
             folder.mkdir(parents=True, exist_ok=True)
         elif source := volume.get("hostPath"):
-            self._set_up_host_path(volume["name"], folder, source.get("type") or "")
+            kind = source.get("type") or ""
+            if kind not in _HOST_PATH_TYPES:
+                text = f"local mode knows hostPath volumes of type Directory and DirectoryOrCreate, not {kind}"
+                raise _Unmountable(text)
+            if kind == "DirectoryOrCreate":
+                folder.mkdir(parents=True, exist_ok=True)
+            if kind and not folder.is_dir():
+                raise _Unmountable(f"hostPath type check failed: {folder} is not a directory")
         elif "emptyDir" in volume or volume.keys() == {"name"}:
             folder.mkdir(parents=True, exist_ok=True)
         else:
             kind = next(field for field in volume if field != "name")
-            text = f"local mode does not support {kind} volumes; it has {', '.join(_SUPPORTED)}"
-            raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {text}')
-
-    def _set_up_host_path(self, volume: str, folder: Path, kind: str) -> None:
-        if kind not in _HOST_PATH_TYPES:
-            text = f"local mode knows hostPath volumes of type Directory and DirectoryOrCreate, not {kind}"
-            raise MountError(f'MountVolume.SetUp failed for volume "{volume}" : {text}')
-        if kind == "DirectoryOrCreate":
-            folder.mkdir(parents=True, exist_ok=True)
-        if kind and not folder.is_dir():
-            text = f"hostPath type check failed: {folder} is not a directory"
-            raise MountError(f'MountVolume.SetUp failed for volume "{volume}" : {text}')
+            raise _Unmountable(f"local mode does not support {kind} volumes; it has {', '.join(_SUPPORTED)}")
 
 
-def _write_files(folder: Path, volume: Json, source: Json, content: Mapping[str, bytes] | None, what: str) -> None:
-    """The files of a ConfigMap or Secret; each appears whole, and keys that are gone disappear."""
-    if content is None and not source.get("optional"):
-        raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {what} not found')
+def _write_files(folder: Path, source: Json, content: Mapping[str, bytes]) -> None:
+    """The files of a ConfigMap or Secret; each file appears whole, and files of removed keys disappear."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {key: (key, None) for key in content or {}}
+    wanted = {key: (key, None) for key in content}
     if items := source.get("items"):
         wanted = {item["path"]: (item["key"], item.get("mode")) for item in items}
     for path, (key, mode) in wanted.items():
-        if key not in (content or {}):
-            if source.get("optional"):
-                continue
-            text = f"references non-existent config key: {key}"
-            raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {text}')
-        _replace(folder / path, (content or {})[key], mode or source.get("defaultMode", 0o644))
+        if key in content:
+            _replace(folder / path, content[key], mode or source.get("defaultMode", 0o644))
+        elif not source.get("optional"):
+            raise _Unmountable(f"references non-existent config key: {key}")
     for present in [found for found in folder.rglob("*") if found.is_file()]:
         if str(present.relative_to(folder)) not in wanted:
             present.unlink()
