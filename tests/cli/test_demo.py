@@ -11,7 +11,7 @@ from rich.console import Console
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.fleet_view import FleetView, fleet_view
 from fairlead.cli.options import UsageError
-from fairlead.client.load_generator import LoadGenerator, LoadSample
+from fairlead.client.load_generator import LoadSample
 from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.report import report
 from fairlead.client.workload import WorkloadKind, conversations
@@ -70,14 +70,14 @@ async def test_a_load_is_turned_up_down_and_off_while_it_runs() -> None:
             asked.append(max_tokens)
             await asyncio.sleep(1.0)
 
-    load = AdjustableLoad(LoadGenerator(Lasting(), "m"), conversations(WorkloadKind.FIXED), Crowd(clients=3))
-    running, counts = asyncio.create_task(load.run()), list[int]()
+    load = AdjustableLoad(Lasting(), "m", Crowd(clients=3))
+    running, counts = asyncio.create_task(load.run(conversations(WorkloadKind.FIXED))), list[int]()
     for crowd in (Crowd(clients=9), Crowd(clients=1, output_tokens=16, every_seconds=5.0), Crowd(clients=1)):
         before = len(load.samples)
         await asyncio.sleep(100.0)
         counts.append(len(load.samples) - before)
         load.crowd = crowd
-    load.end()
+    load.stop()
     await running
     first, second, third = counts
     assert first == pytest.approx(300, abs=6)

@@ -136,17 +136,12 @@ def _cell(obj: Json, *, path: str, kind: str) -> Any:
     """The value of a cell; None = absent or of a type other than the type of the column, as in Kubernetes."""
     value = selectors.find(obj, path)
     match kind, value:
-        case _, None:
-            return None
         case "string", _:
-            return value if isinstance(value, str) else str(value)
+            return None if value is None else str(value)
         case "date", str():
             return age(value)
-        case "boolean", bool():
-            return value
         case "integer", int() | float():
             return int(value)
-        case "number", int() | float():
+        case ("boolean", bool()) | ("number", int() | float()):
             return value
-        case _:
-            return None
+    return None

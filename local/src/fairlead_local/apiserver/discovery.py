@@ -17,7 +17,7 @@ VERSION = {
     "compiler": "",
     "platform": "linux/amd64",
 }
-"""The release whose behaviour is followed; the suffix tells people that it is not the genuine thing."""
+"""The release of the behaviour; the suffix tells people of local mode."""
 
 OPENAPI_V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """Of `/openapi/v2`, which is empty: everything is in v3. kubectl asks it about kinds that v3 does not know, and needs
@@ -58,12 +58,8 @@ def resources(registry: Registry, name: str, version: str) -> Json:
     """`/api/v1` and `/apis/GROUP/VERSION`; raises 404 for what is not served."""
     served = _served(registry, name, version)
     entries = [entry for resource in served for entry in _entries(resource)]
-    return {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": served[0].api_version,
-        "resources": entries,
-    }
+    version = served[0].api_version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": entries}
 
 
 def _served(registry: Registry, name: str, version: str) -> list[ResourceType]:
@@ -80,19 +76,16 @@ def _entries(resource: ResourceType) -> list[Json]:
         "kind": resource.kind,
         "verbs": _VERBS,
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
-    return [entry, *(_subresource_entry(resource, name) for name in sorted(resource.subresources))]
-
-
-def _subresource_entry(resource: ResourceType, name: str) -> Json:
-    entry: Json = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced}
-    if name == "scale":
-        return entry | {"group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": ["get", "patch", "update"]}
-    verbs = ["get"] if name == "log" else ["get", "patch", "update"]
-    return entry | {"kind": resource.kind, "verbs": verbs}
+    lists = {"shortNames": list(resource.short_names), "categories": list(resource.categories)}
+    entry |= {name: words for name, words in lists.items() if words}
+    entries = [entry]
+    for name in sorted(resource.subresources):
+        kind: Json = {"kind": resource.kind}
+        if name == "scale":
+            kind = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+        common = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced}
+        entries.append(common | kind | {"verbs": ["get"] if name == "log" else ["get", "patch", "update"]})
+    return entries
 
 
 def openapi_index(registry: Registry) -> Json:
@@ -125,10 +118,7 @@ def _paths(resource: ResourceType) -> Json:
     return {
         collection: {"get": _operation(resource, "list", reference), "post": _operation(resource, "post", reference)},
         f"{collection}/{{name}}": {
-            "get": _operation(resource, "get", reference),
-            "put": _operation(resource, "put", reference),
-            "patch": _operation(resource, "patch", reference),
-            "delete": _operation(resource, "delete", reference),
+            action: _operation(resource, action, reference) for action in ("get", "put", "patch", "delete")
         },
     }
 

@@ -21,7 +21,7 @@ _ABSENT = object()
 
 
 class MergeShape(Enum):
-    """How a value merges: as a whole, field by field, item by key, or item by value."""
+    """Merging of a value: as a whole, field by field, item by key, or item by value."""
 
     LEAF = 1
     FIELDS = 2
@@ -38,7 +38,7 @@ class Difference:
 
 
 def shape(schema: Schema, value: Any) -> MergeShape:
-    """A value the schema does not describe merges like an unknown field does: objects by field, lists as a whole."""
+    """A value without a schema merges like an unknown field: objects by field, lists as a whole."""
     if isinstance(value, dict):
         return MergeShape.LEAF if schema.get("x-kubernetes-map-type") == "atomic" else MergeShape.FIELDS
     if isinstance(value, list):
@@ -54,22 +54,23 @@ def children(schema: Schema, value: Any) -> dict[str, tuple[Schema, Any]]:
 
     Raises 400 for a keyed list or a set that holds one item twice.
     """
-    match shape(schema, value):
-        case MergeShape.FIELDS:
-            return {f"f:{field}": (field_schema(schema, field) or {}, item) for field, item in value.items()}
-        case MergeShape.KEYED:
-            items = schema.get("items", {})
-            return _distinct((_key(schema, item), (items, item)) for item in value)
-        case MergeShape.SET:
-            items = schema.get("items", {})
-            return _distinct((f"v:{json.dumps(item)}", (items, item)) for item in value)
-        case MergeShape.LEAF:
-            return {}
+    kind = shape(schema, value)
+    if kind is MergeShape.LEAF:
+        return {}
+    if kind is MergeShape.FIELDS:
+        return {f"f:{field}": (field_schema(schema, field) or {}, item) for field, item in value.items()}
+    found: dict[str, tuple[Schema, Any]] = {}
+    for item in value:
+        element = _key(schema, item) if kind is MergeShape.KEYED else f"v:{json.dumps(item)}"
+        if element in found:
+            raise bad_request(f"duplicate entries for key {readable((element,))}")
+        found[element] = schema.get("items", {}), item
+    return found
 
 
-def fields_of(schema: Schema, value: Any, path: Path = ()) -> FieldSet:
-    """Every path a value sets: what a manager owns after applying it."""
-    return frozenset(_fields(schema, value, path))
+def fields_of(schema: Schema, value: Any) -> FieldSet:
+    """Every path in a value: the fields of a manager after an apply."""
+    return frozenset(_fields(schema, value, ()))
 
 
 def _fields(schema: Schema, value: Any, path: Path) -> Iterator[Path]:
@@ -84,7 +85,7 @@ def _fields(schema: Schema, value: Any, path: Path) -> Iterator[Path]:
 
 
 def compare(schema: Schema, old: Any, new: Any) -> Difference:
-    """What differs between two states of an object."""
+    """The difference between two states of an object."""
     changed: set[Path] = set()
     removed: set[Path] = set()
     _compare(schema, old, new, (), changed, removed)
@@ -107,7 +108,7 @@ def _compare(schema: Schema, old: Any, new: Any, path: Path, changed: set[Path],
 
 
 def _whole(schema: Schema, value: Any, path: Path) -> Iterator[Path]:
-    """A subtree that came or went: its containers too, so that whoever created an object owns it."""
+    """Paths of a subtree, containers too: the creator of an object owns it."""
     if path:
         yield path
     for element, (below, item) in children(schema, value).items():
@@ -115,7 +116,7 @@ def _whole(schema: Schema, value: Any, path: Path) -> Iterator[Path]:
 
 
 def merge(schema: Schema, live: Any, applied: Any) -> Any:
-    """`live` with `applied` laid over it: fields by name, keyed items by key, sets joined, all else replaced."""
+    """`live` under `applied`: fields merge by name, keyed items by key, sets join, other values are replaced."""
     kind = shape(schema, applied)
     if kind is MergeShape.LEAF or shape(schema, live) is not kind:
         return applied
@@ -135,7 +136,7 @@ def merge(schema: Schema, live: Any, applied: Any) -> Any:
 
 
 def remove(schema: Schema, value: Any, gone: FieldSet, kept: FieldSet) -> Any:
-    """`value` without the paths in `gone`, nor containers above them that this leaves empty, save those in `kept`."""
+    """`value` without the paths in `gone`, and without containers above that become empty, except in `kept`."""
     return _remove(schema, value, (), gone, with_parents(gone), kept)
 
 
@@ -161,7 +162,7 @@ def with_parents(paths: Iterable[Path]) -> FieldSet:
 
 
 def to_v1(paths: FieldSet) -> Json:
-    """The nested `fieldsV1` object: `.` marks a container that is itself a member."""
+    """The nested `fieldsV1` object: `.` marks a container as a member."""
     root: Json = {}
     for path in sorted(paths):
         node = root
@@ -210,12 +211,3 @@ def _key(schema: Schema, item: Json) -> str:
     names = sorted(schema.get("x-kubernetes-list-map-keys", ()))
     key = {name: item.get(name, properties.get(name, {}).get("default")) for name in names}
     return "k:" + json.dumps({name: value for name, value in key.items() if value is not None}, separators=(",", ":"))
-
-
-def _distinct(pairs: Iterable[tuple[str, tuple[Schema, Any]]]) -> dict[str, tuple[Schema, Any]]:
-    found: dict[str, tuple[Schema, Any]] = {}
-    for element, pair in pairs:
-        if element in found:
-            raise bad_request(f"duplicate entries for key {readable((element,))}")
-        found[element] = pair
-    return found

@@ -38,12 +38,7 @@ SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _MAX_ANNOTATION_BYTES = 256 * 1024
 
 _SERVER_OWNED = (
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "selfLink",
+    *("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"),
 )
 
 
@@ -84,27 +79,24 @@ def check_address(resource: ResourceType, body: Json, namespace: str, name: str 
     if body.get("metadata") is not None and not isinstance(body["metadata"], dict):
         raise bad_request("metadata must be an object")
     metadata = dict(body.get("metadata") or {})
-    _check_kind(resource, body, metadata.get("name", ""))
+    version, kind = body.get("apiVersion"), body.get("kind")
+    if resource.custom and not kind:
+        raise bad_request("Object 'Kind' is missing in the request's body")
+    if kind and kind != resource.kind:
+        if resource.custom:
+            violation = invalid_value("kind", f'"{kind}": must be {resource.kind}')
+            raise resource.invalid(metadata.get("name", ""), violation)
+        text = f'{kind} in version "{version}" cannot be handled as a {resource.kind}'
+        raise bad_request(f"{text}: no kind {kind!r} is served at this path")
+    if version and version != resource.api_version:
+        text = f"the API version in the data ({version}) does not match the expected API version"
+        raise bad_request(f"{text} ({resource.api_version})")
     if resource.namespaced and metadata.get("namespace", namespace) != namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     if name is not None and metadata.setdefault("name", name) != name:
         text = f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
         raise bad_request(text)
     return {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
-
-
-def _check_kind(resource: ResourceType, body: Json, name: str) -> None:
-    version, kind = body.get("apiVersion"), body.get("kind")
-    if resource.custom and not kind:
-        raise bad_request("Object 'Kind' is missing in the request's body")
-    if kind and kind != resource.kind:
-        if not resource.custom:
-            text = f'{kind} in version "{version}" cannot be handled as a {resource.kind}'
-            raise bad_request(f"{text}: no kind {kind!r} is served at this path")
-        raise resource.invalid(name, invalid_value("kind", f'"{kind}": must be {resource.kind}'))
-    if version and version != resource.api_version:
-        text = f"the API version in the data ({version}) does not match the expected API version"
-        raise bad_request(f"{text} ({resource.api_version})")
 
 
 def check_version(resource: ResourceType, live: Json, proposed: Json, *, required: bool) -> None:
@@ -130,12 +122,9 @@ def carry_over(resource: ResourceType, live: Json, proposed: Json) -> Json:
         if added:
             text = f"no new finalizers can be added if the object is being deleted, found new finalizers {added}"
             raise resource.invalid(old["name"], forbidden_value("metadata.finalizers", text))
-    for field in _SERVER_OWNED:
-        new.pop(field, None)
-    new |= {field: old[field] for field in _SERVER_OWNED if field in old}
-    for field in ("name", "namespace", "generateName", "resourceVersion"):
-        if field in old:
-            new[field] = old[field]
+    new = {field: value for field, value in new.items() if field not in _SERVER_OWNED}
+    fixed = (*_SERVER_OWNED, "name", "namespace", "generateName", "resourceVersion")
+    new |= {field: old[field] for field in fixed if field in old}
     return {**proposed, "metadata": new}
 
 

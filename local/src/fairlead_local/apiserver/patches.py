@@ -58,22 +58,17 @@ def strategic_merge(schema: Schema, target: Json, patch: Json) -> Json:
         raise bad_request("local mode does not take $retainKeys: write null for what is to go, or replace the object")
     result = dict(target)
     for field, value in patch.items():
-        if not field.startswith("$"):
-            _merge_field(field_schema(schema, field) or {}, result, field, value)
+        below, current = field_schema(schema, field) or {}, result.get(field)
+        if field.startswith("$"):
+            continue
+        if value is None:
+            result.pop(field, None)
+        elif isinstance(value, dict) and below.get("x-kubernetes-map-type") != "atomic":
+            result[field] = strategic_merge(below, current if isinstance(current, dict) else {}, value)
+        else:
+            result[field] = _merge_list(below, current or [], value) if isinstance(value, list) else value
     _apply_list_directives(schema, result, patch)
     return result
-
-
-def _merge_field(schema: Schema, result: Json, field: str, value: Any) -> None:
-    if value is None:
-        result.pop(field, None)
-    elif isinstance(value, dict) and schema.get("x-kubernetes-map-type") != "atomic":
-        current = result.get(field)
-        result[field] = strategic_merge(schema, current if isinstance(current, dict) else {}, value)
-    elif isinstance(value, list):
-        result[field] = _merge_list(schema, result.get(field) or [], value)
-    else:
-        result[field] = value
 
 
 def _merge_list(schema: Schema, current: list[Any], patch: list[Any]) -> list[Any]:

@@ -50,7 +50,10 @@ class Journal:
         """The highest resourceVersion that may have been used, and the last written state of objects."""
         objects: dict[Key, Json] = {}
         version = 0
-        for entry in self._entries():
+        for line in self._path.read_text(encoding="utf-8").splitlines(keepends=True) if self._path.exists() else ():
+            if not line.endswith("\n"):  # the process died in the middle of this line
+                break
+            entry = json.loads(line)
             version = max(version, int(entry.get("reserved", 0)))
             if "key" in entry:
                 resource, namespace, name = entry["key"]
@@ -111,15 +114,6 @@ class Journal:
             raise
         self._size += len(line)
         self._lines += 1
-
-    def _entries(self) -> Iterator[dict[str, Any]]:
-        if not self._path.exists():
-            return
-        with self._path.open(encoding="utf-8") as file:
-            for line in file:
-                if not line.endswith("\n"):  # the process died in the middle of this line
-                    return
-                yield json.loads(line)
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -122,33 +122,33 @@ def _violations(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Vio
 
 def _object_violations(schema: Schema, value: Mapping[str, Any], old: Any, path: str) -> Iterator[Violation]:
     before = old if isinstance(old, Mapping) else {}
-    # An absent field and a null one mean the same, unless the schema says that null is a value.
+    # An absent field and a null field mean the same, unless the schema calls null a value.
     children = {name: child for name in value if (child := field_schema(schema, name)) is not None}
     absent = {name for name, child in children.items() if value[name] is None and not child.get("nullable")}
     for name in schema.get("required") or []:
         if name not in value or name in absent:
             yield required_value(join(path, name))
-    most, fewest = schema.get("maxProperties"), schema.get("minProperties")
-    size = len(value) - len(absent)
-    if most is not None and size > most:
-        yield Violation(path, ViolationKind.TOO_MANY, f"Too many: {size}: must have at most {most} items")
-    if fewest is not None and size < fewest:
-        yield _out_of_bounds(path, value, f"should have at least {fewest} properties")
+    yield from _size_violations(schema, value, len(value) - len(absent), "Properties", path)
     for name, child in children.items():
         if name not in absent:
             yield from _violations(child, value[name], before.get(name), join(path, name))
 
 
 def _list_violations(schema: Schema, value: list[Any], old: Any, path: str) -> Iterator[Violation]:
-    most, fewest = schema.get("maxItems"), schema.get("minItems")
-    if most is not None and len(value) > most:
-        yield Violation(path, ViolationKind.TOO_MANY, f"Too many: {len(value)}: must have at most {most} items")
-    if fewest is not None and len(value) < fewest:
-        yield _out_of_bounds(path, value, f"should have at least {fewest} items")
+    yield from _size_violations(schema, value, len(value), "Items", path)
     for index, (item, old_item) in enumerate(zip(value, old_items(schema, value, old), strict=True)):
         yield from _violations(schema.get("items") or {}, item, old_item, f"{path}[{index}]")
     if schema.get(LIST_TYPE) in ("set", "map"):
         yield from _duplicates(schema, value, path)
+
+
+def _size_violations(schema: Schema, value: Any, size: int, what: str, path: str) -> Iterator[Violation]:
+    """`what`: `Items` or `Properties`, the end of the keywords."""
+    most, fewest = schema.get(f"max{what}"), schema.get(f"min{what}")
+    if most is not None and size > most:
+        yield Violation(path, ViolationKind.TOO_MANY, f"Too many: {size}: must have at most {most} items")
+    if fewest is not None and size < fewest:
+        yield _out_of_bounds(path, value, f"should have at least {fewest} {what.lower()}")
 
 
 def _duplicates(schema: Schema, value: list[Any], path: str) -> Iterator[Violation]:
@@ -180,38 +180,29 @@ def _string_violations(schema: Schema, value: str, path: str) -> Iterator[Violat
 
 
 def _number_violations(schema: Schema, value: float, path: str) -> Iterator[Violation]:
-    low, high, step = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf")
-    if low is not None and (value < low or (value == low and schema.get("exclusiveMinimum"))):
-        word = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
-        yield _out_of_bounds(path, value, f"should be {word} {low}")
-    if high is not None and (value > high or (value == high and schema.get("exclusiveMaximum"))):
-        word = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
-        yield _out_of_bounds(path, value, f"should be {word} {high}")
-    if step and value % step:
+    for keyword, sign, word in (("Minimum", 1, "greater"), ("Maximum", -1, "less")):
+        bound, is_exclusive = schema.get(keyword.lower()), schema.get(f"exclusive{keyword}")
+        if bound is not None and (sign * value < sign * bound or (value == bound and is_exclusive)):
+            than = "than" if is_exclusive else "than or equal to"
+            yield _out_of_bounds(path, value, f"should be {word} {than} {bound}")
+    if (step := schema.get("multipleOf")) and value % step:
         yield _out_of_bounds(path, value, f"should be a multiple of {step}")
     if schema.get("format") == "int32" and not -(2**31) <= value < 2**31:
         yield _out_of_bounds(path, value, "should fit into 32 bits")
 
 
+_TYPES: Mapping[str, type] = {"object": Mapping, "array": list, "string": str, "boolean": bool}
+
+
 def _has_type(schema: Schema, value: Any) -> bool:
+    kind = schema.get("type")
     if schema.get(INT_OR_STRING):
         return isinstance(value, str) or is_whole(value)
-    match schema.get("type"):
-        case None:
-            return True
-        case "object":
-            return isinstance(value, Mapping)
-        case "array":
-            return isinstance(value, list)
-        case "string":
-            return isinstance(value, str)
-        case "boolean":
-            return isinstance(value, bool)
-        case "integer":
-            return is_whole(value)
-        case "number":
-            return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return False
+    if kind == "integer":
+        return is_whole(value)
+    if kind == "number":
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return kind is None or isinstance(value, _TYPES.get(kind, ()))
 
 
 def _json_type(value: Any) -> str:
@@ -242,13 +233,10 @@ _DATE_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\
 def _is_date_time(text: str) -> bool:
     """Whether the text is a time as in RFC 3339."""
     found = _DATE_TIME.fullmatch(text)
-    if found is None:
-        return False
     try:
-        date.fromisoformat(found[1])
+        return found is not None and bool(date.fromisoformat(found[1]))
     except ValueError:
         return False
-    return True
 
 
 # ── what an update leaves alone ───────────────────────────────────────────────────────────────────────────────────────
@@ -289,16 +277,13 @@ def _has_same_keys(names: list[str], old: Any, new: Any) -> bool:
 
 def _pruned(schema: Schema, value: Any, path: str, is_object: bool, unknown: list[str]) -> Any:
     if isinstance(value, Mapping):
-        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        keeps_all = schema.get("additionalProperties") is True or schema.get(KEEP_UNKNOWN)
         kept = {}
         for name, item in value.items():
             here = join(path, name)
-            if name in properties:
-                child = properties[name]
+            if (child := field_schema(schema, name)) is not None:
                 kept[name] = _pruned(child, item, here, bool(child.get(EMBEDDED)), unknown)
-            elif isinstance(others, Mapping):
-                kept[name] = _pruned(others, item, here, bool(others.get(EMBEDDED)), unknown)
-            elif others is True or schema.get(KEEP_UNKNOWN) or (is_object and name in IMPLICIT_FIELDS):
+            elif keeps_all or (is_object and name in IMPLICIT_FIELDS):
                 kept[name] = item
             else:
                 unknown.append(here)

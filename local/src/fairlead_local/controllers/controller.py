@@ -7,6 +7,7 @@ Changes name keys; the loop takes one key at a time until nothing is left to do.
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import ClassVar
 
 from fairlead_local.apiserver.metadata import random_suffix
@@ -48,10 +49,9 @@ class ObjectEvents:
 
     def _record(self, subject: Json, kind: str, reason: str, message: str) -> None:
         namespace = subject["metadata"].get("namespace", "default")
-        try:
-            key = (subject["metadata"]["uid"], kind, reason, message)
-            same = self._operations.find(EVENTS, namespace, self._names.get(key, ""))
-            if same:
+        key = (subject["metadata"]["uid"], kind, reason, message)
+        with suppress(StatusError):  # the namespace is being deleted
+            if same := self._operations.find(EVENTS, namespace, self._names.get(key, "")):
                 counted = {**same, "count": same.get("count", 1) + 1, "lastTimestamp": timestamp()}
                 self._operations.update(EVENTS, namespace, same["metadata"]["name"], counted, self._options)
             else:
@@ -60,8 +60,6 @@ class ObjectEvents:
                     self._names.clear()
                 self._names[key] = event["metadata"]["name"]
                 self._operations.create(EVENTS, namespace, event, self._options)
-        except StatusError:
-            pass  # the namespace is being deleted
 
     def _event(self, subject: Json, kind: str, reason: str, message: str) -> Json:
         metadata, now = subject["metadata"], timestamp()

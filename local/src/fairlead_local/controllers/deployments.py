@@ -66,8 +66,8 @@ class DeploymentController(Controller):
         if "deletionTimestamp" not in deployment["metadata"]:
             deployment, sets, created = self._progress(deployment, sets)
         status = status_of(deployment, sets.new, sets.old, created=created)
-        collisions = (deployment.get("status") or {}).get("collisionCount")
-        status |= {"collisionCount": collisions} if collisions else {}
+        if collisions := (deployment.get("status") or {}).get("collisionCount"):
+            status["collisionCount"] = collisions
         deployment = self._operations.set_status(DEPLOYMENTS, deployment, status, self._options)
         return seconds_to_deadline(deployment)
 
@@ -84,15 +84,19 @@ class DeploymentController(Controller):
             self._resize(deployment, sets, rollout.next_counts(limits, sets.new, sets.old, recreate=recreate))
             self._number(deployment, sets)
             if is_complete(deployment, deployment.get("status") or {}):
-                self._forget_old(deployment, sets.old)
+                empty = [
+                    found for found in sets.old if not wanted(found) and not (found.get("status") or {}).get("replicas")
+                ]
+                beyond = len(empty) - deployment["spec"].get("revisionHistoryLimit", 10)
+                for found in empty[: max(0, beyond)]:
+                    self._operations.delete(REPLICA_SETS, *key_of(found), DeleteOptions())
         deployment = self._operations.get(DEPLOYMENTS, *key_of(deployment))
         return deployment, self._sets(deployment), created
 
     def _sets(self, deployment: Json) -> Sets:
         metadata, template = deployment["metadata"], deployment["spec"]["template"]
-        owned = [
-            s for s in self._operations.list(REPLICA_SETS, metadata["namespace"]) if is_owned_by(s, metadata["uid"])
-        ]
+        found = self._operations.list(REPLICA_SETS, metadata["namespace"])
+        owned = [each for each in found if is_owned_by(each, metadata["uid"])]
         owned.sort(key=lambda s: (_revision(s), s["metadata"]["creationTimestamp"]))
         new = next((s for s in owned if _plain(s["spec"]["template"]) == template), None)
         return Sets(new, [s for s in owned if s is not new])
@@ -157,13 +161,6 @@ class DeploymentController(Controller):
                 annotations = {**(live["metadata"].get("annotations") or {}), REVISION: str(newest)}
                 numbered = {**live, "metadata": {**live["metadata"], "annotations": annotations}}
                 self._operations.update(resource, *key_of(found), numbered, self._options)
-
-    def _forget_old(self, deployment: Json, old: Sequence[Json]) -> None:
-        """Deletes the oldest empty sets beyond the history limit."""
-        empty = [found for found in old if not wanted(found) and not (found.get("status") or {}).get("replicas")]
-        limit = deployment["spec"].get("revisionHistoryLimit", 10)
-        for found in empty[: max(0, len(empty) - limit)]:
-            self._operations.delete(REPLICA_SETS, *key_of(found), DeleteOptions())
 
 
 def _revision(obj: Json) -> int:

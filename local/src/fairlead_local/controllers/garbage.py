@@ -2,7 +2,7 @@
 CustomResourceDefinition."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fairlead_local.apiserver.definitions import CLEANUP_FINALIZER, resource_types
@@ -20,7 +20,19 @@ from fairlead_local.apiserver.store import Change, ChangeType, key_of
 from fairlead_local.controllers.controller import Controller, Key
 
 
-class GarbageCollector(Controller):
+class _Releasing(Controller):
+    def _keep(self, resource: ResourceType, obj: Json, field: str, keeps: Callable[[Any], bool]) -> None:
+        """Keeps some items of a list of the metadata; without items the field goes."""
+
+        def edited(live: Json) -> Json:
+            left = [each for each in live["metadata"].get(field) or () if keeps(each)]
+            metadata = {name: value for name, value in live["metadata"].items() if name != field}
+            return {**live, "metadata": metadata | ({field: left} if left else {})}
+
+        self._operations.edit(resource, *key_of(obj), edited, self._options)
+
+
+class GarbageCollector(_Releasing):
     """Follows ownerReferences. Keys are (`plural.group`, namespace, name)."""
 
     manager = "garbage-collector"
@@ -31,25 +43,17 @@ class GarbageCollector(Controller):
 
     def keys(self, change: Change) -> Iterable[Key]:
         key, metadata = _key(change.resource, change.object), change.object["metadata"]
-        self._index(change, key)
-        if change.type is ChangeType.DELETED:
-            yield from tuple(self._dependents.pop(metadata["uid"], ()))
-            yield from self._owners(change.object)
-        elif owner_references(change.object) or "deletionTimestamp" in metadata:
-            yield key
-
-    def _index(self, change: Change, key: Key) -> None:
         for reference in owner_references(change.previous) if change.previous else ():
             self._dependents[reference["uid"]].discard(key)
         if change.type is not ChangeType.DELETED:
             for reference in owner_references(change.object):
                 self._dependents[reference["uid"]].add(key)
-
-    def _owners(self, obj: Json) -> Iterable[Key]:
-        for reference in owner_references(obj):
-            if found := self._owner(obj, reference):
-                resource, owner = found
-                yield _key(resource.qualified, owner)
+        if change.type is ChangeType.DELETED:
+            yield from tuple(self._dependents.pop(metadata["uid"], ()))
+            owners = (self._owner(change.object, reference) for reference in owner_references(change.object))
+            yield from (_key(found[0].qualified, found[1]) for found in owners if found)
+        elif owner_references(change.object) or "deletionTimestamp" in metadata:
+            yield key
 
     def reconcile(self, key: Key) -> float | None:
         qualified, namespace, name = key
@@ -71,9 +75,8 @@ class GarbageCollector(Controller):
         staying = {uid for uid, found in owners.items() if found and not _waits_for_dependents(found[1])}
         unknown = {r["uid"] for r in references} - owners.keys()
         if staying or unknown:
-            kept = [r for r in references if r["uid"] in staying | unknown]
-            if kept != references:
-                self._edit(resource, obj, "ownerReferences", kept)
+            if not staying | unknown >= {r["uid"] for r in references}:
+                self._keep(resource, obj, "ownerReferences", lambda each: each["uid"] in staying | unknown)
             return
         waiting = any(owners.values())
         metadata = obj["metadata"]
@@ -88,16 +91,15 @@ class GarbageCollector(Controller):
         uid = obj["metadata"]["uid"]
         if ORPHAN_FINALIZER in finalizers:
             for dependent, child in self._children(uid):
-                kept = [reference for reference in owner_references(child) if reference["uid"] != uid]
-                self._edit(dependent, child, "ownerReferences", kept)
-            self._drop_finalizer(resource, obj, ORPHAN_FINALIZER)
+                self._keep(dependent, child, "ownerReferences", lambda each: each["uid"] != uid)
+            self._keep(resource, obj, "finalizers", lambda each: each != ORPHAN_FINALIZER)
         elif FOREGROUND_FINALIZER in finalizers:
-            children = self._children(uid)
-            for dependent, child in children:
+            for dependent, child in self._children(uid):
                 if "deletionTimestamp" not in child["metadata"]:
                     self._collect(dependent, child)
-            if not any(_blocks(child, uid) for _, child in self._children(uid)):
-                self._drop_finalizer(resource, obj, FOREGROUND_FINALIZER)
+            left = (reference for _, child in self._children(uid) for reference in owner_references(child))
+            if not any(each["uid"] == uid and each.get("blockOwnerDeletion") for each in left):
+                self._keep(resource, obj, "finalizers", lambda each: each != FOREGROUND_FINALIZER)
 
     def _children(self, uid: str) -> list[tuple[ResourceType, Json]]:
         found = []
@@ -117,19 +119,6 @@ class GarbageCollector(Controller):
         owner = self._operations.find(resource, namespace, reference["name"])
         return (resource, owner) if owner and owner["metadata"]["uid"] == reference["uid"] else None
 
-    def _edit(self, resource: ResourceType, obj: Json, field: str, left: Sequence[Any]) -> None:
-        """Writes a list of the metadata; an empty list removes the field."""
-
-        def changed(live: Json) -> Json:
-            metadata = {name: value for name, value in live["metadata"].items() if name != field}
-            return {**live, "metadata": metadata | ({field: left} if left else {})}
-
-        self._operations.edit(resource, *key_of(obj), changed, self._options)
-
-    def _drop_finalizer(self, resource: ResourceType, obj: Json, finalizer: str) -> None:
-        left = [found for found in obj["metadata"].get("finalizers") or () if found != finalizer]
-        self._edit(resource, obj, "finalizers", left)
-
 
 def _key(qualified: str, obj: Json) -> Key:
     return (qualified, *key_of(obj))
@@ -138,10 +127,6 @@ def _key(qualified: str, obj: Json) -> Key:
 def _waits_for_dependents(owner: Json) -> bool:
     metadata = owner["metadata"]
     return "deletionTimestamp" in metadata and FOREGROUND_FINALIZER in (metadata.get("finalizers") or ())
-
-
-def _blocks(child: Json, uid: str) -> bool:
-    return any(ref["uid"] == uid and ref.get("blockOwnerDeletion") for ref in owner_references(child))
 
 
 class NamespaceController(Controller):
@@ -164,7 +149,7 @@ class NamespaceController(Controller):
         return None
 
 
-class DefinitionController(Controller):
+class DefinitionController(_Releasing):
     """Deletes the objects of a kind whose definition is being deleted, then lets the definition go."""
 
     manager = "definition-controller"
@@ -180,7 +165,7 @@ class DefinitionController(Controller):
         if definition is None or "deletionTimestamp" not in definition["metadata"]:
             return None
         if _clear(self._operations, resource_types(definition)[:1], ""):
-            self._operations.edit(CUSTOM_RESOURCE_DEFINITIONS, "", key[0], _released, self._options)
+            self._keep(CUSTOM_RESOURCE_DEFINITIONS, definition, "finalizers", lambda each: each != CLEANUP_FINALIZER)
         return None
 
 
@@ -193,9 +178,3 @@ def _clear(operations: Operations, resources: Iterable[ResourceType], namespace:
                 operations.delete(resource, *key_of(obj), DeleteOptions())
             left += operations.find(resource, *key_of(obj)) is not None
     return left == 0
-
-
-def _released(definition: Json) -> Json:
-    metadata = definition["metadata"]
-    left = [finalizer for finalizer in metadata.get("finalizers") or () if finalizer != CLEANUP_FINALIZER]
-    return {**definition, "metadata": {**metadata, "finalizers": left}}

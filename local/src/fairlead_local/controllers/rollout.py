@@ -109,14 +109,12 @@ def scaled_counts(limits: RolloutLimits, new: Json | None, old: Sequence[Json]) 
 
 
 def name_of(replica_set: Json) -> str:
-    name: str = replica_set["metadata"]["name"]
-    return name
+    return str(replica_set["metadata"]["name"])
 
 
 def wanted(replica_set: Json) -> int:
-    """The replicas a set should have."""
-    count: int = replica_set["spec"].get("replicas", 1)
-    return count
+    """The replicas of a set by its spec."""
+    return int(replica_set["spec"].get("replicas", 1))
 
 
 def _available(replica_set: Json) -> int:
@@ -185,21 +183,17 @@ def _progressing(deployment: Json, new: Json | None, counts: Json, *, created: b
     if new is not None and is_complete(deployment, counts):
         message = f"{subject} has successfully progressed."
         return condition("Progressing", "True", "NewReplicaSetAvailable", message)
-    if not old or _has_progressed(before, counts):
+    old_pods = before.get("replicas", 0) - before.get("updatedReplicas", 0)
+    has_progressed = counts["replicas"] - counts["updatedReplicas"] < old_pods or any(
+        counts[name] > before.get(name, 0) for name in ("updatedReplicas", "readyReplicas", "availableReplicas")
+    )
+    if not old or has_progressed:
         return condition("Progressing", "True", "ReplicaSetUpdated", f"{subject} is progressing.")
     left = _seconds_left(deployment)
     if left is not None and left <= 0:
         message = f"{subject} has timed out progressing."
         return condition("Progressing", "False", "ProgressDeadlineExceeded", message)
     return None
-
-
-def _has_progressed(before: Json, now: Json) -> bool:
-    """More pods are new, ready or available, or fewer are old, than the status says."""
-    old_before = before.get("replicas", 0) - before.get("updatedReplicas", 0)
-    if now["replicas"] - now["updatedReplicas"] < old_before:
-        return True
-    return any(now[name] > before.get(name, 0) for name in ("updatedReplicas", "readyReplicas", "availableReplicas"))
 
 
 def _with_progress(conditions: Sequence[Json], new: Json) -> list[Json]:
@@ -212,5 +206,4 @@ def _with_progress(conditions: Sequence[Json], new: Json) -> list[Json]:
 
 
 def _count(replica_set: Json, name: str) -> int:
-    count: int = (replica_set.get("status") or {}).get(name, 0)
-    return count
+    return int((replica_set.get("status") or {}).get(name, 0))

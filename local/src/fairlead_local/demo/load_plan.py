@@ -19,7 +19,8 @@ from fairlead.autoscaler.prediction import foreseen, slot_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.autoscaler.want import want
-from fairlead.client.load_generator import LoadGenerator, LoadSample
+from fairlead.client.load_generator import LoadGenerator
+from fairlead.client.openai import OpenAIClient
 from fairlead.client.workload import Conversation
 from fairlead.routing.predictor import step_seconds
 from fairlead_common.messages import StepCost
@@ -69,7 +70,11 @@ class Speed:
 
     def dearer(self, by: float) -> "Speed":
         """A copy with steps that cost `by` times as much."""
-        loads = [msgspec.structs.replace(load, step_cost=_times(load.step_cost, by)) for load in self.loads]
+        names, change = set(StepCost.__struct_fields__) - {"residual", "tokens_per_decode"}, msgspec.structs.replace
+        costs = [{name: by * getattr(load.step_cost, name) for name in names} for load in self.loads]
+        loads = [
+            change(load, step_cost=change(load.step_cost, **cost)) for load, cost in zip(self.loads, costs, strict=True)
+        ]
         return replace(self, loads=loads)
 
     def seconds(self, running: float, output_tokens: int = ANSWER_TOKENS) -> float:
@@ -93,11 +98,6 @@ class Speed:
             f"a decode step of {slots} takes {step * 1000:.2f} ms, so a request holds its slot for {seconds:.2f} s and "
             f"one replica takes {slots / seconds:.1f} requests/s when alone"
         )
-
-
-def _times(cost: StepCost, by: float) -> StepCost:
-    names = set(StepCost.__struct_fields__) - {"residual", "tokens_per_decode"}
-    return msgspec.structs.replace(cost, **{name: by * getattr(cost, name) for name in names})
 
 
 def wanted(crowd: Crowd, speed: Speed, spec: Autoscaling, *, ready: int) -> int:
@@ -134,13 +134,12 @@ def _counted(number: int, crowd: Crowd, speed: Speed, *, waiting: int, running: 
         running=running,
         uncached_per_request=[number * each for each in sizes],
         num_ready=ready,
-        replicas={str(uid): _idle(load) for uid, load in enumerate(speed.loads)},
-    )
-
-
-def _idle(load: ReplicaSignals) -> ReplicaSignals:
-    return msgspec.structs.replace(
-        load, age_seconds=0.0, queued_prefill_tokens=0, kv_tokens=0, kv_blocks_free=load.kv_blocks_total
+        replicas={
+            str(uid): msgspec.structs.replace(
+                load, age_seconds=0.0, queued_prefill_tokens=0, kv_tokens=0, kv_blocks_free=load.kv_blocks_total
+            )
+            for uid, load in enumerate(speed.loads)
+        },
     )
 
 
@@ -162,42 +161,26 @@ def few(speed: Speed, spec: Autoscaling) -> Crowd:
     return crowd
 
 
-class AdjustableLoad:
-    """A closed loop whose `crowd` may be changed while it runs."""
+class AdjustableLoad(LoadGenerator):
+    """A closed loop whose `crowd` may be changed while it runs. The crowd's length of answers overrides the
+    conversations."""
 
-    def __init__(self, generator: LoadGenerator, conversations: Iterator[Conversation], crowd: Crowd) -> None:
-        """`crowd`: the first crowd. Its length of answers overrides the conversations."""
-        self._generator = generator
-        self._conversations = conversations
+    def __init__(self, client: OpenAIClient, model: str, crowd: Crowd) -> None:
+        super().__init__(client, model)
         self.crowd = crowd
 
     @property
-    def samples(self) -> list[LoadSample]:
-        """Samples of every request so far."""
-        return self._generator.samples
-
-    @property
     def num_answered(self) -> int:
-        """Requests that have their whole answer."""
+        """Requests with a whole answer."""
         return sum(sample.is_completed for sample in self.samples)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds from the start until now, or until the end."""
-        return self._generator.seconds
-
-    def end(self) -> None:
-        """Nothing more is sent."""
-        self._generator.stop()
-
-    async def run(self) -> None:
-        """Until it was ended and every request has ended."""
-        await self._generator.changing_loop(
-            self._asked(), lambda: self.crowd.clients, every_seconds=lambda: self.crowd.every_seconds
+    async def run(self, conversations: Iterator[Conversation]) -> None:
+        """Until `stop` was called and every request has ended."""
+        await self.changing_loop(
+            map(self._asked, conversations), lambda: self.crowd.clients, every_seconds=lambda: self.crowd.every_seconds
         )
 
-    def _asked(self) -> Iterator[Conversation]:
-        for conversation in self._conversations:
-            tokens = {"max_tokens": self.crowd.output_tokens}
-            turns = tuple(replace(turn, parameters={**turn.parameters, **tokens}) for turn in conversation.turns)
-            yield replace(conversation, turns=turns)
+    def _asked(self, conversation: Conversation) -> Conversation:
+        tokens = {"max_tokens": self.crowd.output_tokens}
+        turns = tuple(replace(turn, parameters={**turn.parameters, **tokens}) for turn in conversation.turns)
+        return replace(conversation, turns=turns)

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,7 +88,10 @@ def _handler(*shelves: Shelf) -> type[BaseHTTPRequestHandler]:
             if (refusal := shelf.refusal(self.headers.get("Authorization", ""))) is not None:
                 return self._refuse(*refusal)
             if path == f"/api/models/{shelf.name}/revision/{REVISION}":
-                return self._answer(shelf.described())
+                body = shelf.described()
+                self._begin(200, {"Content-Type": "application/json", "Content-Length": len(body)})
+                self.wfile.write(body)
+                return None
             if path.startswith(f"/api/models/{shelf.name}/revision/"):
                 return self._refuse(404, "RevisionNotFound", "Invalid rev id")
             before = f"/{shelf.name}/resolve/{shelf.commit}/"
@@ -100,13 +103,11 @@ def _handler(*shelves: Shelf) -> type[BaseHTTPRequestHandler]:
         def _send(self, file: Path, bytes_per_second: float) -> None:
             content = file.read_bytes()
             first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0] or 0)
-            self.send_response(206 if "Range" in self.headers else 200)
-            self.send_header("Content-Length", str(len(content) - first))
-            self.send_header("Accept-Ranges", "bytes")
-            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            if "Range" in self.headers:
-                self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
-            self.end_headers()
+            is_part = "Range" in self.headers
+            headers = {"Content-Length": len(content) - first, "Accept-Ranges": "bytes"}
+            headers |= {"ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
+            headers |= {"Content-Range": f"bytes {first}-{len(content) - 1}/{len(content)}"} if is_part else {}
+            self._begin(206 if is_part else 200, headers)
             if self.command == "HEAD":
                 return
             size = max(1, int(bytes_per_second / _CHUNKS_PER_SECOND))
@@ -114,19 +115,15 @@ def _handler(*shelves: Shelf) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(content[start : start + size])
                 time.sleep(1 / _CHUNKS_PER_SECOND if start + size < len(content) else 0)
 
-        def _answer(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
         def _refuse(self, status: int, code: str, message: str) -> None:
+            self._begin(
+                status, ({"X-Error-Code": code} if code else {}) | {"X-Error-Message": message, "Content-Length": 0}
+            )
+
+        def _begin(self, status: int, headers: Mapping[str, object]) -> None:
             self.send_response(status)
-            if code:
-                self.send_header("X-Error-Code", code)
-            self.send_header("X-Error-Message", message)
-            self.send_header("Content-Length", "0")
+            for name, value in headers.items():
+                self.send_header(name, str(value))
             self.end_headers()
 
     return Handler

@@ -55,7 +55,9 @@ def panels(scene: Scene) -> list[Panel]:
 
         return drawn
 
-    return [marked(each) for each in (_first_tokens, _replicas, _requests, _cache)]
+    return [marked(each) for each in (_first_tokens, _replicas, _requests)] + [
+        marked(lambda axis, scene: cached_tokens(axis, scene.samples))
+    ]
 
 
 def _first_tokens(axis: "Axes", scene: Scene) -> None:
@@ -77,10 +79,6 @@ def _first_tokens(axis: "Axes", scene: Scene) -> None:
         color="tab:purple",
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
     )
-
-
-def _cache(axis: "Axes", scene: Scene) -> None:
-    cached_tokens(axis, scene.samples)
 
 
 def _replicas(axis: "Axes", scene: Scene) -> None:

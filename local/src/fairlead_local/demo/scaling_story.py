@@ -113,7 +113,8 @@ class ScalingStory:
 
     def num_ready(self) -> int:
         """Replicas that are ready now."""
-        return self._count(ReplicaStage.READY)
+        model = self._recorder.model
+        return model.num(ReplicaStage.READY) if model is not None else 0
 
     async def measure(self) -> str:
         """A little load of the same kind, from which the engine learns; then the step costs, and the number of clients
@@ -136,12 +137,11 @@ class ScalingStory:
 
     async def up(self) -> str:
         """More clients than one replica has slots for, until there are more replicas."""
-        generator = LoadGenerator(self._gateway, self._name)
         crowd = many(self._speed(), self._spec)
         self._fewest, self._round_ends = crowd.clients, crowd.clients
-        self._load = load = AdjustableLoad(generator, conversations(WorkloadKind.SHARED_PREFIX, SHAPE, seed=1), crowd)
+        self._load = load = AdjustableLoad(self._gateway, self._name, crowd)
         self._load_began = asyncio.get_running_loop().time()
-        self._loading = self._start(load.run())
+        self._loading = self._start(load.run(conversations(WorkloadKind.SHARED_PREFIX, SHAPE, seed=1)))
         governing = self._start(self._govern(load, self._still_many))
         model = await self._until("a second replica to be ready", lambda model: model.num(ReplicaStage.READY) >= 2)
         governing.cancel()
@@ -180,7 +180,7 @@ class ScalingStory:
     async def all_answered(self) -> str:
         """Ends the load and checks every request."""
         assert self._load is not None and self._loading is not None
-        self._load.end()
+        self._load.stop()
         await self._loading
         seen = report(self._load.samples, self._load.seconds)
         if seen.num_completed != seen.num_requests:
@@ -244,14 +244,13 @@ class ScalingStory:
             if model is not None and holds(model):
                 return model
             num_answered = self._load.num_answered if self._load is not None else 0
-            if patience.is_over(clock(), _moving(model), num_answered):
+            moving: Hashable = None
+            if model is not None:
+                moving = model.desired, model.progress, tuple((each.name, each.stage) for each in model.replicas)
+            if patience.is_over(clock(), moving, num_answered):
                 sentence = model.sentence if model is not None else "there is no such LLMDeployment"
                 raise StepFailed(f"waited for {what}, and nothing moved for {QUIET_SECONDS:.0f} s: {sentence}")
             await asyncio.sleep(0.1)
-
-    def _count(self, stage: ReplicaStage) -> int:
-        model = self._recorder.model
-        return model.num(stage) if model is not None else 0
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
@@ -274,13 +273,6 @@ def _learnt(model: ModelView) -> list[ReplicaSignals]:
     """Newest loads of ready replicas with a known step cost."""
     loads = (replica.load for replica in model.replicas if replica.stage is ReplicaStage.READY)
     return [load for load in loads if load is not None and load.step_cost.is_known]
-
-
-def _moving(model: ModelView | None) -> Hashable:
-    """A value that changes while the fleet makes progress."""
-    if model is None:
-        return None
-    return model.desired, model.progress, tuple((replica.name, replica.stage) for replica in model.replicas)
 
 
 async def read_ttft_errors(urls: list[str], model: str) -> Buckets:

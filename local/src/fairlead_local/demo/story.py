@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     demo: Demo | None = None
     try:
         manifest = read_manifest(args.file)
-        with temporary_fleet("fairlead-demo-", write=_pass_on) as fleet:
+        with temporary_fleet("fairlead-demo-", write=partial(print, end="", flush=True)) as fleet:
             demo = Demo(console, fleet, manifest)
             asyncio.run(demo.play())
     except KeyboardInterrupt:
@@ -147,10 +148,6 @@ def _checked(answer: ChatAnswer) -> str:
     if answer.text.strip() != ANSWER:
         raise StepFailed(f"{seen}; it should be {ANSWER}")
     return seen
-
-
-def _pass_on(text: str) -> None:
-    print(text, end="", flush=True)
 
 
 class Demo:

@@ -53,9 +53,12 @@ def demo_table(steps: Sequence[DemoStep], load: RunFigures | None) -> Table:
 def load_rows(load: RunFigures) -> list[tuple[str, str]]:
     """The load in words."""
     whole, steady = load.whole, load.steady
+    errors = f"{whole.num_failed} failed, {whole.num_rejected} rejected, {whole.num_unfinished} not finished"
+    if whole.errors:
+        errors += ": " + ", ".join(f"{number} × {kind}" for kind, number in whole.errors.items())
     return [
         ("requests", f"{whole.num_requests} in {whole.seconds:.0f} s, {whole.output_tokens_per_second:.0f} tokens/s"),
-        ("errors", _errors(whole)),
+        ("errors", errors),
         ("TTFT", f"{percentiles(whole.ttft)}; steady {percentiles(steady.ttft)}"),
         ("cached prompt tokens", f"{share(whole.cached_ratio)}; steady {share(steady.cached_ratio)}"),
         ("predicted cached tokens", _cached_predictions(whole)),
@@ -63,12 +66,6 @@ def load_rows(load: RunFigures) -> list[tuple[str, str]]:
         ("per replica", ", ".join(f"{name}: {number}" for name, number in whole.by_replica.items())),
         ("replicas over time", replicas_over_time(load.moments)),
     ]
-
-
-def _errors(whole: Report) -> str:
-    words = f"{whole.num_failed} failed, {whole.num_rejected} rejected, {whole.num_unfinished} not finished"
-    kinds = ", ".join(f"{number} × {kind}" for kind, number in whole.errors.items())
-    return f"{words}: {kinds}" if kinds else words
 
 
 def _cached_predictions(whole: Report) -> str:

@@ -110,15 +110,13 @@ async def running_kubelet(
     addresses = AddressBlock(str(folder.path))
     clear(folder.pods)  # of an earlier kubelet: pods do not outlive one
     folder.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
-    records = ProcessRecords(folder.records)
-    recorder = ObjectEvents(operations, "kubelet", NODE_NAME)
     async with aiohttp.ClientSession() as session:
         node = Node(
             operations=operations,
             images=images,
             addresses=addresses,
-            records=records,
-            recorder=recorder,
+            records=ProcessRecords(folder.records),
+            recorder=ObjectEvents(operations, "kubelet", NODE_NAME),
             session=session,
             settings=settings,
             pods_folder=folder.pods,

@@ -139,12 +139,6 @@ def register_node(operations: Operations, resources: Resources) -> None:
 def _memory_bytes() -> int:
     """Memory of the machine, or of the control group of this process if smaller."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [physical]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(path).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            limits.append(int(text))
-    return min(limits)
+    files = map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+    texts = [file.read_text().strip() for file in files if file.is_file()]
+    return min([physical, *(int(text) for text in texts if text.isdigit())])

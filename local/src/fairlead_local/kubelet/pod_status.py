@@ -115,14 +115,12 @@ def _conditions(
     network = condition("PodReadyToStartContainers", "True" if pod_ip else "False")
     sidecars = (each for each in init if each.is_sidecar)
     unready = [container.name for container in (*sidecars, *containers) if not container.ready]
+    why = ["True"]
     if phase == "Succeeded":
-        both = [condition(kind, "False", "PodCompleted") for kind in ("Ready", "ContainersReady")]
+        why = ["False", "PodCompleted"]
     elif unready:
-        text = f"containers with unready status: [{' '.join(unready)}]"
-        both = [condition(kind, "False", "ContainersNotReady", text) for kind in ("Ready", "ContainersReady")]
-    else:
-        both = [condition(kind, "True") for kind in ("Ready", "ContainersReady")]
-    return [network, initialized, *both]
+        why = ["False", "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]"]
+    return [network, initialized, condition("Ready", *why), condition("ContainersReady", *why)]
 
 
 def qos_class(pod: Json) -> str:

@@ -78,18 +78,15 @@ class ContainerProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._records.remove(self._process.pid)
-        number = -code if code < 0 else 0
         state: Json = {
-            "exitCode": 128 + number if number else code,
+            "exitCode": code if code >= 0 else 128 - code,
             "reason": "Completed" if code == 0 else "Error",
             "startedAt": self.started_at,
             "finishedAt": timestamp(),
+            "signal": max(0, -code),
+            "message": self._message(failed=code != 0),
         }
-        if number:
-            state["signal"] = number
-        if message := self._message(failed=code != 0):
-            state["message"] = message
-        return state
+        return {name: value for name, value in state.items() if value or name == "exitCode"}
 
     def ask_to_end(self) -> None:
         """SIGTERM to the first process of the container."""
@@ -102,10 +99,9 @@ class ContainerProcess:
             signal_group(self._process.pid, signal.SIGKILL)
 
     def _message(self, *, failed: bool) -> str:
-        try:
+        written = b""
+        with suppress(OSError):
             written = self._launch.termination_log.read_bytes()[:_MESSAGE_BYTES]
-        except OSError:
-            written = b""
         if not written and failed and self._launch.message_from_log:
             with self._launch.log.open("rb") as file:
                 file.seek(max(0, self._launch.log.stat().st_size - _FALLBACK_BYTES))

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +61,8 @@ class ProcessRecords:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-
-    @property
-    def marker(self) -> dict[str, str]:
+        self.marker = {MARKER: str(folder)}
         """Variables in the environment of every process of this fleet."""
-        return {MARKER: str(self._folder)}
 
     def add(self, pid: int, name: str) -> None:
         """Records a process that was just started, unless the process has ended."""
@@ -123,19 +120,15 @@ def stop(processes: Iterable[ProcessId], grace_seconds: float) -> None:
 def signal_process(process: ProcessId, number: signal.Signals) -> None:
     """Signals the process, never a later process with the same number."""
     if process.alive:
-        try:
+        with suppress(ProcessLookupError):  # ended in between
             os.kill(process.pid, number)
-        except ProcessLookupError:
-            pass  # ended in between
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
     """Signals the process group that `pid` leads, if it leads one."""
-    try:
+    with suppress(ProcessLookupError):
         if os.getpgid(pid) == pid != os.getpgrp():
             os.killpg(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _marked(folder: Path) -> list[int]:
