@@ -1,4 +1,4 @@
-"""What commands ask of the API of a running fleet: reading objects and logs, and `up -f`.
+"""Calls of commands to the API of a running fleet: reading objects and logs, and `up -f`.
 
 `up -f` applies files like `kubectl apply --validate=strict`, and kubectl can go on afterwards. Fields removed from a
 file are removed from the object, by the annotation in which kubectl, too, keeps the last applied configuration.
@@ -98,10 +98,11 @@ def read_manifests(files: Sequence[Path]) -> list[FileManifest]:
             raise FleetError(f"cannot read {file}: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise FleetError(f"{file} is not YAML: {error}") from error
-        objects = [obj for document in documents if document is not None for obj in _unpacked(document)]
-        for obj in objects:
-            _check(file, obj)
-        found += [FileManifest(file, obj) for obj in objects]
+        for document in documents:
+            is_list = isinstance(document, dict) and document.get("kind") == "List"
+            for obj in (document.get("items") or ()) if is_list else () if document is None else (document,):
+                _check(file, obj)
+                found.append(FileManifest(file, obj))
     return found
 
 
@@ -164,12 +165,6 @@ async def _address(client: KubeClient, manifest: FileManifest) -> tuple[str, Jso
     plain = {**obj, "metadata": {**metadata, "annotations": annotations}}
     annotations = {**annotations, LAST_APPLIED: json.dumps(plain, separators=(",", ":")) + "\n"}
     return f"{folder}/{resource['name']}", {**plain, "metadata": {**metadata, "annotations": annotations}}
-
-
-def _unpacked(document: Json) -> list[Json]:
-    if isinstance(document, dict) and document.get("kind") == "List":
-        return list(document.get("items") or [])
-    return [document]
 
 
 def _check(file: Path, obj: Json) -> None:

@@ -32,7 +32,7 @@ from fairlead_local.fleet_state import (
 )
 from fairlead_local.kubelet.environment import stand_in
 from fairlead_local.kubelet.process_table import ProcessRecords, stop
-from fairlead_local.supervisor import FleetOptions, RunningFleet, run_fleet
+from fairlead_local.supervisor import FleetOptions, run_fleet
 
 DEFAULT_API_PORT = 7443
 DEFAULT_GATEWAY_PORT = 8080
@@ -45,26 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fairlead local`."""
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     up = verbs.add_parser("up", help="start a fleet: a Kubernetes API, the operator, the gateway")
-    up.add_argument(
-        "-f",
-        "--file",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="apply this file; also to a fleet that is running",
-    )
+    applied = "apply this file; also to a fleet that is running"
+    up.add_argument("-f", "--file", action="append", default=[], type=Path, metavar="FILE", help=applied)
     up.add_argument("--api-port", type=_port, metavar="N", help=f"default: {DEFAULT_API_PORT}")
     up.add_argument("--gateway-port", type=_port, metavar="N", help=f"default: {DEFAULT_GATEWAY_PORT}")
     up.add_argument("--gateways", type=_positive, metavar="N", help="gateways behind that port (default: 1)")
-    up.add_argument(
-        "--stand-in",
-        action="append",
-        default=[],
-        type=_stand_in,
-        metavar="IMAGE=COMMAND",
-        help="what containers of an image that is not ours run on this machine, such as vllm/vllm-openai=vllm",
-    )
+    runs = "what containers of an image that is not ours run on this machine, such as vllm/vllm-openai=vllm"
+    up.add_argument("--stand-in", action="append", default=[], type=_stand_in, metavar="IMAGE=COMMAND", help=runs)
     up.add_argument("--detach", action="store_true", help="return once the fleet is ready, and leave it running")
     up.add_argument("--detached", type=int, metavar="LOCK", help=argparse.SUPPRESS)
     down = verbs.add_parser("down", help="stop the fleet and everything it started; its objects are kept")
@@ -79,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when done as asked, 1 when that cannot be done or nothing runs."""
+    """0 when done as asked, 1 on failure or when nothing runs."""
     folder = FleetFolder(args.data_dir.expanduser().absolute() if args.data_dir else default_folder())
     try:
         match args.verb:
@@ -104,7 +91,14 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
     args.gateway_port = DEFAULT_GATEWAY_PORT if args.gateway_port is None else args.gateway_port
     args.gateways = args.gateways or 1
     if args.detach:
-        return _up_detached(folder, args)
+        arguments = [
+            f"--api-port={args.api_port}",
+            f"--gateway-port={args.gateway_port}",
+            f"--gateways={args.gateways}",
+        ]
+        arguments += [f"--file={file.absolute()}" for file in args.file]
+        arguments += [f"--stand-in={text}" for text in args.stand_in]
+        return start_detached(folder, arguments, lambda text: _say(text, end=""))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = FleetOptions(
         folder=folder,
@@ -118,7 +112,7 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
     )
     started = time.monotonic()
 
-    def announce(fleet: RunningFleet) -> None:
+    def announce(fleet: FleetState) -> None:
         _say(f"ready after {time.monotonic() - started:.1f} s\n")
         _say(_next_steps(folder, fleet, detached=args.detached is not None))
 
@@ -129,11 +123,14 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
 async def _apply_to_running(
     folder: FleetFolder, running: FleetState, manifests: Sequence[FileManifest], args: argparse.Namespace
 ) -> int:
-    """`up -f` where a fleet is up already: the files are all that is left to do. Raises FleetError for arguments that
-    would need another fleet."""
+    """`up -f` with a running fleet applies the files. Raises FleetError for arguments of another fleet."""
     async with KubeClient(load(folder.kubeconfig)) as client:
         gateways = (await client.get(DEPLOYMENTS, GATEWAY_NAME, SYSTEM_NAMESPACE))["spec"]["replicas"]
-        has = {"--api-port": _port_of(running.api), "--gateway-port": _port_of(running.gateway), "--gateways": gateways}
+        has = {
+            "--api-port": urlsplit(running.api).port,
+            "--gateway-port": urlsplit(running.gateway).port,
+            "--gateways": gateways,
+        }
         wanted = {"--api-port": args.api_port, "--gateway-port": args.gateway_port, "--gateways": args.gateways}
         for flag, value in wanted.items():
             if value not in (None, has[flag]) and (value or flag == "--gateways"):  # port 0 = any
@@ -145,16 +142,8 @@ async def _apply_to_running(
     return 0
 
 
-def _up_detached(folder: FleetFolder, args: argparse.Namespace) -> int:
-    arguments = ["--api-port", str(args.api_port)]
-    arguments += ["--gateway-port", str(args.gateway_port), "--gateways", str(args.gateways)]
-    arguments += [word for file in args.file for word in ("--file", str(file.absolute()))]
-    arguments += [f"--stand-in={text}" for text in args.stand_in]
-    return start_detached(folder, arguments, lambda text: _say(text, end=""))
-
-
 def _down(folder: FleetFolder) -> int:
-    """Stops the supervisor, which stops the rest in order; then whatever it left behind."""
+    """Stops the supervisor, which stops the rest in order; then leftovers."""
     state = running_fleet(folder)
     if state:
         stop([state.supervisor], _SUPERVISOR_GRACE_SECONDS)
@@ -237,7 +226,7 @@ def _find_pod(reader: ApiReader, target: str) -> Json:
 
 
 def _own_log(folder: FleetFolder, *, follow: bool) -> int:
-    """The supervisor's own words, which go to a file when it is detached."""
+    """The output of a detached supervisor, from the file."""
     if not folder.log.exists():
         raise FleetError(f"there is no {folder.log}: the fleet wrote to the terminal it was started in")
     with folder.log.open("rb") as log:
@@ -249,28 +238,21 @@ def _own_log(folder: FleetFolder, *, follow: bool) -> int:
             time.sleep(0.2)
 
 
-def _next_steps(folder: FleetFolder, fleet: RunningFleet, *, detached: bool) -> str:
+def _next_steps(folder: FleetFolder, fleet: FleetState, *, detached: bool) -> str:
     leave = f"Stop it with `{folder.command('down')}`" + ("." if detached else ", or Ctrl-C here.")
-    return "\n".join(
-        (
-            "The gateway is at " + fleet.gateway + ". In a terminal:",
-            "",
-            f"  export KUBECONFIG={folder.kubeconfig}",
-            "  kubectl apply -f examples/01-dinghy.yaml",
-            "  kubectl get llm --watch",
-            f"  curl {fleet.gateway}/v1/models",
-            "",
-            leave,
-        )
-    )
+    return f"""\
+The gateway is at {fleet.gateway}. In a terminal:
+
+  export KUBECONFIG={folder.kubeconfig}
+  kubectl apply -f examples/01-dinghy.yaml
+  kubectl get llm --watch
+  curl {fleet.gateway}/v1/models
+
+{leave}"""
 
 
 def _full_name(obj: Json) -> str:
     return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
-
-
-def _port_of(url: str) -> int | None:
-    return urlsplit(url).port
 
 
 def _port(text: str) -> int:
@@ -294,7 +276,7 @@ def _positive(text: str) -> int:
 
 
 def _say(line: str, end: str = "\n") -> None:
-    """To whoever reads. A fleet does not end because they have read enough (`| head`)."""
+    """To the terminal. A fleet does not end when readers have read enough (`| head`)."""
     try:
         print(line, end=end, flush=True)
     except BrokenPipeError:

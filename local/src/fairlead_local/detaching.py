@@ -1,8 +1,8 @@
-"""A supervisor in a process of its own, watched until it is ready or has failed: let go after that (`up --detach`), or
-owned by the process that started it (`owned_fleet`: the demo, benchmarks, tests).
+"""A supervisor in a process of its own, watched until it is ready or has failed: then let go (`up --detach`), or owned
+by the starter (`owned_fleet`: the demo, benchmarks, tests).
 
-The standard input of the supervisor is a pipe that only its starter holds. Whatever ends the starter closes the pipe,
-and the supervisor ends with it, even where no handler runs, unless it was let go before.
+The standard input of the supervisor is a pipe of the starter. The end of the starter closes the pipe, and the
+supervisor ends too, even where no handler runs, unless the starter let the supervisor go before.
 """
 
 import re
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fairlead_local.fleet_state import FleetError, FleetFolder, FleetPhase, read_state
 
@@ -122,7 +122,7 @@ def owned_fleet(folder: Path, arguments: Sequence[str] = (), *, write: Write) ->
     SIGTERM and SIGHUP end the block as Ctrl-C does. No signal interrupts the end, which takes seconds.
     """
     data = FleetFolder(folder)
-    with _signals(_interrupt, signal.SIGTERM, signal.SIGHUP):
+    with _signals(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP):
         supervisor = DetachedSupervisor(data, [*_ANY_PORTS, *arguments])
         try:
             if status := supervisor.wait_until_ready(write):
@@ -152,10 +152,6 @@ def _signals(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
-
-
-def _interrupt(*_: Any) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _ignore(*_: Any) -> None:

@@ -35,53 +35,26 @@ class FleetPhase(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
 class FleetFolder:
     """The data folder of one fleet."""
 
-    path: Path
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.path / "kubeconfig"
-
-    @property
-    def state(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.kubeconfig = path / "kubeconfig"
+        self.state = path / "state"
         """The objects of the API, kept from one `up` to the next."""
-        return self.path / "state"
-
-    @property
-    def records(self) -> Path:
+        self.records = path / "run"
         """Processes that run."""
-        return self.path / "run"
-
-    @property
-    def claims(self) -> Path:
-        """Files of PersistentVolumeClaims, by namespace and name; absolute, for processes in other folders."""
-        return (self.path / "volumes").absolute()
-
-    @property
-    def pods(self) -> Path:
+        self.claims = (path / "volumes").absolute()
+        """Files of PersistentVolumeClaims, by namespace and name."""
+        self.pods = path / "pods"
         """Volumes and logs of the pods that run, by uid."""
-        return self.path / "pods"
-
-    @property
-    def models(self) -> Path:
-        """Downloaded models, kept from one `up` to the next; absolute."""
-        return (self.path / "models").absolute()
-
-    @property
-    def log(self) -> Path:
-        """What a detached supervisor wrote."""
-        return self.path / "fleet.log"
-
-    @property
-    def operator_settings(self) -> Path:
-        return self.path / "operator.yaml"
-
-    @property
-    def description(self) -> Path:
-        return self.path / "fleet.json"
+        self.models = (path / "models").absolute()
+        """Downloaded models, kept from one `up` to the next."""
+        self.log = path / "fleet.log"
+        """Output of a detached supervisor."""
+        self.operator_settings = path / "operator.yaml"
+        self.description = path / "fleet.json"
 
     @contextmanager
     def lock(self, inherited: int | None = None) -> Iterator[int]:
@@ -100,7 +73,11 @@ class FleetFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise FleetError(self._already_running()) from error
+                running, found = read_state(self), "a fleet is being started already"
+                if running is not None and running.phase is FleetPhase.READY:
+                    found = f"a fleet is already running at {running.api}"
+                text = f"{found} in {self.path}: stop it first with `{self.command('down')}`"
+                raise FleetError(text) from error
             yield file.fileno()
 
     def unwritable(self, error: OSError) -> FleetError:
@@ -116,13 +93,6 @@ class FleetFolder:
             raise self.unwritable(error) from error
         finally:
             probe.unlink(missing_ok=True)
-
-    def _already_running(self) -> str:
-        running = read_state(self)
-        found = "a fleet is being started already"
-        if running is not None and running.phase is FleetPhase.READY:
-            found = f"a fleet is already running at {running.api}"
-        return f"{found} in {self.path}: stop it first with `{self.command('down')}`"
 
     def command(self, verb: str) -> str:
         """The command line of another command on this fleet."""
@@ -151,15 +121,14 @@ def default_folder() -> Path:
     return (Path(named) if named else Path.home() / ".fairlead" / "local").expanduser().absolute()
 
 
-def write_state(folder: FleetFolder, phase: FleetPhase, *, message: str = "", api: str = "", gateway: str = "") -> None:
-    """Writes the phase of this process."""
+def write_state(folder: FleetFolder, phase: FleetPhase, **facts: str) -> FleetState:
+    """Writes and returns the state of this process. `facts`: message, api, gateway."""
     own = identify(os.getpid())
-    state = FleetState(
-        pid=os.getpid(), started=own.started if own else "", phase=phase, message=message, api=api, gateway=gateway
-    )
+    state = FleetState(pid=os.getpid(), started=own.started if own else "", phase=phase, **facts)
     fresh = folder.description.with_suffix(".new")
     fresh.write_text(json.dumps(asdict(state)), encoding="utf-8")
     fresh.replace(folder.description)
+    return state
 
 
 def disk_fault(error: BaseException) -> OSError | None:

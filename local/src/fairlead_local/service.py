@@ -78,42 +78,46 @@ async def service(endpoints: Endpoints, listener: socket.socket) -> AsyncIterato
 class _Half(asyncio.Protocol):
     """One side of a connection: input is written to the other side."""
 
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.other: _Half | None = None
-        self.ended = False
-        """Whether this side has ended its input."""
+    transport: asyncio.Transport | None = None
+    other: "_Half | None" = None
+    ended = False
+    """Whether this side has ended its input."""
+
+    @property
+    def sink(self) -> asyncio.Transport | None:
+        """The transport of the other side; None = not open."""
+        return self.other.transport if self.other is not None else None
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         transport.set_write_buffer_limits(high=_HIGH_WATER)
 
     def data_received(self, data: bytes) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.write(data)
+        if (sink := self.sink) is not None:
+            sink.write(data)
 
     def eof_received(self) -> bool:
         self.ended = True
-        if self.other is not None and self.other.transport is not None and not self.other.transport.is_closing():
-            self.other.transport.write_eof()
+        if self.sink is not None and not self.sink.is_closing():
+            self.sink.write_eof()
         return self.other is not None and not self.other.ended  # the answer may still be on its way
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.transport = None
-        other, self.other = self.other, None
-        if other is not None and other.transport is not None:
+        sink = self.sink
+        self.transport = self.other = None
+        if sink is not None:
             if error is None:
-                other.transport.close()
+                sink.close()
             else:
-                _reset(other.transport)
+                _reset(sink)
 
     def pause_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.pause_reading()
+        if self.sink is not None:
+            self.sink.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.resume_reading()
+        if self.sink is not None:
+            self.sink.resume_reading()
 
 
 def _reset(transport: asyncio.Transport) -> None:
@@ -127,7 +131,6 @@ class _Client(_Half):
 
     def __init__(self, endpoints: Endpoints, turns: "itertools.count[int]", clients: set["_Client"]) -> None:
         """`clients`: the set of live clients, to which the client adds itself."""
-        super().__init__()
         self._endpoints = endpoints
         self._turns = turns
         self._clients = clients

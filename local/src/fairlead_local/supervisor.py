@@ -8,9 +8,8 @@ import asyncio
 import errno
 import os
 import signal
-import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,9 @@ from fairlead_local.controllers.deployments import DeploymentController
 from fairlead_local.controllers.garbage import DefinitionController, GarbageCollector, NamespaceController
 from fairlead_local.controllers.replicasets import ReplicaSetController
 from fairlead_local.controllers.scheduler import ClaimController, PodScheduler
-from fairlead_local.fleet_state import FleetError, FleetFolder, FleetPhase, disk_fault, write_state
+from fairlead_local.fleet_state import FleetError, FleetFolder, FleetPhase, FleetState, disk_fault, write_state
 from fairlead_local.kubelet.environment import OWN_IMAGES, Images
-from fairlead_local.kubelet.kubelet import Kubelet, running_kubelet
+from fairlead_local.kubelet.kubelet import running_kubelet
 from fairlead_local.kubelet.node import NoAddress
 from fairlead_local.kubelet.process_table import ProcessRecords, keeper
 from fairlead_local.service import free_port, listening, ready_gateways, service
@@ -49,73 +48,60 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """What `up` was asked for. Port 0 means any free one."""
+    """Arguments of `up`. Port 0 = any free port."""
 
     folder: FleetFolder
     api_port: int
     gateway_port: int
     num_gateways: int = 1
     stand_ins: Images = field(default_factory=dict)
-    """Images beside our own, and what runs instead of each."""
+    """Images beside our own, and programs in place of them."""
     manifests: Sequence[FileManifest] = ()
     lock: int | None = None
-    """A descriptor that holds the folder's lock already; None = it has to be taken."""
+    """A descriptor that holds the folder's lock already; None = the lock is free."""
     lifeline: int | None = None
     """End of a pipe held by the starter. The fleet ends when the pipe closes without a byte; a byte lets the fleet go
     on alone. None = the fleet does not depend on the starter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningFleet:
-    """Where a fleet can be reached: base URLs."""
-
-    api: str
-    gateway: str
-
-
-async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[RunningFleet], None]) -> None:
-    """Runs a fleet until a signal or the lifeline asks for its end; `announce` is called once it is ready. Raises
+async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[FleetState], None]) -> None:
+    """Runs a fleet until a signal or the lifeline asks for the end; `announce` hears of a ready fleet. Raises
     FleetError."""
     with options.folder.lock(options.lock):
         try:
             write_state(options.folder, FleetPhase.STARTING)
             await _until_stopped(_run(options, say, announce), options.lifeline)
         except (FleetError, OSError, StatusError) as error:
-            failure = _in_words(options.folder, error)
+            fault = None if isinstance(error, FleetError) else disk_fault(error)
+            failure = error if fault is None else options.folder.unwritable(fault)
             with suppress(OSError):
                 write_state(options.folder, FleetPhase.FAILED, message=str(failure))
             raise failure from (error if failure is not error else error.__cause__)
         options.folder.description.unlink(missing_ok=True)
 
 
-def _in_words(folder: FleetFolder, error: Exception) -> Exception:
-    """Failed writes to a full disk as a FleetError; other errors unchanged."""
-    fault = None if isinstance(error, FleetError) else disk_fault(error)
-    return error if fault is None else folder.unwritable(fault)
-
-
-async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet], None]) -> None:
+async def _run(options: FleetOptions, say: Say, announce: Callable[[FleetState], None]) -> None:
     folder = options.folder
-    # First: the ports asked for may still be theirs.
+    # First: leftovers may hold the wanted ports.
     if leftovers := ProcessRecords(folder.records).stop_all(_LEFTOVER_GRACE_SECONDS):
         say(f"stopped {leftovers} processes that an earlier fleet left behind")
     async with AsyncExitStack() as stack:
-        # Held from here on: a port found free now may be anybody's by the time the gateways are up.
-        listener = stack.enter_context(_gateways_port(options.gateway_port))
+        # Held from here on: a free port may be taken before the gateways are up.
+        with _taking(options.gateway_port, "--gateway-port"):
+            listener = stack.enter_context(listening(HOST, options.gateway_port))
         ports = Ports(gateway=listener.getsockname()[1], operator=free_port(HOST))
         stack.enter_context(keeper(folder.records))
         operations, api = await stack.enter_async_context(_control_plane(options))
-        fleet = RunningFleet(api=api, gateway=f"http://{HOST}:{ports.gateway}")
-        say(f"API server at {fleet.api}")
-        _install(operations, options, ports, fleet)
+        gateway = f"http://{HOST}:{ports.gateway}"
+        say(f"API server at {api}")
+        _install(operations, options, ports, gateway)
         async with KubeClient(load(folder.kubeconfig)) as client:
             for manifest in options.manifests:
                 await apply_manifest(client, manifest)
                 say(f"applied {manifest.readable}")
         async with service(lambda: ready_gateways(operations), listener):
             await wait_until_ready(operations, folder, SYSTEM_NAMESPACE, say)
-            write_state(folder, FleetPhase.READY, api=fleet.api, gateway=fleet.gateway)
-            announce(fleet)
+            announce(write_state(folder, FleetPhase.READY, api=api, gateway=gateway))
             await asyncio.Event().wait()
 
 
@@ -123,23 +109,33 @@ async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet
 async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operations, str]]:
     """API server, controllers and kubelet; yields the verbs and the API's base URL."""
     folder = options.folder
-    store = _open_store(folder)
+    try:
+        store = Store(Journal(folder.state))
+    except OSError as error:
+        raise folder.unwritable(error) from error
+    except ValueError as error:
+        raise FleetError(f"the objects kept in {folder.state} cannot be read ({error}): remove that folder") from error
     async with AsyncExitStack() as stack:
         stack.callback(store.close)
         operations = Operations(store, Registry())
         operations.ensure_namespaces(SYSTEM_NAMESPACE)
-        kubelet = await stack.enter_async_context(_kubelet(operations, options))
+        # KUBECONFIG stands in for the ServiceAccount that a pod has in a cluster.
+        environment, images = {"KUBECONFIG": str(folder.kubeconfig)}, {**options.stand_ins, **OWN_IMAGES}
+        running = running_kubelet(operations, folder, images=images, environment=environment)
+        try:
+            kubelet = await stack.enter_async_context(running)
+        except NoAddress as error:
+            raise FleetError(str(error)) from error
         token = new_token()
         app = ApiServer(operations, token, kubelet).app()
-        try:
+        with _taking(options.api_port, "--api-port"):
             api = await stack.enter_async_context(serving(app, options.api_port))
-        except OSError as error:
-            raise _port_error(error, options.api_port, "--api-port") from error
         write_kubeconfig(folder.kubeconfig, api, token)
-        # On the way out the API is the last to go: what is being stopped still has something to say to it.
+        # On the way out the API ends last: ending pods still write to it.
         stack.push_async_callback(kubelet.stop)
         controllers = asyncio.create_task(run_controllers(operations, folder.claims))
-        stack.push_async_callback(_cancel, controllers)
+        stack.push_async_callback(asyncio.wait, [controllers])
+        stack.callback(controllers.cancel)
         yield operations, api
 
 
@@ -152,32 +148,12 @@ async def run_controllers(operations: Operations, claims: Path) -> None:
             group.create_task(ControlLoop(operations.store, controller).run(), name=type(controller).__name__)
 
 
-@asynccontextmanager
-async def _kubelet(operations: Operations, options: FleetOptions) -> AsyncIterator[Kubelet]:
-    # KUBECONFIG stands in for the ServiceAccount that a pod has in a cluster.
-    environment, images = {"KUBECONFIG": str(options.folder.kubeconfig)}, {**options.stand_ins, **OWN_IMAGES}
-    try:
-        async with running_kubelet(operations, options.folder, images=images, environment=environment) as kubelet:
-            yield kubelet
-    except NoAddress as error:
-        raise FleetError(str(error)) from error
-
-
-def _open_store(folder: FleetFolder) -> Store:
-    try:
-        return Store(Journal(folder.state))
-    except OSError as error:
-        raise folder.unwritable(error) from error
-    except ValueError as error:
-        raise FleetError(f"the objects kept in {folder.state} cannot be read ({error}): remove that folder") from error
-
-
-def _install(operations: Operations, options: FleetOptions, ports: Ports, fleet: RunningFleet) -> None:
+def _install(operations: Operations, options: FleetOptions, ports: Ports, gateway: str) -> None:
     """The LLMDeployment API, then the programs that serve it."""
     definition = crd()
     name = definition["metadata"]["name"]
     operations.apply(CUSTOM_RESOURCE_DEFINITIONS, "", name, definition, _OPTIONS, force=True)
-    settings = operator_settings(fleet.gateway, ports.operator, options.folder.claims, options.folder.models)
+    settings = operator_settings(gateway, ports.operator, options.folder.claims, options.folder.models)
     path = options.folder.operator_settings
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     for deployment in system_deployments(ports, path, options.num_gateways):
@@ -185,18 +161,16 @@ def _install(operations: Operations, options: FleetOptions, ports: Ports, fleet:
         operations.apply(DEPLOYMENTS, metadata["namespace"], metadata["name"], deployment, _OPTIONS, force=True)
 
 
-def _gateways_port(port: int) -> socket.socket:
-    """The gateways' port as asked for; 0: any free one. Raises FleetError."""
+@contextmanager
+def _taking(port: int, flag: str) -> Iterator[None]:
+    """Raises FleetError where the port cannot be had."""
     try:
-        return listening(HOST, port)
+        yield
     except OSError as error:
-        raise _port_error(error, port, "--gateway-port") from error
-
-
-def _port_error(error: OSError, port: int, flag: str) -> FleetError:
-    if error.errno == errno.EADDRINUSE:
-        return FleetError(f"port {port} is in use: choose another with {flag} (0 finds a free one)")
-    return FleetError(f"cannot listen on port {port} ({error.strerror}): choose another with {flag}")
+        if error.errno == errno.EADDRINUSE:
+            raise FleetError(f"port {port} is in use: choose another with {flag} (0 finds a free one)") from error
+        text = f"cannot listen on port {port} ({error.strerror}): choose another with {flag}"
+        raise FleetError(text) from error
 
 
 async def _until_stopped(story: Coroutine[Any, Any, None], lifeline: int | None) -> None:
@@ -218,12 +192,5 @@ async def _until_stopped(story: Coroutine[Any, Any, None], lifeline: int | None)
     stopping.cancel()
     if not running.done():
         running.cancel()
-    try:
+    with suppress(asyncio.CancelledError):
         await running
-    except asyncio.CancelledError:
-        pass  # as asked
-
-
-async def _cancel(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -1,5 +1,5 @@
-"""What a fleet is installed with: the API of LLMDeployments, the operator and the gateways as Deployments of the system
-namespace; and the wait until they are ready, given up as soon as waiting is in vain."""
+"""The installation of a fleet: the API of LLMDeployments, the operator and the gateways as Deployments of the system
+namespace; and the wait for ready Deployments, given up as soon as it is in vain."""
 
 import asyncio
 import json
@@ -26,11 +26,12 @@ from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.replies import pod_reason
 from fairlead_local.apiserver.resources import DEPLOYMENTS, PODS
 from fairlead_local.apiserver.status import Json
+from fairlead_local.controllers.rollout import is_complete
 from fairlead_local.fleet_state import FleetError, FleetFolder
 
 HOST = "127.0.0.1"
 GATEWAY_DRAIN_SECONDS = 300
-"""How long a gateway that was replaced may finish its streams; `fairlead local down` does not wait for that."""
+"""Time for a replaced gateway to finish streams; `fairlead local down` does not wait so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,29 +60,22 @@ def operator_settings(gateway_url: str, port: int, claims: Path, models: Path) -
 
 def system_deployments(ports: Ports, settings: Path, num_gateways: int) -> list[Json]:
     """The Deployments `fairlead-operator`, at the machine's address, and `fairlead-gateway`, each pod at its own."""
-    return [_operator(ports.operator, settings), _gateways(num_gateways)]
-
-
-def _operator(port: int, settings: Path) -> Json:
-    deployment = _deployment(OPERATOR_NAME, "operator", ["operator", "--settings", str(settings)], port)
-    deployment["spec"]["strategy"] = {"type": "Recreate"}  # two could not listen on the same port
-    deployment["spec"]["template"]["spec"] |= {"hostNetwork": True, "terminationGracePeriodSeconds": 10}
-    return deployment
-
-
-def _gateways(number: int) -> Json:
+    words = ["operator", "--settings", str(settings)]
+    operator = _deployment(OPERATOR_NAME, "operator", words, ports.operator)
+    operator["spec"]["strategy"] = {"type": "Recreate"}  # two could not listen on the same port
+    operator["spec"]["template"]["spec"] |= {"hostNetwork": True, "terminationGracePeriodSeconds": 10}
     arguments = ["gateway", "--host", "$(POD_IP)", "--no-api-keys"]  # only this machine's loopback reaches it
-    # Nobody watches a gateway of one machine through a slow chain of caches, so it need not linger when told to go.
+    # Clients of one machine hear of a leaving gateway at once: it need not linger.
     arguments += ["--drain-delay", "1", "--drain-timeout", str(GATEWAY_DRAIN_SECONDS)]
-    deployment = _deployment(GATEWAY_NAME, "gateway", arguments, GATEWAY_CONTROL_PORT)
-    deployment["spec"] |= {
-        "replicas": number,
+    gateways = _deployment(GATEWAY_NAME, "gateway", arguments, GATEWAY_CONTROL_PORT)
+    gateways["spec"] |= {
+        "replicas": num_gateways,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
     }
-    pod = deployment["spec"]["template"]["spec"]
+    pod = gateways["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = GATEWAY_DRAIN_SECONDS + 10
     pod["containers"][0]["env"] = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
-    return deployment
+    return [operator, gateways]
 
 
 def _deployment(name: str, component: str, args: list[str], port: int) -> Json:
@@ -94,7 +88,7 @@ def _deployment(name: str, component: str, args: list[str], port: int) -> Json:
         "ports": [{"name": CONTROL_PORT_NAME, "containerPort": port, "protocol": "TCP"}],
         "startupProbe": _probe("/ready", port, period=1, failures=120),
         "readinessProbe": _probe("/ready", port, period=2, failures=2),
-        # One that is frozen obeys no SIGTERM, and would be waited for as long as one that drains.
+        # A frozen program obeys no SIGTERM; the wait would be as long as for a draining gateway.
         "livenessProbe": _probe("/health", port, period=5, failures=3) | {"terminationGracePeriodSeconds": 5},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -130,34 +124,22 @@ async def wait_until_ready(
     deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     while waiting:
         for name in sorted(waiting):
-            if _is_ready(operations.get(DEPLOYMENTS, namespace, name)):
+            deployment = operations.get(DEPLOYMENTS, namespace, name)
+            status = deployment.get("status") or {}
+            is_current = status.get("observedGeneration") == deployment["metadata"]["generation"]
+            if is_current and is_complete(deployment, status):
                 say(f"{name} is ready")
                 waiting.discard(name)
         for pod in operations.list(PODS, namespace):
-            if _is_hopeless(pod):
-                raise FleetError(_failure(pod, folder))
+            statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+            if any(status["restartCount"] >= _HOPELESS_RESTARTS for status in statuses):
+                text = f"{pod['metadata']['name']} keeps ending ({pod_reason(pod)})"
+                raise FleetError(text + _tail(pod, folder))
         if waiting and asyncio.get_running_loop().time() > deadline:
             names = ", ".join(sorted(waiting))
             tails = "".join(_tail(pod, folder) for pod in operations.list(PODS, namespace))
             raise FleetError(f"{names} did not become ready within {PATIENCE_SECONDS:g} s{tails}")
         await asyncio.sleep(_POLL_SECONDS)
-
-
-def _is_ready(deployment: Json) -> bool:
-    status, wanted = deployment.get("status") or {}, deployment["spec"]["replicas"]
-    if status.get("observedGeneration") != deployment["metadata"]["generation"]:
-        return False
-    return all(status.get(name, 0) == wanted for name in ("replicas", "updatedReplicas", "availableReplicas"))
-
-
-def _is_hopeless(pod: Json) -> bool:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    return any(status["restartCount"] >= _HOPELESS_RESTARTS for status in statuses)
-
-
-def _failure(pod: Json, folder: FleetFolder) -> str:
-    name = pod["metadata"]["name"]
-    return f"{name} keeps ending ({pod_reason(pod)}){_tail(pod, folder)}"
 
 
 def _tail(pod: Json, folder: FleetFolder) -> str:
