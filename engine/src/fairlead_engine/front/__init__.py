@@ -1,1 +1,1 @@
-"""What stands in front of a server that is not ours, in its pod: to gateways and operators it is an engine of ours."""
+"""The front of a foreign server, in the server's pod: to gateways and operators an engine of ours."""

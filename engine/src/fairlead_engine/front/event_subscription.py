@@ -1,12 +1,12 @@
-"""KV events over ZMQ, as vLLM and SGLang publish them: decoded, followed, and asked for again where some were missed.
+"""KV events of vLLM and SGLang over ZMQ: decoded, followed, and requested again after a gap.
 
-A ZMQ message is `topic, sequence number, payload`. Sequence numbers count up from 0; a restarted server
-begins at 0 again. A second socket replays the messages that the server still keeps. Messages lost for good are reported
-as lost, and `ForeignBlocks` goes on with an approximation.
+A ZMQ message is `topic, sequence number, payload`. Sequence numbers count up from 0; a restarted server begins at 0
+again. A second socket replays the messages kept by the server. Messages lost for good are reported as lost, and
+`ForeignBlocks` goes on with an approximation.
 
-A payload is msgpack of a batch: `[time, [event…], rank]`, or a map with `events`. An event is an array that begins with
-its name, with optional trailing fields, or a map with `type`: vLLM moved from arrays to maps in June 2026. Hashes are
-integers or bytes. vLLM sends a prompt's salt as an extra key of its first block, SGLang as a field of all its events.
+A payload is msgpack of a batch: `[time, [event…], rank]`, or a map with `events`. An event is an array of the name and
+optional trailing fields, or a map with `type`: vLLM moved from arrays to maps in June 2026. Hashes are integers or
+bytes. vLLM sends a prompt's salt as an extra key of the first block, SGLang as a field of all events.
 """
 
 import asyncio
@@ -45,14 +45,11 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class MalformedEvents(ValueError):
-    """What came is not a batch of events."""
+    """A payload is not a batch of events."""
 
 
 def decode_events(payload: bytes) -> list[BlockEvent]:
-    """The events of one batch, in order, without unknown kinds and other layers.
-
-    Raises `MalformedEvents` for any other bytes.
-    """
+    """The events of one batch, in order, without unknown kinds and further layers. Raises `MalformedEvents`."""
     try:
         batch = _decode(payload)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
@@ -126,7 +123,7 @@ def _extra_keys(raw: Any, num_blocks: int) -> tuple[tuple[object, ...], ...]:
 
 
 def _salt(salt: str | None, num_blocks: int, *, begins: bool) -> tuple[tuple[object, ...], ...]:
-    """As a key of a prompt's first block; the others follow from it."""
+    """The salt as a key of a prompt's first block, from which the hashes of later blocks follow."""
     return ((salt,), *(() for _ in range(num_blocks - 1))) if salt and begins and num_blocks else ()
 
 
@@ -149,7 +146,7 @@ def _text(raw: Any) -> str | None:
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 * 2**20
-"""A longer one ends the connection: a step stores some thousand blocks, 100 bytes each."""
+"""A longer message ends the connection: a step stores some thousand blocks, 100 bytes each."""
 REPLAY_SECONDS = 5.0
 """Time limit of a replay."""
 MAX_REPLAYED = 100_000
@@ -160,24 +157,24 @@ _END = (-1).to_bytes(_SEQ_BYTES, "big", signed=True)
 _CONNECTED, _CUT = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
 
 Numbered = tuple[int, bytes]
-"""A message: its number and its payload."""
+"""A message: number and payload."""
 
 
 class EventSubscription:
     """One server's events, through all interruptions."""
 
     def __init__(self, endpoint: str, replay_endpoint: str | None) -> None:
-        """ZMQ's addresses, as tcp://HOST:PORT. None = nothing can be asked for again."""
+        """ZMQ's addresses, as tcp://HOST:PORT. None = no replays."""
         self._endpoint = endpoint
         self._replay_endpoint = replay_endpoint
         self._last: Numbered | None = None
-        """The latest message; None = none yet, or the server has restarted."""
+        """The latest message; None = no message since the server's start."""
         self._is_complete = False
         self._is_following = False
         self._has_complained = False
 
     async def events(self) -> AsyncIterator[BlockEvent]:
-        """All of them, for ever."""
+        """All events, endlessly."""
         context = zmq.asyncio.Context()
         try:
             with context.socket(zmq.SUB) as socket:
@@ -212,10 +209,10 @@ class EventSubscription:
             events = await self._catch_up(context)
             if events is not None:
                 return events
-            # Nor does anybody say whether it is the server of before.
+            # Without replays a restart of the server cannot be recognised.
             forgotten: list[BlockEvent] = [] if self._last is None else [Cleared()]
             self._last = None
-            return forgotten + self._missed()
+            return forgotten + self._resumed(False)
         if self._is_following:
             self._is_following = False
             log.warning(
@@ -230,8 +227,8 @@ class EventSubscription:
         number, payload = int.from_bytes(frames[-2], "big"), frames[-1]
         if number > self._next:
             events = await self._catch_up(context) or []
-            if number > self._next:  # it is not kept any more, or nothing is
-                events += self._missed()
+            if number > self._next:  # the server does not keep the messages any more
+                events += self._resumed(False)
                 self._last = (number - 1, b"")
         else:
             events = []
@@ -284,9 +281,6 @@ class EventSubscription:
         if not self._has_complained:
             self._has_complained = True
             log.warning("block events cannot be read, said once", extra={"endpoint": self._endpoint, "error": why})
-        return self._missed()
-
-    def _missed(self) -> list[BlockEvent]:
         return self._resumed(False)
 
     def _resumed(self, is_complete: bool) -> list[BlockEvent]:

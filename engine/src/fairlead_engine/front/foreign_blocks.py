@@ -1,15 +1,15 @@
 """A server's blocks under our own hashes: events → changes of a set that gateways know. Pure.
 
-A server's own block hash cannot be computed here, but its event names the block's tokens and the block before it. Both
-give the hash that a gateway computes for a prompt with the same tokens. A block with unknown history gets no hash, and
-neither do the blocks behind it.
+A server's block hash cannot be computed here, but the event names the block's tokens and the block before. Both give
+the hash that a gateway computes for a prompt with the same tokens. A block with unknown history gets no hash, and
+neither do the following blocks.
 
-While events may be missed, and for servers without events, computed prompts count as held: the most recently used ones,
-up to the server's number of blocks. This approximation knows no eviction but its own. llama.cpp's cache is a number of
-places, each with the sequence computed there last: `SequencePlaces` follows them by the server's rules.
+While events may be missed, and for servers without events, computed prompts count as held: the most recently used
+blocks, up to the server's number of blocks. The approximation does not know the server's evictions. llama.cpp's cache
+is a number of places, each with the last sequence computed there: `SequencePlaces` follows the server's rules.
 
-Gateways hear of at most as many blocks as the server has, the newest ones: servers may keep more elsewhere, and blocks
-removed while events were missed stay in the books until events name them again.
+Gateways hear of at most the server's number of blocks, the newest first: servers may keep more elsewhere, and blocks
+removed while events were missed stay in the books until a later event.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.front import foreign_engine
 
 _SPARE = 4
-"""Most blocks in the books, in multiples of the server's: some were removed without an event."""
+"""Most blocks in the books, in multiples of the server's number: some were removed without an event."""
 
 
 LEAST_SHARE = 0.1
@@ -63,17 +63,15 @@ class SequencePlaces:
         place.names = tuple(names)
 
     def left(self, place: SequencePlace) -> None:
-        """Its sequence is over; what it held stays until another comes."""
+        """The place's sequence is over; the blocks stay until the next sequence."""
         place.is_busy = False
         self._used(place)
 
     def clear(self) -> None:
-        """Nothing is held any more."""
         for place in self._places:
             place.names = ()
 
     def held(self) -> Iterator[tuple[BlockHash, ...]]:
-        """Blocks of each free place."""
         return (place.names for place in self._places if not place.is_busy)
 
     def _used(self, place: SequencePlace) -> None:
@@ -89,9 +87,9 @@ def _num_common(held: Sequence[BlockHash], names: Sequence[BlockHash]) -> int:
 @dataclass(slots=True)
 class _Block:
     name: BlockHash | None
-    """None where nobody can know it."""
+    """None where unknown."""
     extra: bytes
-    """Input of the block's hash besides tokens, inherited by the blocks behind it."""
+    """Input of the block's hash besides tokens, inherited by following blocks."""
     media: set[str] = field(default_factory=set)
 
 
@@ -106,16 +104,16 @@ class ForeignBlocks:
         self._holders: Counter[BlockHash] = Counter()
         """How many foreign blocks have the same name."""
         self._assumed: dict[BlockHash, None] = {}
-        """Taken to be there; the least recently used first."""
+        """Blocks assumed in the cache; the least recently used first."""
         self._stored: list[tuple[BlockHash, list[BlockHash]]] = []
         self._removed: list[BlockHash] = []
         self._told: dict[BlockHash, None] = {}
-        """What gateways take to be there; what came first comes first."""
+        """Blocks known to gateways, in order of arrival."""
         self._places = None if num_places is None else SequencePlaces(num_places)
         self.is_exact = False
         """Whether events are complete."""
         self._is_lost = False
-        """Whether events were given up after a loss: they are exact again from a restart of the server on."""
+        """Whether events were given up after a loss, until a restart of the server."""
 
     def __contains__(self, name: BlockHash) -> bool:
         return name in self._holders or name in self._assumed
@@ -125,7 +123,7 @@ class ForeignBlocks:
         return next((index for index, name in enumerate(names) if name not in self), len(names))
 
     def told(self, events: Iterable[foreign_engine.BlockEvent]) -> BlocksChanged | None:
-        """Takes over what the server says; None where nothing changes for gateways."""
+        """Applies events; None where nothing changes for gateways."""
         for event in events:
             match event:
                 case foreign_engine.Stored():
@@ -145,7 +143,7 @@ class ForeignBlocks:
         return self._taken()
 
     def lost(self) -> BlocksChanged | None:
-        """The server is gone, with all blocks; exact events report this themselves."""
+        """The server is gone, with all blocks; exact events report the loss by `Cleared`."""
         if self.is_exact:
             return None
         self._clear()
@@ -158,7 +156,7 @@ class ForeignBlocks:
         return place, self._as_placed()
 
     def computed(self, names: Sequence[BlockHash], place: SequencePlace | None = None) -> BlocksChanged | None:
-        """The server has computed a prompt of these blocks, in this place."""
+        """The server has computed a prompt of `names`, in `place` if the server has places."""
         if self._places is not None:
             if place is not None:
                 self._places.computed(place, names)
@@ -194,7 +192,7 @@ class ForeignBlocks:
 
     def _store(self, event: foreign_engine.Stored) -> None:
         if event.block_size != self._block_size:
-            return  # of layers that are cached otherwise
+            return  # of layers with another cache
         if len(self._known) > _SPARE * self._num_blocks:
             self._clear()
             self.is_exact = False
@@ -258,7 +256,7 @@ class ForeignBlocks:
             self._stored.append((parent, [name]))
 
     def _taken(self) -> BlocksChanged | None:
-        """All changes since the last call as one change, without blocks that came and went in between."""
+        """All changes since the last call as one change, without blocks both stored and removed in between."""
         stored, removed = self._stored, self._removed
         self._stored, self._removed = [], []
         if not stored and not removed:
@@ -297,7 +295,7 @@ class ForeignBlocks:
 def _without(
     dropped: Set[BlockHash], parent: BlockHash, names: Sequence[BlockHash]
 ) -> Iterator[tuple[BlockHash, list[BlockHash]]]:
-    """What is left of a chain, as chains."""
+    """The rest of a chain, as chains."""
     chain: list[BlockHash] = []
     for name in names:
         if name not in dropped:
@@ -311,8 +309,8 @@ def _without(
 
 
 def _with_keys(extra: bytes, keys: Sequence[object], adapter: str | None, *, begins: bool) -> bytes:
-    """Input of a block's hash besides tokens. A prompt's salt, known to gateways, is a key of its first block alone;
-    with any other key, such as an image, no gateway asks for the hash."""
+    """Input of a block's hash besides tokens. A prompt's salt, known to gateways, is a key of the first block alone; no
+    gateway asks for hashes with further keys, such as images."""
     rest = list(keys)
     if adapter is not None and rest and rest[0] == adapter:
         rest = rest[1:]

@@ -1,6 +1,6 @@
-"""The interface of engines that are not ours, with a class per kind and its line in `KINDS` of `front_process.py`.
+"""The interface of foreign engines, with a class per kind, listed in `KINDS` of `front_process.py`.
 
-The front turns a kind's answers into blocks, loads and steps of our own protocol; a kind knows nothing of the protocol.
+The front turns a kind's answers into blocks, loads and steps of our protocol; a kind knows nothing of the protocol.
 """
 
 from collections.abc import AsyncIterator
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 ForeignHash = int | bytes
-"""The server's own name of a KV-cache block; it cannot be computed here."""
+"""The server's name of a KV-cache block, which cannot be computed here."""
 MOST_TOKENS = 2**40
-"""Bound on tokens in a cache, and on other counts."""
+"""Bound on tokens in a cache, and on further counts."""
 
 
 class NotServing(Exception):
@@ -28,23 +28,23 @@ class ForeignModel:
     """Tokens per block of the KV cache."""
     num_kv_blocks: int
     num_places: int | None = None
-    """Number of sequences with a cache of their own; None = blocks share all the room."""
+    """Number of sequences with a private cache; None = blocks share all the room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """How a server stands, as its metrics say."""
+    """A server's state, by metrics."""
 
     waiting: int
-    """Sequences that it has not begun to compute."""
+    """Sequences that the server has not begun to compute."""
     kv_usage_ratio: float
     """Share of the KV cache's blocks used by running sequences."""
     num_tokens: float
-    """Prompt and output tokens since its start: while they grow, it goes on."""
+    """Prompt and output tokens since the server's start: growing while the server works."""
 
     @classmethod
     def told(cls, *, waiting: float, kv_usage_ratio: float, num_tokens: float) -> "Gauges":
-        """From numbers of any kind, even infinite ones."""
+        """From numbers of any kind, even infinite."""
         return cls(
             waiting=round(min(MOST_TOKENS, max(0.0, waiting))),
             kv_usage_ratio=min(1.0, max(0.0, kv_usage_ratio)),
@@ -58,12 +58,12 @@ class Stored:
 
     hashes: tuple[ForeignHash, ...]
     parent: ForeignHash | None
-    """The block before the first; None where that begins a prompt."""
+    """The block before the first; None = the first begins a prompt."""
     token_ids: tuple[int, ...]
     """Of all the blocks, `block_size` each."""
     block_size: int
     medium: str = ""
-    """Where they are: a block may be in several places."""
+    """Where the blocks are: a block may be in several places."""
     adapter: str | None = None
     extra_keys: tuple[tuple[object, ...], ...] = ()
     """Input of each block's hash besides tokens and adapter; empty = none."""
@@ -89,7 +89,7 @@ class EventsInterrupted:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """They come again. `is_complete`: whether none that still matters was missed."""
+    """Events come again. `is_complete`: whether the events describe the whole cache."""
 
     is_complete: bool
 
@@ -98,15 +98,14 @@ BlockEvent = Stored | Removed | Cleared | EventsInterrupted | Resumed
 
 
 class ForeignEngine(Protocol):
-    """A foreign server as the front sees it. Every call is one attempt: a server that was just started, or died, is
-    asked again."""
+    """A foreign server. Every call is one attempt: the caller asks a starting or dead server again."""
 
     name: str
-    """For people: what it is, without its version."""
+    """For people: the kind of server, without the version."""
     tells_blocks: bool
-    """Whether it says what happens to its blocks."""
+    """Whether the server reports changes of blocks."""
     keeps_connections: bool
-    """Whether a connection may be reused; some servers silently close it after a stream."""
+    """Whether a connection may be reused; some servers silently close connections after a stream."""
 
     async def describe(self) -> ForeignModel:
         """Raises NotServing until it serves."""
@@ -117,5 +116,5 @@ class ForeignEngine(Protocol):
         ...
 
     def block_events(self) -> AsyncIterator[BlockEvent]:
-        """Endless events of its blocks, if the server tells them; a restarted server's first event is `Cleared`."""
+        """Endless events of blocks, if `tells_blocks`; a restarted server's first event is `Cleared`."""
         ...

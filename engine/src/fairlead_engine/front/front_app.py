@@ -1,5 +1,5 @@
-"""The front's application: which path leads where. What an engine of ours has for gateways, kubelets and operators it
-answers itself; what needs a model it passes on."""
+"""The front's application: which path leads where. The front answers gateways, kubelets and operators itself, as the
+engine does, and passes requests for the model on."""
 
 from collections.abc import Mapping
 from urllib.parse import parse_qs
@@ -12,7 +12,7 @@ from fairlead_engine.front.front_proxy import FrontProxy
 from fairlead_engine.front.front_service import FrontService
 from fairlead_engine.server.control_endpoints import MAX_WAIT_SECONDS, DrainReply, KVEndpoints, Status, wait_seconds
 from fairlead_engine.server.exchange import EXCHANGE, Answering, Exchange, Handler
-from fairlead_engine.server.refusals import MethodNotAllowed, NotFound
+from fairlead_engine.server.refusals import NotFound, method_not_allowed
 
 INFERENCE_PATHS = (
     "/v1/chat/completions",
@@ -32,7 +32,7 @@ def build_front_app(service: FrontService, proxy: FrontProxy) -> ASGIApp:
 
 
 class _FrontApp:
-    """The front's own endpoints, and the table of paths and methods."""
+    """The front's endpoints, and the table of paths and methods."""
 
     def __init__(self, service: FrontService, proxy: FrontProxy) -> None:
         self._service = service
@@ -56,7 +56,7 @@ class _FrontApp:
             raise NotFound(None, problem, "not_found")
         method, handler = found
         if scope["method"] != method:
-            raise MethodNotAllowed(scope["method"], "GET, HEAD" if method == "GET" else method)
+            raise method_not_allowed(scope["method"], "GET, HEAD" if method == "GET" else method)
         await handler(scope[EXCHANGE])
 
     async def _health(self, exchange: Exchange) -> None:
@@ -76,7 +76,6 @@ class _FrontApp:
             await _send(exchange, Status(reason, message), status=503, headers={HEADER_REASON: reason})
 
     async def _model(self, exchange: Exchange) -> None:
-        """How prompts are to be prepared."""
         await _send(exchange, self._service.model_info())
 
     async def _kv_blocks(self, exchange: Exchange) -> None:

@@ -1,5 +1,5 @@
-"""The server behind the front in the role of an engine's core: its load, blocks and health. Watches the server as long
-as the front runs; followers of the front hear from `EngineStream`.
+"""The server behind the front in the role of an engine's core: load, blocks and health. Watches the server as long as
+the front runs; followers of the front hear from `EngineStream`.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from fairlead_engine.types import EngineLoad
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 0.25
-"""Between two looks at the metrics of a busy server: each costs it a millisecond or two."""
+"""Between two looks at the metrics of a busy server: each costs the server a millisecond or two."""
 IDLE_SECONDS = 1.0
 START_SECONDS = 0.2
-"""Between two looks whether it serves."""
+"""Between two looks whether the server serves."""
 NUM_TROUBLES = 3
 """Failed looks in a row before the server counts as gone."""
 _STALE_SECONDS = 2.0
@@ -31,19 +31,19 @@ _STALE_SECONDS = 2.0
 
 
 class FrontCore:
-    """What the front knows of its server."""
+    """The front's knowledge of the server."""
 
     def __init__(self, engine: ForeignEngine, config: FrontConfig, now: Callable[[], float]) -> None:
         self.engine = engine
         self.model: ForeignModel | None = None
-        """None while it does not serve."""
+        """None while the server does not serve."""
         self.trouble = "it has not answered yet"
         """Why the server does not serve."""
         self.requests = PassingRequests(config.max_num_batched_tokens)
         self.on_change: Callable[[BlocksChanged | None, int], None] = lambda changed, num_commands: None
         """As `StepListener.stepped`."""
         self.num_reports = 0
-        """As an `EngineClient`'s; there is one client, so nobody compares them."""
+        """As an `EngineClient`'s; with one client never compared."""
         self.alive = True
         self.num_commands = 0
         """Requests that went to the server."""
@@ -59,7 +59,7 @@ class FrontCore:
         """When the server's counters grew last."""
 
     async def serving(self) -> ForeignModel:
-        """Waits until the server says what it serves."""
+        """Waits until the server describes the model."""
         while True:
             try:
                 model = await self.engine.describe()
@@ -74,7 +74,7 @@ class FrontCore:
         return model
 
     async def watch(self) -> None:
-        """Looks at the metrics repeatedly; after the server is gone, waits until it serves again."""
+        """Reads the metrics repeatedly; after the server is gone, waits until the server is back."""
         num_troubles = 0
         while True:
             try:
@@ -90,7 +90,7 @@ class FrontCore:
                     num_troubles = 0
             else:
                 num_troubles = 0
-                if gauges.num_tokens < self._num_tokens:  # it has begun anew between two looks
+                if gauges.num_tokens < self._num_tokens:  # a restart between two looks
                     self._lose_blocks()
                 self._usage = gauges.kv_usage_ratio
                 self.requests.looked(gauges.waiting)
@@ -100,13 +100,13 @@ class FrontCore:
             await asyncio.sleep(BUSY_SECONDS if self.requests.num_seqs else IDLE_SECONDS)
 
     async def follow_blocks(self) -> None:
-        """Follows the server's block events, if it has any."""
+        """Follows the server's block events, if any."""
         if self.engine.tells_blocks:
             async for event in self.engine.block_events():
-                self._tell(event)
+                self._apply(event)
 
-    def _tell(self, event: BlockEvent) -> None:
-        if isinstance(event, Cleared):  # maybe since it has begun anew, and its counters with it
+    def _apply(self, event: BlockEvent) -> None:
+        if isinstance(event, Cleared):  # after a restart the counters begin at 0, too
             self._num_tokens = 0.0
         if self._blocks is not None:
             self._pass_on(self._blocks.told([event]))
@@ -123,10 +123,8 @@ class FrontCore:
     def passing(
         self, chains: Sequence[Sequence[BlockHash]], num_prompt_tokens: int, *, num_seqs: int, is_streamed: bool
     ) -> Iterator[PassingRequest]:
-        """A request, while it is with the server. `chains`: the known blocks of its prompts.
-
-        Raises QueueFull: too many prompt tokens wait already.
-        """
+        """Context of a request at the server. `chains`: the known blocks of the prompts. Raises QueueFull where too
+        many prompt tokens wait already."""
         size = self.model.block_size if self.model is not None else 0
         held = sum(self._blocks.num_held(chain) for chain in chains) * size if self._blocks is not None else 0
         num_uncached = max(1, num_prompt_tokens - held)
@@ -143,17 +141,19 @@ class FrontCore:
             yield request
         finally:
             self.requests.end(request)
-            self._end(request)
+            for place in self._places.pop(request):
+                if self._blocks is not None:
+                    self._pass_on(self._blocks.ends(place))
             self.on_change(None, self.num_commands)
 
     def came(self, request: PassingRequest, chains: Sequence[Sequence[BlockHash]], num_tokens: int) -> None:
-        """So many tokens came of it."""
+        """Tokens of the request came."""
         is_first = not request.is_computed
         self.requests.came(request, num_tokens, self._now())
         if is_first and self._blocks is not None:
             places = self._places[request]
             for index, chain in enumerate(chains):
-                places[index] = places[index] or self._place(self._blocks, chain)  # it may have waited for one
+                places[index] = places[index] or self._place(self._blocks, chain)  # the request may have waited
                 self._pass_on(self._blocks.computed(chain, places[index]))
 
     def _place(self, blocks: ForeignBlocks, chain: Sequence[BlockHash]) -> SequencePlace | None:
@@ -161,14 +161,9 @@ class FrontCore:
         self._pass_on(changed)
         return place
 
-    def _end(self, request: PassingRequest) -> None:
-        for place in self._places.pop(request):
-            if self._blocks is not None:
-                self._pass_on(self._blocks.ends(place))
-
     @property
     def is_exact(self) -> bool:
-        """Whether the server tells everything of its blocks."""
+        """Whether the blocks are known exactly."""
         return self._blocks is not None and self._blocks.is_exact
 
     @property
@@ -189,7 +184,7 @@ class FrontCore:
 
     @property
     def step_age_seconds(self) -> float:
-        """How long the server has been silent while it has requests: a hanging step shows here."""
+        """How long the server has been silent with requests: a hanging step shows here."""
         if not self.requests.num_seqs:
             return 0.0
         age = self._now() - max(self.requests.last_token_at, self._moved_at)

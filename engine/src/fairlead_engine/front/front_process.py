@@ -1,7 +1,7 @@
-"""The front's one process: HTTP, lifecycle, signals and the server behind it are wired together here, once.
+"""The front's process: wires HTTP, lifecycle, signals and the foreign server together.
 
-Before it is ready it sends a few short requests of its own: their timing is the first knowledge of the server's steps,
-without which a gateway could predict nothing for the first replica's first requests.
+Before readiness the front sends a few short requests of its own: the timing is the first knowledge of the server's
+steps, without which a gateway could predict nothing for the first replica's first requests.
 """
 
 import asyncio
@@ -10,16 +10,16 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
-import uvloop
 
 from fairlead_common.http.addresses import authority
 from fairlead_common.http.client import HttpClient, TimeLimits
 from fairlead_common.http.client_connection import TransportError, cause_of
-from fairlead_common.http.connections import allow_descriptors, listening_socket
+from fairlead_common.http.connections import allow_descriptors
 from fairlead_common.logs import configure_logging
-from fairlead_engine.errors import AddressUnavailable, EngineError
+from fairlead_engine.errors import EngineError
 from fairlead_engine.front.foreign_engine import ForeignEngine, ForeignModel
 from fairlead_engine.front.front_app import build_front_app
 from fairlead_engine.front.front_config import FrontConfig
@@ -35,16 +35,16 @@ _PROMPTS = (16, 64, 256, 1024)
 _NUM_TOKENS = 18
 """Tokens of each answer: a sample between tokens, and the first and the last."""
 _AT_ONCE = 8
-"""Shortest requests sent together: only they show the cost of another sequence in a step."""
+"""Shortest requests sent together, which show the cost of another sequence in a step."""
 _ROUNDS = 3
-"""The first of which is not counted: compilers and caches warm up."""
+"""The first round is not counted: compilers and caches warm up."""
 _LIMITS = TimeLimits(connect=5.0, first_byte=120.0, silence=30.0, whole=180.0)
 _FIRST_ID = 100
 """Below are special tokens, mostly."""
 
 
 async def warm_up(service: FrontService, model: ForeignModel) -> None:
-    """Sends the requests, and learns from their timing. A server that refuses, or does not generate text, stays
+    """Sends the requests, and learns from the timing. A server that refuses, or does not generate text, stays
     unknown."""
     keeps = service.client.engine.keeps_connections
     http, serial = HttpClient(max_idle=_AT_ONCE if keeps else 0), itertools.count()
@@ -67,7 +67,7 @@ class _Refused(Exception):
 
 
 async def _ask(service: FrontService, http: HttpClient, length: int, serial: int, *, is_counted: bool) -> None:
-    """Sends a prompt with a new beginning, so that nothing is cached."""
+    """Sends a prompt with a new, uncached beginning."""
     ids = [_FIRST_ID + serial, *(_FIRST_ID + (serial + index) % 100 for index in range(1, length))]
     body = msgspec.json.encode(
         {"model": service.config.name, "prompt": ids, "max_tokens": _NUM_TOKENS, "ignore_eos": True, "stream": True,
@@ -97,31 +97,17 @@ KINDS: Mapping[str, Callable[[FrontConfig], ForeignEngine]] = {
 
 log = logging.getLogger(__name__)
 
-_DESCRIPTORS_PER_CONNECTION = 2
-"""One to the gateway, one to the server."""
-
 
 def run(config: FrontConfig) -> int:
     """Serves until drained; returns the process's exit status."""
     configure_logging(config.log_level, config.log_format)
-    allow_descriptors(config.max_connections, per_connection=_DESCRIPTORS_PER_CONNECTION)
+    allow_descriptors(config.max_connections, per_connection=2)  # to the gateway, and to the server
     try:
-        with _listening(config) as listener:
-            uvloop.run(_serve(config, listener))
-            for number in (signal.SIGINT, signal.SIGTERM):  # a repeated one must not change the exit status
-                signal.signal(number, signal.SIG_IGN)
+        termination.serve_at(config.host, config.port, partial(_serve, config))
     except EngineError as error:
         termination.report(error)
         return 1
     return 0
-
-
-def _listening(config: FrontConfig) -> socket.socket:
-    try:
-        return listening_socket(config.host, config.port)
-    except OSError as error:
-        remedy = "stop what holds the address, or choose another --port or --host"
-        raise AddressUnavailable(f"{error.strerror}; {remedy}") from error
 
 
 async def _serve(config: FrontConfig, listener: socket.socket) -> None:
@@ -164,7 +150,7 @@ class FrontProcess:
             log.info("stopped")
 
     async def _live(self) -> None:
-        """Becomes ready, and looks after the server; does not end by itself."""
+        """Becomes ready, and watches the server; never returns."""
         service, url = self.service, f"http://{authority(*self._listener.getsockname()[:2])}"
         log.info("waiting for the server", extra={"engine": service.client.engine.name, "url": url})
         model = await service.client.serving()

@@ -1,7 +1,7 @@
-"""Passes requests to the server and its answers back, counting both.
+"""Passes requests to the server and answers back, counting both.
 
-The gateway's private fields end here: the request's number, and the prompts' token ids, which predict how much the
-server finds in its cache.
+The gateway's private fields end here: the request's number, and the prompts' token ids, which predict the server's
+cache hits.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ MAX_IDLE = 100
 IDLE_SECONDS = 4.0
 """Shorter than most servers' 5 s, as a request sent into a closing connection cannot be repeated."""
 BYTES_PER_TOKEN = 4
-"""Of prompts whose tokens are not known."""
+"""For prompts with unknown tokens."""
 _CONNECT_SECONDS = 5.0
 _SILENT_SECONDS = 86400.0
-"""Whoever asked decides how long to wait."""
+"""The client decides how long to wait."""
 _LIMITS = TimeLimits(connect=_CONNECT_SECONDS, first_byte=_SILENT_SECONDS, silence=_SILENT_SECONDS)
 _RELAYED = TimeLimits(connect=_CONNECT_SECONDS, first_byte=30.0, silence=30.0, whole=60.0)
 _EVENT_STREAM, _JSON = b"text/event-stream", b"application/json"
 _PASSED_HEADERS = ("accept", "traceparent", "tracestate", "baggage", "user-agent")
 _DATA, _DONE, _ERROR = b"\ndata:", b"\ndata: [DONE]", b'\ndata: {"error"'
-"""At the beginning of a line: what a model writes has line ends escaped."""
+"""At the beginning of a line: line ends in a model's text are escaped."""
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 MAX_EVENT_BYTES = 8 * 2**20
-"""The longest event of a stream: a prompt that is echoed comes as one."""
+"""The longest event of a stream: an echoed prompt is one event."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -61,7 +61,7 @@ class _Reply(msgspec.Struct):
 
 
 class _Passing:
-    """What of a request's body matters here."""
+    """The relevant part of a request's body."""
 
     def __init__(self, body: bytes, service: FrontService) -> None:
         """Raises RequestError."""
@@ -103,7 +103,7 @@ def _chains(
     extra = extra_bytes(cache_salt=salt)
     try:
         return [hash_blocks(ids[: num_cacheable_blocks(len(ids), size) * size], size, extra=extra) for ids in prompts]
-    except (OverflowError, TypeError):  # the server will say what is wrong with them
+    except (OverflowError, TypeError):  # the server will refuse the ids
         return []
 
 
@@ -124,11 +124,10 @@ class FrontProxy:
         self._http = HttpClient(max_idle=MAX_IDLE if keeps else 0, idle_seconds=IDLE_SECONDS)
 
     def close(self) -> None:
-        """Ends what is kept for the next request."""
         self._http.close()
 
     async def infer(self, exchange: Exchange) -> None:
-        """A request that the server computes something for."""
+        """Passes a request for the model on."""
         service = self._service
         service.model()
         with (
@@ -148,7 +147,7 @@ class FrontProxy:
                 await exchange.while_connected(self._exchange(exchange, passing, counted, admission))
 
     async def relay(self, exchange: Exchange) -> None:
-        """A request that costs the server little."""
+        """Passes a cheap request on."""
         method = exchange.scope["method"]
         body = await exchange.body() if method == "POST" else b""
         await exchange.while_connected(self._relay(exchange, "GET" if method == "HEAD" else method, body))
@@ -192,11 +191,14 @@ class FrontProxy:
     async def _events(
         self, response: Connection, passing: _Passing, counted: PassingRequest, stopped: list[EngineError]
     ) -> AsyncIterator[Events]:
-        """The server's events; a stream that breaks off before its end is an error."""
+        """The server's events; an incomplete stream is an error."""
         core, is_whole, rest = self._service.client, False, b""
         try:
             while chunk := await response.chunk():
-                events, rest = _whole_events(rest + chunk)
+                rest += chunk
+                # Half an event would swallow an error behind.
+                end = max((at + len(mark) for mark in _EVENT_ENDS if (at := rest.rfind(mark)) >= 0), default=0)
+                events, rest = rest[:end], rest[end:]
                 lines = b"\n" + events
                 is_failed = _ERROR in lines
                 is_whole = is_whole or is_failed or _DONE in lines
@@ -214,7 +216,7 @@ class FrontProxy:
         yield Events(b"", are_last=True)
 
     async def _whole(self, exchange: Exchange, response: Connection, passing: _Passing | None) -> int:
-        """Sends the server's whole answer; returns its number of generated tokens, 0 for a refusal."""
+        """Sends the server's whole answer; returns the number of generated tokens, 0 for a refusal."""
         body = await response.read(self._service.config.max_reply_bytes)
         if response.status >= HTTPStatus.BAD_REQUEST:
             body = _in_envelope(body)
@@ -244,14 +246,8 @@ class FrontProxy:
         return request_head(method, target, fields)
 
 
-def _whole_events(stream: bytes) -> tuple[bytes, bytes]:
-    """(complete events, beginning of the next): half an event would swallow an error behind it."""
-    end = max((at + len(mark) for mark in _EVENT_ENDS if (at := stream.rfind(mark)) >= 0), default=0)
-    return stream[:end], stream[end:]
-
-
 def _in_envelope(body: bytes) -> bytes:
-    """An error in OpenAI's shape: SGLang leaves off what is around it."""
+    """An error in OpenAI's shape: SGLang leaves the outer object out."""
     try:
         fields = _fields.decode(body)
     except _UNREADABLE:

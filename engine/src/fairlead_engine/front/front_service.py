@@ -1,4 +1,4 @@
-"""Shared state of the front's endpoints: the server behind it, the stream for followers, the lifecycle.
+"""Shared state of the front's endpoints: the server, the stream for followers, the lifecycle.
 
 Wired once per process, by `front_process` or a test.
 """
@@ -23,7 +23,7 @@ _MAX_PARTIAL_BODY_BYTES = 64 * 2**20
 
 
 class FrontService:
-    """One server and everything a request needs of its front."""
+    """One server and everything that requests need."""
 
     def __init__(self, config: FrontConfig, engine: ForeignEngine, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config

@@ -1,5 +1,5 @@
-"""llama.cpp's server: its properties, its one model, its metrics. It tells nothing of its cache, which consists of
-slots, each with the sequence that it computed last.
+"""llama.cpp's server: properties, model, metrics. The server reports no changes of the cache, which consists of slots,
+each with the sequence computed there last.
 """
 
 from collections.abc import AsyncIterator
@@ -70,7 +70,7 @@ class LlamaServer:
         )
 
     async def gauges(self) -> Gauges:
-        """The server answers between steps, which may take long on CPUs; meanwhile its last answer counts."""
+        """The server answers between steps, which may take long on CPUs; meanwhile the last answer counts."""
         try:
             self._last = read_gauges(await self._questions.metrics(), self._num_slots)
         except Busy:
@@ -86,7 +86,7 @@ class LlamaServer:
 
 
 def read_gauges(text: str, num_slots: int) -> Gauges:
-    """Of `/metrics`. A busy slot counts with its whole share of the cache. Raises NotServing."""
+    """Gauges in `/metrics`. A busy slot counts with the slot's whole share of the cache. Raises NotServing."""
     waiting, running = values(text, _WAITING), values(text, _RUNNING)
     if not waiting or not running:
         raise NotServing(f"its metrics have no {_WAITING} or no {_RUNNING}: it needs --metrics")

@@ -1,11 +1,11 @@
-"""The requests that are with the server now, and the step cost learnt from their timing. Pure: `now` is an argument.
+"""The requests at the server, and the step cost learnt from their timing. Pure: `now` is an argument.
 
-All of a server's requests pass the front, so the front knows the server's work without asking; only the number of
-waiting requests comes from its metrics. The step cost shows in two intervals, joined by the predictor's own formula:
+All of a server's requests pass the front, which knows the server's work without asking; only the number of waiting
+requests comes from the server's metrics. The step cost shows in two intervals, joined by the predictor's formula:
 
-- Between two tokens of a stream: one step, with a number of decoding sequences and of prompt tokens beside them.
-- From a prompt's arrival to its first token: the steps for it and for prompts queued before it, and on average half of
-  the step that was running.
+- Between two tokens of a stream: one step of a number of decoding sequences and a number of prompt tokens.
+- From a prompt's arrival to the first token: the steps for the prompt and for prompts queued before, and on average
+  half of the running step.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class _Moment:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class PassingRequest:
-    """One request, from its arrival to its end. Only `PassingRequests` changes it."""
+    """One request, from arrival to end. Changed by `PassingRequests` alone."""
 
     num_prompt_tokens: int
     num_uncached_tokens: int
@@ -39,18 +39,18 @@ class PassingRequest:
     is_streamed: bool = False
     num_generated: int = 0
     is_computed: bool = False
-    """Whether its first token has come."""
+    """Whether the first token has come."""
     is_prefilled: bool = False
-    """Whether its prompt counts as computed; without streaming, nothing shows before the answer's end."""
+    """Whether the prompt counts as computed; without streaming, nothing shows before the answer's end."""
     num_looks: int = 0
-    """Number of looks at which it was not waiting."""
+    """Number of looks without waiting."""
     arrived: _Moment
     last_sample: _Moment | None = None
     num_since_sample: int = 0
 
     @property
     def context(self) -> float:
-        """Σ over its uncached tokens of the number of tokens before each."""
+        """Σ over the uncached tokens of the number of tokens before each."""
         cached, uncached = self.num_prompt_tokens - self.num_uncached_tokens, self.num_uncached_tokens
         return uncached * cached + uncached * (uncached - 1) / 2
 
@@ -69,7 +69,7 @@ class PassingRequests:
     _prefilled_tokens: float = 0.0
     _prefilled_context: float = 0.0
     last_token_at: float = 0.0
-    """When anything came of the server."""
+    """When the server last sent something."""
 
     @property
     def num_seqs(self) -> int:
@@ -77,7 +77,7 @@ class PassingRequests:
 
     @property
     def waiting(self) -> int:
-        """Of those, that no step has touched yet."""
+        """Sequences that no step has computed yet."""
         return min(self.num_waiting_told, sum(each.num_seqs for each in self._requests if not each.is_prefilled))
 
     @property
@@ -97,7 +97,6 @@ class PassingRequests:
     def begin(
         self, num_prompt_tokens: int, num_uncached_tokens: int, *, num_seqs: int = 1, is_streamed: bool, now: float
     ) -> PassingRequest:
-        """A request goes to the server."""
         if not self._requests:
             self.last_token_at = now
         request = PassingRequest(
@@ -111,9 +110,9 @@ class PassingRequests:
         return request
 
     def looked(self, num_waiting: int) -> None:
-        """The server's metrics report `num_waiting` sequences: the newest ones. A request without streaming counts as
-        computed after more looks without waiting than its prompt has steps; its prompt would otherwise block later
-        requests until its whole answer is there."""
+        """The server's metrics report `num_waiting` sequences: the newest. A request without streaming counts as
+        computed after more looks without waiting than the prompt has steps; otherwise the prompt would block later
+        requests until the answer is complete."""
         self.num_waiting_told = num_waiting
         left = sum(each.num_seqs for each in self._requests if not each.is_prefilled) - num_waiting
         for request in [each for each in self._requests if not each.is_prefilled]:
@@ -126,7 +125,7 @@ class PassingRequests:
                 self._count_prefill(request)
 
     def came(self, request: PassingRequest, num_tokens: int, now: float) -> None:
-        """So many of its tokens came: with the first ones its prompt is computed."""
+        """Tokens of the request came: with the first tokens the prompt is computed."""
         self.last_token_at = now
         request.num_generated += num_tokens
         if not request.is_computed:
@@ -142,7 +141,6 @@ class PassingRequests:
             request.num_since_sample, request.last_sample = 0, self._moment(now)
 
     def end(self, request: PassingRequest) -> None:
-        """It is over, however it ended."""
         self._requests.pop(request, None)
 
     def _count_prefill(self, request: PassingRequest) -> None:
@@ -164,7 +162,7 @@ class PassingRequests:
         )
 
     def _learn_from_prefill(self, request: PassingRequest, now: float) -> None:
-        """Not of one that waited for a slot: how long that takes, steps do not say."""
+        """Except for a request that waited for a slot, as steps do not explain the wait."""
         since = request.arrived
         if self.num_waiting_told:
             return

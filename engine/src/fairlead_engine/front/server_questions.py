@@ -1,5 +1,5 @@
-"""Small HTTP questions to a server that is not ours, with short timeouts, and the few relevant figures of `/metrics`:
-single lines are searched for, as the text has a thousand and is read several times a second.
+"""Small HTTP questions to a foreign server, with short timeouts, and the few relevant figures of `/metrics`: single
+lines are parsed, as the text has a thousand lines and is read several times a second.
 """
 
 import math
@@ -21,7 +21,7 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Busy(NotServing):
-    """It takes connections, and did not answer in time."""
+    """The server takes connections, and did not answer in time."""
 
 
 class ServerQuestions:
@@ -87,11 +87,11 @@ def values(text: str, name: str) -> list[float]:
 
 
 def total(text: str, *names: str) -> float:
-    """Of all series of these names; 0 of those that are not there."""
+    """Sum of all series of these names; a missing series counts as 0."""
     return sum(sum(values(text, name)) for name in names)
 
 
 def labels(text: str, name: str) -> dict[str, str]:
-    """Of the first series of this name; none where there is none."""
+    """Labels of the first series of this name; empty without a series."""
     found = _line(name).search(text)
     return dict(_LABEL.findall(found["labels"] or "")) if found else {}

@@ -1,4 +1,4 @@
-"""vLLM's server and SGLang's: their version, model and metrics over HTTP, their KV events over ZMQ."""
+"""The servers of vLLM and SGLang: version, model and metrics over HTTP, KV events over ZMQ."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ class _Cards(msgspec.Struct):
 
 
 class ZmqServer(ABC):
-    """A `ForeignEngine` whose KV events come over ZMQ."""
+    """A `ForeignEngine` with KV events over ZMQ."""
 
     name: str
     keeps_connections = True
@@ -62,8 +62,6 @@ class _Version(msgspec.Struct):
 
 
 class VllmServer(ZmqServer):
-    """vLLM."""
-
     name = "vLLM"
     _waiting, _usage, _old_usage = "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"
     _cache = "vllm:cache_config_info"
@@ -108,15 +106,13 @@ class _Information(msgspec.Struct):
 
 
 class SglangServer(ZmqServer):
-    """SGLang."""
-
     name = "SGLang"
     _room, _waiting, _usage = "sglang:max_total_num_tokens", "sglang:num_queue_reqs", "sglang:token_usage"
     _tokens = ("sglang:realtime_tokens_total", "sglang:prompt_tokens_total", "sglang:generation_tokens_total")
     """The first grows with every step, the others when requests end."""
 
     async def describe(self) -> ForeignModel:
-        """SGLang answers before its warm-up; until the warm-up is over, `/health` says that it does not serve."""
+        """SGLang answers before the warm-up; until the end of the warm-up `/health` fails."""
         await self._questions.health()
         said = await self._questions.document("/server_info", _Information)
         length = await self.max_model_len()
@@ -132,8 +128,8 @@ class SglangServer(ZmqServer):
 
     @staticmethod
     def read_gauges(text: str) -> Gauges:
-        """Of `/metrics`: waiting requests have one line in all and one per priority, none before the first step.
-        Raises NotServing."""
+        """Of `/metrics`, with a line for all waiting requests and a line per priority, from the first step on. Raises
+        NotServing."""
         if not values(text, SglangServer._room):
             raise NotServing(f"its metrics have no {SglangServer._room}: it needs --enable-metrics")
         return Gauges.told(

@@ -1,11 +1,12 @@
 """The FastAPI application: which path leads where.
 
 Control endpoints are FastAPI's path operations. Endpoints with bodies or streams are raw ASGI on msgspec's schemas, at
-about half the processor time. `Answering` is around both, so that errors, counts and logs are the same everywhere.
+about half the processor time. `Answering` around both makes errors, counts and logs uniform.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -42,7 +43,7 @@ class RawOperation:
     _: KW_ONLY
     method: str = "POST"
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """Required parameters with their descriptions: names in braces in `path` are path parameters, others query ones."""
+    """Required parameters with descriptions: names in braces in `path` are in the path, the rest in the query."""
     reply_type: str = _JSON
     """Content type of the reply; `NDJSON` = a `reply` on each line."""
     refusal: Schema = ErrorReply
@@ -81,19 +82,12 @@ class RawOperation:
         return described
 
 
-def _name(schema: Schema) -> str:
-    return schema.__name__
-
-
 def _json(schema: Schema, content_type: str = _JSON) -> dict[str, Any]:
-    return {content_type: {"schema": {"$ref": _REFERENCE.format(name=_name(schema))}}}
+    return {content_type: {"schema": {"$ref": _REFERENCE.format(name=schema.__name__)}}}
 
 
 def _refused(schema: Schema) -> dict[str, Any]:
     return {"description": "Refused or failed, in OpenAI's error shape", "content": _json(schema)}
-
-
-_ERROR = _refused(ErrorReply)
 
 
 _RAW = (
@@ -224,18 +218,18 @@ class EngineApplication(FastAPI):
         status_code: int = 200,
         **options: Any,
     ) -> None:
-        """Adds a path operation whose `endpoint` encodes its `reply` itself; None = not JSON."""
-        responses: dict[int | str, dict[str, Any]] = {"default": _ERROR}
+        """Adds a path operation. `reply`: encoded by the `endpoint`; None = not JSON."""
+        responses: dict[int | str, dict[str, Any]] = {}
         if reply is not None:
             self._schemas.add(reply)
-            responses = {status_code: {"content": _json(reply)}, "default": _ERROR}
+            responses[status_code] = {"content": _json(reply)}
         self.add_api_route(
             path,
             endpoint,
             methods=[method],
             status_code=status_code,
             tags=["control"],
-            responses=responses,
+            responses=responses | {"default": _refused(ErrorReply)},
             operation_id=endpoint.__name__,
             **options,
         )
@@ -244,7 +238,9 @@ class EngineApplication(FastAPI):
         """The document of `/openapi.json`, made once."""
         if self.openapi_schema is None:
             document = super().openapi()
-            _, schemas = msgspec.json.schema_components(sorted(self._schemas, key=_name), ref_template=_REFERENCE)
+            _, schemas = msgspec.json.schema_components(
+                sorted(self._schemas, key=attrgetter("__name__")), ref_template=_REFERENCE
+            )
             document["paths"] = {**self._raw, **document["paths"]}
             document.setdefault("components", {})["schemas"] = schemas
         assert self.openapi_schema is not None  # FastAPI keeps what it has made

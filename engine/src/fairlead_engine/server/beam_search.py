@@ -1,4 +1,4 @@
-"""Beam search: its beams are requests of one token each, whose prefixes are cached.
+"""Beam search: each beam is a request of one token with a cached prefix.
 
 The core knows nothing of beams: each round asks for the next token of every beam at once, and the prefix cache holds
 all of a beam but its last block. `Beams` chooses which beams go on by the rules of transformers' `generate(num_beams=…,
@@ -52,7 +52,7 @@ class Beam:
 
 
 class Beams:
-    """One prompt's. `is_over` once no better answer can come, or is looked for; `best` are the answers then."""
+    """Beams of one prompt. `is_over` once no better answer is possible or wanted; then `best` are the answers."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class Beams:
         length_penalty: float = 1.0,
         early_stopping: EarlyStopping = False,
     ) -> None:
-        """`early_stopping`: True ends the search at `width` answers; False when the likeliest beam at its length is
-        worse than all of them; "never" when it could not become better at any length."""
+        """`early_stopping`: True ends the search at `width` answers; False when the likeliest beam, scored at the
+        current length, is worse than all answers; "never" when no length would make the beam better."""
         self._width = width
         self._max_tokens = max_tokens
         self._end_token_ids = frozenset(end_token_ids)
@@ -73,7 +73,7 @@ class Beams:
         self._num_tokens = 0
         self._found: list[tuple[float, Beam]] = []
         self.running = [Beam()]
-        """To be gone on with, the likeliest first; empty once it is over."""
+        """Beams to continue, the likeliest first; empty at the end."""
 
     @property
     def num_likeliest(self) -> int:
@@ -128,7 +128,7 @@ class Beams:
 
 
 _FULL_SECONDS = 0.05
-"""Pause before a search that has begun asks again after the queue was full."""
+"""Pause of a begun search after the queue was full."""
 _GOES_TOGETHER = frozenset(
     {
         "model", "messages", "prompt", "n", "best_of", "max_tokens", "max_completion_tokens", "use_beam_search",
@@ -144,7 +144,7 @@ _GOES_TOGETHER = frozenset(
 
 
 def check_beams(request: GenerationRequest, max_tokens: int | None) -> None:
-    """Raises `RequestError` for fields that exclude a beam search, and for its own fields without one."""
+    """Raises `RequestError` for fields that exclude a beam search, and for the search's fields without a search."""
     if not request.use_beam_search:
         for name in ("length_penalty", "early_stopping"):
             if getattr(request, name) is not None:
@@ -198,7 +198,7 @@ class BeamSearch(Generation):
         request: ChatRequest | CompletionRequest,
         info: EngineInfo,
     ) -> None:
-        """`choices`: grouped by prompt, one per beam of its search. Raises `RequestError` for too many."""
+        """`choices`: grouped by prompt, one per beam. Raises `RequestError` for too many beams."""
         super().__init__(client, choices, metrics, on_sent)
         width = request.num_each
         self._by_prompt = [choices[first : first + width] for first in range(0, len(choices), width)]
@@ -238,7 +238,7 @@ class BeamSearch(Generation):
             begin = choices[0].request
             held = HeldPrompt(prompt_token_ids=begin.prompt_token_ids, images=begin.images, adapter=begin.adapter)
             self._client.hold(_hold(choices[0]), held)
-            for choice in choices:  # the core has them, for as long as there are rounds
+            for choice in choices:  # the core keeps the images for all rounds
                 choice.request = msgspec.structs.replace(choice.request, images=())
         try:
             while not all(search.is_over for search in self._searches):
@@ -303,7 +303,7 @@ class BeamSearch(Generation):
             output = asked.stream.take()
         except QueueFull:
             asked.stream = None
-            self._wake.set()  # for those that are looked at after it
+            self._wake.set()  # for the beams that follow
             raise
         raise_failure(output)
         choice, now = asked.choice, time.time()

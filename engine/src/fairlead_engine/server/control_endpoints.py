@@ -21,7 +21,7 @@ from fairlead_engine.server.refusals import Gone
 from fairlead_engine.server.service import Service
 
 NDJSON = "application/x-ndjson"
-"""One JSON object a line."""
+"""One JSON object per line."""
 MAX_WAIT_SECONDS = 10.0
 READY_PARAMETERS = [
     {
@@ -100,7 +100,7 @@ def wait_seconds(text: str, bounds: str) -> float:
 
 
 class KVEndpoints:
-    """The list and the watch of a follower. Neither counts as a running request or delays a drain."""
+    """A follower's list and watch, which neither count as running requests nor delay a drain."""
 
     def __init__(self, stream: EngineStream, check_model: Callable[[], object]) -> None:
         """`check_model` raises `NotReady` or `Draining` while no model is served."""
@@ -143,7 +143,7 @@ class KVEndpoints:
         exchange.facts["cut_off"] = "true" if follower.was_cut_off else None
 
     def _followed(self) -> EngineStream:
-        """Raises `NotReady`, `Draining` or `EngineDead` while nothing can be told."""
+        """Raises `NotReady`, `Draining` or `EngineDead` while no stream is available."""
         self._check_model()
         self._stream.check()
         return self._stream

@@ -13,10 +13,10 @@ from fairlead_engine.types import FinishReason, Injected, SamplingParams, Sequen
 
 
 class StopStrings:
-    """Watches growing text for stop strings, however the text is cut into pieces.
+    """Watches growing text for stop strings, in pieces of any size.
 
-    The text ends at the stop string that is complete first (of two ending together, the longer). No more text is held
-    back than may begin a stop string.
+    The text ends at the first complete stop string (of two ending together, the longer). Only text that may begin a
+    stop string is held back.
     """
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
@@ -28,7 +28,7 @@ class StopStrings:
         """The stop string that ended the text."""
 
     def push(self, text: str) -> str:
-        """Text that certainly belongs to the output now. After a match there is none."""
+        """Text that certainly belongs to the output; empty after a match."""
         if self.matched is not None or not self._stops:
             return "" if self.matched is not None else text
         self._held += text
@@ -64,9 +64,9 @@ class CallDelta(msgspec.Struct, frozen=True, gc=False):
     arguments: str
     """More of the call's arguments."""
     id: str | None = None
-    """Of a call that begins,"""
+    """Id of a call that begins; None = more of an earlier call."""
     name: str | None = None
-    """The function's name, of a call that begins."""
+    """The function's name, for a call that begins."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +90,7 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def num_logprobs(self) -> int:
-        """Log-probabilities it tells: each token's own and its alternatives'."""
+        """Number of log-probabilities, alternatives included."""
         if not (self.logprobs or self.prompt_logprobs):
             return 0
         return sum(1 + len(token.top) for token in (*self.prompt_logprobs, *self.logprobs))
@@ -117,8 +117,8 @@ class Detokenizer:
         shown: frozenset[int] = frozenset(),
         follows_prompt: bool = False,
     ) -> None:
-        """`shown`: special tokens that are part of the text all the same. `follows_prompt`: whether the reader also
-        shows the prompt, including an incomplete character at its end."""
+        """`shown`: special tokens that are part of the text. `follows_prompt`: whether the client also gets the prompt,
+        including an incomplete last character."""
         self._sampling = sampling
         self._stream = vocabulary.stream(
             after=prompt_token_ids,

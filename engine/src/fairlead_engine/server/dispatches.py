@@ -1,7 +1,7 @@
 """Each gateway's requests that the engine's load includes: `seen` of a load line.
 
-A gateway numbers its requests to this engine and adds to the load the requests that it does not include yet. Knows
-headers and the numbers of the core's commands; neither HTTP nor requests.
+A gateway numbers requests to this engine and adds requests to the load until the load includes them. Knows headers and
+numbers of the core's commands; neither HTTP nor requests.
 """
 
 import logging
@@ -17,21 +17,21 @@ _DISPATCH = re.compile(r"(?P<gateway>[\x21-\x7e]{1,128}):(?P<number>[1-9][0-9]{0
 
 
 class Dispatch:
-    """One request on its way into the load; `gateway` is None when nobody has numbered it."""
+    """One request on the way into the load; `gateway` is None for a request without a number."""
 
     def __init__(self, gateway: str | None = None, number: int = 0) -> None:
         self.gateway = gateway
         self.number = number
         self.command: int | None = None
-        """The last of its commands to the core; None while it has none."""
+        """Number of the last command to the core; None = no command yet."""
 
 
 class Dispatches:
     """The highest number of each gateway that the load includes.
 
-    A request that never reached the core was refused and will be in no load, so its number counts at once. Other
-    numbers count from the first load that includes all of the request's commands. A lost number is covered by the next
-    higher one.
+    The number of a request refused before the core counts at once, as no load will include the request. Any further
+    number counts from the first load with all of the request's commands. A lost number is covered by the next higher
+    number.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Dispatches:
         self.on_malformed: Callable[[], object] = lambda: None
         """Called for each unreadable header."""
         self._on_the_way: set[Dispatch] = set()
-        self._elsewhere: list[tuple[int, str, int]] = []  # that count from a report of the core on: it, gateway, number
+        self._elsewhere: list[tuple[int, str, int]] = []  # report, gateway, number
 
     def seen_elsewhere(self, gateway: str, number: int, report: int) -> None:
         """Another process has sent the core a gateway's request; loads include it from this report on."""
@@ -52,7 +52,7 @@ class Dispatches:
 
     @contextmanager
     def arrived(self, header: str | None) -> Iterator[Dispatch]:
-        """A request with this `x-fairlead-dispatch`, while it is answered; an unreadable header counts as missing."""
+        """Context of answering a request with this `x-fairlead-dispatch`; an unreadable header counts as missing."""
         dispatch = Dispatch()
         if header is not None and (found := _DISPATCH.fullmatch(header)):
             dispatch = Dispatch(found["gateway"], int(found["number"]))

@@ -1,8 +1,8 @@
-"""The engine's stream to its followers, mostly gateways: every change of its reusable blocks, and how loaded it is.
+"""The engine's stream to followers, mostly gateways: every change of the reusable blocks, and the load.
 
 `KVMirror` is this process's copy of the core's reusable blocks and a ring of recent changes as encoded lines;
-`Followers` have a bounded buffer each, so a slow reader costs only itself. `EngineStream` hears of each report of the
-core on the event loop, which it never keeps waiting. Wired in `Service`, served by `control_endpoints`.
+`Followers` have a bounded buffer each, so a slow reader costs nobody else. `EngineStream` gets each report of the core
+on the event loop without blocking the loop. Wired in `Service`, served by `control_endpoints`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from fairlead_engine.server.lifecycle import Lifecycle
 from fairlead_engine.types import EngineLoad
 
 RING_BYTES = 4 * 2**20
-"""How much of the past a follower may have missed: minutes of decoding, many seconds of prefill at full speed."""
+"""Changes that a follower may have missed: minutes of decoding, many seconds of prefill at full speed."""
 
 
 class NotInRing(Exception):
@@ -56,7 +56,7 @@ class KVMirror:
     def apply(self, changed: BlocksChanged) -> bytes:
         """Applies the next change and returns its line, encoded once for all followers.
 
-        A core that resets its books may remove unknown blocks, which followers never hear of.
+        A core that resets its books may remove unknown blocks, which are left out of the line.
         """
         self.seq += 1
         removed = [each for each in changed.removed if self._parents.pop(each, None) is not None]
@@ -80,7 +80,7 @@ class KVMirror:
         return [self._ring[index] for index in range(len(self._ring) - num_missed, len(self._ring))]
 
     def blocks(self) -> KVBlocks:
-        """All of it as one message. Takes about 1 µs for each block."""
+        """All blocks as one message. Takes about 1 µs for each block."""
         blocks = [_stored(parent, hashes) for parent, hashes in self._chains()]
         return KVBlocks(epoch=self.epoch, seq=self.seq, block_size=self.block_size, blocks=blocks)
 
@@ -112,11 +112,11 @@ def _stored(parent: BlockHash, hashes: list[BlockHash]) -> StoredBlocks:
 
 
 BUFFER_BYTES = 8 * 2**20
-"""Most unread bytes of a follower, twice the ring it may begin with: seconds of prefill on a fast device."""
+"""Most unread bytes of a follower, twice the size of the ring: seconds of prefill on a fast device."""
 
 
 class Follower:
-    """One reader's unsent lines. A reader with more than `max_bytes` of them is cut off."""
+    """One reader's unsent lines. A reader with more than `max_bytes` is cut off."""
 
     def __init__(self, lines: Iterable[bytes], max_bytes: int) -> None:
         self.was_cut_off = False
@@ -129,7 +129,7 @@ class Follower:
             self._something.set()
 
     def put(self, line: bytes) -> bool:
-        """Adds a line; False when it was one too many."""
+        """Adds a line; False when the buffer is full."""
         self._num_bytes += len(line)
         if self._num_bytes > self._max_bytes:
             self.was_cut_off = True
@@ -198,7 +198,7 @@ IDLE_SECONDS = 1.0
 
 
 class Core(Protocol):
-    """What is told of: an `EngineClient`, or what stands for one."""
+    """An `EngineClient`, or a stand-in."""
 
     @property
     def load(self) -> EngineLoad: ...
@@ -214,25 +214,21 @@ class Core(Protocol):
 
 
 class EngineStream:
-    """The engine's state as a stream of lines. Load lines are made only while somebody follows.
-
-    Load lines come in a steady beat, and at once when the engine becomes full, stops being full or begins to drain.
-    """
+    """The engine's state as a stream of lines. Load lines are made only for followers, in a steady beat, and at once
+    when the engine becomes full, stops being full or begins to drain."""
 
     def __init__(self, client: Core, lifecycle: Lifecycle) -> None:
         self.mirror = KVMirror()
         self.followers = Followers()
         self.dispatches = Dispatches()
         self.has_ended = False
-        """Whether the server stops: nobody may follow any more."""
+        """Whether the server stops and refuses followers."""
         self._client = client
         self._lifecycle = lifecycle
         self._was_full = False
         self._told_at = -math.inf  # loop time of the last load line
-        self._beat: asyncio.Handle | None = None  # uvloop gives one that does not say when, where the time has come
-        self._beats_at = math.inf  # loop time at which it will
-
-    # -- what the core reports -------------------------------------------------------------------------------------
+        self._beat: asyncio.Handle | None = None  # uvloop's handle does not say when
+        self._beats_at = math.inf  # loop time of the next load line
 
     def stepped(self, changed: BlocksChanged | None, num_commands: int) -> None:
         """Takes over what a step changed; see `StepListener`."""
@@ -258,14 +254,10 @@ class EngineStream:
         self.dispatches.seen_elsewhere(gateway, number, report)
         self.dispatches.reported(self._client.num_reports)
 
-    # -- who follows -----------------------------------------------------------------------------------------------
-
     @contextmanager
     def followed(self, epoch: str, seq: int) -> Iterator[Follower]:
-        """A follower with every change up to `seq`: it gets the load, the changes it missed, then new ones.
-
-        Raises `NotInRing` if it must list the blocks first.
-        """
+        """A follower with every change up to `seq`, who gets the load, the missed changes, then new lines. Raises
+        `NotInRing` where the follower must list the blocks first."""
         with self.followers.joined([self._load_line(), *self.mirror.since(epoch, seq)]) as follower:
             if self._beat is None:
                 self._told_at = asyncio.get_running_loop().time()
@@ -292,11 +284,9 @@ class EngineStream:
         self.followers.end()
         self._stop_beat()
 
-    # -- the beat --------------------------------------------------------------------------------------------------
-
     def _on_beat(self) -> None:
         self._beat = None
-        if not self._client.alive:  # its last load says nothing any more
+        if not self._client.alive:  # the last load is obsolete
             self.end()
         else:
             self.tell_load()
@@ -307,7 +297,7 @@ class EngineStream:
         self._beat = asyncio.get_running_loop().call_at(self._beats_at, self._on_beat)
 
     def _hasten(self) -> None:
-        """The beat quickens when the engine becomes busy; it slows down by itself."""
+        """Quickens the beat when the engine becomes busy."""
         if self._beat is not None and self._beats_at > self._next_beat():
             self._schedule()
 

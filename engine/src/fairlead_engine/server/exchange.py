@@ -1,8 +1,8 @@
 """One HTTP request and its answer on raw ASGI: the body, JSON or an event stream, a client that leaves, one log line.
 
-Raw ASGI because a stream's cost per token is ours to keep small; routing and the control endpoints are FastAPI's.
-`Answering`, the outermost layer of the application, gives each request its `Exchange`: errors that endpoints raise
-become answers here and nowhere else. Knows HTTP, nothing of models.
+Raw ASGI keeps a stream's cost per token small; routing and the control endpoints are FastAPI's. `Answering`, the
+outermost layer of the application, gives each request its `Exchange`: errors of endpoints become answers here alone.
+Knows HTTP, nothing of models.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Events(NamedTuple):
 
     body: bytes
     are_last: bool = False
-    """Whether the answer ends with them: its end is then written with them."""
+    """Whether the answer ends here: its end is then written with the events."""
 
 
 class Exchange:
@@ -64,7 +64,7 @@ class Exchange:
         given = self.headers.get(HEADER_REQUEST_ID, "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self.translation = translation_of(scope["path"])
-        """Of what the client sends and gets; None = it speaks OpenAI's API."""
+        """Translation of request and answer; None = the client speaks OpenAI's API."""
         self.status: int | None = None
         self._receive = receive
         self._send = send
@@ -78,12 +78,13 @@ class Exchange:
     async def body(self) -> bytes:
         """The request body, which counts among all bodies until `held` is released.
 
-        Raises `BodyTooLarge` (as early as the headers show it), `BodyTooSlow`, `QueueFull` if all bodies together are
-        too large, and `ClientDisconnected`.
+        Raises `StatusError` for a body that is compressed, slow, or too large (as early as the headers show it),
+        `QueueFull` if all bodies together are too large, and `ClientDisconnected`.
         """
         encoding = self.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
-            raise refusals.UnsupportedEncoding(encoding)
+            problem = f"the request body has content-encoding {encoding!r}; send it as plain JSON"
+            raise refusals.StatusError(415, problem, "unsupported_content_encoding")
         try:
             return await self._bodies.read(self.headers.get("content-length", ""), self._receive, self.held)
         except BodyError as error:
@@ -91,9 +92,16 @@ class Exchange:
                 case BodyFault.CLIENT_GONE:
                     raise ClientDisconnected from error
                 case BodyFault.TOO_LARGE:
-                    raise refusals.BodyTooLarge(self._bodies.limit) from error
+                    problem, outcome = f"is larger than {self._bodies.limit} bytes", refusals.Outcome.TOO_LARGE
+                    raise refusals.StatusError(
+                        413, f"the request body {problem}", "request_too_large", outcome=outcome
+                    ) from error
                 case BodyFault.TOO_SLOW:
-                    raise refusals.BodyTooSlow(self._bodies.timeout) from error
+                    problem, outcome = f"did not arrive within {self._bodies.timeout:g} s", refusals.Outcome.TOO_SLOW
+                    close = {"connection": "close"}  # or the body's rest would be read as a request
+                    raise refusals.StatusError(
+                        408, f"the request body {problem}", "request_timeout", outcome=outcome, headers=close
+                    ) from error
                 case BodyFault.TOO_MANY:
                     message = "this engine is receiving more request bodies at once than it has memory for"
                     raise QueueFull(message) from error
@@ -158,7 +166,7 @@ class Exchange:
     async def while_connected(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of `work`, which is cancelled at once if the client leaves. Call after reading the body."""
         worker = asyncio.ensure_future(work)
-        watcher = asyncio.ensure_future(self._disconnected())
+        watcher = asyncio.ensure_future(left(self._receive))
         try:
             await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
             if not worker.done() and not self._is_complete:
@@ -212,10 +220,11 @@ class Exchange:
         self._is_complete = True  # servers report a disconnect after a complete answer as well
         await self._send({"type": "http.response.body", "body": body})
 
-    async def _disconnected(self) -> None:
-        """Returns when the client has left."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+
+async def left(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class StructResponse(Response):
@@ -229,9 +238,9 @@ class StructResponse(Response):
 
 Handler = Callable[[Exchange], Awaitable[None]]
 EXCHANGE = "fairlead_engine.exchange"
-"""Where an ASGI scope has it."""
+"""Key of the `Exchange` in an ASGI scope."""
 _QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""Asked every few seconds by machines: not worth a log line while they succeed."""
+"""Polled every few seconds by machines: logged only when refused."""
 
 
 class Answering:
@@ -270,10 +279,10 @@ class RawEndpoint:
 
 
 async def refuse(request: Request, error: Exception) -> Response:
-    """FastAPI's handler of the errors its router raises: no such path, or not with this method."""
+    """FastAPI's handler of its router's errors: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
         problem = f"there is nothing at {request.scope['path']}; /openapi.json lists what there is, such as "
         raise refusals.NotFound(None, problem + "/v1/chat/completions", "not_found")
     allowed = (error.headers or {})["Allow"]
-    raise refusals.MethodNotAllowed(request.method, "GET, HEAD" if "GET" in allowed else allowed)
+    raise refusals.method_not_allowed(request.method, "GET, HEAD" if "GET" in allowed else allowed)

@@ -1,6 +1,5 @@
-"""The two APIs that generate text, `POST /v1/chat/completions` and `POST /v1/completions`; and `POST
-/v1/chat/completions/{id}/inject`, an extension of OpenAI's: the result of a tool, put into an answer while it is
-streamed.
+"""The two APIs that generate text, `POST /v1/chat/completions` and `POST /v1/completions`; and an extension of OpenAI's
+API, `POST /v1/chat/completions/{id}/inject`: the result of a tool, put into a streamed answer.
 """
 
 from abc import abstractmethod
@@ -23,10 +22,7 @@ from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Choice, Generation, OutputReader
 from fairlead_engine.server.injectable_answer import InjectableAnswer, TurnsReader, check_injectable
 from fairlead_engine.server.prompt_endpoints import PromptEndpoint
-from fairlead_engine.server.prompts import (
-    chat_fields,
-    check_effort,
-)
+from fairlead_engine.server.prompts import chat_fields, check_effort
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
@@ -43,7 +39,7 @@ Generating = TypeVar("Generating", ChatRequest, CompletionRequest)
 
 
 class GenerateEndpoint(PromptEndpoint[Generating]):
-    """What chats and text completions have in common."""
+    """Common part of chats and text completions."""
 
     def reader(
         self, request: Generating, prompt: list[int], sampling: SamplingParams, model: ServedModel
@@ -216,7 +212,7 @@ class InjectReply(msgspec.Struct, frozen=True):
 
 
 class InjectionEndpoint:
-    """Answers when the result is in its place, or why it never will be."""
+    """Answers once the result is injected, or with the reason why the result cannot be injected."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -1,6 +1,6 @@
-"""One API request while it runs: its choices, merged into one stream of text.
+"""A running API request: the choices, merged into one stream of text.
 
-Both OpenAI endpoints build a `Generation` and read `batches()`. It knows sequences, text and time; not JSON, not HTTP.
+Both OpenAI endpoints build a `Generation` and read `batches()`. Knows sequences, text and time; not JSON, not HTTP.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineRequest, FinishReas
 _HOLD_SECONDS = 30.0
 """Well below a gateway's patience for an answer's first byte."""
 _PARTS_PER_SLOT = 2
-"""Parts of one request at the core, per slot: enough for the next step when all that run end in one step."""
+"""Parts of one request at the core, per slot: enough for the next step when all running parts end in one step."""
 
 
 class OutputReader(Protocol):
@@ -56,7 +56,7 @@ class Choice:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """With what was put in later: all that it was given."""
+        """Tokens of the prompt and of injections."""
         return len(self.request.prompt_token_ids) + self.num_injected_tokens
 
     @property
@@ -65,7 +65,7 @@ class Choice:
 
     @property
     def may_contradict_itself(self) -> bool:
-        """Whether its grammar and other parameters may exclude all tokens together."""
+        """Whether the grammar and the sampling parameters may together exclude all tokens."""
         sampling = self.request.sampling
         return sampling.grammar is not None and bool(sampling.bad_words or sampling.allowed_token_ids)
 
@@ -95,7 +95,7 @@ class Generation:
     The core has a bounded number of the choices at a time, as thousands of prompts in its queue cost memory and time of
     every step; the end of a choice sends the next.
 
-    A step's outputs are read in the event-loop round in which they came, request by request; the task that answers a
+    A step's outputs are read in the event-loop round of their arrival, request by request; the answering task of a
     request is woken only for outputs that cannot be passed on at once.
     """
 
@@ -108,7 +108,7 @@ class Generation:
         share: LoopShare | None = None,
     ) -> None:
         """`on_sent`: called with the number of each command that sends a choice at the beginning. `share`: of the loop,
-        for sending many of them; None = they are sent at once."""
+        for sending many choices; None = all are sent at once."""
         self.choices = choices
         self._share = share or LoopShares().stream()
         self._on_sent = on_sent
@@ -116,12 +116,12 @@ class Generation:
         self._metrics = metrics
         self._streams: list[tuple[Choice, RequestStream]] = []  # of the choices that run
         self._unsent = iter(choices)
-        self._events: list[ChoiceDelta | Exception] = []  # what has arrived and nobody has taken yet
-        self._num_waiting_logprobs = 0  # of those
+        self._events: list[ChoiceDelta | Exception] = []  # arrived, not taken yet
+        self._num_waiting_logprobs = 0  # of `_events`
         self._reads_soon = False
         self._has_events = asyncio.Event()
         self._take_at_once: TakeAtOnce | None = None
-        self._is_awaited = False  # whether a reader waits for events, which it then has not been told of
+        self._is_awaited = False  # whether a reader waits, and was not woken yet
         self._first: list[ChoiceDelta] = []
 
     async def __aenter__(self) -> "Generation":
@@ -144,7 +144,7 @@ class Generation:
         except Exception as error:
             self._fail(choice, error)
             return None
-        if choice.request.images:  # the core has them, for as long as it may want them
+        if choice.request.images:  # the core keeps the images
             choice.request = msgspec.structs.replace(choice.request, images=())
         self._streams.append((choice, stream))
         return command
@@ -155,16 +155,16 @@ class Generation:
         for choice, _ in self._streams:
             self._client.abort(choice.request.request_id)
         self._streams.clear()
-        self._take_at_once = None  # it knows us, too: garbage to look for
+        self._take_at_once = None  # a reference cycle otherwise: garbage to look for
         for choice in self.choices:
             if choice.finish_reason is None:
                 self._finish(choice, FinishReason.ABORT)
 
     async def started(self) -> None:
-        """Returns at the first text. Errors before it are raised here.
+        """Returns at the first text, and raises earlier errors.
 
-        Parameters that rule tokens out may contradict a grammar at any token of the answer. Such a request waits for
-        its whole answer, up to `_HOLD_SECONDS`, to be refused before its stream begins.
+        Parameters that exclude tokens may contradict a grammar at any token. A request with both waits for the whole
+        answer, up to `_HOLD_SECONDS`, so that a refusal comes before the stream begins.
         """
         self._first = await self._next_batch()
         with suppress(TimeoutError):
@@ -252,7 +252,7 @@ class Generation:
                     self._tell_reader()
                     if (following := next(self._unsent, None)) is not None:
                         self._send(following)
-                elif stream.is_ready:  # of an error that came in the same round, nobody tells again
+                elif stream.is_ready:  # an error of the same round is not announced again
                     self._read_soon()
         if self._events and not self._is_passed_on():
             self._tell_reader()
@@ -273,7 +273,7 @@ class Generation:
         return is_taken
 
     def _end(self, choice: Choice) -> None:
-        """No more is wanted of it; the core need not have ended it."""
+        """Ends a choice's stream; the core may still run the choice."""
         self._streams = [each for each in self._streams if each[0] is not choice]
         self._client.abort(choice.request.request_id)
 
@@ -306,7 +306,7 @@ class Generation:
         return delta
 
     def _put(self, event: ChoiceDelta) -> None:
-        """Raises `RequestError` when too many log-probabilities are left unread; text is small, they are not."""
+        """Raises `RequestError` when too many log-probabilities are left unread; unread text is small."""
         num_logprobs = event.delta.num_logprobs
         if num_logprobs and self._num_waiting_logprobs + num_logprobs > MAX_ANSWER_LOGPROBS:
             raise RequestError(

@@ -1,6 +1,6 @@
-"""Makes the grammars of requests in processes that can be ended, within a time limit, and caches them.
+"""Makes and caches the grammars of requests, in processes that are ended at a time limit.
 
-Quick jobs never wait for slow ones: a job that exceeds a slice of time starts again among slower jobs, with more time.
+Quick jobs never wait for slow jobs: a job that exceeds a slice of time starts again among slower jobs, with more time.
 Called from the event loop.
 """
 
@@ -27,19 +27,19 @@ the first."""
 _LONG_BYTES = 256 * 1024
 """Jobs of this size are slow for certain."""
 _BYTE_SECONDS = 1e-3
-"""Head start of an earlier job, per byte that it is longer."""
+"""Head start of an earlier job, per byte of additional length."""
 _MEMORY_BYTES = 160 * 2**20
-"""That making one may take."""
+"""Memory for making one grammar."""
 _MOST_KEPT_BYTES = 32 * 2**20
-"""Of grammars, for the next request."""
+"""Size of all cached grammars."""
 _ENTRY_BYTES = 400
-"""Of one, besides its text."""
+"""Size of a cached grammar besides the text."""
 _MOST_KNOWN_SLOW = 1000
 _PROGRAM = "fairlead_engine.server.grammar_job:make"
 
 
 class GrammarCompiler:
-    """Of one model. Close it when done."""
+    """Grammars of one model. Close when done."""
 
     def __init__(self, root: WorkerRoot, timeout_seconds: float) -> None:
         """`timeout_seconds`: of a processor, for one grammar."""
@@ -48,7 +48,7 @@ class GrammarCompiler:
         self._turns = [Turns([0]) for _ in ("the first slice", "the others", "all of the time")]
         self._workers: Workers | None = None
         self._slow: OrderedDict[bytes, int] = OrderedDict()
-        """By key of a job: number of slices that were too short for it."""
+        """By key of a job: number of slices that were too short."""
         self.kept = KeptGrammars(_MOST_KEPT_BYTES)
 
     async def grammar(self, job: GrammarJob) -> Grammar | None:
@@ -91,7 +91,7 @@ class GrammarCompiler:
         return await self._asked(job, message, last, rank)
 
     async def _asked(self, job: GrammarJob, message: bytes, index: int, rank: float) -> Grammar | None:
-        """With that slice. Raises the same."""
+        """Within the slice `index`. Raises the same errors."""
         workers = self._workers_for(job.vocab_size)
         is_last = index == len(self._slices) - 1
         seconds = self._slices[index]

@@ -1,5 +1,5 @@
-"""A grammar to be made for a request, as sent to the process that makes it; and its program, which `GrammarCompiler`
-starts: llguidance cannot be interrupted while it works, but a process can be ended. Pure but for llguidance.
+"""The job of making a request's grammar, and the program of the process for such jobs, started by `GrammarCompiler`:
+llguidance cannot be interrupted, but a process can be ended. Pure but for llguidance.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 _SLOW_SECONDS = 0.02
-"""Processor seconds; slower grammars yield to others in the core, too."""
+"""Processor seconds; slower grammars also yield to faster grammars in the core."""
 
 
 Made = tuple[tuple[str | None, str, str | None] | None, Grammar | None]
@@ -31,7 +31,7 @@ Made = tuple[tuple[str | None, str, str | None] | None, Grammar | None]
 
 
 class GrammarJob(NamedTuple):
-    """What a grammar is made of."""
+    """Input of a grammar."""
 
     wish: Wish | None
     use: ToolUse | None
@@ -43,36 +43,36 @@ class GrammarJob(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The request's field that is to blame."""
+        """The request's field for errors."""
         return "tools" if self.wish is None else self.wish.field
 
     @property
     def size(self) -> int:
-        """Characters of what it is made of."""
+        """Characters of the input."""
         return (0 if self.wish is None else len(self.wish.source)) + sum(
             map(len, self.use.functions if self.use else ())
         )
 
     def bare(self) -> "GrammarJob":
-        """The same without what schemas say to people."""
+        """The job without schemas' annotations."""
         use = None if self.use is None else self.use.bare
         return self._replace(wish=None if self.wish is None else bare(self.wish), use=use)
 
     def widest(self) -> "GrammarJob | None":
-        """With all relaxed that may be; None where nothing may."""
+        """The job with everything relaxed that may be relaxed; None = nothing may."""
         wish = self.wish and (widest(self.wish) or self.wish)
         use = self.use and self.use.widest
         return None if (wish, use) == (self.wish, self.use) else self._replace(wish=wish, use=use)
 
     @property
     def key(self) -> bytes:
-        """What tells it from others."""
+        """Digest of the whole input."""
         wish = None if self.wish is None else (self.wish.make.__name__, *self.wish[:1], *self.wish[2:])
         told = (wish, self.use, repr(self.formats), self.marker_ids, self.has_begun_reasoning, self.vocab_size)
         return hashlib.sha256(repr(told).encode(errors="surrogatepass")).digest()
 
     def made(self) -> Grammar | None:
-        """Raises RequestError. Takes as long as the core will take, as the grammar is tried."""
+        """Raises RequestError. Takes as long as in the core, as the grammar is compiled."""
         began = time.process_time()
         found = AnswerGrammars(self.formats, dict(self.marker_ids).get).grammar(
             self.wish, self.use, self.has_begun_reasoning
@@ -107,7 +107,6 @@ class _Bytes:
 
 @lru_cache(maxsize=1)
 def bytes_as_tokens(vocab_size: int) -> "LLTokenizer":
-    """What grammars are tried with."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
     return LLTokenizer(TokenizerWrapper(_Bytes(vocab_size)))
@@ -118,9 +117,9 @@ _STACK_BYTES = 4 * 2**20
 
 
 def make(payload: bytes) -> tuple[bytes, Handler]:
-    """`payload`: how many tokens the model has, in decimal. A job is a `GrammarJob`, pickled; its answer is `Made`, as
+    """`payload`: the model's number of tokens, in decimal. A job is a pickled `GrammarJob`, and the answer `Made` as
     MessagePack."""
-    bytes_as_tokens(int(payload))  # which loads llguidance, too, before anybody waits
+    bytes_as_tokens(int(payload))  # loads llguidance before the first job
     most, hard = resource.getrlimit(resource.RLIMIT_STACK)
     if most == resource.RLIM_INFINITY or most > _STACK_BYTES:
         resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, hard))

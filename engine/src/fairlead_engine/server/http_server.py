@@ -1,7 +1,7 @@
-"""The HTTP server of one of an engine's processes: its limits, its patience, answers to requests that no application
-hears of, and settings of garbage collection.
+"""The HTTP server of an engine's process: limits, patience, answers to requests refused before the application, and
+settings of garbage collection.
 
-Engines are for gateways alone, but nobody who reaches the port may hold its connections for nothing.
+Engines serve gateways, but whoever reaches the port must not hold connections for nothing.
 """
 
 import gc
@@ -24,14 +24,14 @@ _BACKLOG = 128
 """Connections queued by the system: at most so many are set up between two tokens."""
 _GC_THRESHOLDS = 10_000, 10, 5
 """More new objects than a step makes for a thousand streams, all gone before the next step. With Python's own
-thresholds each step is searched for garbage and survives, so that soon all of the streams' objects are searched: a
+thresholds each step's objects are searched for garbage and survive, until all objects of the streams are searched: a
 tenth of a second every few seconds without tokens. At most half a million garbage objects wait."""
 
 
 def make_http_server(
     app: Any, metrics: Metrics, max_connections: int, on_closed: Callable[[], object] | None = None
 ) -> HttpServer:
-    """Serves `app`, and counts requests that never reach it. `on_closed` is told of each connection's end."""
+    """Serves `app`, and counts requests refused before the application. `on_closed`: called when a connection ends."""
     protocol = engine_protocol(engine_limits(max_connections), metrics.answered, CutConnections(metrics.cut).cut)
     if on_closed is not None:
         told: Callable[[], object] = on_closed
@@ -48,8 +48,8 @@ def make_http_server(
 
 
 def settle_garbage() -> None:
-    """Exempts all objects so far, which live as long as the process, from garbage collection: searching them would
-    delay tokens."""
+    """Exempts all present objects, which live as long as the process, from garbage collection: searching would delay
+    tokens."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -63,14 +63,13 @@ UNREAD_SECONDS = 900.0
 
 
 def engine_limits(max_connections: int) -> HttpLimits:
-    """What clients may take of an engine's server."""
     return HttpLimits(max_connections=max_connections, exempt_paths=PROBES, unread_timeout=UNREAD_SECONDS)
 
 
 def engine_protocol(
     limits: HttpLimits, on_refused: Callable[[Outcome], object], on_cut: OnCut
 ) -> type[LimitedProtocol]:
-    """Connections of an engine's server. `on_refused` is told of requests that no application hears of."""
+    """Connections of an engine's server. `on_refused`: called for requests refused before the application."""
 
     def refuse(fault: Fault, sentence: str, target: str) -> WholeAnswer:
         answer = _refusal(fault, sentence, limits)

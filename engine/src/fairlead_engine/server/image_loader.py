@@ -1,8 +1,8 @@
 """The images of a chat: fetched, unpacked, resized for the model. Errors name the part of the request.
 
-A client's URL must not lead this process to addresses that the client itself cannot reach: only hosts that an operator
-has listed are fetched from, none by default, and redirects are not followed. Where a listed host's name resolves to is
-its owner's business. Image headers are read by `images.image`, hostile bytes are unpacked by `image_workers`.
+A client's URL must not lead this process to addresses beyond the client's own reach: images are fetched only from
+hosts listed by an operator, by default none, and redirects are not followed. The owner of a listed host decides where
+the name resolves to. Image headers are read by `images.image`, hostile bytes are unpacked by `image_workers`.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _LONGEST_URL = 8192
 
 
 class MediaFetcher:
-    """Not shared between event loops. Close it when done."""
+    """Not shared between event loops. Close when done."""
 
     def __init__(self, hosts: Collection[str], limits: TimeLimits = LIMITS) -> None:
         """`hosts`: as HOST, for the usual ports, or HOST:PORT."""
@@ -90,23 +90,23 @@ class MediaFetcher:
 
 _NUM_THREADS = 2
 _MAX_SENT_BYTES = 512 * 2**20
-"""Of pixels that one request sends to the core, a copy for each answer."""
+"""Bytes of pixels from one request to the core, with a copy for each answer."""
 _CHANNELS = 3
 MOST_AT_ONCE = 8
-"""Requests with several images that are unpacked at once, since few bytes may be many pixels. Others wait, and count as
-bodies. Requests with more work have as many turns of their own."""
+"""Requests with several images unpacked at once, since few bytes may be many pixels. More requests wait, and count as
+bodies. Requests with more work have as many turns."""
 _FETCHING_AT_ONCE = 4
-"""Requests with images being fetched, which do not count as bodies,"""
+"""Requests with images being fetched, which do not count as bodies."""
 _MAX_FETCHED_BYTES = 24 * 2**20
-"""and bytes that are fetched for one."""
+"""Bytes fetched for one request."""
 _DATA = "data:"
 _LONGEST_HEAD = 256
-"""Characters of a `data:` URL before its content; other URLs may have any number."""
+"""Characters of a `data:` URL before the content."""
 _OTHER_NAMES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 
 
 class ImageLoader:
-    """Of one server; close it when done."""
+    """Image loader of one server. Close when done."""
 
     def __init__(self, root: WorkerRoot, config: ServerConfig) -> None:
         """`root`: of the processes in which images are unpacked."""
@@ -123,9 +123,9 @@ class ImageLoader:
         self._starting.add_done_callback(_seen)
 
     async def load(self, messages: Sequence[Message], info: EngineInfo, num_each: int = 1) -> list[DecodedImage]:
-        """All images of these messages, in order; none for a model that sees none, as its template says. `num_each`:
+        """All images of these messages, in order; none for a text model, whose template refuses images. `num_each`:
         number of answers. Removes the images from the messages, which live as long as the answer. Raises RequestError,
-        before unpacking if the headers show that the images are too large together."""
+        before unpacking if the headers show too many pixels."""
         settings = info.task.images
         parts = image_parts(messages)
         if settings is None or not parts:
@@ -185,7 +185,7 @@ class ImageLoader:
     async def _unpack(
         self, sent: "list[_Sent]", found: list[DecodedImage], settings: ImageSettings, place: ImageLane
     ) -> None:
-        """Unpacks the images one by one, moving them from `sent` to `found`. Raises RequestError, or NotQuick."""
+        """Moves images from `sent` to `found`, unpacked one by one. Raises RequestError, or NotQuick."""
         turns = self._quick_turns if place.is_quick else self._long_turns
         async with turns.turn(place.rank) if len(sent) + len(found) > 1 else nullcontext():
             while sent:
@@ -198,7 +198,7 @@ class ImageLoader:
 
 
 class _Sent(NamedTuple):
-    """An image as it came."""
+    """An image as received."""
 
     place: str
     content: bytes
@@ -217,7 +217,7 @@ def _seen(task: "asyncio.Task[None]") -> None:
 
 
 def _is_fetched(part: ImagePart) -> bool:
-    with suppress(ValueError):  # which is told where it is taken
+    with suppress(ValueError):  # raised again in `_taken`
         return not _is_data(part.url)
     return False
 
@@ -275,7 +275,7 @@ def _sent(place: str, url: str, settings: ImageSettings) -> _Sent:
 
 
 def _measured(place: str, content: bytes, mime_type: str | None, settings: ImageSettings) -> _Sent:
-    """`mime_type`: what its sender says that it is; None = nothing. Raises ValueError."""
+    """`mime_type`: stated by the sender; None = not stated. Raises ValueError."""
     header = read_header(content, mime_type)
     rows, columns = settings.grid(header.height, header.width)  # as many where it is turned
     return _Sent(place, content, header, rows * columns)

@@ -1,7 +1,7 @@
-"""Unpacks images in processes that are ended when an image takes too long, or its client leaves a long one.
+"""Unpacks images in processes, which end when an image takes too long, or the client of a long image leaves.
 
-Requests with little work go first, and never wait for images that take longer than their size suggests: such images
-start again among the large ones. Memory is bounded by the processes.
+Requests with little work go first, and never wait for images that exceed the time suggested by the size: a slow image
+starts again among the large images. Memory is bounded by the processes.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ million."""
 _BYTE_WORK = 4
 """Work per byte of an image."""
 _CHUNK_WORK = 300
-"""Work per chunk of a PNG that the decoder reads: encoders write one per 8 KiB or more, and others a million."""
+"""Work per chunk of a PNG read by the decoder: encoders write a chunk per 8 KiB or more, attackers a million."""
 _PNG_CHUNKS = (b"IDAT", b"eXIf")
 _WORK_SECONDS = 10e-9
-"""Processor time per unit of a small image's work, twice the usual time; plus"""
+"""Processor time per unit of a small image's work, twice the usual time."""
 _SLICE_SECONDS = 0.02
-"""besides, before it counts as a large one."""
+"""Further processor time, after which a small image counts as large."""
 _RANK_SECONDS = 1000 * _WORK_SECONDS
 """A later request with less work goes first only within this time per unit of work."""
 _CORES_EACH = 2
@@ -42,7 +42,7 @@ _PROGRAM = "fairlead_engine.images.image_decoding:make"
 
 
 class NotQuick(Exception):
-    """An image took longer than its size tells."""
+    """An image took longer than the size suggests."""
 
 
 def work_of(content: bytes, header: ImageHeader) -> int:
@@ -55,18 +55,18 @@ class ImageLane(NamedTuple):
     """Where a request's images are unpacked."""
 
     is_quick: bool
-    """Whether among those that take a moment."""
+    """Whether the lane is for images that take a moment."""
     rank: float
     """The lowest rank goes first."""
 
 
 def place_of(work: int) -> ImageLane:
-    """Lane for a request with this much work that arrives now."""
+    """Lane for an arriving request with this much work."""
     return ImageLane(work <= _QUICK_WORK, asyncio.get_running_loop().time() + work * _RANK_SECONDS)
 
 
 class ImageWorkers:
-    """Image workers of one HTTP process; `num_servers` is the engine's number of such processes. Close it when done."""
+    """Image workers of one HTTP process; `num_servers` is the engine's number of HTTP processes. Close when done."""
 
     def __init__(self, root: WorkerRoot, timeout_seconds: float, most_bytes: int, num_servers: int = 1) -> None:
         """`timeout_seconds`: of processor time, and `most_bytes`: of memory, of one image."""
@@ -97,7 +97,7 @@ class ImageWorkers:
         return Turns(reversed(self.all))
 
     async def start(self) -> None:
-        """Loads a worker before the first small image, which would wait for it."""
+        """Loads a worker before the first small image, which would wait for loading."""
         await self.all[0].loaded()
 
     async def decoded(
@@ -123,7 +123,7 @@ class ImageWorkers:
         return image
 
     async def _unpacked_soon(self, job: bytes, work: int, rank: float) -> bytes:
-        """Finishes even after the client has left: that takes a moment, and ending the process would cost more."""
+        """Finishes even after the client has left: ending the process would cost more."""
         workers = await self._quick.take(rank)
         seconds = min(_SLICE_SECONDS + work * _WORK_SECONDS, self._timeout)
         asked = asyncio.ensure_future(tried(workers, lambda: workers.ask_briefly(job, seconds)))

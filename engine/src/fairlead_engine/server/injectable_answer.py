@@ -1,6 +1,6 @@
-"""A streamed chat into which results of tools are injected while it is generated: checks, tokens and replies.
+"""A streamed chat with injection of tools' results during generation: checks, tokens and replies.
 
-A result ends the model's turn as a new request would: its tokens are the chat template's text from the end of the
+A result ends the model's turn as a new request would: the tokens are the chat template's text from the end of the
 current turn to the beginning of the next. `core/injections.py` finds the place.
 """
 
@@ -13,7 +13,6 @@ from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import InjectionError, RequestError
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.detokenizer import CallDelta, TextDelta
-from fairlead_engine.server.prompt_program import ResultJob
 from fairlead_engine.server.prompt_workers import PromptWorkers
 from fairlead_engine.server.prompts import chat_fields
 from fairlead_engine.server.refusals import Gone
@@ -52,17 +51,17 @@ class TurnsReader:
     """Reads an answer of several turns, each ended by an injected result."""
 
     def __init__(self, make: Callable[[list[int]], AnswerReader], prompt: list[int]) -> None:
-        """`make`: what reads a turn, behind these tokens."""
+        """`make`: makes the reader of a turn behind these tokens."""
         self.answer_id = f"chatcmpl-{secrets.token_hex(16)}"
-        """The answer's id for its client. Knowing the id permits injections, so the id cannot be guessed; a request's
-        id could be, and may be used twice."""
+        """The answer's id for the client. Knowing the id permits injections, so the id is random; a request's id can be
+        guessed, and may be used twice."""
         self._make = make
         self._reader = make(prompt)
         self._num_tokens_before = self._num_calls_before = 0
         self.call_ids: list[str] = []
         """Of all calls, in order."""
         self.coming: dict[str, list[int]] = {}
-        """By call, the tokens of a result on its way into the answer."""
+        """By call, the tokens of a result on the way into the answer."""
 
     @property
     def num_tokens(self) -> int:
@@ -91,7 +90,7 @@ class TurnsReader:
 
 
 class InjectableAnswer:
-    """One that is being generated."""
+    """A running answer with injections."""
 
     def __init__(
         self, request: ChatRequest, engine_request: EngineRequest, reader: TurnsReader, client: EngineClient
@@ -115,15 +114,14 @@ class InjectableAnswer:
         """Tokens of a result behind the current turn. Raises `RequestError`, also for a result without room in the
         context."""
         mark = f"TURN{secrets.token_hex(16)}"
-        chat = chat_fields(self._request)
-        ids, num_tokens = await prompts.result(lambda shape: ResultJob(chat, tool_call_id, content, mark, shape))
+        ids, num_tokens = await prompts.result(chat_fields(self._request), tool_call_id, content, mark)
         if num_tokens:
             raise Gone(f"it has at least {num_tokens} tokens, and the context of {max_model_len} has room for fewer")
         return ids
 
     async def inject(self, tool_call_id: str, token_ids: list[int]) -> None:
         """Returns once the result is in the answer. Raises `Gone`, or errors of the core's client."""
-        self.check_call(tool_call_id)  # it may have been sent meanwhile
+        self.check_call(tool_call_id)  # a second result may have been sent meanwhile
         self._sent.add(tool_call_id)
         self._reader.coming[tool_call_id] = token_ids
         try:

@@ -1,7 +1,6 @@
-"""From loading to gone: the server's phase, its running requests, and the drain.
+"""The server's phase from loading to the end, the running requests, and the fleet's drain contract.
 
-The drain contract of the fleet lives here. Knows neither signals nor HTTP. Called by `ServerProcess`, `Service` and the
-endpoints.
+Knows neither signals nor HTTP. Called by `ServerProcess`, `Service` and the endpoints.
 """
 
 import asyncio
@@ -16,15 +15,15 @@ log = logging.getLogger(__name__)
 
 
 class Phase(StrEnum):
-    """Where the server is in its life; phases only ever move down this list."""
+    """Phase of the server's life; phases only move down this list."""
 
     LOADING = "loading"
     """The core loads the model: not ready, takes no requests."""
     READY = "ready"
     DRAINING = "draining"
-    """Not ready, but still takes requests of clients that do not know yet."""
+    """Not ready, but still takes requests of clients unaware of the drain."""
     REFUSING = "refusing"
-    """Takes no new requests; finishes those that run."""
+    """Takes no new requests; finishes running requests."""
     STOPPED = "stopped"
     """Everything has finished or was aborted: the process may exit."""
 
@@ -37,7 +36,7 @@ class Admission:
         self._error: EngineError | None = None
 
     def attach(self, stop: Callable[[EngineError], object]) -> None:
-        """From now on `stop` ends the request with an error for its client."""
+        """Sets the function that ends the request with an error for the client."""
         self._stop = stop
         if self._error is not None:
             stop(self._error)
@@ -50,8 +49,7 @@ class Admission:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """The block, in a task of the request's own, ends where the request is stopped. Raises the error that it is
-        stopped with."""
+        """Ends the block, in the request's own task, when the request is stopped, and raises the error of the stop."""
         self._check()
         task = asyncio.current_task()
         assert task is not None
@@ -70,8 +68,6 @@ class Admission:
 
 
 class Lifecycle:
-    """The server's phase and its running requests."""
-
     def __init__(self) -> None:
         self.phase = Phase.LOADING
         self.stopped = asyncio.Event()
@@ -92,7 +88,7 @@ class Lifecycle:
         return len(self._running)
 
     def ready(self) -> None:
-        """The model is loaded and warm; does nothing when the server is draining already."""
+        """The model is loaded and warm; without effect during a drain."""
         if self.phase is Phase.LOADING:
             self.phase = Phase.READY
         self._loaded.set()
@@ -125,7 +121,7 @@ class Lifecycle:
                 self._idle.set()
 
     def drain(self, *, grace_seconds: float, timeout_seconds: float) -> None:
-        """Begins to drain; returns at once, `stopped` tells the end. A second call while it drains changes nothing."""
+        """Begins to drain; returns at once, `stopped` tells the end. A second call changes nothing."""
         if self._drain is None:
             grace_seconds = 0.0 if self.phase is Phase.LOADING else grace_seconds
             self.phase = Phase.DRAINING

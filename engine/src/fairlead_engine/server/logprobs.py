@@ -7,7 +7,7 @@ from fairlead_engine.server.token_text import TokenStream, Vocabulary
 from fairlead_engine.types import TokenLogprobs
 
 _LOWEST = -9999.0
-"""Stands for minus infinity, which JSON cannot write."""
+"""In place of minus infinity, which JSON cannot write."""
 
 Naming = Callable[[int], str]
 """How a token is written, such as `Vocabulary.token_text`."""
@@ -19,8 +19,8 @@ def as_token_id(token_id: int) -> str:
 
 
 class TextOffsets:
-    """Where each token's text begins in the text they make, in characters: a character of several tokens is one, and
-    tokens that are not shown have no length."""
+    """Where each token's text begins in the whole text, in characters: several tokens may form one character, and
+    hidden tokens have no length."""
 
     def __init__(self, stream: TokenStream) -> None:
         self._stream = stream
@@ -48,7 +48,7 @@ def chat_logprobs(tokens: Iterable[TokenLogprobs], vocabulary: Vocabulary, namin
 
 
 def prompt_logprobs(tokens: Iterable[TokenLogprobs], num_top: int, naming: Naming) -> list[dict[str, Any]]:
-    """vLLM's `prompt_logprobs`: for each token of a prompt from the second on it and its alternatives, by id."""
+    """vLLM's `prompt_logprobs`: each token of a prompt from the second on, with alternatives, by id."""
     shaped = []
     for token in tokens:
         ranked = [(token.token_id, token.logprob, token.rank)]
@@ -65,7 +65,7 @@ def prompt_logprobs(tokens: Iterable[TokenLogprobs], num_top: int, naming: Namin
 def completion_logprobs(
     tokens: Iterable[TokenLogprobs | int], offsets: TextOffsets, naming: Naming, num_top: int
 ) -> dict[str, Any]:
-    """`choices[].logprobs` of a text completion; an id alone is a token that nothing was predicted for."""
+    """`choices[].logprobs` of a text completion; an id alone is a token without a prediction."""
     texts: list[str] = []
     text_offsets: list[int] = []
     logprobs: list[float | None] = []

@@ -1,6 +1,6 @@
-"""`/metrics`: figures of this engine, under our names and, where vLLM has the same figure, under vLLM's name, too.
+"""`/metrics`: figures of this engine, under our names and, for figures that vLLM has, too, under vLLM's names.
 
-Figures of the core are read from its newest load when scraped; figures of requests are observed here, and added to the
+A scrape reads figures of the core from the newest load; figures of requests are observed here, and added to the
 observations of the engine's other HTTP processes. Every metric of `SHARED` exists as `fairlead_engine_NAME` and as
 `vllm:NAME` with the same samples.
 """
@@ -86,10 +86,10 @@ class Metrics:
 
     def __init__(self, model_name: str) -> None:
         self.elsewhere: Callable[[], Iterable[MetricSample]] = tuple
-        """What the other HTTP processes have observed."""
+        """Observations of the other HTTP processes."""
         self._labels = {"model_name": model_name}
         self._registry = CollectorRegistry()
-        """Of requests and connections: what may be added up over processes."""
+        """Metrics of requests and connections, to be added up over processes."""
         self._first_token = self._histogram("time_to_first_token_seconds", _LATENCIES)
         self._inter_token = _TokenHistogram("inter_token_latency_seconds", _TOKEN_LATENCIES, self._labels)
         self._registry.register(self._inter_token)
@@ -105,7 +105,7 @@ class Metrics:
         )
         self.watch_connections(())
         self._engine = CollectorRegistry()
-        """Of the core and of the server as a whole."""
+        """Metrics of the core and of the whole server."""
         self._draining = Gauge(OURS + "draining", OWN["draining"], ("model_name",), registry=self._engine)
         self.show_draining(False)
         self._published = CollectorRegistry()
@@ -121,32 +121,29 @@ class Metrics:
         self._connections.labels(**self._labels).set_function(lambda: len(connections))
 
     def show_draining(self, is_draining: bool) -> None:
-        """The engine began to drain."""
         self._draining.labels(**self._labels).set(float(is_draining))
 
     def queued(self, seconds: float) -> None:
-        """A sequence waited this long before its first step."""
+        """Time from a sequence's arrival to the first step."""
         self._queue.observe(max(0.0, seconds))
 
     def first_token(self, seconds: float) -> None:
-        """A sequence's first token came this long after the request."""
+        """Time from a request's arrival to a sequence's first token."""
         self._first_token.observe(max(0.0, seconds))
 
     def tokens(self, num_tokens: int, seconds: float) -> None:
-        """`num_tokens` more tokens of a sequence came together, this long after the previous one."""
+        """`num_tokens` tokens of a sequence came together, `seconds` after the previous token."""
         self._inter_token.observe(max(0.0, seconds) / num_tokens, num_tokens)
 
     def finished(self, reason: FinishReason, seconds: float) -> None:
-        """A sequence ended this long after its request arrived."""
+        """`seconds`: from the request's arrival to a sequence's end."""
         self._finished.labels(**self._labels, finished_reason=reason).inc()
         self._e2e.observe(max(0.0, seconds))
 
     def answered(self, outcome: Outcome) -> None:
-        """An HTTP request was answered."""
         self._http.labels(**self._labels, outcome=outcome).inc()
 
     def cut(self, reason: CutReason) -> None:
-        """A connection was ended without an answer."""
         self._cut.labels(**self._labels, reason=reason).inc()
 
     def render(self) -> bytes:
@@ -162,7 +159,7 @@ class Metrics:
         ]
 
     def _everywhere(self) -> Iterator[Metric]:
-        """What all processes have observed, added up."""
+        """Observations of all processes, added up."""
         others: dict[str, list[MetricSample]] = {}
         for sample in self.elsewhere():
             others.setdefault(sample.family, []).append(sample)
@@ -180,7 +177,7 @@ class Metrics:
 
 
 class _TokenHistogram(Collector):
-    """A histogram for observations per token, for which prometheus-client's own takes three times as long as making the
+    """A histogram for observations per token: prometheus-client's histogram takes three times as long as making the
     token's text. Belongs to one event loop."""
 
     def __init__(self, name: str, bounds: tuple[float, ...], labels: dict[str, str]) -> None:
@@ -191,7 +188,6 @@ class _TokenHistogram(Collector):
         self._sum = 0.0
 
     def observe(self, value: float, times: int) -> None:
-        """The same value, so many times."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
@@ -203,7 +199,7 @@ class _TokenHistogram(Collector):
 
 
 class _CoreFigures(Collector):
-    """The core's newest load and its followers as metrics."""
+    """The core's newest load, and the followers, as metrics."""
 
     def __init__(self, client: EngineClient, stream: EngineStream, info: EngineInfo, labels: dict[str, str]) -> None:
         self._client = client
@@ -292,7 +288,7 @@ def _add(metric: Metric, others: list[MetricSample]) -> None:
 
 
 class _WithAliases(Collector):
-    """Metrics, those of `SHARED` under both prefixes; without the `_created` series nobody reads."""
+    """Metrics, with both prefixes for `SHARED`; without prometheus-client's `_created` series."""
 
     def __init__(self, source: Callable[[], Iterable[Metric]]) -> None:
         self._source = source

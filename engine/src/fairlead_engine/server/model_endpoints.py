@@ -1,5 +1,6 @@
 """Endpoints about the model rather than for generating: names, tokenizer, limits, and adapters at run time."""
 
+from collections.abc import Awaitable
 from typing import Annotated
 
 import msgspec
@@ -27,7 +28,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     """Longest prompt plus output, in tokens."""
     parent: str | None = None
-    """Of an adapter, the model that it belongs to."""
+    """Name of an adapter's model; None = no adapter."""
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +143,7 @@ class AdapterReply(msgspec.Struct, frozen=True):
     """What became of an adapter."""
 
     id: str
-    """What requests write in `model` to ask for it."""
+    """Value of requests' `model` for this adapter."""
     status: str
     """`loaded` or `unloaded`."""
 
@@ -152,27 +153,26 @@ class AdapterEndpoints:
         self._service = service
 
     async def load(self, exchange: Exchange) -> None:
-        """Returns when requests may ask for it; nobody's step waits for that."""
+        """Returns when requests may ask for the adapter; steps do not wait meanwhile."""
         request = decode(await exchange.body(), LoadAdapterRequest)
-        model = self._service.model()
-        try:
-            await self._service.client.load_adapter(request.lora_name, request.lora_path)
-        except AdapterError as error:
-            raise RequestError("lora_path", error.message, "adapter_invalid") from error
-        await self._reply(exchange, with_adapter(model.name, request.lora_name), "loaded")
+        reply = AdapterReply(with_adapter(self._service.model().name, request.lora_name), "loaded")
+        work = self._service.client.load_adapter(request.lora_name, request.lora_path)
+        await self._done(exchange, work, "lora_path", reply)
 
     async def unload(self, exchange: Exchange) -> None:
-        """Requests that are there already are finished with it."""
+        """Running requests keep the adapter until their end."""
         request = decode(await exchange.body(), UnloadAdapterRequest)
         model = self._service.model()
         if request.lora_name not in model.adapters:
             error = UnknownAdapter(request.lora_name, model.adapters)
             raise NotFound("lora_name", error.message, error.code)
-        try:
-            await self._service.client.unload_adapter(request.lora_name)
-        except AdapterError as error:
-            raise RequestError("lora_name", error.message, "adapter_invalid") from error
-        await self._reply(exchange, with_adapter(model.name, request.lora_name), "unloaded")
+        reply = AdapterReply(with_adapter(model.name, request.lora_name), "unloaded")
+        await self._done(exchange, self._service.client.unload_adapter(request.lora_name), "lora_name", reply)
 
-    async def _reply(self, exchange: Exchange, name: str, status: str) -> None:
-        await exchange.send_json(msgspec.json.encode(AdapterReply(name, status)))
+    async def _done(self, exchange: Exchange, work: Awaitable[None], field: str, reply: AdapterReply) -> None:
+        """Awaits the work and answers. Raises `RequestError`, about `field`."""
+        try:
+            await work
+        except AdapterError as error:
+            raise RequestError(field, error.message, "adapter_invalid") from error
+        await exchange.send_json(msgspec.json.encode(reply))

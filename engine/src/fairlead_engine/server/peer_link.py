@@ -1,16 +1,17 @@
 """The link between the HTTP processes of one engine: messages on one Unix socket, open connections on another, and how
 connections are shared out.
 
-The first process has started the others, its peers. The system could share connections out as well (SO_REUSEPORT), by
-chance; connections waiting at a process that stops would then be lost.
+The first process has started the peers. The system could share connections out by chance (SO_REUSEPORT); connections
+waiting at a process that stops would then be lost.
 """
 
 import asyncio
 import errno
 import logging
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -24,7 +25,7 @@ _CONNECTIONS_AT_ONCE = 32
 
 
 class PeerOrders(msgspec.Struct, frozen=True):
-    """What a peer needs to know to start: one line on its standard input."""
+    """A peer's start-up orders: one line on standard input."""
 
     parent_pid: int
     place: int
@@ -78,11 +79,11 @@ ToPeer = Serve | DrainPeer | Hurry | CoreLost | Ask
 
 
 class PeerLoaded(msgspec.Struct, frozen=True, tag=True):
-    """The peer's files are read, and the core has answered it."""
+    """The peer's files are read, and the core has answered."""
 
 
 class NotLoaded(msgspec.Struct, frozen=True, tag=True):
-    """It cannot start (`StartError.to_dict`), and ends."""
+    """The peer cannot start (`StartError.to_dict`), and ends."""
 
     reason: str
     message: str
@@ -122,7 +123,7 @@ class MetricSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PeerFigures(msgspec.Struct, frozen=True, tag=True):
-    """What it has counted since its start."""
+    """The peer's counts since its start."""
 
     num_running: int
     samples: list[MetricSample]
@@ -153,7 +154,7 @@ class Line(Generic[Incoming]):
             self._writer.write(msgspec.json.encode(message) + b"\n")
 
     async def receive(self) -> Incoming | None:
-        """The next message; None at the end of the line, however it ended."""
+        """The next message; None at the end of the line, also after an error."""
         try:
             text = await self._reader.readline()
         except ConnectionError:
@@ -181,14 +182,14 @@ class Passage:
         self._missed = missed
 
     def open(self) -> None:
-        """From now on connections are taken; until then they wait in the passage."""
+        """Begins to take connections, which have waited in the passage."""
         asyncio.get_running_loop().add_reader(self._end, self._receive)
 
     def give(self, connection: socket.socket) -> bool:
-        """Gives the other process a connection, to be closed here afterwards; False if that failed."""
+        """Gives the other process a connection, to be closed here afterwards; False after a failure."""
         try:
             socket.send_fds(self._end, [b"\0"], [connection.fileno()])
-        except OSError:  # the passage is full, or its other end is gone
+        except OSError:  # the passage is full, or the other end is gone
             return False
         return True
 
@@ -208,7 +209,7 @@ class Passage:
                 self._take(socket.socket(fileno=descriptor))
             if said and not descriptors:
                 self._missed()
-            if not said:  # its other end is gone
+            if not said:  # the other end is gone
                 asyncio.get_running_loop().remove_reader(self._end)
                 return
 
@@ -222,21 +223,25 @@ _PAUSE_SECONDS = 1.0
 _WANT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class HttpProcess(Protocol):
+class HttpProcess(ABC):
     """A process that serves connections."""
+
+    def __init__(self, max_connections: int = 0) -> None:
+        self.max_connections = max_connections
+        self.num_taken = self.num_closed = 0
 
     @property
     def room(self) -> int:
-        """Number of further connections; a process without room gets one only if all are full."""
-        ...
+        """Number of further connections; a process without room gets a connection only if all are full."""
+        return self.max_connections - (self.num_taken - self.num_closed)
 
+    @abstractmethod
     def take(self, connection: socket.socket) -> bool:
-        """Serves a connection; False where it cannot."""
-        ...
+        """Serves a connection; False where that fails."""
 
 
-class Here:
-    """This process, as such a place."""
+class Here(HttpProcess):
+    """This process."""
 
     def __init__(
         self,
@@ -244,26 +249,20 @@ class Here:
         adopt: Callable[[socket.socket], "asyncio.Task[bool]"],
         on_closed: Callable[[], object] = lambda: None,
     ) -> None:
-        """`adopt`: as `HttpServer.adopt`. The server tells `closed` of each connection's end; `on_closed` hears of it,
-        too."""
-        self.num_closed = 0
-        self._num_taken = 0
-        self._max_connections = max_connections
+        """`adopt`: as `HttpServer.adopt`. The server calls `closed` at each connection's end, and `closed` calls
+        `on_closed`."""
+        super().__init__(max_connections)
         self._adopt = adopt
         self._on_closed = on_closed
 
-    @property
-    def room(self) -> int:
-        return self._max_connections - (self._num_taken - self.num_closed)
-
     def take(self, connection: socket.socket) -> bool:
-        self._num_taken += 1
+        self.num_taken += 1
         self._adopt(connection).add_done_callback(lambda adopted: None if adopted.result() else self.closed())
         return True
 
     def missed(self) -> None:
         """A connection was lost before it could be taken."""
-        self._num_taken += 1
+        self.num_taken += 1
         self.closed()
 
     def closed(self) -> None:
@@ -286,7 +285,7 @@ class Acceptor:
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Accepts nothing more; who still comes is refused by the system."""
+        """Accepts nothing more; the system refuses later connections."""
         if self._pause is not None:
             self._pause.cancel()
         asyncio.get_running_loop().remove_reader(self._listener)

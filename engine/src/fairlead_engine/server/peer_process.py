@@ -1,7 +1,7 @@
-"""One of several HTTP processes of an engine, but not the first: `python -m fairlead_engine.server.peer_process`.
+"""An HTTP process of an engine beside the first: `python -m fairlead_engine.server.peer_process`.
 
-Started by `Peers` alone. It takes requests on connections from the first process, is a client of the core by itself,
-and relays questions that only the first process can answer. It ends on the first process's order, or with it.
+Started by `Peers` alone. A peer takes requests on connections from the first process, is itself a client of the core,
+and relays questions about the whole engine to the first process. A peer ends on the first process's order, or with it.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from fairlead_engine.errors import EngineDead, EngineError
 from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
 from fairlead_engine.server import peer_link
 from fairlead_engine.server.app import build_app
+from fairlead_engine.server.exchange import left
 from fairlead_engine.server.http_server import make_http_server, settle_garbage
 from fairlead_engine.server.refusals import refusal
 from fairlead_engine.server.served_model import ModelFiles
@@ -37,18 +38,16 @@ CONTROL_PATHS = frozenset({"/health", "/ready", "/metrics", PATH_DRAIN, PATH_KV_
 """Paths about the engine's health, load and blocks, known to the first process."""
 _LIMITS = TimeLimits(connect=5.0, first_byte=60.0, silence=60.0)
 _OWN_HEADERS = frozenset({b"transfer-encoding", b"date", b"keep-alive"})
-"""Each hop has its own of these."""
+"""Headers that each hop sets itself."""
+_PASSED_ON = frozenset({HEADER_REQUEST_ID.encode()})
 _FIRST = Origin("engine", 80)
-
-Give = Callable[[socket.socket], bool]
-"""Gives the first process a connection; False where that cannot be done."""
 
 
 class ControlRelay:
     """ASGI in front of a peer's application."""
 
-    def __init__(self, app: ASGIApp, give: Give) -> None:
-        """`give` hands the other end of each new connection to the first process."""
+    def __init__(self, app: ASGIApp, give: Callable[[socket.socket], bool]) -> None:
+        """`give` hands the other end of each new connection to the first process; False where it cannot."""
         self._app = app
         self._give = give
         self._http = HttpClient(connect=self._connect)
@@ -58,7 +57,7 @@ class ControlRelay:
             await self._app(scope, receive, send)
             return
         answer = asyncio.ensure_future(self._answer(scope, send))
-        leaving = asyncio.ensure_future(_left(receive))
+        leaving = asyncio.ensure_future(left(receive))
         try:
             await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -69,7 +68,6 @@ class ControlRelay:
             await asyncio.gather(answer, leaving, return_exceptions=True)
 
     def close(self) -> None:
-        """Closes what is kept open."""
         self._http.close()
 
     async def _answer(self, scope: Scope, send: Send) -> None:
@@ -114,20 +112,11 @@ class ControlRelay:
         return connection
 
 
-_PASSED_ON = frozenset({HEADER_REQUEST_ID.encode()})
-
-
-async def _left(receive: Receive) -> None:
-    """Returns when the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 log = logging.getLogger(__name__)
 
 
 class PeerProcess:
-    """Serves until its line to the first process ends."""
+    """Serves until the line to the first process ends."""
 
     def __init__(self, orders: peer_link.PeerOrders) -> None:
         self._orders = orders
@@ -147,7 +136,7 @@ class PeerProcess:
         self._line: peer_link.Line[peer_link.ToPeer] | None = None
 
     async def serve(self) -> None:
-        """Loads, then does what it is told."""
+        """Loads, then obeys."""
         line: peer_link.Line[peer_link.ToPeer] = await peer_link.Line.over(
             socket.socket(fileno=self._orders.messages_fd), peer_link.ToPeer
         )
@@ -157,8 +146,13 @@ class PeerProcess:
             peer_link.Seen(gateway, number, self._client.num_reports)
         )
         dispatches.on_malformed = lambda: line.send(peer_link.MalformedDispatch())
+
+        async def tell_drained() -> None:
+            await self._service.lifecycle.stopped.wait()
+            line.send(peer_link.Drained())
+
         http = asyncio.create_task(self._http.serve(sockets=[]))
-        others = [asyncio.create_task(self._load(line)), asyncio.create_task(self._tell_drained(line))]
+        others = [asyncio.create_task(self._load(line)), asyncio.create_task(tell_drained())]
         try:
             while (message := await line.receive()) is not None:
                 self._obey(message, line)
@@ -182,10 +176,6 @@ class PeerProcess:
         else:
             self._model = files, info
             line.send(peer_link.PeerLoaded())
-
-    async def _tell_drained(self, line: peer_link.Line[peer_link.ToPeer]) -> None:
-        await self._service.lifecycle.stopped.wait()
-        line.send(peer_link.Drained())
 
     def _obey(self, message: peer_link.ToPeer, line: peer_link.Line[peer_link.ToPeer]) -> None:
         lifecycle = self._service.lifecycle

@@ -1,7 +1,7 @@
 """The other HTTP processes of an engine, from the view of the first, their parent.
 
-The first process owns the core, the listening socket, lifecycle, metrics and the engine's stream. It gives its peers
-connections, tells them when to drain, and adds up their counts. A peer's own side is `peer_process`.
+The first process owns the core, the listening socket, lifecycle, metrics and the engine's stream. It gives the peers
+connections and the order to drain, and adds up their counts. A peer's own side is `peer_process`.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ _BEAT_SECONDS = 2.0
 _SILENT_SECONDS = 5.0
 """Silence after which a peer gets no more connections, and at the end is killed instead of awaited."""
 _AWAITED_SECONDS = 1.0
-"""A core that owes a peer an answer for longer is pinged: the first process hears of steps, but not of a core that
-hangs between two steps."""
+"""A core that owes a peer an answer for longer is pinged: the first process hears of steps, but not of a hang between
+two steps."""
 _STOP_SECONDS = 10.0
 """Time for a peer to end before it is killed."""
 _MARGIN_SECONDS = 3.0
@@ -45,7 +45,7 @@ _MARGIN_SECONDS = 3.0
 
 
 def share(config: ServerConfig, place: int) -> ServerConfig:
-    """Settings of one process, as if it were alone: bounds on all processes together are divided by their number."""
+    """Settings of one process by itself: bounds on all processes together are divided by the number of processes."""
     number = config.api_servers
     connections = config.max_connections // number + (place < config.max_connections % number)
     bodies = max(config.max_body_bytes, config.max_partial_body_bytes // number)
@@ -53,7 +53,7 @@ def share(config: ServerConfig, place: int) -> ServerConfig:
 
 
 class Peers(Siblings):
-    """All of them; where the engine has one process, none."""
+    """All peers; none where the engine has one process."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Peers(Siblings):
         """`take_control` gets connections on which peers ask the first process. `on_lost` is called at the first death
         of a peer."""
         self.error: EngineError | None = None
-        """Why the engine has to end."""
+        """Why the engine has to end; None = no reason."""
         self._client = client
         self._stream = stream
         self._take_control = take_control
@@ -96,7 +96,7 @@ class Peers(Siblings):
 
     @property
     def present(self) -> "Sequence[Peer]":
-        """Peers that are alive."""
+        """Living peers."""
         return [peer for peer in self._peers if peer.is_alive]
 
     @property
@@ -141,7 +141,7 @@ class Peers(Siblings):
                 await peer.drained.wait()
 
     async def stop(self) -> None:
-        """Ends the peers after the answers that are written already."""
+        """Ends the peers after answers already written."""
         self._is_stopping = True
         for timer in (self._beat, self._patience):
             if timer is not None:
@@ -187,8 +187,8 @@ class Peers(Siblings):
             self._on_lost()
 
 
-class Peer:
-    """One peer: its process, and the messages to and from it."""
+class Peer(peer_link.HttpProcess):
+    """One peer: the process, and the messages in both directions."""
 
     def __init__(
         self,
@@ -197,21 +197,20 @@ class Peer:
         take_control: Callable[[socket.socket], object],
         on_lost: "Callable[[Peer, str], object]",
     ) -> None:
+        super().__init__()
         self.place = place
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails with the `StartError` that prevents loading."""
         self.drained = asyncio.Event()
-        """It has finished, or is gone."""
+        """The peer has finished, or is gone."""
         self.is_serving = False
         self.figures = peer_link.PeerFigures(0, [])
-        """The last that it told."""
+        """The latest."""
         self._stream = stream
         self._take_control = take_control
         self._on_lost = on_lost
-        self._max_connections = 0
-        self._num_given = self._num_closed = 0
         self._asked: deque[asyncio.Future[None]] = deque()  # an answer each, in this order
-        self._asked_at: float | None = None  # monotonic seconds; None = it owes no answer
+        self._asked_at: float | None = None  # monotonic seconds; None = no answer is owed
         self._process: Process | None = None
         self._line: peer_link.Line[peer_link.FromPeer] | None = None
         self._passage: peer_link.Passage | None = None
@@ -225,7 +224,7 @@ class Peer:
         self, engine: EngineConfig, server: ServerConfig, folder: Path, core_address: str, num_places: int
     ) -> None:
         """Starts the process, with these settings; `loaded` tells the rest."""
-        self._max_connections = server.max_connections
+        self.max_connections = server.max_connections
         ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
         self._line = await peer_link.Line.over(ours[0], peer_link.FromPeer)
         self._passage = peer_link.Passage(ours[1], self._take_control)
@@ -262,13 +261,13 @@ class Peer:
             self._line.send(message)
 
     def ask(self) -> None:
-        """Asks for `figures`, unless it owes them already."""
+        """Asks for `figures`, unless the answer is owed already."""
         if self._asked_at is None:
             self._ask()
 
     @property
     def silent_seconds(self) -> float:
-        """How long it has owed an answer."""
+        """How long an answer has been owed."""
         return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     async def answer(self) -> None:
@@ -278,16 +277,11 @@ class Peer:
         except TimeoutError:
             log.warning("an HTTP process does not say what it has counted", extra={"place": self.place})
 
-    @property
-    def room(self) -> int:
-        return self._max_connections - (self._num_given - self._num_closed)
-
     def take(self, connection: socket.socket) -> bool:
-        """Gives it a connection; False where that cannot be done."""
         if self._passage is None or not self._passage.give(connection):
             return False
         connection.close()
-        self._num_given += 1
+        self.num_taken += 1
         return True
 
     async def stop(self) -> None:
@@ -318,7 +312,7 @@ class Peer:
                 case peer_link.NotLoaded(reason, text):
                     self._is_loaded(start_error(reason, text))
                 case peer_link.Closed(num_connections):
-                    self._num_closed = num_connections
+                    self.num_closed = num_connections
                 case peer_link.Seen(gateway, number, report):
                     self._stream.seen_elsewhere(gateway, number, report)
                 case peer_link.MalformedDispatch():
@@ -343,7 +337,7 @@ class Peer:
         self._on_lost(self, how)
 
     def _ask(self) -> asyncio.Future[None]:
-        """What is done once it has answered."""
+        """Done at the peer's answer."""
         self._asked_at = self._asked_at or time.monotonic()
         self._asked.append(asyncio.get_running_loop().create_future())
         self.tell(peer_link.Ask())
@@ -359,5 +353,5 @@ class Peer:
 
 
 def _settle(answer: asyncio.Future[None]) -> None:
-    if not answer.done():  # who waited for it may have left
+    if not answer.done():  # the waiting task may have left
         answer.set_result(None)

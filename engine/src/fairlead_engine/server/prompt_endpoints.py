@@ -1,9 +1,9 @@
-"""The way of a request that a model computes: parse → check → tokenise → run → reply; and the APIs that answer with
-what is read off prompts: `POST /v1/embeddings`, `/v1/rerank`, `/v1/score`, `/v1/classify`.
+"""The stages of a request to the model: parse → check → tokenise → run → reply; and the APIs that read results off
+prompts: `POST /v1/embeddings`, `/v1/rerank`, `/v1/score`, `/v1/classify`.
 
-Replies to the last three are vLLM's; those to `/v1/rerank` are also Jina's and Cohere's. A cross-encoder reads each
-pair as one prompt, and its only label is the score. A model that makes vectors reads each text once, and the score of a
-pair is the cosine of its vectors.
+Replies to the last three are vLLM's; replies to `/v1/rerank` are also Jina's and Cohere's. A cross-encoder reads each
+pair as one prompt with a single label, the score. A model of vectors reads each text once, and the score of a pair is
+the cosine of the two vectors.
 """
 
 import base64
@@ -41,7 +41,7 @@ Comparing = TypeVar("Comparing", schemas.RerankRequest, schemas.ScoreRequest)
 
 
 class PromptEndpoint(ABC, Generic[Request]):
-    """The way of one request; the APIs differ in the methods below it."""
+    """The stages of one request; the APIs differ in the methods below."""
 
     schema: type[Request]
     kind = Kind.GENERATE
@@ -50,7 +50,7 @@ class PromptEndpoint(ABC, Generic[Request]):
         self._service = service
 
     async def __call__(self, exchange: Exchange) -> None:
-        """Answers one request. A client that leaves ends it at any point."""
+        """Answers one request; ends when the client leaves."""
         arrival_time = time.time()
         with self._service.stream.dispatches.arrived(exchange.headers.get(HEADER_DISPATCH)) as dispatch:
             self._service.lifecycle.check_accepting()
@@ -114,7 +114,7 @@ class PromptEndpoint(ABC, Generic[Request]):
         return await prepared(size, lambda: checked_prompts(prompts, fields, request, model, images))
 
     async def check(self, request: Request, model: ServedModel) -> None:
-        """Raises `RequestError`, before a prompt is made, for a request that this model cannot answer."""
+        """Raises `RequestError`, before tokenising, for a request beyond this model's abilities."""
         return
 
     def image_bytes(self, request: Request) -> int:
@@ -138,7 +138,7 @@ class PromptEndpoint(ABC, Generic[Request]):
         return Generation(self._service.client, choices, self._service.metrics, on_sent, share)
 
     def pooling(self, request: Request, model: ServedModel) -> tuple[Pooling | None, Reading]:
-        """How one vector is made of the hidden states (None = text is generated), and how the result of the vector."""
+        """Pooling of hidden states to a vector (None = text is generated), and reading of the vector."""
         return None, Reading.UNIT
 
     def injectable(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Injectable | None:
@@ -179,7 +179,7 @@ def _facts(request: schemas.PromptRequest, generation: Generation, arrival_time:
 
 
 class VectorReader:
-    """Keeps a sequence's vector. There is no text."""
+    """Keeps a sequence's vector."""
 
     num_tokens = 0
 
@@ -193,7 +193,7 @@ class VectorReader:
 
 
 class ReadingEndpoint(PromptEndpoint[Read]):
-    """Waits for the vectors of all prompts, and answers with what they say."""
+    """Waits for the vectors of all prompts, and answers with the results."""
 
     async def sampling(self, request: Read, model: ServedModel) -> SamplingParams:
         return SamplingParams(max_tokens=0)
@@ -203,7 +203,8 @@ class ReadingEndpoint(PromptEndpoint[Read]):
 
     def fields(self, request: Read, model: ServedModel) -> PromptFields:
         check_without_soft_prompt(request, model)
-        return request.prompt_fields
+        fields: PromptFields = request.prompt_fields
+        return fields
 
     def reader(self, request: Read, prompt: list[int], sampling: SamplingParams, model: ServedModel) -> VectorReader:
         return VectorReader()
@@ -225,7 +226,7 @@ class ReadingEndpoint(PromptEndpoint[Read]):
 
     @abstractmethod
     def told(self, request: Read, model: ServedModel, vectors: list[bytes]) -> dict[str, Any]:
-        """The API's own reply fields. `vectors`: one per prompt, little-endian float32. May run in a thread."""
+        """The API's reply fields. `vectors`: one per prompt, little-endian float32. May run in a thread."""
 
 
 class EmbeddingEndpoint(ReadingEndpoint[schemas.EmbeddingRequest]):
@@ -257,7 +258,6 @@ class ComparingEndpoint(ReadingEndpoint[Comparing]):
         return model.info.task.pooling, Reading.LABELS if model.info.task.joins_pairs else Reading.UNIT
 
     def scores(self, request: Comparing, model: ServedModel, vectors: list[bytes]) -> list[float]:
-        """The score of each pair."""
         joins_pairs = model.info.task.joins_pairs
         return pair_scores(request.prompt_fields, [*map(vector_of, vectors)], joins_pairs=joins_pairs)
 

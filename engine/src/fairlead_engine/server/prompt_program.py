@@ -1,7 +1,7 @@
 """A model's tokenizer and chat template as the program of a process (`fairlead_common.workers`), and its jobs.
 
 Jobs come from the HTTP process in Python's marshal format: JSON of any depth, without a copy. Answers are MessagePack,
-as their reader trusts nothing of a model's.
+as the HTTP process does not trust a model's files.
 """
 
 import marshal
@@ -38,7 +38,7 @@ class Files(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ModelShape(NamedTuple):
-    """What a model's core says about its prompts."""
+    """What the core says of a model's prompts."""
 
     max_model_len: int
     joins_pairs: bool = False
@@ -50,54 +50,9 @@ class ModelShape(NamedTuple):
         return tokenizer if self.image_token is None else tokenizer.seeing(self.image_token)
 
 
-class PromptsJob(NamedTuple):
-    """Make tokens of a request's prompts. The answer is `list[tuple[str, Ids, int | None]]`: place in the request, ids,
-    and start of a second text."""
-
-    fields: PromptFields
-    shape: ModelShape
-
-
-class TextsJob(NamedTuple):
-    """Encode texts without special tokens. The answer is `list[tuple[Ids, str]]`; with each, why it has no tokens."""
-
-    texts: Sequence[str]
-
-
-class ResultJob(NamedTuple):
-    """Make tokens of a tool's result behind the calling turn. The answer is `tuple[Ids, int]`; a result beyond the
-    context has no ids, but its least number of tokens."""
-
-    chat: ChatPrompt
-    tool_call_id: str
-    content: str
-    mark: str
-    """Stands for the model's turn so far; occurs in no client's text."""
-    shape: ModelShape
-
-
-class DecodeJob(NamedTuple):
-    """The answer is a text."""
-
-    ids: Ids
-
-
-class FormatsJob(NamedTuple):
-    """Determine the formats of a model's calls and reasoning; the answer is their names (`choose_names`)."""
-
-    tool_call_parser: str
-    reasoning_parser: str
-
-
-Job = PromptsJob | TextsJob | ResultJob | DecodeJob | FormatsJob
-
-_JOBS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Job)}
-_FIELDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(PromptFields)}
-
-
-def written(job: Job) -> bytes:
-    """As the program gets it."""
-    return marshal.dumps((type(job).__name__, [_plain(each) for each in job]))
+def written(job: str, *arguments: Any) -> bytes:
+    """A job as the program gets it: the name of a method of `PromptProgram`, and its arguments."""
+    return marshal.dumps((job, [_plain(each) for each in arguments]))
 
 
 def _plain(value: Any) -> Any:
@@ -106,26 +61,12 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, tuple) else value
 
 
-def _read(message: bytes) -> Job:
-    name, values = marshal.loads(message)
-    if name in (PromptsJob.__name__, ResultJob.__name__):
-        kind, fields = values[0]
-        values = [_FIELDS[kind](**fields), *values[1:-1], ModelShape(*values[-1])]
-    job: Job = _JOBS[name](*values)
-    return job
+_FIELDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(PromptFields)}
 
 
-def make(payload: bytes) -> tuple[bytes, Handler]:
-    """Program for `Files`. Its first answer is their problem, as of `EngineError.to_dict`, or None."""
-    return _made(payload, may_quicken=True)
-
-
-def make_plain(payload: bytes) -> tuple[bytes, Handler]:
-    """The same without fastokens."""
-    return _made(payload, may_quicken=False)
-
-
-def _made(payload: bytes, *, may_quicken: bool) -> tuple[bytes, Handler]:
+def make(payload: bytes, *, may_quicken: bool = True) -> tuple[bytes, Handler]:
+    """Program for `Files`. Its first answer is their problem, as of `EngineError.to_dict`, or None. `may_quicken`:
+    whether fastokens may be used."""
     files = msgspec.msgpack.decode(payload, type=Files)
     try:
         if files.path is not None:
@@ -143,11 +84,18 @@ def _made(payload: bytes, *, may_quicken: bool) -> tuple[bytes, Handler]:
         return _encode(error.to_dict()), _nothing
 
 
+def make_plain(payload: bytes) -> tuple[bytes, Handler]:
+    """The program without fastokens."""
+    return make(payload, may_quicken=False)
+
+
 def _nothing(message: bytes, takes_long: bool) -> bytes:
     raise AssertionError("it could not be loaded")
 
 
 class PromptProgram:
+    """Each public method is a job. Structs among the arguments are plain (`_plain`)."""
+
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         self._tokenizer = tokenizer
         self._least = LeastTokenCounter(tokenizer)
@@ -155,49 +103,64 @@ class PromptProgram:
 
     def __call__(self, message: bytes, takes_long: bool) -> bytes:
         """The pair of a refusal and the answer."""
+        job, arguments = marshal.loads(message)
         try:
-            return _encode((None, self._done(_read(message))))
-        except (PromptError, RequestError) as error:
-            return _encode((_told(error.field, error.message, error.code), None))
+            return _encode((None, getattr(self, job)(*arguments)))
+        except (PromptError, RequestError) as error:  # templates may quote bytes outside of Unicode
+            refusal: Refusal = (error.field, error.message.encode(errors="replace").decode(), error.code)
+            return _encode((refusal, None))
 
-    def _done(self, job: Job) -> Any:
-        match job:
-            case PromptsJob():
-                prompts = encoded_prompts(job.fields, self._seen_by(job.shape), self._least, job.shape.max_model_len)
-                return [(place, packed(ids), start) for place, (ids, start) in prompts]
-            case TextsJob():
-                return [self._text(text) for text in job.texts]
-            case ResultJob():
-                return self._result(job)
-            case DecodeJob():
-                return self._tokenizer.decode(unpacked(job.ids), skip_special_tokens=False)
-            case FormatsJob():
-                from fairlead_engine.server.answers.answer_formats import choose_names
+    def prompts(self, request: tuple[str, Any], shape: tuple[Any, ...]) -> list[tuple[str, Ids, int | None]]:
+        """Tokens of a request's prompts: place in the request, ids, and start of a second text."""
+        fields, seen = _FIELDS[request[0]](**request[1]), ModelShape(*shape)
+        prompts = encoded_prompts(fields, self._seen_by(seen), self._least, seen.max_model_len)
+        return [(place, packed(ids), start) for place, (ids, start) in prompts]
 
-                template = self._tokenizer.chat_template
-                source = None if template is None else template.source
-                return choose_names(source, job.tool_call_parser, job.reasoning_parser, self._tokenizer.special_tokens)
+    def texts(self, texts: Sequence[str]) -> list[tuple[Ids, str]]:
+        """Each text's ids without special tokens, and why a text has none."""
+        return [self._encoded(text) for text in texts]
+
+    def result(
+        self, request: tuple[str, Any], tool_call_id: str, content: str, mark: str, shape: tuple[Any, ...]
+    ) -> tuple[Ids, int]:
+        """Tokens of a tool's result behind the calling turn; for a result beyond the context its least number of
+        tokens instead. `mark`: stands for the model's turn so far, and occurs in no client's text."""
+        seen = ModelShape(*shape)
+        turn: list[Mapping[str, Any]] = [
+            {"role": "assistant", "content": mark},
+            {"role": "tool", "tool_call_id": tool_call_id, "content": content},
+        ]
+        behind = _behind(mark, ChatPrompt(**request[1]), turn, self._seen_by(seen))
+        num_tokens = self._least.of(behind, seen.max_model_len)
+        if num_tokens >= seen.max_model_len:
+            return b"", num_tokens
+        ids, problem = self._encoded(behind)
+        if problem:
+            raise RequestError("content", f"content cannot be tokenised by this model: {problem}")
+        return ids, 0
+
+    def text(self, ids: Ids) -> str:
+        """The text of the ids, special tokens included."""
+        return self._tokenizer.decode(unpacked(ids), skip_special_tokens=False)
+
+    def formats(self, tool_call_parser: str, reasoning_parser: str) -> tuple[str, str]:
+        """Names of the formats of the model's calls and reasoning."""
+        from fairlead_engine.server.answers.answer_formats import choose_names
+
+        template = self._tokenizer.chat_template
+        source = None if template is None else template.source
+        return choose_names(source, tool_call_parser, reasoning_parser, self._tokenizer.special_tokens)
 
     def _seen_by(self, shape: ModelShape) -> PromptTokenizer:
         if shape not in self._shaped:
             self._shaped[shape] = shape.seen_by(self._tokenizer)
         return self._shaped[shape]
 
-    def _text(self, text: str) -> tuple[Ids, str]:
+    def _encoded(self, text: str) -> tuple[Ids, str]:
         try:
             return packed(self._tokenizer.encode(text, add_special_tokens=False)), ""
         except Exception as error:  # tokenizers raises bare ones
             return b"", str(error) or type(error).__name__
-
-    def _result(self, job: ResultJob) -> tuple[Ids, int]:
-        behind = _behind_turn(job, self._seen_by(job.shape))
-        num_tokens = self._least.of(behind, job.shape.max_model_len)
-        if num_tokens >= job.shape.max_model_len:
-            return b"", num_tokens
-        ids, problem = self._text(behind)
-        if problem:
-            raise RequestError("content", f"content cannot be tokenised by this model: {problem}")
-        return ids, 0
 
 
 def encoded_prompts(
@@ -219,13 +182,8 @@ def unpacked(ids: Ids) -> list[int]:
     return array("I", ids).tolist()
 
 
-def _behind_turn(job: ResultJob, tokenizer: PromptTokenizer) -> str:
+def _behind(mark: str, chat: ChatPrompt, turn: Sequence[Mapping[str, Any]], tokenizer: PromptTokenizer) -> str:
     """The template's text for a result, from the end of the current turn to the beginning of the next."""
-    chat = job.chat
-    turn: list[Mapping[str, Any]] = [
-        {"role": "assistant", "content": job.mark},
-        {"role": "tool", "tool_call_id": job.tool_call_id, "content": job.content},
-    ]
     effort = {} if chat.reasoning_effort is None else {"reasoning_effort": chat.reasoning_effort}
     try:
         text = tokenizer.render_chat(
@@ -234,13 +192,8 @@ def _behind_turn(job: ResultJob, tokenizer: PromptTokenizer) -> str:
         )  # fmt: skip
     except ChatTemplateError as error:
         raise RequestError("content", f"the result cannot be rendered: {error}") from error
-    _, found, behind = text.partition(job.mark)
-    if not found or job.mark in behind:
+    _, found, behind = text.partition(mark)
+    if not found or mark in behind:
         problem = "this model's chat template does not show where its answers end; send the result with a new request"
         raise RequestError("content", problem, "unsupported_value")
     return behind
-
-
-def _told(field: str | None, message: str, code: str | None) -> Refusal:
-    """Templates may quote what is no text."""
-    return field, message.encode(errors="replace").decode(), code

@@ -1,8 +1,7 @@
 """Tokenising for the HTTP process: a model's tokenizer and chat template run in processes of their own.
 
-They come with models and are programs: a process that exceeds its limits is ended, and only the request behind it is
-refused. Unlike a gateway, an engine never gives its tokenizer up, as nobody else could do the work. Quick jobs wait for
-nothing.
+Both come with models and are programs: a process that exceeds its limits is ended, and only the request behind the job
+is refused. Unlike a gateway, an engine never gives its tokenizer up. Quick jobs do not wait for slow ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,14 +10,14 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from fairlead_common.prompts import EncodedPrompt, PromptFields
+from fairlead_common.prompts import ChatPrompt, EncodedPrompt, PromptFields
 from fairlead_common.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
 from fairlead_common.workers.limits import WorkerLimits
 from fairlead_common.workers.pool import GivenUp, Workers
 from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, NotReady, RequestError, start_error
 from fairlead_engine.server import prompt_program
-from fairlead_engine.server.prompt_program import Files, Ids, ModelShape, ResultJob, packed, unpacked
+from fairlead_engine.server.prompt_program import Files, Ids, ModelShape, packed, unpacked
 from fairlead_engine.server.workers import PROMPT_PROGRAM, tried
 from fairlead_engine.types import SamplingParams
 
@@ -33,7 +32,7 @@ Encode = Callable[[str], list[int]]
 
 
 class Asked(Protocol):
-    """What does the jobs: `Workers`, or a stand-in."""
+    """`Workers`, or a stand-in for them."""
 
     async def load(self) -> bytes: ...
     async def loaded(self) -> None: ...
@@ -43,14 +42,14 @@ class Asked(Protocol):
 
 
 MakeAsked = Callable[[bytes, int], Asked]
-"""Of the program's payload, and the bytes of its files."""
+"""Called with the program's payload and the number of bytes of its files."""
 
 
 class PromptWorkers:
-    """Those of one HTTP process. Close them when done."""
+    """Prompt workers of one HTTP process. Close them when done."""
 
     def __init__(self, name: str, root: WorkerRoot, make: MakeAsked | None = None) -> None:
-        """`name`: of the model. `root`: of the processes. `make`: what does the jobs; None = processes."""
+        """`name`: of the model. `root`: of the processes. `make`: makes the executor of jobs; None = processes."""
         self._name = name
         self._root = root
         self._make = make or self._processes
@@ -65,7 +64,7 @@ class PromptWorkers:
         )
 
     async def load(self, path: Path) -> None:
-        """Loads a model's folder or file, before this process itself reads it. Raises ModelLoadError."""
+        """Loads a model's folder or file, before this process reads the same. Raises ModelLoadError."""
         tokenizer = path / "tokenizer.json" if path.is_dir() else path
         num_bytes = tokenizer.stat().st_size if tokenizer.is_file() and path.is_dir() else 64 * 2**20
         self._asked = self._make(msgspec.msgpack.encode(Files(str(path))), num_bytes)
@@ -90,36 +89,33 @@ class PromptWorkers:
             self._asked = self._make(msgspec.msgpack.encode(files), 0)
 
     async def formats(self, tool_call_parser: str, reasoning_parser: str) -> tuple[str, str] | None:
-        """Which formats the model writes, by name; None where finding out takes too much."""
+        """Names of the formats of calls and reasoning; None where finding out takes too much."""
         try:
-            return await self._do(prompt_program.FormatsJob(tool_call_parser, reasoning_parser), "", tuple[str, str])
+            return await self._do("", tuple[str, str], "formats", tool_call_parser, reasoning_parser)
         except RequestError:
             return None
 
     async def prompts(self, fields: PromptFields) -> list[tuple[str, EncodedPrompt]]:
-        """Each prompt of a request: its place there, and it. Raises `RequestError`."""
-        found = await self._do(
-            prompt_program.PromptsJob(fields, self._shape), fields.FIELD, list[tuple[str, Ids, int | None]]
-        )
+        """Each prompt of a request, with its place there. Raises `RequestError`."""
+        found = await self._do(fields.FIELD, list[tuple[str, Ids, int | None]], "prompts", fields, self._shape)
         return [(place, EncodedPrompt(unpacked(ids), start)) for place, ids, start in found]
 
-    async def result(self, make_job: Callable[[ModelShape], ResultJob]) -> tuple[list[int], int]:
-        """As `ResultJob` has it."""
-        ids, num_tokens = await self._do(make_job(self._shape), "content", tuple[Ids, int])
+    async def result(self, chat: ChatPrompt, tool_call_id: str, content: str, mark: str) -> tuple[list[int], int]:
+        """As `PromptProgram.result`. Raises `RequestError`."""
+        job = ("result", chat, tool_call_id, content, mark, self._shape)
+        ids, num_tokens = await self._do("content", tuple[Ids, int], *job)
         return unpacked(ids), num_tokens
 
     async def text(self, token_ids: Sequence[int]) -> str:
         """With special tokens. Raises `RequestError`."""
-        return await self._do(prompt_program.DecodeJob(packed(token_ids)), "tokens", str)
+        return await self._do("tokens", str, "text", packed(token_ids))
 
     async def encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of texts of the model's own, without special tokens; none of those that have none."""
-        return [
-            unpacked(ids) for ids, _ in await self._do(prompt_program.TextsJob(texts), "model", list[tuple[Ids, str]])
-        ]
+        """Ids of the model's own texts, without special tokens; empty for a text that cannot be encoded."""
+        return [unpacked(ids) for ids, _ in await self._do("model", list[tuple[Ids, str]], "texts", texts)]
 
     async def sampling(self, make: Callable[[Encode], SamplingParams]) -> SamplingParams:
-        """What `make` returns, which encodes texts: it is asked again once those are known. Raises what it does."""
+        """The result of `make`, which is called again once the texts that it encodes are known. Raises its errors."""
         known: dict[str, list[int] | str] = {}
         missing: list[str] = []
 
@@ -142,14 +138,14 @@ class PromptWorkers:
             if not missing:
                 return sampling
             try:
-                found = await self._do(prompt_program.TextsJob(missing), "", list[tuple[Ids, str]])
+                found = await self._do("", list[tuple[Ids, str]], "texts", missing)
             except RequestError as error:
                 found = [(b"", error.message)] * len(missing)
             known |= {text: problem or unpacked(ids) for text, (ids, problem) in zip(missing, found, strict=True)}
 
-    async def _do(self, job: prompt_program.Job, field: str, kind: type[Result]) -> Result:
-        """Raises `RequestError`, about `field` unless the program names another."""
-        message = prompt_program.written(job)
+    async def _do(self, field: str, kind: type[Result], job: str, *arguments: object) -> Result:
+        """Answer of the job, of type `kind`. Raises `RequestError`, about `field` unless the program names another."""
+        message = prompt_program.written(job, *arguments)
         if self._asked is None:
             raise NotReady
         asked = self._asked

@@ -29,11 +29,11 @@ _OF_CHATS = ("tools", "chat_template_kwargs", "reasoning_effort", "add_generatio
 
 
 Prompts = list[tuple[str, EncodedPrompt]]
-"""Each one's place in the request, and it."""
+"""Prompts with places in the request."""
 
 
 def tokenize_fields(request: TokenizeRequest, model: ServedModel) -> PromptFields:
-    """What `/tokenize` is asked for. Raises `RequestError`."""
+    """Prompt fields of a request to `/tokenize`. Raises `RequestError`."""
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("prompt", "send either prompt or messages")
     if request.prompt is not None:
@@ -65,7 +65,7 @@ def check_without_soft_prompt(request: PromptRequest, model: ServedModel) -> Non
 
 
 def chat_fields(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
-    """Without the images themselves, which no template gets."""
+    """Prompt fields of a chat, without the images' content, which templates do not read."""
     return ChatPrompt(
         messages=[_without_images(message) for message in request.messages or ()],
         tools=request.tools,
@@ -93,14 +93,19 @@ def given_prompts(
 ) -> Prompts | None:
     """Prompts with given ids; None = texts are to be tokenised. Raises `RequestError`.
 
-    A gateway may have sent the ids along. Ids of another tokenizer are ignored, and ids of a chat with images, as they
-    do not tell the images' sizes.
+    A gateway may have sent the ids along. Ids of another tokenizer are ignored, and ids of a chat with images, which do
+    not tell the images' sizes.
     """
     given = None if images else request.fairlead_prompt_tokens
-    if given is None or given.digest != model.tokenizer.digest:
-        return _own_ids(fields) if isinstance(fields, TextPrompts) and fields.is_of_ids else None
+    if given is not None and given.digest != model.tokenizer.digest:
+        given = None
+    if given is None and not (isinstance(fields, TextPrompts) and fields.is_of_ids):
+        return None
     try:
         places = fields.places(model.tokenizer)
+        if given is None:
+            assert isinstance(fields, TextPrompts)
+            return [*zip(places, map(EncodedPrompt, fields.contents), strict=True)]
     except PromptError as error:
         raise request_error(error) from error
     num_given = len(given.prompts)
@@ -113,14 +118,6 @@ def given_prompts(
     return [*zip(places, map(EncodedPrompt, given.prompts, starts), strict=True)]
 
 
-def _own_ids(fields: TextPrompts) -> Prompts:
-    """Those that a client sends instead of texts."""
-    try:
-        return [*zip(fields.places(), map(EncodedPrompt, fields.contents), strict=True)]
-    except PromptError as error:
-        raise request_error(error) from error
-
-
 def checked_prompts(
     prompts: Prompts,
     fields: PromptFields,
@@ -128,7 +125,7 @@ def checked_prompts(
     model: ServedModel,
     images: Sequence[DecodedImage] = (),
 ) -> list[EncodedPrompt]:
-    """The prompts as the model reads them, with the images' tokens. Raises `RequestError`."""
+    """The model's prompts, with the images' tokens. Raises `RequestError`."""
     checked = []
     for place, prompt in prompts:
         if isinstance(fields, ChatPrompt):

@@ -1,4 +1,4 @@
-"""Errors → answers in OpenAI's shape. Every refused request gets one, with the status that says what a client may do.
+"""Errors → answers in OpenAI's shape, for every refused request. The status tells the client's options:
 
 400 = this request is wrong; 404 = no such thing here; 408 = it came too slowly; 410 = list again; 429 = try again
 later, nothing was started; 503 = this process cannot serve now, another may; 500 = it failed.
@@ -6,7 +6,7 @@ later, nothing was started; 503 = this process cannot serve now, another may; 50
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -36,65 +36,40 @@ class Outcome(StrEnum):
 
 
 class StatusError(RequestError):
-    """A `RequestError` with a status of its own."""
+    """A `RequestError` with a status of its own. `headers`: extra headers of the answer."""
 
-    status = 400
-    outcome = Outcome.INVALID
-    headers: Mapping[str, str] = MappingProxyType({})
-    """Extra headers of the answer."""
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None,
+        *,
+        field: str | None = None,
+        outcome: Outcome = Outcome.INVALID,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(field, message, code)
+        self.status, self.outcome, self.headers = status, outcome, headers
 
 
 class NotFound(StatusError):
     """There is no such path or model here."""
 
-    status, outcome = 404, Outcome.NOT_FOUND
-
-
-class MethodNotAllowed(StatusError):
-    """The path exists for other methods; `allowed` is the value of the Allow header."""
-
-    status = 405
-
-    def __init__(self, method: str, allowed: str) -> None:
-        self.headers = {"allow": allowed}
-        super().__init__(None, f"{method} is not possible here; use {allowed}", "method_not_allowed")
-
-
-class BodyTooLarge(StatusError):
-    """The request body exceeds the server's limit."""
-
-    status, outcome = 413, Outcome.TOO_LARGE
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(None, f"the request body is larger than {limit} bytes", "request_too_large")
-
-
-class UnsupportedEncoding(StatusError):
-    """The request body is compressed."""
-
-    status = 415
-
-    def __init__(self, encoding: str) -> None:
-        message = f"the request body has content-encoding {encoding!r}; send it as plain JSON"
-        super().__init__(None, message, "unsupported_content_encoding")
-
-
-class BodyTooSlow(StatusError):
-    """The request body did not arrive in time. The connection is closed: the body's rest would be read as a request."""
-
-    status, outcome, headers = 408, Outcome.TOO_SLOW, MappingProxyType({"connection": "close"})
-
-    def __init__(self, limit_seconds: float) -> None:
-        super().__init__(None, f"the request body did not arrive within {limit_seconds:g} s", "request_timeout")
+    def __init__(self, field: str | None, message: str, code: str | None) -> None:
+        super().__init__(404, message, code, field=field, outcome=Outcome.NOT_FOUND)
 
 
 class Gone(StatusError):
     """The client refers to a state that is not known here any more."""
 
-    status, outcome = 410, Outcome.GONE
-
     def __init__(self, message: str) -> None:
-        super().__init__(None, message, "gone")
+        super().__init__(410, message, "gone", outcome=Outcome.GONE)
+
+
+def method_not_allowed(method: str, allowed: str) -> StatusError:
+    """The path exists for other methods; `allowed` is the value of the Allow header."""
+    text = f"{method} is not possible here; use {allowed}"
+    return StatusError(405, text, "method_not_allowed", headers={"allow": allowed})
 
 
 class ErrorObject(msgspec.Struct, frozen=True):
@@ -103,7 +78,7 @@ class ErrorObject(msgspec.Struct, frozen=True):
     message: str
     type: str
     param: str | None
-    """The request's field that is wrong, where one is."""
+    """The wrong field of the request; None = no field in particular."""
     code: str | None
 
 
@@ -142,9 +117,10 @@ _UNAVAILABLE: tuple[tuple[type[EngineError], Outcome, str, str, int], ...] = (
 def refusal(error: Exception) -> Refusal:
     """The answer to a request that ended with `error`."""
     if isinstance(error, RequestError):
-        how = error if isinstance(error, StatusError) else StatusError
-        kind, headers = "invalid_request_error", how.headers
-        return Refusal(how.status, how.outcome, kind, error.message, error.field, error.code, headers)
+        refused = Refusal(400, Outcome.INVALID, "invalid_request_error", error.message, error.field, error.code)
+        if isinstance(error, StatusError):
+            return replace(refused, status=error.status, outcome=error.outcome, headers=error.headers)
+        return refused
     if isinstance(error, QueueFull):
         told = _headers(messages.REASON_ENGINE_FULL, math.ceil(error.retry_after_seconds))
         return Refusal(429, Outcome.ENGINE_FULL, "rate_limit_error", error.message, code="engine_full", headers=told)

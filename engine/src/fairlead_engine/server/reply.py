@@ -30,7 +30,7 @@ from fairlead_engine.types import MAX_ANSWER_LOGPROBS, FinishReason, TokenLogpro
 
 _DONE = b"data: [DONE]\n\n"
 _PIECE = 256
-"""Tokens written in one go: each takes up to 50 µs with its alternatives, and a step may score 8,192."""
+"""Tokens written in one go: each takes up to 50 µs with alternatives, and a step may score 8,192 tokens."""
 
 
 _TEXT = "\0"
@@ -59,10 +59,8 @@ class Reply(ABC, Generic[Request]):
         self._varies_in_text_alone = not (request.return_token_ids or request.continuous_usage)
 
     async def whole(self) -> bytes:
-        """The answer as one JSON body, once everything has been generated.
-
-        Raises `RequestError` for too large an answer, which ends the rest of the generation.
-        """
+        """The complete answer as one JSON body. Raises `RequestError` for too large an answer, which ends the rest of
+        the generation."""
         texts = [Collected() for _ in self._generation.choices]
         num_top = self._request.prompt_logprobs
         for index, collected in enumerate(texts):
@@ -90,10 +88,8 @@ class Reply(ABC, Generic[Request]):
         return self._encoded(self.kind, choices, **self.prompt_fields(), **self.scores(texts), usage=usage)
 
     async def events(self, writer: StreamWriter | None = None) -> AsyncIterator[Events]:
-        """The answer as server-sent events; chunks that came together are sent together.
-
-        Chunks that `writer` could write at once are left out.
-        """
+        """The answer as server-sent events; chunks that came together are sent together. Chunks that `writer` could
+        write at once are left out."""
 
         def write(batch: list[ChoiceDelta]) -> bool:
             if writer is None or not writer.is_ready or sum(map(_size, batch)) > _PIECE:
@@ -137,8 +133,7 @@ class Reply(ABC, Generic[Request]):
         return b"".join(chunks)
 
     async def _pieces(self, take_at_once: TakeAtOnce | None = None) -> AsyncIterator[list[ChoiceDelta]]:
-        """All deltas in order, in batches as they came; large batches are split, so that other requests get on in
-        between."""
+        """All deltas in order, in batches of arrival; between the pieces of a large batch other requests run."""
         async for batch in self._generation.batches(take_at_once):
             for index, piece in enumerate(_pieces(batch)):
                 if index:
@@ -159,7 +154,7 @@ class Reply(ABC, Generic[Request]):
         }
 
     def given(self, texts: "Sequence[Collected]") -> Sequence[int]:
-        """Which choices the client gets, in their order."""
+        """Indices of the choices for the client, in order."""
         return range(len(texts))
 
     def scores(self, texts: "Sequence[Collected]") -> dict[str, Any]:
@@ -167,7 +162,7 @@ class Reply(ABC, Generic[Request]):
         return {}
 
     def prompt_fields(self) -> dict[str, Any]:
-        """What the top level says about the prompt."""
+        """Top-level fields about the prompt."""
         return {}
 
     def first_logprobs(self, index: int) -> dict[str, Any] | None:
@@ -188,7 +183,7 @@ class Reply(ABC, Generic[Request]):
 
     @abstractmethod
     def chunk_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        """What a chunk says about its choice."""
+        """The choice's entry in a chunk."""
 
     def _ids(self, text: "Collected | TextDelta") -> dict[str, Any]:
         return {"token_ids": text.token_ids} if self._request.return_token_ids else {}
@@ -206,10 +201,8 @@ class Reply(ABC, Generic[Request]):
 
 
 class Collected:
-    """A choice's deltas put together.
-
-    Log-probabilities are encoded as they come: all at once would take ten times the memory, and delay other requests.
-    """
+    """A choice's joined deltas. Log-probabilities are encoded on arrival: all at once would take ten times the memory,
+    and delay other requests."""
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
@@ -219,7 +212,7 @@ class Collected:
         self.calls: list[dict[str, Any]] = []
         """In the API's shape."""
         self.total_logprob = 0.0
-        """Of all its tokens, where they are told."""
+        """Sum over all tokens, where log-probabilities are known."""
         self._texts: list[str] = []
         self._logprobs: dict[str, list[bytes]] = {}
         self._prompt_logprobs: list[bytes] = []
@@ -253,12 +246,12 @@ class Collected:
 
     @property
     def prompt_logprobs(self) -> msgspec.Raw:
-        """Of each token of the prompt; nothing is known of the first."""
+        """Of each token of the prompt; null for the first."""
         return msgspec.Raw(b"[" + b",".join([b"null", *self._prompt_logprobs]) + b"]")
 
     @property
     def logprobs(self) -> dict[str, msgspec.Raw | None] | None:
-        """The lists of the API's shape, put together; None where nothing has come."""
+        """The joined lists in the API's shape; None where nothing has come."""
         joined = {
             name: msgspec.Raw(b"[" + b",".join(parts) + b"]") if parts else None
             for name, parts in self._logprobs.items()
@@ -381,7 +374,7 @@ class CompletionReply(Reply[CompletionRequest]):
         return self._shape(index, self._prompt_token_ids(index)[:1]) if is_told else None
 
     def logprobs(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
-        if self._request.logprobs is None:  # they may be there for `prompt_logprobs` or `best_of`
+        if self._request.logprobs is None:  # the delta's may serve `prompt_logprobs` or `best_of`
             return None
         return self._shape(index, [*(delta.prompt_logprobs if self._request.echo else ()), *delta.logprobs])
 

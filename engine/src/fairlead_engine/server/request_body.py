@@ -1,4 +1,4 @@
-"""Bytes of a request body → one of our schemas, or a `RequestError` that names the field.
+"""Bytes of a request body → an instance of a schema, or a `RequestError` that names the field.
 
 Knows JSON and schemas in general, not what the fields mean.
 """
@@ -20,7 +20,7 @@ from fairlead_engine.errors import RequestError
 Schema = TypeVar("Schema", bound=msgspec.Struct)
 
 _LONGEST_TYPO = 64
-"""Longest unknown field compared with known ones, which takes the square of its length."""
+"""Longest unknown field compared with known fields, at a cost of the length squared."""
 _LIKE = 0.7
 """Least similarity, from 0 to 1, of a typo and the intended name."""
 _LONGEST_NAME = 128
@@ -75,7 +75,7 @@ def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:
 
 
 def _malformed(body: bytes, error: Exception) -> RequestError:
-    """Names the field with NaN or infinity if that is the problem: Python writes such numbers, JSON has none."""
+    """Names the field with NaN or infinity, if any: Python writes both, JSON has neither."""
     try:
         path = next(_not_finite(json.loads(body)), None) if len(body) <= _SEARCHED_BYTES else None
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
 """Sampling fields of a request, over the model's own defaults → `SamplingParams` per choice.
 
-Pure. Values out of range become a `RequestError` that names the field as the client wrote it.
+Pure. Values out of range become a `RequestError` with the client's name of the field.
 """
 
 import json
@@ -67,7 +67,7 @@ def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any],
 
 
 def with_grammar(sampling: SamplingParams, grammar: Grammar) -> SamplingParams:
-    """The same, for an answer that keeps to a grammar."""
+    """The parameters with a grammar."""
     try:
         return msgspec.structs.replace(sampling, grammar=grammar)
     except ValueError as error:
@@ -75,7 +75,7 @@ def with_grammar(sampling: SamplingParams, grammar: Grammar) -> SamplingParams:
 
 
 def for_choice(sampling: SamplingParams, index: int) -> SamplingParams:
-    """The same for the choice `index` of one prompt: choices of a seeded request differ, reproducibly."""
+    """The parameters for the choice `index` of one prompt: choices of a seeded request differ, reproducibly."""
     if index == 0 or sampling.seed is None:
         return sampling
     seed = sampling.seed + index
@@ -85,7 +85,7 @@ def for_choice(sampling: SamplingParams, index: int) -> SamplingParams:
 def _sampling(
     request: GenerationRequest, defaults: Mapping[str, Any], encode: Encode, **settled: int | None
 ) -> SamplingParams:
-    """`settled`: what does not come from the field of the same name alone."""
+    """`settled`: values computed from several fields."""
     try:
         given = {
             each.field: _read(each, value, encode)

@@ -1,8 +1,8 @@
-"""Requests of the OpenAI API that this server understands, and of vLLM's `/tokenize` and `/detokenize`.
+"""The server's requests of the OpenAI API, and of vLLM's `/tokenize` and `/detokenize`.
 
-Every field is declared with its effect and the component that acts on it (`types/parameters.py`); fields about sampling
-are made from `SamplingParams`. Unsupported fields that would change the result are in the schema, to be refused with
-advice rather than as unknown. Everything optional may be null.
+Every field is declared with the effect and the acting component (`types/parameters.py`); fields about sampling are made
+from `SamplingParams`. Unsupported fields that would change the result are in the schema, to be refused with advice
+rather than as unknown. Everything optional may be null.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _OTHER_NAMES = {
     "repeat_penalty": "repetition_penalty",
     "random_seed": "seed",
 }
-"""Names of fields in other servers' APIs → names here."""
+"""Fields' names in further servers' APIs → our names."""
 _TEXT_ONLY = "This model writes text only."
 
 
@@ -95,7 +95,7 @@ _THE_ONLY_MODEL = Parameter("The same.", By.GATEWAY, default="the only one at a 
 
 
 class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What all requests have in common for which a model computes prompts."""
+    """Common part of all requests with prompts for a model."""
 
     model: Annotated[ModelName, _MODEL]
     cache_salt: Annotated[
@@ -116,22 +116,21 @@ class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 
     @property
     def num_prompts(self) -> int:
-        """Number of prompts, before any is looked at."""
+        """Number of prompts, before parsing."""
         return 1
 
     @property
     def prompts_field(self) -> str:
-        """The field with its prompts, or most of them."""
+        """The field with the prompts, or most of the prompts."""
         return "prompt"
 
     @property
     def num_each(self) -> int:
-        """How many sequences it wants of each prompt."""
+        """Sequences to generate for each prompt."""
         return 1
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the answer is sent while it is made."""
         return False
 
     @property
@@ -148,7 +147,7 @@ class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 if TYPE_CHECKING:
 
     class SamplingFields(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
-        """Fields declared by `SamplingParams`, each as clients write it, or None."""
+        """Fields declared by `SamplingParams`, as in the request, or None."""
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -215,7 +214,7 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
 
 
 class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What chat and text completions have in common."""
+    """Common part of chat and text completions."""
 
     stream: Annotated[
         bool | None,
@@ -330,7 +329,7 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
 
     @property
     def num_given(self) -> int:
-        """Answers of each prompt that its client gets."""
+        """Answers to each prompt for the client."""
         return 1 if self.n is None else self.n
 
     @property
@@ -470,26 +469,28 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
 
 class ReadRequest(PromptRequest, frozen=True, kw_only=True):
-    """Requests that are answered with what the model reads off texts: vectors, scores, classes."""
+    """Requests for results read off texts: vectors, scores, classes."""
+
+    PROMPT: ClassVar[type[Any]]
 
     @property
-    def prompt_fields(
-        self,
-    ) -> prompts.EmbeddingPrompt | prompts.ClassifyPrompt | prompts.RerankPrompt | prompts.ScorePrompt:
-        """Fields that decide the request's prompts."""
-        raise NotImplementedError
+    def prompt_fields(self) -> Any:
+        """Fields that decide the request's prompts: a `PROMPT`."""
+        return self.PROMPT(**{name: getattr(self, name) for name in self.PROMPT.__struct_fields__})
 
     @property
     def num_prompts(self) -> int:
-        return self.prompt_fields.num_prompts
+        return int(self.prompt_fields.num_prompts)
 
     @property
     def prompts_field(self) -> str:
-        return self.prompt_fields.FIELD
+        return str(self.PROMPT.FIELD)
 
 
 class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
     """`POST /v1/embeddings`."""
+
+    PROMPT = prompts.EmbeddingPrompt
 
     input: Texts
     encoding_format: Annotated[
@@ -512,23 +513,19 @@ class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
         Parameter("Leave it out: vectors are as long as the model's hidden states.", By.REFUSED),
     ] = None
 
-    @property
-    def prompt_fields(self) -> prompts.EmbeddingPrompt:
-        return prompts.EmbeddingPrompt(input=self.input, add_special_tokens=self.add_special_tokens)
-
 
 class ClassifyRequest(ReadRequest, frozen=True, kw_only=True):
     """`POST /v1/classify`."""
 
-    input: Texts
+    PROMPT = prompts.ClassifyPrompt
 
-    @property
-    def prompt_fields(self) -> prompts.ClassifyPrompt:
-        return prompts.ClassifyPrompt(input=self.input, add_special_tokens=self.add_special_tokens)
+    input: Texts
 
 
 class RerankRequest(ReadRequest, frozen=True, kw_only=True):
     """`POST /v1/rerank`."""
+
+    PROMPT = prompts.RerankPrompt
 
     query: Annotated[str, Parameter("What the documents are ranked by.", By.GATEWAY)]
     documents: Annotated[
@@ -542,15 +539,11 @@ class RerankRequest(ReadRequest, frozen=True, kw_only=True):
         bool | None, Parameter("Whether the texts come back with their scores.", default="true")
     ] = None
 
-    @property
-    def prompt_fields(self) -> prompts.RerankPrompt:
-        return prompts.RerankPrompt(
-            query=self.query, documents=self.documents, add_special_tokens=self.add_special_tokens
-        )
-
 
 class ScoreRequest(ReadRequest, frozen=True, kw_only=True):
     """`POST /v1/score`."""
+
+    PROMPT = prompts.ScorePrompt
 
     text_1: Annotated[
         _Side, Parameter("A text, or several: what is compared. Only one pair of names is taken.", By.GATEWAY)
@@ -568,10 +561,6 @@ class ScoreRequest(ReadRequest, frozen=True, kw_only=True):
     items: Annotated[_Side, Parameter("The same as `documents`.", By.GATEWAY)] = None
     data_1: Annotated[_Side, Parameter("The same as `text_1`.", By.GATEWAY)] = None
     data_2: Annotated[_Side, Parameter("The same as `text_2`, beside `data_1`.", By.GATEWAY)] = None
-
-    @property
-    def prompt_fields(self) -> prompts.ScorePrompt:
-        return prompts.ScorePrompt(**{name: getattr(self, name) for name in prompts.ScorePrompt.__struct_fields__})
 
     @property
     def prompts_field(self) -> str:
@@ -599,7 +588,6 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
 
     @property
     def rendered_factor(self) -> int:
-        """As in the requests that generate."""
         return prompts.rendered_factor(self.messages, self.tools, self.chat_template_kwargs)
 
 
@@ -620,12 +608,12 @@ ENDPOINTS: dict[str, type[msgspec.Struct]] = {
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
 }
-"""What each endpoint takes, by the name it has in the reference."""
+"""Schema of each endpoint, by the name in the reference."""
 
 
 def check(request: PromptRequest) -> None:
-    """Raises `RequestError` for refused fields, for values out of bounds that `SamplingParams` does not check, and for
-    fields that exclude one another."""
+    """Raises `RequestError` for refused fields, for values out of bounds left unchecked by `SamplingParams`, and for
+    contradicting fields."""
     for each in bounded(type(request)):
         if (value := getattr(request, each.name)) is not None:
             _check_declared(each.name, each.parameter, value)

@@ -1,27 +1,25 @@
 """`fairlead-engine serve`: take the address, start the core, then serve.
 
-The core starts before this process imports its HTTP stack: loading a model takes longest, and both take a core each.
+The core starts before this process imports the HTTP stack: loading a model takes longest, and each takes a processor.
 The command line calls `run`, which leads to `ServerProcess.serve`.
 """
 
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-import uvloop
-
-from fairlead_common.http.connections import allow_descriptors, listening_socket
+from fairlead_common.http.connections import allow_descriptors
 from fairlead_common.logs import configure_logging
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.download.models_folder import hold_model
-from fairlead_engine.errors import AddressUnavailable, EngineError
+from fairlead_engine.errors import EngineError
 from fairlead_engine.server import termination
 from fairlead_engine.server.workers import prompt_root
 
@@ -39,15 +37,13 @@ def run(
     """
     began = time.perf_counter()
     configure_logging(server.log_level, server.log_format)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else a thread starts for every core of the node
     allow_descriptors(server.max_connections, per_connection=1)
     try:
         folder = folder or resolve_model(engine.model)
-        with _held(engine.model, engine.speculative_model), _listening(server.host, server.port) as listener:
-            uvloop.run(_serve(engine, server, core_module, folder, listener, began))
-            # The loop hears them no longer, and a repeated one must not change the exit status.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
+        with _held(engine.model, engine.speculative_model):
+            serve = partial(_serve, engine, server, core_module, folder, began)
+            termination.serve_at(server.host, server.port, serve)
     except EngineError as error:
         termination.report(error)
         return 1
@@ -56,7 +52,7 @@ def run(
 
 @contextlib.contextmanager
 def _held(*models: str | None) -> Iterator[None]:
-    """Within the block nobody removes these downloaded models: a restarted container reads them again."""
+    """Within the block nobody removes the downloaded models: a restarted container reads the files again."""
     with contextlib.ExitStack() as stack:
         for path in (Path(each).expanduser() for each in models if each):
             if (held := hold_model(path if path.is_dir() else path.parent)) is not None:
@@ -64,21 +60,13 @@ def _held(*models: str | None) -> Iterator[None]:
         yield
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        return listening_socket(host, port)
-    except OSError as error:
-        remedy = "stop what holds the address, or choose another --port or --host"
-        raise AddressUnavailable(f"{error.strerror}; {remedy}") from error
-
-
 async def _serve(
     engine: EngineConfig,
     server: ServerConfig,
     core_module: str,
     folder: Path,
-    listener: socket.socket,
     began: float,
+    listener: socket.socket,
 ) -> None:
     client = ProcessClient(
         engine,

@@ -1,4 +1,4 @@
-"""The one model a server serves: its name, tokenizer, limits and sampling defaults; prompts are made and checked here.
+"""A server's model: name, tokenizer, limits and sampling defaults; makes and checks prompts.
 
 Exists once the core has started. Pure but for reading the model's folder.
 """
@@ -73,9 +73,8 @@ class ServedModel:
         adapters: Callable[[], Collection[str]] = tuple,
         virtual_tokens: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`created`: when it was loaded, as clients are told; Unix time, None = now. `formats`: what its answers have
-        besides text. `adapters`: the names of those that are there now. `virtual_tokens`: of the soft prompts among
-        them."""
+        """`created`: time of loading, for clients; Unix time, None = now. `formats`: of answers' parts besides text.
+        `adapters`: names of the adapters available now. `virtual_tokens`: number by name, for soft prompts."""
         self.name = name
         self.info = info
         task = info.task
@@ -90,7 +89,7 @@ class ServedModel:
         self.marker_ids = frozenset(
             token_id for marker in formats.markers if (token_id := files.vocabulary.special_id(marker)) is not None
         )
-        """Special tokens that such formats are made of."""
+        """Special tokens of the formats."""
         self.created = int(time.time()) if created is None else created
         self._adapters = adapters
         self._virtual_tokens = virtual_tokens
@@ -122,7 +121,7 @@ class ServedModel:
             raise RequestError("model", sentence, "unsupported_operation")
 
     def prompts(self, fields: PromptFields) -> list[tuple[str, EncodedPrompt]]:
-        """Each prompt of a request: its place there, and it; in this process, where nobody else waits. Raises
+        """Each prompt of a request, with the place; made in this process, which must serve nobody else. Raises
         `RequestError`."""
         try:
             return encoded_prompts(fields, self.tokenizer, self._least_tokens, self.info.max_model_len)
@@ -159,7 +158,7 @@ class ServedModel:
             raise request_error(error) from error
 
     def num_virtual_tokens(self, model: str) -> int:
-        """Number of tokens of the soft prompt that this `model` field asks for."""
+        """Number of tokens of the soft prompt named by a request's `model`."""
         virtual_tokens = self._virtual_tokens()
         return virtual_tokens.get(self.adapter(model) or "", 0) if virtual_tokens else 0
 
@@ -195,13 +194,13 @@ class ServedModel:
         return tuple((marker, token_id) for marker, token_id in found if token_id is not None)
 
     def thinking_markers(self, begin: list[int], end: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Ids of the markers around its reasoning, if each begins with a token of its own."""
+        """Ids of the markers around reasoning, if each begins with an added token."""
         added = self.tokenizer.backend.get_added_tokens_decoder()
         return (tuple(begin), tuple(end)) if begin and end and begin[0] in added and end[0] in added else None
 
     @cached_property
     def injectable(self) -> Injectable | None:
-        """Blocks of tokens that an injection must not split, if each begins and ends with a token of its own; None =
+        """Blocks of tokens that an injection must not split, if every block begins and ends with a single token; None =
         calls cannot be recognised by tokens."""
         tools, thought = self.formats.tools, self.formats.thought
         texts = [] if tools is None or tools.block is None else [tools.block]
@@ -213,7 +212,7 @@ class ServedModel:
         return Injectable(blocks) if len(blocks) == len(texts) else None
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        """Raises `RequestError` for parameters that do not fit this model."""
+        """Raises `RequestError` for token ids unknown to the model."""
         for name, token_ids in sampling.named_token_ids.items():
             self.check_token_ids(token_ids, name)
 
@@ -253,5 +252,4 @@ class ServedModel:
 
 
 def request_error(error: PromptError) -> RequestError:
-    """A prompt's error as an answer."""
     return RequestError(error.field, error.message, error.code)

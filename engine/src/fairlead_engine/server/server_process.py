@@ -1,4 +1,4 @@
-"""An engine's first serving process: HTTP, lifecycle, signals, core and peers are wired together here, once."""
+"""An engine's first serving process: wires HTTP, lifecycle, signals, core and peers together."""
 
 import asyncio
 import logging
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 _INTERRUPT_SECONDS = 5.0
 """Time for running requests after Ctrl-C, when a person waits."""
 _DEAD_LINGER_SECONDS = 3.0
-"""Time to answer after the core's death, so that clients and probes learn the reason."""
+"""Time to answer after the core's death: clients and probes learn the reason."""
 _WATCH_SECONDS = 0.2
 _MAX_CONTROL_CONNECTIONS = 1_000_000
-"""For peers, which limit their clients' connections already."""
+"""For peers, which limit clients' connections already."""
 
 
 class ServerProcess:
@@ -69,7 +69,7 @@ class ServerProcess:
     async def serve(self) -> None:
         """Loads, serves, drains; then stops the core. Raises errors of starting and serving."""
         loop = asyncio.get_running_loop()
-        # However often it comes: supervisors repeat it, and nothing may be cut before the drain's time is over.
+        # Supervisors repeat SIGTERM, and nothing may be cut before the drain's time is over.
         loop.add_signal_handler(signal.SIGTERM, self._service.drain)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         http: asyncio.Future[Any] = asyncio.gather(*self._serve_http())
@@ -107,7 +107,7 @@ class ServerProcess:
         return [asyncio.create_task(each.serve(sockets=[])) for each in (self._http, self._control)]
 
     def _places(self) -> list[HttpProcess]:
-        """This process last, as it has other work, too."""
+        """This process comes last, having further work."""
         return [*self._peers.places, self._here]
 
     async def _until_drained(self) -> None:
@@ -166,7 +166,7 @@ class ServerProcess:
         log.info("ready", extra=facts)
 
     def _interrupt(self) -> None:
-        """SIGINT, a person's, drains without grace; while draining, it stops now."""
+        """SIGINT, from a person, drains without grace; a second SIGINT stops at once."""
         if self._service.lifecycle.is_draining:
             self._service.lifecycle.hurry()
             self._peers.hurry()

@@ -46,11 +46,11 @@ from fairlead_engine.types import (
 Result = TypeVar("Result")
 
 _OFF_LOOP_BYTES = 8 * 1024
-"""Larger requests are prepared in a thread, as all streams' tokens would wait for them."""
+"""Larger requests are prepared in a thread, as all streams' tokens would wait."""
 
 
 class Siblings:
-    """The other processes that answer for the same engine; here, none."""
+    """Further HTTP processes of the same engine; here none."""
 
     @property
     def num_running(self) -> int:
@@ -58,18 +58,18 @@ class Siblings:
         return 0
 
     async def ask(self) -> None:
-        """Asks them for their counts."""
+        """Asks the siblings for counts."""
 
     def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
-        """Begins to drain them, too."""
+        """Begins to drain the siblings."""
 
     def problem(self, patience_seconds: float) -> str | None:
-        """A sentence about a process that has not answered for this long; None = all are sound."""
+        """A sentence about a process without an answer for this long; None = all processes are sound."""
         return None
 
 
 class Service:
-    """One engine and everything a request needs of it."""
+    """One engine and everything that requests need."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Service:
             limit=config.max_body_bytes, timeout=config.body_timeout, total_limit=config.max_partial_body_bytes
         )
         self.injectable_answers: dict[str, InjectableAnswer] = {}
-        """Answers in progress that accept injections, by the id that clients know."""
+        """Running answers that accept injections, by the client's id."""
         self._name = name
         self._model: ServedModel | None = None
         self.num_processes = num_places
@@ -148,7 +148,7 @@ class Service:
         return self._model
 
     def close(self) -> None:
-        """Ends threads and processes; nothing is answered any more."""
+        """Ends threads and processes, after the last answer."""
         self.grammars.close()
         self.prompts.close()
         self.lanes.close()
@@ -194,7 +194,13 @@ class Service:
         num_each = request.num_each
         limit, num_prompts = self.config.max_choices, request.num_prompts
         if isinstance(request, EmbeddingRequest):
-            self._check_inputs(request)
+            most = self.config.max_embedding_inputs
+            if num_prompts > most:
+                raise RequestError(
+                    request.prompts_field,
+                    f"{num_prompts} inputs are more than the {most} of one request for embeddings; send fewer at a "
+                    "time, or serve the model with a higher max-embedding-inputs",
+                )
             return
         if not 1 <= num_each <= limit:
             name = "n" if getattr(request, "best_of", None) is None else "best_of"
@@ -217,15 +223,6 @@ class Service:
                 f"top_logprobs may have {num_each * num_prompts * each:,} log-probabilities, more than the "
                 f"{MAX_ANSWER_LOGPROBS:,} of one answer; lower one of the three, or stream the answer",
                 "answer_too_large",
-            )
-
-    def _check_inputs(self, request: EmbeddingRequest) -> None:
-        limit = self.config.max_embedding_inputs
-        if request.num_prompts > limit:
-            raise RequestError(
-                request.prompts_field,
-                f"{request.num_prompts} inputs are more than the {limit} of one request for embeddings; send fewer at "
-                "a time, or serve the model with a higher max-embedding-inputs",
             )
 
     def check_scores(self, request: PromptRequest, prompts: Sequence[list[int]], sampling: SamplingParams) -> None:
@@ -262,8 +259,9 @@ class Service:
     ) -> list[Choice]:
         """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`.
 
-        `make_reader`: a prompt → the reader of its outputs. `images`: of a chat's one prompt. `share`: of the loop. A
-        gateway wants a request back that would wait here while another replica is free; others have only this engine.
+        `make_reader`: a prompt → the reader of outputs. `images`: of a chat's one prompt. `share`: of the loop. A
+        gateway wants a request back that would wait here while another replica is free; any further client has only
+        this engine.
         """
         model = self.model()
         model.check_sampling(sampling)

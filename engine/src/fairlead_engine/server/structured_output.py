@@ -1,7 +1,7 @@
 """A request's structured output → the text of a grammar, which the core compiles.
 
-The fields are OpenAI's `response_format`, vLLM's `structured_outputs` and its older `guided_…`; wishes that cannot be
-enforced are refused here, with the field and the keyword. llguidance is loaded at the first wish.
+The fields are OpenAI's `response_format` and vLLM's `structured_outputs` and older `guided_…`; wishes that cannot be
+enforced are refused, with the field and the keyword. llguidance is loaded at the first wish.
 """
 
 import json
@@ -20,9 +20,9 @@ from fairlead_engine.types import Grammar
 
 _MOST_CHOICES = 10_000
 NOT_STRICT = "leave it out, or send strict = false, with which what cannot be kept to is relaxed"
-"""What to do about a strict schema."""
+"""Remedy for a strict schema."""
 _WHITESPACE = r"[ \t\r\n]{1,64}"
-"""Between the tokens of JSON; bounded, so that a model cannot write white space forever."""
+"""Between the tokens of JSON; bounded, as a model could write white space forever."""
 
 
 class Wish(NamedTuple):
@@ -53,7 +53,7 @@ def grammar(wish: Wish) -> Grammar:
 
 
 def widest(wish: Wish) -> Wish | None:
-    """Any JSON, or any object; None = the wish must be enforced as it is."""
+    """A wish for any JSON, or any object; None = the wish must not be widened."""
     if wish.make is not _lenient_json:
         return None
     is_object = json.loads(wish.source).get("type") == "object"
@@ -263,7 +263,7 @@ def _checked(field: str, text: str) -> str:
 
 
 def problem_of(text: str) -> str | None:
-    """Why a grammar cannot be used, as far as can be said without a tokenizer."""
+    """Why a grammar cannot be used, as far as known without a tokenizer."""
     from llguidance import LLMatcher
 
     is_wrong, messages = LLMatcher.validate_grammar_with_warnings(text, limits=parser_limits())

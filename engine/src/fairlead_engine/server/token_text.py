@@ -1,8 +1,8 @@
 """Token ids → text, a token at a time, never breaking a character.
 
 Two ways, by the tokenizer's decoder. A byte-level vocabulary (GPT-2's alphabet, as in Llama 3 and Qwen) tells each
-token's exact bytes, so an incremental UTF-8 decoder is exact and cheap. Any other decoder decodes a short window of
-tokens with and without the new token: its text depends on the text before it, as SentencePiece's decoders drop a
+token's exact bytes, which makes an incremental UTF-8 decoder exact and cheap. Further decoders decode a short window of
+tokens with and without the new token: a token's text depends on the text before, as SentencePiece's decoders drop a
 leading space.
 """
 
@@ -39,12 +39,12 @@ class TokenStream(Protocol):
         """Text that has become certain; empty in the middle of a character."""
 
     def finish(self) -> str:
-        """What is left: a replacement character where the last character never became whole."""
+        """The rest: a replacement character for an incomplete last character."""
 
 
 class Vocabulary:
-    """A tokenizer's way back from ids to text and bytes. One per model; its streams hold the state of one sequence.
-    Raises `TokenizerError` for a decoder that may expand ids to far longer texts, since it runs for each token."""
+    """A tokenizer's mapping from ids to text and bytes. One per model; a stream holds the state of one sequence. Raises
+    `TokenizerError` for a decoder that may expand ids to far longer texts, as decoders run for each token."""
 
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         self.tokenizer = tokenizer
@@ -82,7 +82,7 @@ class Vocabulary:
         return _WindowStream(self, before, num_begun, skip_special_tokens, tells_begun)
 
     def text_before(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of the tokens, without an incomplete last character, with which a stream after them begins."""
+        """The text of the tokens, without an incomplete last character, which belongs to the following stream."""
         token_ids = self._without_begun(token_ids, skip_special_tokens)
         text = self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
         if not self._is_byte_level:
@@ -128,8 +128,8 @@ class Vocabulary:
         return token_id if token_id is not None and self.is_special(token_id) else None
 
     def named_id(self, text: str) -> int | None:
-        """Id by which a grammar names this text: special tokens, and added tokens in angle brackets such as Qwen's
-        `<tool_call>`, as llguidance takes both for special."""
+        """Id of this text in grammars: for special tokens, and for added tokens in angle brackets such as Qwen's
+        `<tool_call>`; llguidance takes both for special."""
         token_id = self.tokenizer.token_id(text)
         if token_id is None or token_id not in self._added_ids:
             return None
@@ -151,7 +151,7 @@ class Vocabulary:
         return found
 
     def whole_text(self, token_id: int) -> str | None:
-        """Text of a token made of whole characters; None for a token that begins or ends within a character."""
+        """Text of a token of whole characters; None = the token begins or ends within a character."""
         if token_id not in self._whole:
             try:
                 self._whole[token_id] = self.token_bytes(token_id).decode()
@@ -180,7 +180,7 @@ class Vocabulary:
 
     @cached_property
     def _plain_token(self) -> list[int]:
-        """Some token of letters alone, behind which other tokens decode as within a text."""
+        """A token of letters alone; behind letters tokens decode as within a text."""
         ids = range(self.tokenizer.vocab_size)
         return next(([each] for each in ids if self.tokenizer.decode([each], skip_special_tokens=False).isalnum()), [])
 
@@ -208,7 +208,7 @@ def _steps(decoder: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 class _MarkedStream:
-    """Leaves special tokens out but for some, each of which ends an incomplete character before it."""
+    """Leaves special tokens out except for `shown`; a shown token ends an incomplete character."""
 
     def __init__(self, vocabulary: Vocabulary, after: Sequence[int], shown: frozenset[int], tells_begun: bool) -> None:
         self._vocabulary = vocabulary
@@ -265,7 +265,7 @@ def _goes_on(begun: bytes, content: bytes) -> bool:
 
 
 class _WindowStream:
-    """Decodes the last whole piece together with the newer tokens, so that spacing between tokens comes out right."""
+    """Decodes the last whole piece together with the newer tokens, for the right spacing between tokens."""
 
     def __init__(
         self, vocabulary: Vocabulary, before: list[int], num_begun: int, skip_special_tokens: bool, tells_begun: bool
@@ -275,7 +275,7 @@ class _WindowStream:
         self._skip_special = skip_special_tokens
         num_settled = len(before) - num_begun
         self._settled, self._pending = before[:num_settled], before[num_settled:]
-        """Tokens with their text handed out last, as context of the next ones; and tokens of an incomplete text."""
+        """The tokens of the text returned last, as context of the next tokens; and tokens of an incomplete text."""
         self._foreign = b"" if tells_begun else b"".join(map(vocabulary.token_bytes, self._pending))
         """Bytes of a character that began before the stream; empty once the stream has content of its own."""
 
@@ -293,7 +293,7 @@ class _WindowStream:
             return ""
         if text:
             self._settled, self._pending = self._pending, []
-        elif len(self._pending) > _MAX_PENDING:  # markup and unknown ids: they say nothing, however many they are
+        elif len(self._pending) > _MAX_PENDING:  # markup and unknown ids have no text
             del self._pending[0]
         return text
 
@@ -313,4 +313,4 @@ class _WindowStream:
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTE_OF_LETTER = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
-"""GPT-2's alphabet: printable Latin-1 letters are their own byte, every other byte is a letter from U+0100 on."""
+"""GPT-2's alphabet: printable Latin-1 letters stand for the equal byte, letters from U+0100 on for the other bytes."""

@@ -31,17 +31,17 @@ _UNKNOWN = (
 
 
 class ToolUse(NamedTuple):
-    """What a chat allows its answer to call."""
+    """The calls allowed in a chat's answer."""
 
     functions: tuple[str, ...]
     """As JSON, each with its place among the tools."""
     names: tuple[str, ...]
     is_forced: bool
-    """There must be a call."""
+    """Whether a call is required."""
     are_many: bool
-    """Whether there may be several calls."""
+    """Whether several calls are allowed."""
     is_narrowed: bool = False
-    """Whether the model is told of further tools."""
+    """Whether the prompt has further tools."""
 
     @property
     def parameters(self) -> dict[str, dict[str, Any]]:
@@ -51,21 +51,21 @@ class ToolUse(NamedTuple):
 
     @property
     def bare(self) -> "ToolUse":
-        """The same without what schemas say to people."""
+        """The tools without schemas' annotations."""
         tools = (_Tool.read(text) for text in self.functions)
         kept = (tool._replace(parameters=without_annotations(tool.parameters)) for tool in tools)
         return self._replace(functions=tuple(json.dumps(tool) for tool in kept))
 
     @property
     def widest(self) -> "ToolUse":
-        """The same, with any object for tools that are not strict."""
+        """The tools, with any object for arguments of tools without `strict`."""
         tools = (_Tool.read(text) for text in self.functions)
         kept = (tool if tool.is_strict else tool._replace(parameters=_ANY_OBJECT) for tool in tools)
         return self._replace(functions=tuple(json.dumps(tool) for tool in kept))
 
     @property
     def is_kept_to(self) -> bool:
-        """Whether a grammar sees to it."""
+        """Whether a grammar enforces the calls."""
         return self.is_forced or self.is_narrowed or any(_Tool.read(text).is_strict for text in self.functions)
 
 
@@ -88,7 +88,7 @@ class _Tool(NamedTuple):
 
 
 def tool_use(fields: ChatRequest, formats: AnswerFormats) -> ToolUse | None:
-    """What may be called; None where nothing may. Raises `RequestError`, naming the place."""
+    """The allowed calls; None = none. Raises `RequestError`, naming the place."""
     choice, tools = fields.tool_choice, fields.tools or []
     try:
         check_tool_types(tools, ())
@@ -171,7 +171,7 @@ def _tool(place: int, tool: dict[str, Any]) -> _Tool:
 
 
 class AnswerGrammars:
-    """Grammars for the answers of one model, in its formats."""
+    """Grammars for the answers of one model, in the model's formats."""
 
     def __init__(self, formats: AnswerFormats, named_id: NamedId) -> None:
         self._formats = formats
@@ -187,7 +187,7 @@ class AnswerGrammars:
             return wanted
         field = "tools" if wanted is None else wanted.field
         text = self._text(wanted, use if is_used else None, has_begun_reasoning)
-        if use is not None and is_used and problem_of(text) is not None:  # schemas that can be kept to one by one
+        if use is not None and is_used and problem_of(text) is not None:  # the schemas can be enforced one by one
             text = self._text(wanted, use.widest, has_begun_reasoning)
         return Grammar(text, field)
 

@@ -14,7 +14,7 @@ from fairlead_engine.errors import Draining, NotReady
 
 PROMPT_PROGRAM = "fairlead_engine.server.prompt_program"
 _MOST_BESIDE = 16
-"""Slow jobs at a time: each program of an engine has its own bound, and none waits for another's."""
+"""Slow jobs at a time of one program, independent of further programs."""
 
 
 def prompt_root() -> WorkerRoot:
@@ -23,13 +23,13 @@ def prompt_root() -> WorkerRoot:
 
 
 _TRIES = 50
-"""For a job whose process is ended repeatedly, by jobs before it or by the system."""
+"""For a job whose process is ended repeatedly, by earlier jobs or by the system."""
 _PAUSE_SECONDS = 0.01
 """Between two tries."""
 
 
 class Loadable(Protocol):
-    """What does the jobs, as `Workers`."""
+    """An executor of jobs, as `Workers`."""
 
     async def loaded(self) -> None: ...
 
@@ -52,7 +52,7 @@ Thing = TypeVar("Thing")
 
 
 class Turns(Generic[Thing]):
-    """Things with one holder at a time each. Not shared between event loops."""
+    """Things, each with one holder at a time. Not shared between event loops."""
 
     def __init__(self, things: Iterable[Thing]) -> None:
         self._idle = [*things]
@@ -60,7 +60,7 @@ class Turns(Generic[Thing]):
         self._numbers = itertools.count()
 
     async def take(self, rank: float) -> Thing:
-        """One of them, to be given back. Among equal ranks who came first goes first."""
+        """A thing, to be given back. Among equal ranks the first caller goes first."""
         if self._idle:
             return self._idle.pop()
         waiting: asyncio.Future[Thing] = asyncio.get_running_loop().create_future()
@@ -73,7 +73,7 @@ class Turns(Generic[Thing]):
             raise
 
     def give_back(self, thing: Thing) -> None:
-        """It goes to whoever is next."""
+        """Passes the thing to the next caller."""
         while self._waiting:
             _, _, waiting = heapq.heappop(self._waiting)
             if not waiting.done():
@@ -83,7 +83,7 @@ class Turns(Generic[Thing]):
 
     @asynccontextmanager
     async def turn(self, rank: float) -> AsyncIterator[Thing]:
-        """One of them, within the block."""
+        """A thing, within the block."""
         thing = await self.take(rank)
         try:
             yield thing

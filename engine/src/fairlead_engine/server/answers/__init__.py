@@ -1,1 +1,1 @@
-"""What models write → what clients are told apart from the text: reasoning, and calls of tools."""
+"""A model's text → the parts that clients get: content, reasoning and calls of tools."""

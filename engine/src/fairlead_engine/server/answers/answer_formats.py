@@ -1,7 +1,7 @@
-"""Which formats a model writes its calls and its reasoning in: as set, or as its chat template shows.
+"""Choice of the formats of a model's calls and reasoning: by setting, or by the chat template.
 
-A template is asked to render a known call, which each format then tries to read back. Templates come with models and
-are not trusted: a server does this in a process that can be ended (`prompt_program.py`).
+A template renders a known call, and each format tries to read the call back. Templates come with models and are not
+trusted: a server runs the choice in a process with limits (`prompt_program.py`).
 """
 
 import json
@@ -14,7 +14,7 @@ from fairlead_engine.server.answers.reasoning_formats import REASONING_FORMATS, 
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS, ToolFormat
 
 _MOST_CHARACTERS = 10_000
-"""That are looked at behind the question: a call takes a few hundred."""
+"""Bound on the examined text behind the question: a call takes a few hundred characters."""
 _QUESTION = "How is the tide at 59.9 N 10.7 E?"
 _NAME = "look_up_tide"
 _ARGUMENTS: Mapping[str, Any] = {"place": "Oslo", "days": 2, "heights": [0.5, "low"]}
@@ -48,8 +48,8 @@ def written_format(template: str, special_tokens: Mapping[str, str] | None = Non
 
 
 def _answers(template: str, special_tokens: Mapping[str, str]) -> Iterator[str]:
-    """The template's text for an answer with a call, over several ways to ask templates; from the answer's beginning if
-    that is known, and from the question on."""
+    """The template's text for an answer with a call, for several forms of messages; from the answer's beginning if
+    known, and from the question on."""
     try:
         chat = ChatTemplate(template, special_tokens)
     except ChatTemplateError:
@@ -96,12 +96,8 @@ def _reads(tools: ToolFormat, answer: str) -> bool:
                 num_whole += 1
             case CallCut():
                 return False
-    return names == [_NAME] and num_whole == 1 and _stand_for(arguments, _ARGUMENTS)
-
-
-def _stand_for(text: str, value: Any) -> bool:
     try:
-        return bool(json.loads(text) == value)
+        return names == [_NAME] and num_whole == 1 and json.loads(arguments) == _ARGUMENTS
     except (ValueError, RecursionError):
         return False
 
@@ -132,7 +128,7 @@ class AnswerFormats(NamedTuple):
 
     @property
     def answer(self) -> str | None:
-        """What stands before a text, where something must."""
+        """Prefix of a text, for formats that need a prefix."""
         return None if self.tools is None else self.tools.answer
 
     @property
@@ -162,28 +158,21 @@ def choose_names(
     *,
     renders: bool = True,
 ) -> tuple[str, str]:
-    """Of the format of calls, and of reasoning. `renders`: whether the template may be run to find out."""
+    """Names of the formats of calls and reasoning; for a template that writes no calls, the format shown by the
+    template's text. `renders`: whether the template may run."""
     tools = tool_call_parser
     if tool_call_parser == AUTO:
-        tools = _tools(template, special_tokens) if renders else _shown(template)
+        found, does_write = written_format(template, special_tokens) if template and renders else (None, False)
+        tools = (found or NONE) if found is not None or does_write else _shown(template)
     return tools, _chosen(reasoning_parser, template, _REASONING_SHOWS)
 
 
 def formats_named(tools: str, reasoning: str, template: str | None) -> AnswerFormats:
     """The formats of these names; `none` = None."""
-    is_told = tools != "harmony"  # which has reasoning of its own
     return AnswerFormats(
         TOOL_FORMATS[tools](template) if tools in TOOL_FORMATS else None,
-        REASONING_FORMATS.get(reasoning) if is_told else None,
+        REASONING_FORMATS.get(reasoning) if tools != "harmony" else None,  # harmony has reasoning of its own
     )
-
-
-def _tools(template: str | None, special_tokens: Mapping[str, str] | None) -> str:
-    """The format that reads the template's calls; for a template without calls, the format that its text shows."""
-    if not template:
-        return NONE
-    found, does_write = written_format(template, special_tokens)
-    return _shown(template) if found is None and not does_write else found or NONE
 
 
 def _shown(template: str | None) -> str:

@@ -1,6 +1,6 @@
-"""An answer's text while it comes, its parts, and readers for it: up to a marker, or a piece of JSON.
+"""A growing answer's text and parts, and readers of text up to a marker or of a piece of JSON.
 
-Readers are generators (`Reading`), so the reader of a format is written as if all of the text were there.
+Readers are generators (`Reading`), so a format's reader is written as for a complete text.
 """
 
 import json
@@ -17,7 +17,7 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """More of what the model thought before it."""
+    """More of the model's reasoning before the text."""
 
     text: str
 
@@ -45,7 +45,7 @@ class CallCut(msgspec.Struct, frozen=True, gc=False):
 Part = Content | Reasoning | CallBegun | CallArguments | CallEnded | CallCut
 Result = TypeVar("Result")
 Reading = Generator[Part | None, None, Result]
-"""Reads an answer while it is made: yields its parts, and None to wait for more text."""
+"""Reads a growing answer: yields the parts, and None to wait for more text."""
 
 
 _SPACE = " \t\r\n"
@@ -55,11 +55,11 @@ _BEHIND_WORD = ",}]" + _SPACE
 
 
 class AnswerSource:
-    """What has come and was not read."""
+    """Text that has come and was not read."""
 
     def __init__(self) -> None:
         self.is_over = False
-        """Whether no more comes."""
+        """Whether the text is complete."""
         self.is_cut = False
         """Whether `is_over` is due to a length limit or stop string, not to the model."""
         self._text = ""
@@ -79,7 +79,7 @@ class AnswerSource:
 
     @property
     def is_spent(self) -> bool:
-        """All was read, and no more comes."""
+        """All text has come and was read."""
         return self.is_over and self._at == len(self._text)
 
     def take(self, number: int) -> str:
@@ -105,7 +105,7 @@ class AnswerSource:
         self._at, self._marked = self._marked, None
 
     def settle(self) -> None:
-        """It need not be had again."""
+        """Forgets the marked position."""
         self._marked = None
 
 
@@ -144,7 +144,7 @@ def text_until(source: AnswerSource, *markers: str) -> Reading[tuple[str, str | 
 
 
 def starts_with(source: AnswerSource, *texts: str) -> Reading[str | None]:
-    """Reads the text that comes next; None = none of them."""
+    """Reads the next text; None = another text."""
     while True:
         rest = source.rest
         if found := next((text for text in texts if rest.startswith(text)), None):
@@ -185,7 +185,7 @@ def space(source: AnswerSource) -> Reading[str]:
 
 
 def json_value(source: AnswerSource, make: Callable[[str], Part] | None = None) -> Reading[str | None]:
-    """Reads a JSON value and returns its text, yielding it as it comes if `make` is given; None = cut off. Looks at
+    """Reads a JSON value and returns the text; None = cut off. `make`: yields the text as parts on arrival. Looks at
     brackets and quotes only, not at validity."""
     first = yield from space(source)
     found, scan = "", _Scan(is_bare=first not in ("{", "[", '"'))
@@ -202,7 +202,7 @@ def json_value(source: AnswerSource, make: Callable[[str], Part] | None = None) 
 
 
 def python_value(source: AnswerSource) -> Reading[str | None]:
-    """Reads a dict, list or text in Python's syntax, and returns its text; None = cut off."""
+    """Reads a dict, list or text in Python's syntax, and returns the text; None = cut off."""
     found, scan = "", _Scan(is_bare=False, quotes="'\"")
     while not scan.is_whole:
         if source.is_spent:
@@ -232,7 +232,7 @@ class _Scan:
         self._quotes, self._quote = quotes, ""
 
     def push(self, text: str) -> int:
-        """How many of these characters belong to it."""
+        """How many of these characters belong to the value."""
         if self.is_bare:
             size = next((place for place, character in enumerate(text) if character in _BEHIND_WORD), len(text))
             self.is_whole = size < len(text)
@@ -260,7 +260,7 @@ class _Scan:
 
 
 def json_text(source: AnswerSource) -> Reading[str | None]:
-    """Reads a JSON string and returns its content; None = something else comes."""
+    """Reads a JSON string and returns the content; None = another value."""
     first = yield from space(source)
     if first != '"':
         return None

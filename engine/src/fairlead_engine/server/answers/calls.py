@@ -34,13 +34,13 @@ _LAST_TEXT = re.compile(r'("(?:name|function)"\s*:\s*|[{,]\s*)"([^"]*)$')
 
 
 class Found(Enum):
-    """What stood where a call may stand."""
+    """Result of reading at a possible call."""
 
     CALL = auto()
     CUT = auto()
-    """An incomplete name, and the answer's end: all of it was read."""
+    """An incomplete name at the answer's end, read completely."""
     OTHER = auto()
-    """Something else, of which nothing was read."""
+    """Another text, left unread."""
 
 
 def is_name(text: str) -> bool:
@@ -49,8 +49,8 @@ def is_name(text: str) -> bool:
 
 
 def call_object(source: AnswerSource, names: Collection[str] | None = None) -> Reading[Found]:
-    """Reads such an object, its fields in any order. `names`: of the only objects that are calls. A call ends where no
-    object could continue."""
+    """Reads a call's object with fields in any order. `names`: the known functions; None = any name. A call ends where
+    no object could continue."""
     source.mark()
     first = yield from space(source)
     if not first:
@@ -67,14 +67,13 @@ def call_object(source: AnswerSource, names: Collection[str] | None = None) -> R
     source.back()
     if not is_cut or not reader.may_become_call(source.rest):
         return Found.OTHER
-    if names is not None and not source.is_cut:  # no marker says that it was to be a call, and nothing kept it from it
+    if names is not None and not source.is_cut:  # no marker announces a call, and nothing cut one off
         return Found.OTHER
     return (yield from cut(source))
 
 
 def call_objects(source: AnswerSource, begin: str, names: Collection[str] | None = None) -> Reading[Found]:
-    """Reads one object or more behind the marker `begin`, as a list or one after the other. Without an object the
-    marker is text."""
+    """Reads objects behind the marker `begin`, as a list or a sequence. Without an object the marker is text."""
     source.mark()
     if (yield from space(source)) == "[":
         source.take(1)
@@ -122,7 +121,7 @@ class _ObjectReader:
         self._names = names
         self._keys: list[str] = []
         self._arguments: str | None = None
-        """All of them; empty if they were yielded as they came."""
+        """All arguments; empty if yielded on arrival."""
         self._is_closed = False
         self._num_open = 1
         """Brackets: the call may stand in a field `function`."""
@@ -165,17 +164,14 @@ class _ObjectReader:
                 self._source.take(1)
                 self._num_open += 1
                 return True
-            return (yield from self._read_name())
+            name = yield from json_text(self._source)
+            if not self._may_be(name):
+                return False
+            yield from self._begin(name)
+            return True
         if key in _ARGUMENTS and self._arguments is None:
             return (yield from self._read_arguments())
         return (yield from json_value(self._source)) is not None
-
-    def _read_name(self) -> Reading[bool]:
-        name = yield from json_text(self._source)
-        if not self._may_be(name):
-            return False
-        yield from self._begin(name)
-        return True
 
     def _may_be(self, name: Any) -> TypeGuard[str]:
         return isinstance(name, str) and is_name(name) and (self._names is None or name in self._names)
@@ -205,7 +201,7 @@ class _ObjectReader:
                 yield CallArguments(told := "{")
             if (yield from behind_bracket(self._source)) == "'":
                 text = yield from python_value(self._source)
-                if (value := python_object(text)) is not None:  # else it is neither, and stays as it is
+                if (value := python_object(text)) is not None:  # else neither JSON nor Python: unchanged
                     text = json.dumps(value, ensure_ascii=False)
             elif self.name is not None:
                 text = yield from json_value(self._source, _Behind(told))

@@ -1,6 +1,6 @@
 """The grammar of a whole answer: reasoning first, then text with calls, calls alone, or a structured output.
 
-In llguidance's Lark. A marker that is a special token is named by its id, as no text matches it.
+In llguidance's Lark. A marker that is a special token is named by id, as no text matches a special token.
 """
 
 import json
@@ -13,11 +13,11 @@ from fairlead_engine.server.answers.tagged_calls import Tags, kinds_of
 from fairlead_engine.server.answers.tool_formats import CallShape
 
 NamedId = Callable[[str], int | None]
-"""Id of a text, if grammars name it by id (`Vocabulary.named_id`)."""
+"""Id of a text that grammars name by id (`Vocabulary.named_id`)."""
 _MOST_COUNTED = 4096
 """Largest `maxLength` of a text that is enforced, in characters."""
 _SHARED = ("$defs", "definitions", "x-guidance")
-"""Keywords that hold for a schema's parts, too."""
+"""Keywords that apply to a schema's parts, too."""
 _TEXT = r"TEXT: /(.|\n)*/"
 
 

@@ -1,4 +1,4 @@
-"""A sequence's outputs → text, reasoning and calls: what its `Detokenizer` makes of them, taken apart."""
+"""A sequence's outputs, made text by a `Detokenizer` → text, reasoning and calls."""
 
 import secrets
 import string
@@ -26,7 +26,7 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 class AnswerReader:
-    """Reader of one sequence whose answer may hold more than text."""
+    """Reader of one sequence with reasoning or calls beside text."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class AnswerReader:
         has_begun_reasoning: bool = False,
         most_calls: int | None = None,
     ) -> None:
-        """`names`: the functions that may be called. `most_calls`: those after it are left out."""
+        """`names`: the functions that may be called. `most_calls`: later calls are left out; None = no bound."""
         self._detokenizer = detokenizer
         self._formats = formats
         self._most_calls = most_calls

@@ -52,8 +52,8 @@ class ReasoningFormat(NamedTuple):
         return True
 
     def _or_call(self, source: AnswerSource, call: str, names: Collection[str]) -> Reading[None]:
-        """Behind the marker of a call: waits for the end of the reasoning, which then includes all this, or for the end
-        of the answer, which then has a call."""
+        """Behind the marker of a call: waits for the end of the reasoning, and the text is reasoning, or for the end of
+        the answer, and the text is a call."""
         held = [call]
 
         def hold(text: str) -> Reasoning:
@@ -68,8 +68,8 @@ class ReasoningFormat(NamedTuple):
             yield Reasoning(text)
 
     def without_end(self, reading: Reading[None], source: AnswerSource) -> Reading[None]:
-        """An answer that did not begin with reasoning, without a stray end marker and the white space behind it:
-        clients saw no beginning of reasoning."""
+        """An answer without reasoning, stripped of a stray end marker and following white space: clients saw no
+        beginning of reasoning."""
         held, is_behind = "", False
         for part in reading:
             if isinstance(part, Content):

@@ -1,7 +1,7 @@
 """Calls with each argument in tags of its own: `<parameter=city>Oslo</parameter>`.
 
-The reader makes JSON of arguments while they come. Texts in such tags have no quotes: the tool's schema tells texts
-from other values.
+The reader makes JSON of growing arguments. Texts in tags have no quotes: the tool's schema distinguishes texts from
+other values.
 """
 
 import json
@@ -41,19 +41,19 @@ class Tags(NamedTuple):
     name: str
     """Before a call's name; empty if the name directly follows the marker of all calls."""
     name_end: str
-    """Behind it; nothing where the first argument, or the end, is."""
+    """Behind a call's name; empty where the first argument or the end follows directly."""
     key: str
     key_end: str
     """Around an argument's name."""
     value: str
     value_end: str
-    """Around its value; the former may be nothing."""
+    """Around an argument's value; the former may be empty."""
     end: str
     """Behind a call."""
     padding: str = ""
-    """Around a value, and no part of it."""
+    """White space around a value, left out of the value."""
     gap: str = "\n"
-    """Where it makes no difference what is there."""
+    """White space of any kind."""
 
     def before(self, key: str) -> str:
         """Text before an argument's value."""
@@ -117,7 +117,7 @@ def _arguments(source: AnswerSource, tags: Tags, schema: Mapping[str, Any], bloc
 
 
 def _value(source: AnswerSource, tags: Tags, kinds: Collection[str], others: Collection[str]) -> Reading[bool]:
-    """Hands on a value as JSON; whether it is whole. `others`: arguments that may follow."""
+    """Yields a value as JSON; returns whether the value is whole. `others`: possible further arguments."""
     if set(kinds) != {"string"}:
         held: list[str] = []
 
@@ -184,7 +184,7 @@ class _Text:
 
 
 def as_json(text: str, kinds: Collection[str]) -> str:
-    """An unquoted value as JSON; a text if the value has none of these kinds."""
+    """An unquoted value as JSON; a text if the value is of another kind."""
     written = text.strip()
     try:
         value = json.loads(written, parse_constant=_no_constant)

@@ -37,7 +37,7 @@ class CallShape(NamedTuple):
     """How calls are written where they must be: for grammars. `{name}` stands for the function's name."""
 
     begin: str
-    """Before all calls: distinguishes them from text, and is a single marker if the format has one."""
+    """Before all calls: distinguishes calls from text; a single marker, or empty."""
     before: str
     """Before a call's arguments."""
     after: str
@@ -49,7 +49,7 @@ class CallShape(NamedTuple):
     end: str = ""
     """Behind all calls."""
     tags: Tags | None = None
-    """How arguments are written that are no JSON."""
+    """Tags around arguments; None = arguments are JSON."""
 
 
 class ToolFormat(ABC):
@@ -58,17 +58,17 @@ class ToolFormat(ABC):
     markers: tuple[str, ...] = ()
     shape: CallShape
     block: tuple[str, str] | None = None
-    """Tokens around all calls, if the format has such."""
+    """Tokens around all calls; None = the format has none."""
     answer: str | None = None
-    """Prefix of a text, for formats that all answers are written in, with or without tools."""
+    """Prefix of a text, for formats of all answers, with or without tools; None = no prefix."""
     thought: ReasoningFormat | None = None
-    """Format of the reasoning, if it is a part of this format."""
+    """Format of the reasoning; None = not part of this format."""
     id_length = 24
     """Characters of a call's id behind its prefix."""
     id_prefix = "call_"
 
     def __init__(self, template: str | None = None) -> None:  # noqa: B027 - most formats have one variant
-        """`template`: shows which of its variants a model knows."""
+        """`template`: shows the model's variant of the format."""
 
     @abstractmethod
     def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
@@ -90,7 +90,6 @@ class Hermes(ToolFormat):
                 yield from self._end(source)
 
     def _end(self, source: AnswerSource) -> Reading[None]:
-        """Reads what stands behind a call."""
         yield from space(source)
         if (yield from starts_with(source, self.end)) is None:
             yield from left_out(source, self.end, self.begin)
@@ -100,8 +99,8 @@ class Hermes(ToolFormat):
 
 
 class Llama3(ToolFormat):
-    """Llama 3.1 to 3.3: the answer is the call as an object, or several, with `<|python_tag|>` or not. It is `;` that
-    was trained between them; a comma, a line's end, another `<|python_tag|>` and nothing are as clear."""
+    """Llama 3.1 to 3.3: the answer is one call or several as objects, with or without `<|python_tag|>`. Between calls
+    stands `;` by training; a comma, a line's end, another `<|python_tag|>` and nothing are as clear."""
 
     begin = "<|python_tag|>"
     markers = (begin,)
@@ -214,7 +213,10 @@ class DeepSeek(ToolFormat):
             return
         source.settle()
         yield CallBegun(name)
-        yield from self._fence(source)
+        if (yield from space(source)) == "`":
+            yield from starts_with(source, "```")
+            yield from starts_with(source, "json")
+        yield from space(source)
         if (yield from starts_with(source, self.call_end)) is not None:
             yield from ended("", is_over=True)
         elif (yield from space(source)) == "{":
@@ -238,16 +240,9 @@ class DeepSeek(ToolFormat):
         name = name.strip()
         return name if is_name(name) else Found.OTHER
 
-    def _fence(self, source: AnswerSource) -> Reading[None]:
-        """Reads what stands before fenced arguments."""
-        if (yield from space(source)) == "`":
-            yield from starts_with(source, "```")
-            yield from starts_with(source, "json")
-        yield from space(source)
-
 
 _KIND, _BEHIND_NAME = "function", ("{", "`", "<")
-"""What DeepSeek-V3 says that a tool is; and what begins behind its name."""
+"""DeepSeek-V3's kind of tool; and the first characters behind a name."""
 
 
 class Harmony(ToolFormat):
@@ -277,12 +272,12 @@ class Harmony(ToolFormat):
                 yield from self._until_end(source, Content)
 
     def _called(self, header: str, names: Collection[str]) -> str | None:
-        """The function that a message goes to. Other recipients, as `browser.search`, are none."""
+        """The function that a message goes to; None = no function, as for `browser.search`."""
         found = self._recipient.search(header)
         return found[2] if found and is_name(found[2]) and (found[1] or found[2] in names) else None
 
     def _until_end(self, source: AnswerSource, make: Callable[[str], Part]) -> Reading[str | None]:
-        """Yields a message up to its end, or to the beginning of the next one."""
+        """Yields a message up to the end, or to the beginning of the next message."""
         end = yield from until(source, (*self.ends, *self.begins), make)
         if end in self.begins:
             source.unread(len(end))
@@ -301,7 +296,7 @@ class Harmony(ToolFormat):
         yield from ended("".join(written), is_over=end is not None or not source.is_cut)
 
     def _without_message(self, source: AnswerSource, header: str) -> Reading[None]:
-        """The answer ends in a header, which is hidden and may begin a recipient; or it has no header."""
+        """An answer without a header, or with a header at the end, which is hidden and may begin a recipient."""
         if source.is_spent:
             header = without_begun(header, *self.markers)
         is_begun = source.is_cut and self.to.startswith(header)

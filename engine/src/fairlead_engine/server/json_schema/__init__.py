@@ -1,1 +1,1 @@
-"""JSON schemas as clients send them → schemas that grammars can be made of. Pure: nothing here knows of llguidance."""
+"""Clients' JSON schemas → schemas in the form that grammars support. Pure: knows nothing of llguidance."""

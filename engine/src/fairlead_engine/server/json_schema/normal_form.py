@@ -1,4 +1,4 @@
-"""A schema → an equivalent one in keywords that grammars support, without keywords that ask nothing.
+"""A schema → an equivalent schema in keywords supported by grammars, without keywords that restrict nothing.
 
 Rewritten are bounds of 64-bit integers and floats, unions told apart by a literal, and listed property names. Formats
 that the standard calls annotations are left out.
@@ -22,9 +22,9 @@ ANNOTATIONS = frozenset(
         "contentEncoding", "contentMediaType", "contentSchema", "discriminator", "externalDocs", "xml", "x-guidance",
     }
 )  # fmt: skip
-"""Keywords that ask nothing of a value, and llguidance's options, which a client may not set."""
+"""Keywords that restrict no value, and llguidance's options, which clients may not set."""
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
-"""Formats that grammars know; `unknown` is one that llguidance passes over."""
+"""Formats known to grammars."""
 NOTES = frozenset(
     {
         # the standard's, which by itself has no format checked
@@ -36,7 +36,7 @@ NOTES = frozenset(
         "path", "file-path", "directory-path", "json-string", "multi-host-uri", "name-email", "phone", "color",
         "ipvanyaddress", "ipvanyinterface", "ipvanynetwork", "ipv4interface", "ipv4network", "ipv6interface",
         "ipv6network", "decimal",
-        # Zod's, of which each names a pattern that mostly stands beside it
+        # Zod's: names of patterns, which mostly stand beside the format
         "base64", "cidrv4", "cidrv6", "cuid", "cuid2", "datetime", "e164", "emoji", "ends_with", "guid", "hex",
         "includes", "json_string", "jwt", "ksuid", "lowercase", "mac", "nanoid", "starts_with", "template_literal",
         "ulid", "uppercase", "url", "xid",
@@ -52,7 +52,7 @@ _UUIDS = {
 _LEAST_INTEGER, _MOST_INTEGER = -(2**63) + 1024, 2**63 - 1
 """Integers within a grammar's reach: the least is the first double above the least 64-bit integer."""
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minContains")
-"""Keywords with whole numbers as values, written as 3.0, too."""
+"""Keywords with whole numbers as values, also written as 3.0."""
 _MOST_FLOAT = 3.4028234e38
 """A bound beyond a float's range is no bound."""
 
@@ -60,7 +60,7 @@ Rule = Callable[[dict[str, Any]], None]
 
 
 def normal_form(schema: dict[str, Any], *, without_end: bool = False) -> parts.Schema:
-    """`without_end`: replacement for parts that no text can ever meet; False ones are left out of unions."""
+    """`without_end`: replacement for parts that no text can meet; False parts are left out of unions."""
     if parts.depth(schema) > DEEPEST:
         return schema
     root = _Normal(schema).whole()
@@ -76,7 +76,7 @@ def normal_form(schema: dict[str, Any], *, without_end: bool = False) -> parts.S
 
 
 def without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without keywords that ask nothing, which may be long or the only difference between schemas."""
+    """The schema without annotations, which may be long or the only difference between schemas."""
     if parts.depth(schema) > DEEPEST:
         return schema
     passed_over = ANNOTATIONS - _pointed(schema) - {"discriminator"}
@@ -101,9 +101,9 @@ class _Normal:
         self._root = root
         references = [node["$ref"] for node in parts.within(root) if isinstance(node.get("$ref"), str)]
         self._pointed = _pointed(root)
-        """Names that references go through, which must stay in place."""
+        """Names in references' paths, which must stay in place."""
         self._requiring: dict[tuple[str, str], str] = {}
-        """By reference and property: name of the schema that requires the property."""
+        """By reference and property: name of the schema with the property required."""
         self._more: dict[str, Any] = {}
         """Definitions added by `_with`."""
         self._rules = _RULES if self._is_plain(references) else _RULES_BESIDE_OTHERS
@@ -125,7 +125,7 @@ class _Normal:
         return found if isinstance(found, dict) else {}
 
     def form(self, schema: Any) -> Any:
-        """Of a schema within it."""
+        """The normal form of a part."""
         if isinstance(schema, bool):
             return schema
         node = parts.changed(schema, self.form)
@@ -163,18 +163,15 @@ class _Normal:
             return schema
         key = (schema["$ref"], tag)
         if key not in self._requiring:
-            name = self._requiring[key] = self._free_name()
+            taken = {*self._definitions(self._root), *self._more}
+            name = self._requiring[key] = next(each for number in count() if (each := f"tagged-{number}") not in taken)
             self._more[name] = True  # the name is taken
             self._more[name] = self.form(requiring(whole, tag))
         return {"$ref": f"#/$defs/{self._requiring[key]}"}
 
-    def _free_name(self) -> str:
-        taken = {*self._definitions(self._root), *self._more}
-        return next(name for number in count() if (name := f"tagged-{number}") not in taken)
-
 
 def _also(node: dict[str, Any], name: str, value: Any) -> None:
-    """A keyword beside what is there."""
+    """Adds a keyword, also where the schema has that keyword already."""
     if name not in node:
         node[name] = value
     elif isinstance(node.get("allOf", []), list):
@@ -189,7 +186,7 @@ def _asks_nothing(schema: Any) -> bool:
 
 
 def _empty(node: dict[str, Any]) -> None:
-    """Leaves out keywords with a value that everything meets."""
+    """Leaves out keywords with a value that restricts nothing."""
     for name in _COUNTS:
         if isinstance(value := node.get(name), float) and value.is_integer():
             node[name] = int(value)
@@ -211,19 +208,15 @@ def _unasked(node: dict[str, Any]) -> None:
 
 
 def _dialect(node: dict[str, Any]) -> None:
-    """Leaves out the name of an unknown dialect."""
+    """Leaves out the name of an unknown dialect, and escapes a reference's characters outside of URIs."""
     if "$schema" in node and not re.match(r"https?://json-schema\.org/draft", str(node["$schema"])):
         del node["$schema"]
-
-
-def _reference(node: dict[str, Any]) -> None:
-    """Escapes a reference's characters outside of URIs."""
     if isinstance(node.get("$ref"), str):
         node["$ref"] = quote(node["$ref"], safe="#%/~:?@!$&'()*+,;=-._")
 
 
 def _dependencies(node: dict[str, Any]) -> None:
-    """Leaves out dependencies that are met anyway."""
+    """Leaves out dependencies that are always met."""
     required = node.get("required") if isinstance(node.get("required"), list) else []
     for name in ("dependentRequired", "dependentSchemas", "dependencies"):
         if not isinstance(found := node.get(name), dict):
@@ -303,7 +296,7 @@ def _format(node: dict[str, Any]) -> None:
 
 
 def _bounds(node: dict[str, Any]) -> None:
-    """Bounds as of draft 6, without bounds that a type has by itself."""
+    """Bounds as of draft 6, without bounds implied by the type."""
     for name, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(node.get(exclusive), bool):
             is_exclusive = node.pop(exclusive)
@@ -332,7 +325,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _property_names(node: dict[str, Any]) -> None:
-    """Rewrites property names that are any text, a list, or a pattern without named properties."""
+    """Rewrites property names given as any text, as a list, or as a pattern without named properties."""
     if "propertyNames" not in node:
         return
     names = node["propertyNames"]
@@ -354,7 +347,7 @@ def _takes_strings(names: dict[str, Any]) -> bool:
 
 
 def _listed(names: dict[str, Any]) -> list[str] | None:
-    """The names, if they are listed and nothing else restricts them."""
+    """The names, if listed and not restricted further."""
     if not names.keys() <= {"type", "enum"} and not names.keys() <= {"type", "const"}:
         return None
     found = [names["const"]] if "const" in names else names.get("enum")
@@ -370,6 +363,6 @@ def _allow_only(node: dict[str, Any], names: list[str]) -> None:
 
 
 _RULES_BESIDE_OTHERS: tuple[Rule, ...] = (
-    _empty, _dialect, _reference, _dependencies, _unevaluated, _format, _bounds, _property_names,
+    _empty, _dialect, _dependencies, _unevaluated, _format, _bounds, _property_names,
 )  # fmt: skip
 _RULES = (*_RULES_BESIDE_OTHERS, _unasked, _condition, _contains)

@@ -1,5 +1,5 @@
-"""The schemas within a schema, by the keywords that hold them; what references point at; and which schemas no JSON text
-can meet, as each needs another one of its kind within it.
+"""The schemas within a schema, by keyword; targets of references; and schemas that no JSON text can meet, because each
+text would contain another text of the same schema.
 """
 
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 Schema = dict[str, Any] | bool
-"""As JSON has it. Other values in a schema's place are no parts."""
+"""A schema in JSON. Values of other types are no parts."""
 
 MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 """Keywords whose values map names to schemas."""
@@ -44,7 +44,7 @@ def _changed_value(name: str, value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def within(schema: Any) -> list[dict[str, Any]]:
-    """The schema and all schemas within it, deeper ones first."""
+    """The schema and all parts of any depth, the deepest first."""
     found, left = [], [schema]
     while left:
         if isinstance(schema := left.pop(), dict):
@@ -96,7 +96,7 @@ def is_pointer(reference: Any) -> bool:
 
 
 def segments(reference: str) -> list[str]:
-    """The names that a pointer goes through."""
+    """The names in a pointer's path."""
     pointer = unquote(reference.partition("#")[2])
     return [segment.replace("~1", "/").replace("~0", "~") for segment in pointer.split("/")[1:]]
 
@@ -111,7 +111,7 @@ def types(schema: dict[str, Any]) -> frozenset[str]:
 
 
 def endless(root: dict[str, Any]) -> set[int]:
-    """The `id`s of those schemas within it."""
+    """`id`s of the parts that no JSON text can meet."""
     nodes = [*within(root)]
     left = {id(node) for node in nodes}
     before = len(left) + 1

@@ -1,4 +1,4 @@
-"""Errors for schemas that no grammar can enforce, in the client's terms: the keyword, its place, and a remedy."""
+"""Errors for schemas that no grammar can enforce, in the client's terms: the keyword, the place, and a remedy."""
 
 import json
 import re
@@ -23,7 +23,6 @@ _RANGE = re.compile(r"Failed to generate regex for \w+ range: min=(?:Some\((.*?)
 
 
 def schema_error(field: str, schema: Any, problem: str, advice: str) -> RequestError:
-    """The refusal of a schema, with the keyword, its first place, and a remedy."""
     keyword, value, told = _culprit(problem)
     place = None if keyword is None else next(_places(schema, keyword, value), None)
     where = field if place is None else f"{field}{place}"
@@ -31,7 +30,7 @@ def schema_error(field: str, schema: Any, problem: str, advice: str) -> RequestE
 
 
 def _culprit(problem: str) -> tuple[str | None, str, str]:
-    """Keyword behind llguidance's sentence, the end of its value, and a sentence that names it."""
+    """Keyword behind llguidance's sentence, the end of the value, and a sentence that names the keyword."""
     if found := _UNIMPLEMENTED.search(problem):
         keyword = json.loads(found[1])[0]
         return keyword, "", f"the keyword {keyword!r} is not supported"
@@ -49,7 +48,7 @@ def _culprit(problem: str) -> tuple[str | None, str, str]:
 
 
 def _places(schema: Any, keyword: str, value: str, path: str = "") -> Iterator[str]:
-    """Paths at which a schema has the keyword with a value that ends so."""
+    """Paths at which a schema has the keyword with this end of a value."""
     if isinstance(schema, list):
         for position, part in enumerate(schema):
             yield from _places(part, keyword, value, f"{path}[{position}]")
@@ -68,7 +67,7 @@ def _places(schema: Any, keyword: str, value: str, path: str = "") -> Iterator[s
 
 
 def _is_meant(keyword: str, found: Any, value: str) -> bool:
-    """Whether llguidance's message is about this value: it quotes patterns with comments, and the ends of URIs."""
+    """Whether llguidance's message is about this value: messages quote patterns with comments, and the ends of URIs."""
     if isinstance(found, list):
         return any(_is_meant(keyword, each, value) for each in found)
     if not value or not isinstance(found, str):

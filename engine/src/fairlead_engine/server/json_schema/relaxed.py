@@ -1,6 +1,6 @@
-"""A schema that no grammar can enforce as a whole → one that can be, and that allows no less.
+"""A schema that no grammar can enforce as a whole → a schema that allows no less, and can be enforced.
 
-Tries, in this order: the schema as it is; each part with as many keywords as can be enforced together; the same, cut at
+Tries, in order: the unchanged schema; each part with as many keywords as can be enforced together; the result, cut at
 smaller and smaller depths; and the widest schema.
 """
 
@@ -14,19 +14,19 @@ from fairlead_engine.server.json_schema.normal_form import DEEPEST, normal_form
 Fits = Callable[[dict[str, Any]], bool]
 """Whether a grammar can be made of a schema."""
 _MOST_PARTS = 2_000
-"""Parts that are looked at one by one."""
+"""Parts examined one by one."""
 _DEPTHS = (16, 8, 4, 2, 1)
 _FIRST = (
     "type", "enum", "const", "properties", "patternProperties", "additionalProperties", "required", "prefixItems",
     "items", "additionalItems", "anyOf", "oneOf", "allOf",
 )  # fmt: skip
-"""Keywords that matter most; the others follow in their order."""
+"""Keywords by importance; further keywords follow in the schema's order."""
 _RESTS = {
     "additionalProperties": ("properties", "patternProperties"),
     "items": ("prefixItems",),
     "additionalItems": ("items",),
 }
-"""Keywords about what others leave: without those they would ask more."""
+"""Keywords about the rest left by other keywords, without which they would ask more."""
 
 
 def relaxed(schema: dict[str, Any], fits: Fits, widest: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _by_parts(root: dict[str, Any], fits: Fits) -> dict[str, Any]:
 
 
 def _well_formed(schema: dict[str, Any]) -> dict[str, Any]:
-    """With {} in place of values that are no schemas, and with types in lower case."""
+    """The schema with {} in place of values of other types, and with types in lower case."""
     node = dict(schema)
     for name in parts.MAPS:
         if isinstance(node.get(name), dict):
@@ -94,13 +94,13 @@ def _well_formed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _alone(node: dict[str, Any]) -> dict[str, Any]:
-    """The schema with any value allowed below it, and without references."""
+    """The schema with any value allowed in the parts, and without references."""
     alone = parts.changed(node, lambda below: {} if isinstance(below, dict) else below)
     return {name: value for name, value in alone.items() if name not in ("$ref", "$defs", "definitions")}
 
 
 def _kept(alone: dict[str, Any], fits: Fits) -> list[str]:
-    """As many of its keywords as can be enforced together."""
+    """As many keywords as can be enforced together."""
     kept: dict[str, Any] = {}
     for name in sorted(alone, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
         if any(rest in alone and rest not in kept for rest in _RESTS.get(name, ())):
@@ -114,14 +114,14 @@ def _kept(alone: dict[str, Any], fits: Fits) -> list[str]:
 
 
 def _cut(schema: Any, depth: int) -> Any:
-    """With any value allowed `depth` levels below it."""
+    """The schema with any value allowed below `depth` levels."""
     if isinstance(schema, bool):
         return schema
     return parts.changed(schema, lambda below: _cut(below, depth - 1) if depth else True)
 
 
 def _pointing(root: dict[str, Any]) -> dict[str, Any]:
-    """Without references that point nowhere within it."""
+    """The schema without references to missing targets."""
 
     def pointing(schema: Any) -> Any:
         if isinstance(schema, bool):

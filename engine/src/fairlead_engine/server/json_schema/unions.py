@@ -1,4 +1,4 @@
-"""Whether schemas exclude one another, so that `oneOf` is equivalent to `anyOf`."""
+"""Whether schemas exclude each other, which makes `oneOf` equivalent to `anyOf`."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from fairlead_engine.server.json_schema import parts
 
 _MOST_COMPARED = 64
-"""Schemas that are compared each with each."""
+"""Most schemas compared pairwise."""
 _DEEPEST = 4
 """Depth of comparison, in properties and references."""
 
@@ -16,12 +16,11 @@ _KINDS = (("boolean", bool), ("number", int | float), ("string", str), ("array",
 
 
 def told_apart(schemas: Sequence[Any], tag: str, root: Any) -> bool:
-    """Whether the schemas list disjoint values of a property, and so exclude one another once all require it."""
+    """Whether the schemas list disjoint values of a property, and exclude each other once all require the property."""
     return _are_apart([_literals(_property(_resolved(schema, root), tag), root) for schema in schemas])
 
 
 def requiring(schema: dict[str, Any], tag: str) -> dict[str, Any]:
-    """The schema, with this property required."""
     required = schema.get("required", [])
     if not isinstance(required, list) or tag in required:
         return schema
@@ -64,7 +63,7 @@ def _resolved(schema: Any, root: Any) -> dict[str, Any]:
 
 
 def _required(schema: dict[str, Any]) -> list[str]:
-    """Properties that it requires; of what may be no object none."""
+    """Properties required of an object; none where other types are allowed."""
     required = schema.get("required")
     if not isinstance(required, list) or parts.types(schema) != {"object"}:
         return []
@@ -93,7 +92,7 @@ def _kind(value: Any) -> str:
 
 
 def _literals(schema: Any, root: Any) -> set[str] | None:
-    """All allowed values as JSON; None = they are not listed."""
+    """All allowed values as JSON; None = not listed."""
     schema = _resolved(schema, root)
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     return {_written(value) for value in values} if isinstance(values, list) else None
