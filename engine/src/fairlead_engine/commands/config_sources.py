@@ -1,4 +1,4 @@
-"""Where the engine's settings come from: command-line flags over a YAML or JSON file over the defaults."""
+"""Sources of the engine's settings: command-line flags over a YAML or JSON file over the defaults."""
 
 import argparse
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ Own = TypeVar("Own", ServerConfig, CharacteriseConfig)
 
 
 def add_arguments(parser: argparse.ArgumentParser, own: type[Own] = ServerConfig) -> None:  # type: ignore[assignment]
-    """One flag per setting, and `--config`. Flags that are not given leave the file's values as they are."""
+    """One flag per setting, and `--config`. Missing flags leave the file's values unchanged."""
     _add_file(parser)
     for cls in (EngineConfig, own):
         add_flags(parser.add_argument_group(f"{cls.__name__.removesuffix('Config').lower()} settings"), cls)
 
 
 def add_front_arguments(parser: argparse.ArgumentParser) -> None:
-    """The same for the front."""
+    """The flags of the front."""
     _add_file(parser)
     add_flags(parser, FrontConfig)
 
@@ -36,7 +36,7 @@ def from_arguments(
 
 
 def front_from_arguments(arguments: argparse.Namespace) -> FrontConfig:
-    """The same for the front."""
+    """The front's settings. Raises `ConfigError`."""
     hint = "pass --model FOLDER, where its tokenizer is"
     [config] = _made(_written(arguments, (FrontConfig,)), (FrontConfig,), hint)
     return config  # type: ignore[no-any-return]

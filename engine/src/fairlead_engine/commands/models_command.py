@@ -81,7 +81,7 @@ def add_prune_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_download(args: argparse.Namespace) -> int:
-    """Returns the exit status: 0 the model is there, 1 it is not; why is in the termination log."""
+    """Returns the exit status: 0 the model is there, 1 failed; the termination log has the reason."""
     configure_logging(args.log_level, args.log_format)
     try:
         orders = DownloadOrders(
@@ -104,7 +104,7 @@ def run_download(args: argparse.Namespace) -> int:
 
 
 def run_adapters(args: argparse.Namespace) -> int:
-    """Returns the exit status: 0 it was told to end, 1 it could not begin."""
+    """Returns the exit status: 0 ended by signal, 1 failed to begin."""
     configure_logging(args.log_level, args.log_format)
     try:
         with trusted():
@@ -140,7 +140,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_prune(args: argparse.Namespace) -> int:
-    """Returns the exit status: 0 done, 1 something that was named is in use, or not there."""
+    """Returns the exit status: 0 done, 1 a named model is in use, or missing."""
     models, status, removed = _folder(args), 0, list[Path]()
     try:
         if not models.path.is_dir():
@@ -193,7 +193,7 @@ def _end_at_sigterm() -> None:
 
 
 def _with_revision(source: str, revision: str | None) -> str:
-    """The source with its revision, from which the folder's name is made. Raises DownloadError."""
+    """The source with the revision, both parts of the folder's name. Raises DownloadError."""
     try:
         parsed = parse_source(source)
         if revision is not None and parsed.scheme == "hf":

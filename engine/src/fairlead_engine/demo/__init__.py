@@ -1,4 +1,4 @@
-"""The models that ship with the engine, as `demo://NAME`; and how a model's source becomes a folder."""
+"""The bundled models, as `demo://NAME`; and the folder of a model's source."""
 
 from pathlib import Path
 
@@ -14,10 +14,8 @@ def known_demos() -> list[str]:
 
 
 def resolve_model(source: str) -> Path:
-    """The folder of a model given as a path or as `demo://NAME`.
-
-    Raises `ModelLoadError` (ModelNotFound) when there is no such folder or no such bundled model.
-    """
+    """The folder of a model given as a path or as `demo://NAME`. Raises `ModelLoadError` (ModelNotFound) for a missing
+    folder or an unknown name."""
     if source.startswith(SCHEME):
         name, demos = source.removeprefix(SCHEME), known_demos()
         if name in demos:

@@ -18,7 +18,7 @@ else:
     from backports.zstd import ZstdError, ZstdFile
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
-"""Of names that are archives'; how one is compressed its first bytes say."""
+"""Of archives' names; the first bytes tell the compression."""
 MOST_MEMBERS = {Packing.ARCHIVE: 10_000, Packing.LAYER: 200_000}
 """A layer may hold a whole system around a model."""
 EXPANSION = 10
@@ -91,8 +91,8 @@ def unpack(chosen: Mapping[str, Member], target: Path) -> None:
 
 
 def _members(path: Path, name: str, packing: Packing) -> Iterator[tuple[str, tarfile.TarInfo | None]]:
-    """Plain files by name. None = removes the file of this name from earlier layers, or with a trailing '/' everything
-    below it."""
+    """Plain files by name. None = removes the file of this name from earlier layers, or with a trailing '/' the whole
+    folder."""
     bound, most, total = path.stat().st_size * EXPANSION + SMALL, MOST_MEMBERS[packing], 0
     try:
         with _tar(path, _BoundedInfo) as archive:

@@ -1,11 +1,10 @@
 """`s3://`, `gs://`, `az://`: a folder of a bucket or of an Azure container, or of a compatible server.
 
-obstore takes credentials and addresses from the services' own variables: AWS_… (also AWS_ENDPOINT_URL for MinIO, Ceph
-and others, AWS_SKIP_SIGNATURE for public buckets), GOOGLE_…, AZURE_…. Buckets have no reliable digests; a `SHA256SUMS`
-in the folder is checked, as for `https://`. Each file is read by its ETag, so that it cannot be mixed from two
-versions.
+obstore takes credentials and addresses from the services' variables: AWS_… (also AWS_ENDPOINT_URL for MinIO, Ceph and
+others, AWS_SKIP_SIGNATURE for public buckets), GOOGLE_…, AZURE_…. Buckets have no reliable digests; a `SHA256SUMS` in
+the folder is checked, as for `https://`. Reading by ETag prevents a mix of two versions of a file.
 
-No message of obstore is repeated, as it may quote signed addresses.
+Messages of obstore are not repeated, as they may quote signed addresses.
 """
 
 import os
@@ -96,7 +95,7 @@ class BucketRemote:
             raise self._failure(error, f"{self._name}/{file.path}") from None
 
     async def close(self) -> None:
-        """obstore's connections end by themselves."""
+        """obstore's connections need no closing."""
 
     async def _objects(self) -> list[Mapping[str, Any]]:
         """Raises DownloadError, Interrupted."""
@@ -139,12 +138,12 @@ class BucketRemote:
         retries = {"max_retries": 0, "retry_timeout": _CONNECT}
         try:
             store: S3Store | GCSStore | AzureStore = kind(source.authority, client_options=client, retry_config=retries)
-        except Exception:  # of any type: what variables have in them is read by then
+        except Exception:  # of any type, for wrong variables
             raise self._not_set_up() from None
         return store
 
     def _file(self, told: Mapping[str, Any]) -> remote.RemoteFile | None:
-        """None = the folder itself, which some programs store as an object."""
+        """None = the folder, which some programs store as an object."""
         path = told["path"].removeprefix(self._prefix).strip("/")
         if not path:
             return None

@@ -1,5 +1,5 @@
-"""One model from its source into a models folder: `download` tells the way. All steps that remotes have in common are
-here: choice of files, parallel fetching, retries, checks, moving into place.
+"""`download`: a model from a source into a models folder, with the steps common to all remotes: choice of files,
+parallel fetching, retries, checks, moving into place.
 """
 
 import asyncio
@@ -8,8 +8,8 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -35,7 +35,7 @@ from fairlead_engine.download.remote import (
 from fairlead_engine.download.reporting import Reporter
 
 _SUFFIXES = frozenset({".safetensors", ".gguf"}) | pickled_weights.SUFFIXES
-"""Weights that the engine reads, or that are converted."""
+"""Weights to be read by the engine, or converted."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _WAIT_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -51,16 +51,16 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class DownloadOrders:
-    """What is to be downloaded, and how."""
+    """Settings of a download."""
 
     source: str
     models: models_folder.ModelsFolder
     kind: selection.SourceKind = selection.SourceKind.MODEL
-    """What it is to be: it decides what is fetched."""
+    """Decides which files are fetched."""
     size_limit: int | None = None
     """Bytes of all models in the folder together; None = limited by the disk."""
     refresh: bool = False
-    """Whether the source is asked although the model is there: its branch may have moved."""
+    """Whether the source is asked although the model is there: a branch may have moved."""
     parallel: int = 8
     """Files at a time."""
     attempts: int = 8
@@ -70,7 +70,7 @@ class DownloadOrders:
 
 
 async def download(orders: DownloadOrders, reporter: Reporter, remote: Remote | None = None) -> Path:
-    """The folder of the model, whole. `remote`: of the source, where not by its scheme. Raises DownloadError."""
+    """The folder of the complete model. `remote`: of the source; None = by scheme. Raises DownloadError."""
     models, source = orders.models, orders.source
     parsed = parse_source(source)
     models.prepare()
@@ -86,12 +86,18 @@ async def download(orders: DownloadOrders, reporter: Reporter, remote: Remote | 
         listing = await _patiently(lambda: listed(remote.open, source), orders, "listing")
         if there is not None and there.revision == listing.revision:
             return _as_it_is(orders, there, reporter)
-        with _full_disk_told(models):
+        try:
             return await _Run(orders, reporter, remote, listing).run()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise models_folder.not_writable(models.path, error) from error
+            raise no_space(
+                f"{models.path} is full ({error.strerror}): make room, and download again; what was fetched is kept"
+            ) from error
 
 
 async def _our_turn(orders: DownloadOrders, reporter: Reporter, stack: AsyncExitStack) -> None:
-    """Two pods of a node, or two processes, never download one model at once: the second finds it there."""
+    """Waits for the lock: two pods of a node, or two processes, never download one model at once."""
     while not (lock := orders.models.try_lock(orders.source)).__enter__():
         lock.__exit__(None, None, None)
         if reporter.progress().stage != DownloadStage.WAITING:
@@ -114,7 +120,7 @@ def _as_it_is(orders: DownloadOrders, there: models_folder.ModelManifest, report
 
 
 class _Run:
-    """The rest of one download after its source is listed."""
+    """The rest of one download after the listing."""
 
     def __init__(self, orders: DownloadOrders, reporter: Reporter, remote: Remote, listing: SourceListing) -> None:
         self._orders = orders
@@ -124,16 +130,16 @@ class _Run:
         self._listing = listing
         self._staging = orders.models.staging(orders.source)
         self._digests: dict[str, str] = {}
-        """SHA-256 of files that are whole, by path."""
+        """SHA-256 of complete files, by path."""
         self._num_bytes = 0
-        """Of the files that are fetched: as listed, or as they have come."""
+        """Size of the files to fetch: as listed, or as received."""
         self._room = 0
-        """For so many the size limit leaves room."""
+        """Bytes claimed within the size limit."""
         self._claiming = asyncio.Lock()
 
     async def run(self) -> Path:
         packed = self._listing.is_packed
-        for file in self._listing.files:  # what lies beside archives is written before what is in them is known
+        for file in self._listing.files:  # files beside archives are written before the archives' content is known
             selection.check_path(file.path)
         files = self._listing.files if packed else self._needed(self._listing.files)
         where = self._staging / _ARCHIVE if packed else self._staging
@@ -160,17 +166,19 @@ class _Run:
                 path.unlink()
 
     def _make_room(self, files: tuple[RemoteFile, ...], where: Path) -> None:
-        """Before the first byte: within the size limit, on the disk. Unknown sizes count as 0, and are counted as bytes
-        come (`_take_unsized`)."""
+        """Checks size limit and disk before the first byte. Unknown sizes count as 0 here, and by `_take_unsized` on
+        arrival."""
         total = sum(file.size or 0 for file in files)
-        total_known = all(file.size is not None for file in files)
-        self._reporter.expect(total if total_known else None)
+        self._reporter.expect(total if all(file.size is not None for file in files) else None)
         plan = models_folder.DownloadPlan(source=self._orders.source, revision=self._listing.revision, bytes=total)
         self._num_bytes = total
         self._claim(total)
         self._models.plan(self._orders.source, plan)
         there = sum(path.stat().st_size for path in where.rglob("*") if path.is_file())
-        missing = total - there + _twice_bytes(files)
+        # Files that are unpacked (if uncompressed) or converted need room for a second copy.
+        packed = [file for file in files if file.packing is not None]
+        pickled = [file for file in files if PurePosixPath(file.path).suffix in pickled_weights.SUFFIXES]
+        missing = total - there + sum(file.size or 0 for file in packed or pickled)
         free = free_bytes(self._models.path)
         if missing > free:
             raise no_space(
@@ -186,7 +194,7 @@ class _Run:
         self._room = num_bytes
 
     async def _take_unsized(self, num_bytes: int) -> None:
-        """Counts bytes of a file without a stated size. Raises DownloadError if there is no room for them."""
+        """Counts bytes of a file without a stated size. Raises DownloadError where there is no room."""
         self._num_bytes += num_bytes
         if self._orders.size_limit is None or self._num_bytes <= self._room:
             return
@@ -205,7 +213,7 @@ class _Run:
             self._num_bytes -= lost
 
     async def _fetch_all(self, files: tuple[RemoteFile, ...], where: Path) -> None:
-        """The largest first, so that no large file is left to the end. The first failure ends all."""
+        """Fetches the largest file first. The first failure ends all."""
         parts = [PartFile(where, file) for file in sorted(files, key=lambda file: -(file.size or 0))]
         self._reporter.stage(DownloadStage.VERIFYING)
         for part in parts:
@@ -237,7 +245,7 @@ class _Run:
             self._reporter.end(part.file.path)
 
     async def _fetch_rest(self, part: PartFile) -> None:
-        """From where it is. What came before a connection broke is kept."""
+        """Fetches from the current size on; bytes received before an interruption are kept."""
         if part.file.size is not None and part.size >= part.file.size:
             return
         try:
@@ -273,7 +281,7 @@ class _Run:
         try:
             await in_thread(archive.unpack, chosen, self._staging)
         except BaseException:
-            for file in chosen:  # of which nobody knows whether they are whole
+            for file in chosen:  # perhaps incomplete
                 (self._staging / file).unlink(missing_ok=True)
             raise
         self._digests.clear()
@@ -318,7 +326,7 @@ class _Run:
         return folder
 
     def _name_gguf(self) -> None:
-        """Gives a single GGUF file a fixed name, which servers can be told before the file is there."""
+        """Gives a single GGUF file a fixed name, known to servers before the download."""
         files = list(self._staging.glob("*.gguf"))
         if len(files) == 1 and files[0].name != selection.GGUF_FILE:
             if (digest := self._digests.pop(files[0].name, None)) is not None:
@@ -332,30 +340,10 @@ class _Run:
         return models_folder.ManifestFile(path=name, size=path.stat().st_size, sha256=digest)
 
 
-@contextmanager
-def _full_disk_told(models: models_folder.ModelsFolder) -> Iterator[None]:
-    """Reports a write without room. Other models, and the files fetched so far, stay."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise models_folder.not_writable(models.path, error) from error
-        raise no_space(
-            f"{models.path} is full ({error.strerror}): make room, and download again; what was fetched is kept"
-        ) from error
-
-
 def free_bytes(folder: Path) -> int:
-    """That this user may still write there."""
+    """Bytes that this user may still write."""
     figures = os.statvfs(folder)
     return figures.f_bavail * figures.f_frsize
-
-
-def _twice_bytes(files: tuple[RemoteFile, ...]) -> int:
-    """Disk space for the second copy of files that are unpacked (if uncompressed) or converted."""
-    packed = [file for file in files if file.packing is not None]
-    pickled = [file for file in files if PurePosixPath(file.path).suffix in pickled_weights.SUFFIXES]
-    return sum(file.size or 0 for file in packed or pickled)
 
 
 async def _patiently(
@@ -381,7 +369,7 @@ async def _patiently(
 
 
 def _sha256(path: Path) -> str:
-    """Digest of a file, which is synced to the disk."""
+    """Digest of a file; syncs the file to the disk."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_READ_BYTES):

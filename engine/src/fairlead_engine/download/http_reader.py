@@ -1,7 +1,7 @@
 """GET and HEAD over HTTPS for remotes: redirects without credentials for other origins, and transient failures.
 
-Proxies and certificates come from the environment (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE). No message of this module
-quotes a redirect's path or query, which may be signed.
+Proxies and certificates come from the environment (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE). Messages never quote a
+redirect's path or query, which may be signed.
 """
 
 import asyncio
@@ -55,7 +55,10 @@ class HttpReader:
                     answer = await in_time(partial(stack.enter_async_context, asked), ANSWER_SECONDS, target.host or "")
                     location = answer.headers.get("Location")
                     if not (HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST and location):
-                        _raise_if_transient(answer, target)
+                        if answer.status in _TRANSIENT:
+                            after = answer.headers.get("Retry-After", "")
+                            seconds = min(float(after), _LONGEST_PATIENCE_SECONDS) if after.isdigit() else 0.0
+                            raise Interrupted(f"{target.host} answers HTTP {answer.status}", after_seconds=seconds)
                         yield answer
                         return
                 target = target.join(URL(location, encoded=True))
@@ -133,7 +136,7 @@ class HttpReader:
 
 
 class HttpRefused(Exception):
-    """An error status that another try does not change."""
+    """A lasting error status."""
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         super().__init__(f"HTTP {status}")
@@ -142,19 +145,12 @@ class HttpRefused(Exception):
 
 
 def _first_byte(answer: aiohttp.ClientResponse) -> int | None:
-    """Where the answer's bytes begin in the file; None = it does not say."""
+    """Where the answer's bytes begin in the file; None = not stated."""
     if answer.status == HTTPStatus.OK:
         return 0
     unit, _, span = answer.headers.get("Content-Range", "").partition(" ")
     first = span.partition("-")[0]
     return int(first) if unit == "bytes" and first.isdigit() else None
-
-
-def _raise_if_transient(answer: aiohttp.ClientResponse, target: URL) -> None:
-    if answer.status in _TRANSIENT:
-        after = answer.headers.get("Retry-After", "")
-        seconds = min(float(after), _LONGEST_PATIENCE_SECONDS) if after.isdigit() else 0.0
-        raise Interrupted(f"{target.host} answers HTTP {answer.status}", after_seconds=seconds)
 
 
 def _kind(error: Exception) -> str:

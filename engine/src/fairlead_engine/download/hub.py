@@ -20,7 +20,7 @@ from fairlead_engine.download.http_reader import HttpReader, HttpRefused
 _PUBLIC = "https://huggingface.co"
 _DEFAULT_REVISION = "main"
 _LARGEST_LISTING = 16 << 20
-"""Bytes: some 300 for each of its files."""
+"""Bytes: some 300 for each file."""
 
 
 class _LargeFile(msgspec.Struct):
@@ -65,7 +65,13 @@ class HubRemote:
         except (msgspec.MsgspecError, RecursionError) as error:
             raise remote.Interrupted(f"{self._shown} answers with something else than a model: {error}") from None
         self._commit = model.sha
-        return remote.SourceListing(model.sha, tuple(map(_remote_file, model.siblings)))
+        files = (
+            remote.RemoteFile(each.rfilename, each.lfs.size, each.lfs.sha256)
+            if each.lfs is not None
+            else remote.RemoteFile(each.rfilename, each.size, git_blob=each.blob_id)
+            for each in model.siblings
+        )
+        return remote.SourceListing(model.sha, tuple(files))
 
     async def read(self, file: remote.RemoteFile, start: int) -> AsyncIterator[bytes]:
         url = f"{self._endpoint}/{self._id}/resolve/{self._commit}/{quote(file.path)}"
@@ -79,7 +85,7 @@ class HubRemote:
         await self._http.close()
 
     def _refusal(self, refused: HttpRefused, file: remote.RemoteFile | None = None) -> remote.DownloadError:
-        """What the hub means: its code says more than the status, which is 401 for what nobody may know of."""
+        """The hub's refusal by code, as the status is 401 also for unknown models."""
         code, name = refused.headers.get("x-error-code"), f"hf://{self._id}"
         invalid = "invalid" in refused.headers.get("x-error-message", "").lower()
         if code == "GatedRepo":
@@ -112,9 +118,3 @@ def _without_password(endpoint: str) -> str:
         return str(URL(endpoint, encoded=True).with_user(None))
     except ValueError:
         return "the address in HF_ENDPOINT"
-
-
-def _remote_file(sibling: _Sibling) -> remote.RemoteFile:
-    if sibling.lfs is not None:
-        return remote.RemoteFile(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256)
-    return remote.RemoteFile(sibling.rfilename, sibling.size, git_blob=sibling.blob_id)

@@ -11,11 +11,11 @@ from fairlead_engine.download.remote import Interrupted, SourceListing, unsuppor
 ANSWER_SECONDS = 60.0
 """From a request to the last of the answer's headers."""
 LISTING_SECONDS = 300.0
-"""For one whole listing over any number of requests."""
+"""For a whole listing, over several requests."""
 FILE_SECONDS = 7 * 86400.0
 """For one file over one connection."""
 STALL_SECONDS = 90.0
-"""Without anything: longer than any source's own patience."""
+"""Longest silence: longer than any source's patience."""
 SLOW_SECONDS = 60.0
 SLOW_BYTES = 60 << 10
 """A connection with fewer bytes in that time is replaced."""
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class Pace:
-    """Speed of one connection. Raises Interrupted for a slow one, and after too long a time."""
+    """Speed of one connection. Raises Interrupted for a slow connection, and after too long a time."""
 
     def __init__(self) -> None:
         self._began = self._since = time.monotonic()
@@ -43,12 +43,12 @@ class Pace:
             self._since, self._num_bytes = now, 0
 
     def skipped(self) -> None:
-        """Bytes came that its reader does not want; it minds their pace itself."""
+        """Unwanted bytes came, whose pace the reader checks."""
         self._since, self._num_bytes = time.monotonic(), 0
 
 
 async def listed(listing: Callable[[], Awaitable[SourceListing]], source: str) -> SourceListing:
-    """A source's listing. Raises Interrupted if it takes too long, DownloadError if it is too large."""
+    """A source's listing. Raises Interrupted for a slow listing, DownloadError for a large listing."""
     found = await in_time(listing, LISTING_SECONDS, "the listing")
     if len(found.files) > MOST_FILES:
         raise unsupported(f"{source} lists more than {MOST_FILES} files: name the folder that has config.json")
@@ -56,7 +56,7 @@ async def listed(listing: Callable[[], Awaitable[SourceListing]], source: str) -
 
 
 async def paced(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes; an empty chunk says that some were skipped. Raises Interrupted where they are slow or stop."""
+    """The same bytes; an empty chunk stands for skipped bytes. Raises Interrupted for slow bytes, or silence."""
     pace = Pace()
     async with aclosing(cast(Any, chunks)):
         while True:
@@ -72,7 +72,7 @@ async def paced(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def in_time(work: Callable[[], Awaitable[Answer]], seconds: float, what: str) -> Answer:
-    """The work's result. Raises Interrupted where it takes longer."""
+    """The work's result. Raises Interrupted after `seconds`."""
     try:
         async with asyncio.timeout(seconds) as limit:
             return await work()

@@ -1,8 +1,8 @@
-"""Adapters that a file lists, one source a line: each is downloaded and held for as long as it is listed.
+"""Adapters listed in a file, a source per line: each is downloaded and held while listed.
 
-Runs beside an engine for as long as its pod lives, with credentials that the engine does not have. The file alone gives
-orders, and reaching the port does not permit writing it: whoever could order a download from a host of their own would
-be sent the credentials.
+Runs beside an engine as long as the pod lives, with credentials that the engine does not have. Only the file gives
+orders, and access to the port does not permit writing: orders to download from an attacker's host would send the
+credentials there.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _log = logging.getLogger("fairlead_engine.download")
 
 
 class ListedAdapters:
-    """Every source that the file lists; a file that is not there lists none."""
+    """Every source in the file; a missing file lists none."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ListedAdapters:
 
 
 class _Kept:
-    """One source: the task that downloads it, with retries, and the lock on the result."""
+    """One source: the downloading task, with retries, and the lock on the result."""
 
     def __init__(self, orders: DownloadOrders, gate: asyncio.Semaphore, pause_seconds: float) -> None:
         self._orders = orders
@@ -109,7 +109,7 @@ class _Kept:
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
     async def _attempt(self) -> bool:
-        """Whether it is there now."""
+        """Whether the adapter is there now."""
         source = self._orders.source
         async with self._gate:
             try:
@@ -122,7 +122,7 @@ class _Kept:
                 self._failure = error
             except SourceError as error:
                 self._failure = unsupported(str(error))
-            except Exception as error:  # the others, and the engine beside it, are as well as before
+            except Exception as error:  # the engine and further adapters go on
                 _log.exception("a download has failed in a way that nobody foresaw", extra={"source": source})
                 what = f"{source} cannot be downloaded ({type(error).__name__}); the log says where"
                 self._failure = unreachable(what)

@@ -1,12 +1,12 @@
-"""A folder of downloaded models: where each lies, who holds it, what may go when room is needed.
+"""A folder of downloaded models: places, holders, and removal for room.
 
-    MODELS/NAME/                      one model, whole, with its `.fairlead.json`
-    MODELS/.downloads/NAME/           what is there of one that is being downloaded
-    MODELS/.downloads/NAME.lock       held (flock) by whoever downloads it
-    MODELS/.downloads/removed-…/      on its way out
+    MODELS/NAME/                      a complete model, with `.fairlead.json`
+    MODELS/.downloads/NAME/           files of a running download
+    MODELS/.downloads/NAME.lock       held (flock) by the downloading process
+    MODELS/.downloads/removed-…/      to be removed
 
-Engines hold a shared flock on the manifest of the model that they serve, which a read-only mount allows; what is held
-is not removed. Locks end with their process, however it ends. Knows no source and no network.
+An engine holds a shared flock on the manifest of the served model, which a read-only mount allows; a held model is not
+removed. Locks end with the process, even when killed. Knows no source and no network.
 """
 
 import errno
@@ -29,7 +29,7 @@ from fairlead_engine.download.remote import DownloadError, no_space
 
 MANIFEST = ".fairlead.json"
 JUST_USED_SECONDS = 600.0
-"""A model used this recently is not removed: its engine may be about to start."""
+"""A model used this recently is not removed: an engine may be about to start."""
 _DOWNLOADS = ".downloads"
 _PLAN = ".plan.json"
 _REMOVED = "removed-"
@@ -48,7 +48,7 @@ class ManifestFile(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ModelManifest(msgspec.Struct, kw_only=True, frozen=True):
-    """What a downloaded folder holds, and from where: its `.fairlead.json`."""
+    """Content and source of a downloaded folder: `.fairlead.json`."""
 
     source: str
     revision: str
@@ -59,7 +59,7 @@ class ModelManifest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class DownloadPlan(msgspec.Struct, kw_only=True, frozen=True):
-    """What an unfinished download is going to hold: other processes count its bytes as taken."""
+    """Future content of an unfinished download: further processes count the bytes as taken."""
 
     source: str
     revision: str
@@ -92,15 +92,15 @@ class ModelsFolder:
         self.path = path
 
     def model(self, source: str) -> Path:
-        """Where the model of a source lies, or will."""
+        """Folder of a source's model, also before the download."""
         return self.path / folder_name(source)
 
     def staging(self, source: str) -> Path:
-        """Where it is put together."""
+        """Folder of the unfinished download."""
         return self.path / _DOWNLOADS / folder_name(source)
 
     def manifest(self, source: str) -> ModelManifest | None:
-        """Of a model that is there; None = it is not, or not whole."""
+        """Manifest of a complete model; None = there is none."""
         return read_manifest(self.model(source))
 
     def prepare(self) -> None:
@@ -128,15 +128,14 @@ class ModelsFolder:
             yield locked
 
     def plan(self, source: str, plan: DownloadPlan) -> None:
-        """Notes what the download is going to hold."""
         (self.staging(source) / _PLAN).write_bytes(msgspec.json.encode(plan))
 
     def planned(self, source: str) -> DownloadPlan | None:
-        """What an earlier run was going to."""
+        """The plan of an earlier run."""
         return _read(self.staging(source) / _PLAN, DownloadPlan)
 
     def complete(self, source: str, manifest: ModelManifest) -> None:
-        """Moves the staged model into its place, in one step; a former model is removed once nobody holds it."""
+        """Moves the staged model into place, in one step; a former model is removed once nobody holds the files."""
         staging, model = self.staging(source), self.model(source)
         (staging / _PLAN).unlink(missing_ok=True)
         (staging / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
@@ -149,7 +148,7 @@ class ModelsFolder:
             _remove_unheld(former)
 
     def go_on(self, source: str) -> None:
-        """Moves a killed run's complete model into its place; needs the lock, and any former model aside."""
+        """Moves a killed run's complete model into place; needs the lock, and any former model aside."""
         staging, model = self.staging(source), self.model(source)
         if not model.exists() and not (staging / _PLAN).exists() and read_manifest(staging) is not None:
             staging.rename(model)
@@ -160,13 +159,13 @@ class ModelsFolder:
         return dict(sorted(found.items(), key=lambda item: last_used(item[0])))
 
     def unfinished(self) -> Iterator[tuple[Path, int]]:
-        """Incomplete downloads, each with its bytes, planned ones included."""
+        """Incomplete downloads, each with the size, planned bytes included."""
         for path in _folders(self.path / _DOWNLOADS):
             plan = _read(path / _PLAN, DownloadPlan)
             yield path, max(_size(path), plan.bytes if plan else 0)
 
     def used_bytes(self, without: str | None = None) -> int:
-        """Of all models, whole or not; `without` what is staged of one source."""
+        """Size of all models, complete or not; `without`: a source whose unfinished download is left out."""
         staged = sum(size for path, size in self.unfinished() if without is None or path != self.staging(without))
         return sum(manifest.bytes for manifest in self.models().values()) + staged
 
@@ -193,7 +192,7 @@ class ModelsFolder:
             return [path for path in goes if self.remove(path)]
 
     def remove(self, path: Path) -> bool:
-        """A model, or what is staged of one; False = somebody holds it."""
+        """Removes a model or an unfinished download; False = somebody holds the folder."""
         if path.parent == self.path and is_held(path, just_used_seconds=0.0):
             return False
         if path.parent != self.path and not path.name.startswith(_REMOVED) and not self._is_abandoned(path):
@@ -205,7 +204,7 @@ class ModelsFolder:
         return [path for path, _ in list(self.unfinished()) if self.remove(path)]
 
     def _aside(self, path: Path) -> Path:
-        """Renamed first: nobody finds half of a model."""
+        """Renames before the removal: nobody finds half of a model."""
         target = self.path / _DOWNLOADS / f"{_REMOVED}{uuid.uuid4().hex[:12]}"
         path.rename(target)
         return target
@@ -217,7 +216,7 @@ class ModelsFolder:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One process at a time decides what goes."""
+        """Lock of the process that decides about removals."""
         with (self.path / _DOWNLOADS / "room.lock").open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -229,7 +228,7 @@ class ModelsFolder:
 
 
 def read_manifest(folder: Path) -> ModelManifest | None:
-    """Of a folder that was downloaded whole; None = of any other."""
+    """Manifest of a folder; None = no complete download."""
     return _read(folder / MANIFEST, ModelManifest)
 
 
@@ -284,7 +283,7 @@ def _is_free(path: Path) -> bool:
 
 
 def _try_flock(file: BinaryIO) -> bool | None:
-    """Whether the lock was free, and is ours until the file is closed; None = there are no locks."""
+    """Whether the lock was free, and is ours until the file is closed; None = no locks on this file system."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -308,7 +307,7 @@ def _size(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # it has gone meanwhile
+        except OSError:  # removed meanwhile
             pass
     return total
 

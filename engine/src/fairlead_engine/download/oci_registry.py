@@ -1,9 +1,9 @@
 """`oci://`: models in registries of container images, as ORAS and ModelPack pack them, or in an image's file system.
 
-Two requests: a manifest of a tag or a digest, which an index may lead to, and its blobs. Files are layers with a name
-(`org.opencontainers.image.title`, or ModelPack's `org.cncf.model.filepath`); any other layer that is a tar is unpacked.
-Everything is checked against the digest by which it is asked for. Without TLS are spoken to: this machine, and what
-OCI_INSECURE_REGISTRIES lists, separated by commas. Credentials: `registry_login.py`.
+Two requests: a manifest of a tag or a digest, perhaps through an index, and the blobs. Files are layers with a name
+(`org.opencontainers.image.title`, or ModelPack's `org.cncf.model.filepath`); tars without a name are unpacked.
+Everything is checked against the digest in the request. Without TLS are reached: this machine, and the hosts listed in
+OCI_INSECURE_REGISTRIES, separated by commas. Credentials: `registry_login.py`.
 
 Sources: https://github.com/opencontainers/distribution-spec, https://github.com/opencontainers/image-spec,
 https://github.com/modelpack/model-spec, https://oras.land/docs.
@@ -36,20 +36,20 @@ _MANIFESTS = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _LARGEST_MANIFEST = 4 << 20
-"""Bytes, as the specification has it."""
+"""Bytes, by the specification."""
 _MOST_INDEXES = 3
-"""That lead to one another."""
+"""Longest chain of indexes."""
 _DEFAULT_TAG = "latest"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _TITLES = ("org.opencontainers.image.title", "org.cncf.model.filepath", "org.cnai.model.filepath")
 _UNPACK = "io.deis.oras.content.unpack"
-"""ORAS's mark of a layer that is a tar of the folder in its title."""
+"""ORAS's mark of a tar of the folder in the title."""
 _TAR = re.compile(r"[.+](tar|tar[.+]gzip|tar[.+]gz|tar[.+]zstd|tar[.+]zst)(\.nondistributable)?")
 _OTHER_TAR = re.compile(r"[.+]tar[.+](bz2|xz)")
 _IMAGE_LAYERS = ("application/vnd.oci.image.layer.", "application/vnd.docker.image.rootfs.")
 _NO_MODEL = re.compile(r"\.(docs?|code|dataset)\.v[0-9]")
-"""In types of files that ModelPack and KitOps put beside a model."""
+"""In types of ModelPack's and KitOps' files beside a model."""
 
 
 class _Descriptor(msgspec.Struct, rename="camel"):
@@ -145,7 +145,7 @@ class OciRemote:
         self._http.authorization = authorization
 
     def _chosen(self, manifests: list[_Descriptor]) -> _Descriptor:
-        """An index's manifest for this machine; else any that is no attestation, as a model is the same for all."""
+        """An index's manifest for this machine; else any image, without attestations, as a model suits all machines."""
         architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
         known = [each for each in manifests if (each.platform or {}).get("os") != "unknown"]
         ours = [each for each in known if (each.platform or {}).get("architecture") == architecture]
@@ -163,7 +163,7 @@ class OciRemote:
         return tuple(replace(file, path=path) for path, file in below.items())
 
     def _file(self, layer: _Descriptor) -> remote.RemoteFile | None:
-        """None = it is no part of a model. Raises DownloadError."""
+        """None = no part of a model. Raises DownloadError."""
         notes = layer.annotations or {}
         kind = layer.media_type.partition(";")[0]
         title = next((notes[key] for key in _TITLES if notes.get(key)), "").removeprefix("./")
@@ -172,7 +172,7 @@ class OciRemote:
         if (match := _DIGEST.fullmatch(layer.digest)) is None:
             raise self._unfit(f"has a layer with the digest {layer.digest[:20]!r}: push it with sha256")
         is_image = kind.startswith(_IMAGE_LAYERS)
-        # ORAS calls every file an image's layer where it is not told what it is; a tar is what has no name of its own.
+        # ORAS calls every file of unknown type an image's layer; tars have no name.
         is_named = bool(title) and not title.endswith(archive.SUFFIXES) and notes.get(_UNPACK) != "true"
         packing = None
         if not is_named or not is_image:
@@ -197,15 +197,11 @@ class OciRemote:
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return self._denied()
         if status == HTTPStatus.NOT_FOUND and code == "NAME_UNKNOWN":
-            reason = DownloadFailure.SOURCE_NOT_FOUND
-            return remote.DownloadError(
-                reason, f"{self._host} has no {self._name.removeprefix('oci://')}; check the spelling"
-            )
+            return remote.not_found(f"{self._host} has no {self._name.removeprefix('oci://')}; check the spelling")
         if status == HTTPStatus.NOT_FOUND:
             reason = DownloadFailure.REVISION_NOT_FOUND
             return remote.DownloadError(reason, f"{self._name} has not {what}: name a tag or a digest that it has")
-        reason = DownloadFailure.SOURCE_UNREACHABLE
-        return remote.DownloadError(reason, f"{self._host} answers HTTP {status} for {what} of {self._name}")
+        return remote.unreachable(f"{self._host} answers HTTP {status} for {what} of {self._name}")
 
     def _denied(self) -> remote.DownloadError:
         give = f"{USERNAME} and {PASSWORD}, or a docker configuration in {CONFIG}"
@@ -231,7 +227,7 @@ def may_be_plain(host: str) -> bool:
 
 
 def _code(content: bytes) -> str:
-    """Of an error, as the specification writes it."""
+    """An error's code, by the specification."""
     try:
         return str(msgspec.json.decode(content)["errors"][0]["code"])
     except (msgspec.MsgspecError, RecursionError, LookupError, TypeError):

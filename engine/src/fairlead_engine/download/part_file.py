@@ -17,8 +17,8 @@ Answer = TypeVar("Answer")
 
 
 async def in_thread(work: Callable[..., Answer], *arguments: object) -> Answer:
-    """The work's result. A cancelled caller waits for the thread's end: threads cannot be ended, and nobody else may
-    write to the file or get the lock on the folder meanwhile."""
+    """The work's result. A cancelled caller waits for the thread's end: threads cannot be ended, and must keep the file
+    and the lock on the folder meanwhile."""
     call = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(call)
@@ -39,7 +39,7 @@ class _Digests:
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
         self.sha256 = hashlib.sha256()
-        # Git's begins with the size; where a source does not tell it, the SHA-256 has to do.
+        # Git's digest begins with the size; without a stated size, the SHA-256 has to do.
         self._blob = None
         if file.git_blob is not None and file.size is not None:
             self._blob = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
@@ -59,7 +59,7 @@ class _Digests:
 
 
 class PartFile:
-    """`PATH.part` until it is whole and right, then `PATH`. Bytes are written in pieces, in a thread."""
+    """`PATH.part` until complete and checked, then `PATH`. Bytes are written in pieces, in a thread."""
 
     def __init__(self, folder: Path, file: RemoteFile) -> None:
         self.file = file
@@ -72,7 +72,7 @@ class PartFile:
 
     @property
     def size(self) -> int:
-        """Bytes so far, written or pending: where to go on."""
+        """Bytes so far, written or pending: the next offset."""
         return self._written + self._num_pending
 
     async def resume(self) -> int:
@@ -93,18 +93,18 @@ class PartFile:
             await in_thread(self._write)
 
     def problem(self) -> str | None:
-        """What is wrong with the whole file; None = it is what the source says."""
+        """Problem of the complete file; None = as the source states."""
         if self.file.size is not None and self._written != self.file.size:
             return f"has {self._written} bytes, not {self.file.size}"
         return self._digests.problem()
 
     async def finish(self) -> str:
-        """Puts it in its place; returns its SHA-256 in hex."""
+        """Moves the file into place; returns the SHA-256 in hex."""
         await in_thread(self._finish)
         return self._digests.sha256.hexdigest()
 
     def discard(self) -> int:
-        """Throws away what is there; returns its bytes."""
+        """Throws the file away; returns the number of lost bytes."""
         lost, self._written, self._num_pending = self.size, 0, 0
         self._pending.clear()
         self._digests = _Digests(self.file)
@@ -129,7 +129,7 @@ class PartFile:
                 while rest:
                     rest = rest[file.write(rest) :]
             except OSError:
-                file.truncate(self._written)  # else what is tried again would stand behind a part of itself
+                file.truncate(self._written)  # else the next try would follow a part of these bytes
                 raise
         self._digests.update(content)
         self._written += len(content)
@@ -137,6 +137,6 @@ class PartFile:
         self._num_pending = 0
 
     def _finish(self) -> None:
-        with self._path.open("ab") as file:  # one without a byte has not been made yet
+        with self._path.open("ab") as file:  # an empty file was not created yet
             os.fsync(file.fileno())
         self._path.rename(self.target)

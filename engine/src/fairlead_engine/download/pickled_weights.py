@@ -1,8 +1,8 @@
 """`.bin`, `.pt` and `.pth`: weights that torch pickled, rewritten as safetensors.
 
-A pickle is a program. torch's reader for tensors alone (`weights_only`) takes it apart; a pickle that calls anything
-else is refused by the name of the call, and nothing of it is run. The tensors' total size is compared with the file's
-before anything is written. Files are mapped into memory one at a time: a model may be larger than the memory.
+A pickle is a program. torch's reader for tensors alone (`weights_only`) parses the pickle; a pickle with further calls
+is refused by the name of the call, and not run. The tensors' total size is compared with the file's size before
+anything is written. Files are mapped into memory one at a time: a model may be larger than the memory.
 """
 
 import json
@@ -26,7 +26,7 @@ _TARGET = ".converted"
 """Folder for the new files, inside the model's."""
 _INDEX = re.compile(r"pytorch_model\.(bin|pt|pth)\.index\.json")
 _WRAPPERS = ("state_dict", "model")
-"""Keys under which trainers store a model's tensors, beside keys of their own."""
+"""Trainers' keys of a model's tensors, beside further keys."""
 _ASKED_FOR = re.compile(r"GLOBAL ([\w.]+)")
 """Torch's message about a call in a pickle."""
 _EXPANSION = 2
@@ -69,7 +69,7 @@ def convert(folder: Path) -> None:
 def _tensors(
     path: Path, weight_map: Mapping[str, str] | None, file_of: dict[str, str]
 ) -> Iterator[tuple[str, "Tensor"]]:
-    """The tensors that are taken of one file; `file_of` gets them. Raises DownloadError."""
+    """The tensors of one file, noted in `file_of`. Raises DownloadError."""
     for name, tensor in _read(path).items():
         if weight_map is not None and weight_map.get(name, path.name) != path.name:
             continue
@@ -89,18 +89,21 @@ def _read(path: Path) -> dict[str, "Tensor"]:
     try:
         with warnings.catch_warnings(action="ignore"):  # of unusual ways to pickle, which are read or refused below
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
-    except Exception as error:  # what a damaged file makes of torch's readers has any type
+    except Exception as error:  # torch raises any type for damaged files
         asked = _ASKED_FOR.search(str(error)) if isinstance(error, pickle.UnpicklingError) else None
         kind = type(error).__name__
         what = f"is a pickle that calls {asked[1][:100]}" if asked else f"is no file of torch's weights ({kind})"
         raise _failed(path.name, f"{what}; nothing of it was run") from None
     tensors = _named_tensors(path, loaded)
-    _check_size(path, tensors)
+    # A tensor may claim to repeat one number, and a file to repeat one tensor a thousand times.
+    size, total = path.stat().st_size, sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if total > size * _EXPANSION + _SLACK_BYTES:
+        raise _failed(path.name, f"has {size} bytes, and says that its tensors have {total}")
     return _apart(tensors)
 
 
 def _check_stored(path: Path) -> None:
-    """torch does not compress: a compressed entry is not its work."""
+    """Refuses compressed entries: torch does not compress."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -125,14 +128,6 @@ def _named_tensors(path: Path, loaded: Any) -> dict[str, "Tensor"]:
     return {name: tensor.detach() for name, tensor in loaded.items()}
 
 
-def _check_size(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
-    """A tensor may claim to repeat one number, and a file to repeat one tensor a thousand times."""
-    bound = path.stat().st_size * _EXPANSION + _SLACK_BYTES
-    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    if total > bound:
-        raise _failed(path.name, f"has {path.stat().st_size} bytes, and says that its tensors have {total}")
-
-
 def _apart(tensors: dict[str, "Tensor"]) -> dict[str, "Tensor"]:
     """Copies tensors that share memory, as tied weights do."""
     seen: set[int] = set()
@@ -149,7 +144,7 @@ def _indexes(folder: Path) -> list[Path]:
 
 
 def _weight_map(folder: Path) -> dict[str, str] | None:
-    """Tensor → file, as the index has it; None = there is none. Raises DownloadError."""
+    """Tensor → file, by the index; None = no index. Raises DownloadError."""
     for path in _indexes(folder):
         try:
             weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]

@@ -80,7 +80,7 @@ class RegistryLogin:
 
 
 def _address(realm: str) -> URL:
-    """Where to ask for a token; empty = nowhere."""
+    """Address for tokens; empty = none."""
     try:
         found = URL(realm)
         return found if found.host else URL()
@@ -89,7 +89,7 @@ def _address(realm: str) -> URL:
 
 
 def _basic(registry: str, repository: str) -> str | None:
-    """The header; None = no credentials for this registry. Raises DownloadError where they cannot be read."""
+    """The header; None = no credentials for this registry. Raises DownloadError for unreadable credentials."""
     name, password = os.environ.get(USERNAME), os.environ.get(PASSWORD)
     if name or password:
         if not name or not password:

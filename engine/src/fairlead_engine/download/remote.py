@@ -1,6 +1,5 @@
-"""What a scheme of sources offers: a listing, and the bytes of a file from any offset on; and which class serves which
-scheme. The rest, the same for all schemes (choice, parallel fetching, retries, checks, moving into place), is
-`downloader.py`."""
+"""The interface of a scheme of sources: a listing, and the bytes of a file from any offset on; and the class of each
+scheme. The part common to all schemes is `downloader.py`."""
 
 import hashlib
 import json
@@ -18,7 +17,7 @@ from fairlead_engine.errors import EngineError
 
 
 class DownloadError(EngineError):
-    """A model is not downloaded; the message says what to do. It quotes neither credentials nor signed addresses."""
+    """A model is not downloaded; the message has a remedy, and neither credentials nor signed addresses."""
 
     def __init__(self, reason: DownloadFailure, message: str) -> None:
         super().__init__(message, reason=DownloadFailure(reason))
@@ -38,11 +37,11 @@ class Interrupted(Exception):
     def __init__(self, message: str, *, after_seconds: float = 0.0) -> None:
         super().__init__(message)
         self.after_seconds = after_seconds
-        """The server's own wish; 0 = none."""
+        """The server's wish; 0 = none."""
 
 
 class Changed(Exception):
-    """A file differs from the listed one: it must be fetched from its start, after a new listing."""
+    """A file differs from the listing: fetch from the start, after a new listing."""
 
 
 class Packing(StrEnum):
@@ -61,13 +60,13 @@ class RemoteFile:
     path: str
     """Relative to the model's folder, with `/`."""
     size: int | None = None
-    """Bytes; None = only its end will tell."""
+    """Bytes; None = unknown before the end."""
     sha256: str | None = None
     """Hex; None = the source does not say."""
     git_blob: str | None = None
     """Hex SHA-1 of git's blob; None = unknown."""
     packing: Packing | None = None
-    """None = the file is itself a part of the model."""
+    """None = the file is a part of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class SourceListing:
     revision: str
     """An immutable revision: a commit, a digest, or a substitute for one."""
     files: tuple[RemoteFile, ...]
-    """No two with one path; of several within archives, the last counts."""
+    """Files with distinct paths; of equal paths within archives, the last counts."""
 
     @property
     def is_packed(self) -> bool:
@@ -120,17 +119,17 @@ def remote_of(source: Source) -> Remote:
 
 SUMS = "SHA256SUMS"
 LARGEST_LIST = 64 << 20
-"""Bytes of sums, or of an index: those of the largest models have a few."""
+"""Bytes of sums, or of an index: the largest models need a few."""
 _LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(?:\./)?(.+)")
 
 
 def read_sums(text: str) -> dict[str, str]:
-    """File → hex digest, of what sha256sum writes."""
+    """File → hex digest, from sha256sum's output."""
     found = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
     return {match[2]: match[1].lower() for match in found if match}
 
 
 def revision_of(files: Iterable[RemoteFile], etags: Mapping[str, str]) -> str:
-    """What stands for a revision: it is another when a file is. `etags`: by path."""
+    """A substitute for a revision, which changes with any file. `etags`: by path."""
     facts = [(file.path, file.size, file.sha256, etags.get(file.path)) for file in files]
     return "sha256:" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()

@@ -1,5 +1,4 @@
-"""How a download says how far it is: a bar where there is a terminal, a log line every few seconds where there is none,
-and `GET /progress` over HTTP."""
+"""A download's progress: a bar on a terminal, else a log line every few seconds, and `GET /progress` over HTTP."""
 
 import asyncio
 import logging
@@ -8,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 
 import msgspec
 
@@ -49,7 +47,7 @@ class Reporter:
         self._total = total
 
     def have(self, num_bytes: int) -> None:
-        """That were there already; less than 0 = were thrown away."""
+        """Counts bytes present already; below 0 = thrown away."""
         self._bytes += num_bytes
 
     def fetched(self, num_bytes: int) -> None:
@@ -60,7 +58,6 @@ class Reporter:
             self._samples.append((now, self._fetched))
 
     def begin(self, path: str) -> None:
-        """A file is being fetched."""
         self._fetching[path] = None
 
     def end(self, path: str) -> None:
@@ -90,10 +87,13 @@ class Reporter:
 
 @asynccontextmanager
 async def told(reporter: Reporter, *, host: str, port: int | None) -> AsyncIterator[None]:
-    """Tells of the progress until the end of the block. `port`: None = not over HTTP. Raises AddressUnavailable."""
+    """Reports the progress until the end of the block. `port`: None = not over HTTP. Raises AddressUnavailable."""
     async with AsyncExitStack() as stack:
         if port is not None:
-            progress = partial(_encoded, reporter)
+
+            def progress() -> bytes:
+                return msgspec.json.encode(reporter.progress())
+
             await stack.enter_async_context(answering(host, port, PROGRESS_PATH, progress, flag="--progress-port"))
         telling = asyncio.create_task(_bar(reporter) if sys.stderr.isatty() else _lines(reporter))
         try:
@@ -107,7 +107,7 @@ async def told(reporter: Reporter, *, host: str, port: int | None) -> AsyncItera
 
 @asynccontextmanager
 async def answering(host: str, port: int, path: str, body: Callable[[], bytes], *, flag: str) -> AsyncIterator[None]:
-    """Answers `GET path` with JSON until the end of the block. `flag`: that chooses the port, for the error. Raises
+    """Answers `GET path` with JSON until the end of the block. `flag`: chooses the port, for the error. Raises
     AddressUnavailable."""
     try:
         server = await asyncio.start_server(lambda *streams: _answer(path, body, *streams), host, port)
@@ -117,10 +117,6 @@ async def answering(host: str, port: int, path: str, body: Callable[[], bytes], 
         yield
     finally:
         server.close()
-
-
-def _encoded(reporter: Reporter) -> bytes:
-    return msgspec.json.encode(reporter.progress())
 
 
 def bar(progress: DownloadProgress) -> str:
@@ -162,7 +158,7 @@ async def _lines(reporter: Reporter) -> None:
 async def _answer(
     served: str, content: Callable[[], bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """One request, one answer: whoever polls does so every few seconds."""
+    """One answer per connection: clients poll every few seconds."""
     try:
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5.0)
         method, path, *_ = head.split(b" ", 2)

@@ -43,18 +43,18 @@ INDEX_FILE = "model.safetensors.index.json"
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf")
 """Formats used in the absence of safetensors, by preference."""
 _MODULE = re.compile(r"[0-9]+_[A-Za-z]+/(config\.json|model\.safetensors)")
-"""Of sentence-transformers: what is done with the hidden states."""
+"""Of sentence-transformers: processing of the hidden states."""
 _TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
 _CHECKPOINT = re.compile(r"(pytorch_model|model|consolidated|medusa_lm_head)([-.].*)?")
 """Names of weight files, in contrast to an optimiser's or a trainer's."""
 _MODEL_SHARD = re.compile(r"model-[0-9]+-of-[0-9]+\.safetensors")
 GGUF_FILE = "model.gguf"
-"""Final name of a model that is one GGUF file."""
+"""Final name of a model in one GGUF file."""
 _GGUF_SHARD = re.compile(r"(.*)-[0-9]+-of-[0-9]+\.gguf")
 
 
 class SourceKind(StrEnum):
-    """What a source is to be."""
+    """Expected kind of a source."""
 
     MODEL = "model"
     """A model to serve, or a draft model beside one."""
@@ -102,7 +102,7 @@ def check_kind(paths: Collection[str], what: str, kind: SourceKind) -> None:
 
 
 def check_path(path: str) -> None:
-    """Raises DownloadError for a name that could lead out of its folder."""
+    """Raises DownloadError for a name that could lead out of the folder."""
     parts = path.split("/")
     if "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
         raise unsupported(f"the source lists {path[:200]!r}, which is no path below a folder: nothing was fetched")
@@ -120,7 +120,7 @@ def model_folder(paths: Iterable[str]) -> str:
 
 
 def _safetensors(paths: Collection[str]) -> list[str]:
-    """With their index. Several sets may lie side by side: the one by transformers' names counts."""
+    """Safetensors with the index. Of several sets, transformers' names count."""
     top = [path for path in paths if path.endswith(".safetensors") and "/" not in path and path not in ADAPTER_WEIGHTS]
     if INDEX_FILE in paths:
         shards = [path for path in top if _MODEL_SHARD.fullmatch(path)]

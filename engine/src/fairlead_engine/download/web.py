@@ -1,8 +1,8 @@
-"""`https://`: a folder with `config.json`, one file of weights beside it, or one archive of both.
+"""`https://`: a folder with `config.json`, a file of weights in the folder, or an archive of the folder.
 
 HTTP has no listing: a folder's files are requested by name, and shards come from the index. Files are checked against a
 `SHA256SUMS` in the folder, or an archive's `ARCHIVE.sha256`, in sha256sum's format. HTTPS_AUTHORIZATION is the header's
-whole value ("Bearer …"), for the source's own host.
+whole value ("Bearer …"), for the source's host alone.
 """
 
 import json
@@ -81,10 +81,10 @@ class WebRemote:
         return [*files, *[await self._named(name, f"{base}/{name}") for name in ADAPTER_WEIGHTS]]
 
     async def _named(self, path: str, url: str, *, must: bool = False) -> remote.RemoteFile | None:
-        """A file requested by name; None = it does not exist, which is an error if it `must`."""
+        """A file requested by name; None = missing, which is an error with `must`."""
         async with self._http.request("HEAD", url) as answer:
             status, size, headers = answer.status, answer.headers.get("Content-Length", ""), answer.headers
-            # Buckets behind a web server say 403 of what is not there to those that may not list them.
+            # Buckets behind a web server answer 403 for missing files to clients without the right to list.
             absent = status == HTTPStatus.NOT_FOUND or (status == HTTPStatus.FORBIDDEN and path != "config.json")
             if absent and not must:
                 return None
@@ -96,7 +96,7 @@ class WebRemote:
         return remote.RemoteFile(path, int(size) if size.isdigit() else None)
 
     async def _text(self, url: str) -> str:
-        """Of a small file; empty = there is none."""
+        """Text of a small file; empty = no file."""
         status, _, content = await self._http.whole(url, remote.LARGEST_LIST)
         if status != HTTPStatus.OK:
             return ""
