@@ -13,7 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairlead_common.models.families.deepseek import DeepseekConfig
-from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
+from fairlead_common.models.families.experts import (
+    ExpertsConfig,
+    GptOssConfig,
+    QwenExpertsConfig,
+    RoutedExpertsConfig,
+)
 from fairlead_common.models.model_config import ModelConfig, QueryNorm
 from fairlead_engine.model.loading import read_config
 
@@ -119,6 +124,21 @@ def gpt_oss_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("GptOssForCausalLM", "gpt_oss"), **experts, **own, **layers, **changes}
 
 
+def glm4_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny GLM-4.5, with changes; its first layer has no experts."""
+    experts = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1}
+    routing = {"norm_topk_prob": True, "routed_scaling_factor": 1.5, "n_group": 1, "topk_group": 1}
+    own: dict[str, Any] = {"head_dim": 32, "attention_bias": True, "use_qk_norm": True, "first_k_dense_replace": 1}
+    own["partial_rotary_factor"] = 0.5
+    return {**_fields("Glm4MoeForCausalLM", "glm4_moe"), **experts, **routing, **own, **changes}
+
+
+def minimax_m2_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny MiniMax-M2, with changes. A half of its heads is turned."""
+    experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
+    return {**_fields("MiniMaxM2ForCausalLM", "minimax_m2"), "head_dim": 32, "rotary_dim": 16, **experts, **changes}
+
+
 def qwen3_moe_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Qwen3-MoE, with changes."""
     experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
@@ -154,11 +174,13 @@ FAMILIES = {
     "exaone4": exaone4_fields,
     "gemma2": gemma2_fields,
     "gemma3": gemma3_fields,
+    "glm4_moe": glm4_moe_fields,
     "gpt_oss": gpt_oss_fields,
     "llama": llama_fields,
     "qwen2": qwen2_fields,
     "qwen3": qwen3_fields,
     "mistral": mistral_fields,
+    "minimax_m2": minimax_m2_fields,
     "mixtral": mixtral_fields,
     "olmo2": olmo2_fields,
     "olmo3": olmo3_fields,
@@ -221,7 +243,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         norms = ["input_layernorm", "post_attention_layernorm"]
         if family.startswith(("Olmo", "Exaone")):
             norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
-        if family.startswith("Olmo"):
+        if config.query_norm is QueryNorm.PROJECTIONS:
             yield f"{prefix}.self_attn.q_norm.weight", (query,)
             yield f"{prefix}.self_attn.k_norm.weight", (kv,)
         elif family.startswith("Gemma"):
@@ -238,11 +260,13 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         if isinstance(config, GptOssConfig):
             yield f"{prefix}.self_attn.sinks", (config.num_heads,)
             yield from _stacked_experts(f"{prefix}.mlp", config)
-        elif family == "MixtralForCausalLM" and isinstance(config, ExpertsConfig):
+        elif family in ("MixtralForCausalLM", "MiniMaxM2ForCausalLM") and isinstance(config, ExpertsConfig):
+            if isinstance(config, RoutedExpertsConfig):
+                yield f"{prefix}.block_sparse_moe.e_score_correction_bias", (config.num_experts,)
             yield f"{prefix}.block_sparse_moe.gate.weight", (config.num_experts, hidden)
             for number in range(config.num_experts):
                 yield from _linears(f"{prefix}.block_sparse_moe.experts.{number}", expert, False)
-        elif isinstance(config, DeepseekConfig) and index not in config.dense_layers:
+        elif isinstance(config, RoutedExpertsConfig) and index not in config.dense_layers:
             yield from _deepseek_experts(f"{prefix}.mlp", config)
         elif isinstance(config, QwenExpertsConfig) and index not in config.dense_layers:
             yield from _qwen_experts(f"{prefix}.mlp", config)
@@ -268,7 +292,7 @@ def _latent_attention(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str
     yield from _linears(prefix, {"o_proj": (hidden, heads * config.value_dim)}, bias)
 
 
-def _deepseek_experts(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str, Shape]]:
+def _deepseek_experts(prefix: str, config: RoutedExpertsConfig) -> Iterator[tuple[str, Shape]]:
     hidden = config.hidden_size
     yield f"{prefix}.gate.weight", (config.num_experts, hidden)
     if config.has_score_bias:

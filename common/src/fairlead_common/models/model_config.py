@@ -260,12 +260,12 @@ def parse_shape(
     activation: str = "silu",
     tie_word_embeddings: bool = False,
     rope_names: Mapping[str, str] = {},
-    turns_part: bool = False,
+    turned_share: float | None = None,
 ) -> dict[str, Any]:
     """The fields of `ModelConfig` as `config.json` spells them in every family.
 
     The arguments are the family's defaults: None = as many key and value heads as query heads, and a head size of
-    hidden size over heads; `windows` reads what a token sees in each layer; `rope_names` and `turns_part` are
+    hidden size over heads; `windows` reads what a token sees in each layer; `rope_names` and `turned_share` are
     `parse_rope`'s. Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for what no layer here
     computes.
     """
@@ -281,7 +281,7 @@ def parse_shape(
     if dtype not in ("float32", "bfloat16", "float16"):
         raise refuse(f"dtype {dtype}", "supported are float32, bfloat16 and float16")
     head_dim = _head_dim(fields, head_dim, hidden_size, num_heads)
-    rope = parse_rope(fields, rope_theta, names=rope_names, turns_part=turns_part)
+    rope = parse_rope(fields, rope_theta, names=rope_names, turned_share=turned_share)
     _check_turned(fields, rope, head_dim)
     longest = fields.positive_int("max_position_embeddings")
     if rope.kind is RopeKind.YARN:  # some files say what the model was made for first, some what it is made for now

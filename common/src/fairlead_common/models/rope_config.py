@@ -91,16 +91,17 @@ def parse_rope(
     kind_of_layer: str | None = None,
     *,
     names: Mapping[str, str] = {},
-    turns_part: bool = False,
+    turned_share: float | None = None,
 ) -> RopeConfig:
     """Newer checkpoints keep the base in `rope_parameters`, older checkpoints beside `rope_scaling`. `kind_of_layer`:
     the section to read where kinds of layers have sections. `names`: other names of kinds in the family → our names.
-    `turns_part`: whether heads of the family may be turned in part."""
+    `turned_share`: share of a head that is turned where the file does not say; None = heads are turned whole."""
     scaling = fields.section("rope_parameters") or fields.section("rope_scaling") or JsonFields.empty(fields.path)
     if kind_of_layer is not None:
         scaling = scaling.section(kind_of_layer) or scaling
-    partial = scaling.positive_number("partial_rotary_factor", fields.positive_number("partial_rotary_factor", 1.0))
-    if partial > 1.0 or (partial != 1.0 and not turns_part):
+    partial = fields.positive_number("partial_rotary_factor", 1.0 if turned_share is None else turned_share)
+    partial = scaling.positive_number("partial_rotary_factor", partial)
+    if partial > 1.0 or (partial != 1.0 and turned_share is None):
         raise refuse(f"partial_rotary_factor {partial:g}", "use a model whose heads are rotated whole")
     theta = scaling.positive_number("rope_theta", fields.positive_number("rope_theta", default_theta))
     name = scaling.text("rope_type") or scaling.text("type") or RopeKind.DEFAULT

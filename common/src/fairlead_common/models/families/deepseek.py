@@ -4,16 +4,16 @@ and many narrow experts behind a few layers without, chosen within groups, besid
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead_common.models.families.experts import ExpertsConfig
+from fairlead_common.models.families.experts import RoutedExpertsConfig, from_zero
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import parse_shape
 from fairlead_common.models.rope_config import yarn_scale
-from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share, vector
+from fairlead_common.models.weight_formats import WeightPart, WeightRole, share, vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepseekConfig(ExpertsConfig):
+class DeepseekConfig(RoutedExpertsConfig):
     """`head_dim` is that of the one key head in the cache; `intermediate_size` is that of layers without experts."""
 
     query_rank: int | None
@@ -25,17 +25,6 @@ class DeepseekConfig(ExpertsConfig):
     value_dim: int
     """Elements of a head's value."""
     is_interleaved: bool
-    num_groups: int
-    """Groups of experts."""
-    num_chosen_groups: int
-    """Groups from which the experts of a token are chosen."""
-    routed_scale: float
-    """Factor of the weights of experts."""
-    has_score_bias: bool
-    num_shared_experts: int
-    """Experts that all tokens take, stored as one."""
-    num_guessing_layers: int
-    """Behind the others, in the checkpoint."""
 
     @property
     def latent_dim(self) -> int:
@@ -47,26 +36,10 @@ class DeepseekConfig(ExpertsConfig):
     def rotary_dim(self) -> int:
         return self.turned_dim
 
-    @property
-    def inner_sizes(self) -> dict[str, int]:
-        sizes = {}
-        if self.dense_layers:
-            sizes["intermediate_size"] = self.intermediate_size
-        if len(self.dense_layers) < self.num_layers:
-            sizes["moe_intermediate_size"] = self.expert_size
-        return sizes
-
-    @property
-    def widest(self) -> int:
-        experts = (self.num_experts_per_token + self.num_shared_experts) * self.expert_size
-        return max(self.intermediate_size, experts)
-
     def attention_parts(self, ranks: int) -> list[WeightPart]:
-        return self._latent_parts(ranks, self.num_layers)
-
-    def _latent_parts(self, ranks: int, num: int) -> list[WeightPart]:
-        """Parts of `num` layers: heads are split between ranks, and each rank has the latent."""
+        """Heads are split between ranks, and each rank has the latent."""
         hidden, latent, heads = self.hidden_size, self.latent_dim, share(self.num_heads, ranks)
+        num = self.num_layers
         query = heads * (self.plain_dim + self.turned_dim)
         parts = [vector("self_attn.kv_a_layernorm", num, latent)]
         if self.query_rank is None:
@@ -81,27 +54,6 @@ class DeepseekConfig(ExpertsConfig):
             WeightPart("self_attn.kv_a_proj_with_mqa", num, down, hidden, bias=down if self.qkv_bias else 0),
             WeightPart("self_attn.kv_b_proj", num, restored, latent, WeightRole.RESTORED),
             WeightPart("self_attn.o_proj", num, hidden, heads * self.value_dim, bias=hidden if self.output_bias else 0),
-        ]
-
-    def expert_parts(self, ranks: int, num: int) -> list[WeightPart]:
-        parts = ExpertsConfig.expert_parts(self, ranks, num)
-        if num and self.has_score_bias:
-            parts.append(vector("mlp.gate.e_score_correction_bias", num, self.num_experts))
-        if num and self.num_shared_experts:
-            inner = share(self.num_shared_experts * self.expert_size, ranks)
-            parts += gated_feed_forward("mlp.shared_experts", num, self.hidden_size, inner)
-        return parts
-
-    def unserved_parts(self) -> list[WeightPart]:
-        """Extra layers of V3 that predict one token further."""
-        if not (num := self.num_guessing_layers):
-            return []
-        return [
-            *self._latent_parts(1, num),
-            *self.expert_parts(1, num),
-            WeightPart("eh_proj", num, self.hidden_size, 2 * self.hidden_size, WeightRole.PRECISE),
-            WeightPart("embed_tokens", 2 * num, self.vocab_size, self.hidden_size, WeightRole.EMBEDDING),
-            vector("layernorms", 5 * num, self.hidden_size),
         ]
 
 
@@ -178,7 +130,7 @@ def _parse(
     # A head in the cache is longer than those that were trained, by whose size scores are divided.
     scale = ((latent + turned) / (plain + turned)) ** 0.5 * yarn_scale(rope.factor, rope.score_weight) ** 2
     shape |= {"num_kv_heads": 1, "head_dim": latent + turned, "shared_value_dim": latent, "query_scale": scale}
-    first = _from_zero(fields, "first_k_dense_replace", first_dense)
+    first = from_zero(fields, "first_k_dense_replace", first_dense)
     every = fields.positive_int("moe_layer_freq", 1)
     config = DeepseekConfig(
         **shape,
@@ -193,19 +145,12 @@ def _parse(
         **routing,
         has_score_bias=has_score_bias,
         expert_size=fields.positive_int("moe_intermediate_size", expert_size),
-        num_shared_experts=_from_zero(fields, "n_shared_experts", num_shared_experts),
+        num_shared_experts=from_zero(fields, "n_shared_experts", num_shared_experts),
         dense_layers=frozenset(each for each in range(shape["num_layers"]) if each < first or each % every),
-        num_guessing_layers=_from_zero(fields, "num_nextn_predict_layers", 0) if has_score_bias else 0,
+        num_guessing_layers=from_zero(fields, "num_nextn_predict_layers", 0) if has_score_bias else 0,
     )
     _check_experts(fields, config)
     return config
-
-
-def _from_zero(fields: JsonFields, name: str, default: int) -> int:
-    """A whole number, where null stands for 0."""
-    if not fields.names(name):
-        return default
-    return fields.whole_number(name)
 
 
 def _check_experts(fields: JsonFields, config: DeepseekConfig) -> None:

@@ -84,7 +84,7 @@ def parse_phi3(fields: JsonFields) -> ModelConfig:
             rms_norm_eps=1e-5,
             windows=windows_everywhere,
             rope_names={"su": RopeKind.LONGROPE, "yarn": RopeKind.LONGROPE},
-            turns_part=True,
+            turned_share=1.0,
         )
     )
 

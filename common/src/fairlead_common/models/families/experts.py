@@ -1,11 +1,13 @@
-"""Families with several experts in a layer, of which each token takes a few: Mixtral, gpt-oss, Qwen2-MoE, Qwen3-MoE."""
+"""Families with several experts in a layer, of which each token takes a few: Mixtral, gpt-oss, Qwen2-MoE, Qwen3-MoE,
+GLM-4.5, MiniMax-M2."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from fairlead_common.models.families.dense import QWEN3_HEAD_DIM, attention_bias
 from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import (
     ModelConfig,
     QueryNorm,
@@ -13,7 +15,7 @@ from fairlead_common.models.model_config import (
     windows_alternating,
     windows_everywhere,
 )
-from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share
+from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share, vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,3 +150,93 @@ def _qwen_experts(
         "is_normalised": fields.boolean("norm_topk_prob", False),
         "dense_layers": frozenset(dense),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedExpertsConfig(ExpertsConfig):
+    """Experts chosen within groups, beside experts that all tokens take; behind layers without."""
+
+    num_groups: int = 1
+    """Groups of experts."""
+    num_chosen_groups: int = 1
+    """Groups from which the experts of a token are chosen."""
+    routed_scale: float = 1.0
+    """Factor of the weights of experts."""
+    has_score_bias: bool = True
+    """Whether scores are sigmoids, to which a bias is added for choosing; else they are a softmax."""
+    num_shared_experts: int = 0
+    """Experts that all tokens take, stored as one."""
+    num_guessing_layers: int = 0
+    """Layers behind the others in the checkpoint that predict one token further, which are not served."""
+
+    @property
+    def inner_sizes(self) -> dict[str, int]:
+        sizes = {}
+        if self.dense_layers:
+            sizes["intermediate_size"] = self.intermediate_size
+        if len(self.dense_layers) < self.num_layers:
+            sizes["moe_intermediate_size"] = self.expert_size
+        return sizes
+
+    @property
+    def widest(self) -> int:
+        experts = (self.num_experts_per_token + self.num_shared_experts) * self.expert_size
+        return max(self.intermediate_size, experts)
+
+    def expert_parts(self, ranks: int, num: int) -> list[WeightPart]:
+        parts = ExpertsConfig.expert_parts(self, ranks, num)
+        if num and self.has_score_bias:
+            parts.append(vector("mlp.gate.e_score_correction_bias", num, self.num_experts))
+        if num and self.num_shared_experts:
+            inner = share(self.num_shared_experts * self.expert_size, ranks)
+            parts += gated_feed_forward("mlp.shared_experts", num, self.hidden_size, inner)
+        return parts
+
+    def unserved_parts(self) -> list[WeightPart]:
+        if not (num := self.num_guessing_layers):
+            return []
+        return [
+            *replace(self, num_layers=num).attention_parts(1),
+            *self.expert_parts(1, num),
+            WeightPart("eh_proj", num, self.hidden_size, 2 * self.hidden_size, WeightRole.PRECISE),
+            WeightPart("embed_tokens", 2 * num, self.vocab_size, self.hidden_size, WeightRole.EMBEDDING),
+            vector("layernorms", 5 * num, self.hidden_size),
+        ]
+
+
+def parse_glm4_moe(fields: JsonFields) -> RoutedExpertsConfig:
+    """GLM-4.5 and 4.6: half of each head is turned."""
+    shape = parse_shape(fields, rms_norm_eps=1e-5, turned_share=0.5)
+    num_experts = fields.positive_int("n_routed_experts", 128)
+    if (groups := fields.positive_int("n_group", 1)) != 1:
+        raise refuse(f"n_group {groups}", "of a GLM experts in one group are supported")
+    return RoutedExpertsConfig(
+        **shape,
+        **_experts(fields, "n_routed_experts", num_experts, 8),
+        qkv_bias=fields.boolean("attention_bias", False),
+        query_norm=QueryNorm.HEADS if fields.boolean("use_qk_norm", False) else QueryNorm.NONE,
+        expert_size=fields.positive_int("moe_intermediate_size", 1408),
+        is_normalised=fields.boolean("norm_topk_prob", True),
+        routed_scale=fields.positive_number("routed_scaling_factor", 1.0),
+        num_shared_experts=from_zero(fields, "n_shared_experts", 1),
+        dense_layers=frozenset(range(min(shape["num_layers"], from_zero(fields, "first_k_dense_replace", 1)))),
+        num_guessing_layers=from_zero(fields, "num_nextn_predict_layers", 0),
+    )
+
+
+def parse_minimax_m2(fields: JsonFields) -> RoutedExpertsConfig:
+    """All layers have experts; the first `rotary_dim` elements of a head are turned."""
+    head_dim = fields.positive_int("head_dim", 128)
+    turned = fields.positive_int("rotary_dim", head_dim)
+    shape = parse_shape(fields, num_kv_heads=8, head_dim=head_dim, rope_theta=5e6, turned_share=turned / head_dim)
+    experts = _experts(fields, "num_local_experts", fields.positive_int("num_local_experts", 256), 8)
+    return RoutedExpertsConfig(
+        **shape, **experts, query_norm=QueryNorm.PROJECTIONS, expert_size=shape["intermediate_size"]
+    )
+
+
+def from_zero(fields: JsonFields, name: str, default: int) -> int:
+    """A whole number, where null stands for 0."""
+    if not fields.names(name):
+        return default
+    return fields.whole_number(name)

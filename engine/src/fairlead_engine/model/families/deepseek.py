@@ -1,14 +1,17 @@
 """DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention; behind a few dense layers, many narrow experts,
 chosen within groups, beside shared experts for all tokens. V3's extra layer for one token further is left out."""
 
+from collections.abc import Callable
+
 import torch
 
 from fairlead_common.models.families.deepseek import DeepseekConfig
+from fairlead_common.models.families.experts import RoutedExpertsConfig
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.checkpoint import WHOLE
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.latent_attention import LatentAttention, LowRankQuery
-from fairlead_engine.model.layers import FeedForward, SharedExpert
+from fairlead_engine.model.layers import AttentionLayer, FeedForward, SharedExpert
 from fairlead_engine.model.shard import scaled
 from fairlead_engine.model.weights import Weights, layer_index
 
@@ -17,12 +20,18 @@ _NORM_EPS = 1e-6
 
 
 def build(weights: Weights, config: DeepseekConfig) -> Decoder:
+    return _decoder(weights, config, lambda prefix: _attention(weights, config, f"{prefix}.self_attn"))
+
+
+def build_glm4_moe(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
+    """GLM-4.5 (arXiv 2508.06471): the same experts behind grouped-query attention."""
+    return _decoder(weights, config, weights.attention)
+
+
+def _decoder(weights: Weights, config: RoutedExpertsConfig, attention: Callable[[str], AttentionLayer]) -> Decoder:
     for index in range(config.num_layers, config.num_layers + config.num_guessing_layers):
         weights.skip(f"model.layers.{index}.")
-    return weights.decoder(
-        attention=lambda prefix: _attention(weights, config, f"{prefix}.self_attn"),
-        feed_forward=lambda prefix: _feed_forward(weights, config, prefix),
-    )
+    return weights.decoder(attention=attention, feed_forward=lambda prefix: _feed_forward(weights, config, prefix))
 
 
 def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentAttention:
@@ -60,7 +69,7 @@ def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentA
     )  # fmt: skip
 
 
-def _feed_forward(weights: Weights, config: DeepseekConfig, prefix: str) -> FeedForward:
+def _feed_forward(weights: Weights, config: RoutedExpertsConfig, prefix: str) -> FeedForward:
     prefix, is_dense = f"{prefix}.mlp", layer_index(prefix) in config.dense_layers
     if is_dense:
         return weights.feed_forward(prefix)

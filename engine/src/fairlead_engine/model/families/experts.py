@@ -5,7 +5,7 @@ with many narrow experts, and in the older ones an expert for all tokens. gpt-os
 clamped gates, stored in one tensor; every other layer has a window, and heads have sinks.
 """
 
-from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig
+from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig, RoutedExpertsConfig
 from fairlead_engine.kernels.gates import Gate
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
@@ -19,6 +19,18 @@ def build_mixtral(weights: Weights, config: ExpertsConfig) -> Decoder:
     def experts(prefix: str) -> Experts:
         chosen = config.num_experts, ExpertRouting(config.num_experts_per_token)
         return weights.experts(f"{prefix}.block_sparse_moe", *chosen, gate="w1", up="w3", down="w2")
+
+    return weights.decoder(attention=weights.attention, feed_forward=experts)
+
+
+def build_minimax_m2(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
+    """Mixtral's experts, chosen by sigmoids and a bias, behind projections that are normalised whole."""
+
+    def experts(prefix: str) -> Experts:
+        layer = f"{prefix}.block_sparse_moe"
+        bias = weights.offsets(f"{layer}.e_score_correction_bias", config.num_experts)
+        routing = ExpertRouting(config.num_experts_per_token, bias=bias)
+        return weights.experts(layer, config.num_experts, routing, gate="w1", up="w3", down="w2")
 
     return weights.decoder(attention=weights.attention, feed_forward=experts)
 
