@@ -13,6 +13,7 @@ from cluster import kubectl
 from homes import Fleet
 from homes.contexts import VARIABLE, NotForTests
 from homes.genuine import Genuine
+from homes.kubectl import Kubectl
 from homes.local import fairlead, local_fleet
 from hopeless import TOO_LARGE
 
@@ -64,20 +65,20 @@ def fresh_name() -> str:
 
 
 @contextmanager
-def deploying(fleet: Fleet) -> Iterator[Callable[..., str]]:
+def deploying(server: Kubectl) -> Iterator[Callable[..., str]]:
     """Applies LLMDeployments and deletes them at the end of the block."""
     names: set[str] = set()
 
     def deploy(name: str, *args: Any, **spec: Any) -> str:
         names.add(name)
-        fleet.apply(llm(name, *args, **spec))
+        server.apply(llm(name, *args, **spec))
         return name
 
     yield deploy
     for name in names:
-        fleet.delete("llm", name)
-    if fleet.home == "kubernetes":  # what ends slowly would take the next scenario's cores
-        fleet.wait("its engines to end", lambda: not any(fleet.num_running(name) for name in names))
+        server.delete("llm", name)
+    if isinstance(server, Fleet) and server.home == "kubernetes":  # slow ends would take the next scenario's cores
+        server.wait("its engines to end", lambda: not any(server.num_running(name) for name in names))
 
 
 @pytest.fixture
@@ -153,16 +154,8 @@ def plane(genuine: Genuine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture
 def applied(plane: Any) -> Iterator[Callable[..., str]]:
     """Applies LLMDeployments to the control plane, and deletes them when the test is over."""
-    names: list[str] = []
-
-    def apply(name: str, *source: str, **spec: Any) -> str:
-        names.append(name)
-        plane.apply(llm(name, *source, **spec))
-        return name
-
-    yield apply
-    for name in names:
-        plane.delete("llm", name)
+    with deploying(plane) as apply:
+        yield apply
 
 
 @pytest.fixture
