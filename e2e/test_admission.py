@@ -179,25 +179,23 @@ def test_an_object_beyond_a_quota_is_told_in_the_quota_s_words_and_made_when_the
     assert len(listed(plane, OWNED, name)) == 4
 
 
-def test_pods_beyond_a_quota_are_told_and_come_when_there_is_room(
-    plane: Any, applied: Callable[..., str], name: str
-) -> None:
-    with bounded(plane, "ResourceQuota", name, {"hard": {"requests.cpu": "1"}}):
-        applied(name, resources=TOO_LARGE)
-        seen = plane.wait_condition(name, "Degraded", "True", "PodsRefused")
+@pytest.mark.parametrize(
+    ("kind", "spec", "more", "words"),
+    [
         # Pods of the tests before may still be counted.
-        assert f"exceeded quota: {name}, requested: requests.cpu=4k, used: requests.cpu=" in seen["message"]
-    plane.wait_condition(name, "Degraded", "True", "Unschedulable")
-
-
-def test_a_request_beyond_a_limit_range_is_told_in_its_words(
-    plane: Any, applied: Callable[..., str], name: str
+        ("ResourceQuota", {"hard": {"requests.cpu": "1"}}, {},
+         "exceeded quota: {name}, requested: requests.cpu=4k, used: requests.cpu="),
+        ("LimitRange", {"limits": [{"type": "Container", "max": {"memory": "64Mi"}}]}, {"limits": {"memory": "1Gi"}},
+         "maximum memory usage per Container is 64Mi"),
+    ],
+)  # fmt: skip
+def test_pods_beyond_a_bound_are_told_in_its_words_and_come_when_there_is_room(
+    plane: Any, applied: Callable[..., str], name: str, kind: str, spec: Json, more: Json, words: str
 ) -> None:
-    limits = [{"type": "Container", "max": {"memory": "64Mi"}}]
-    with bounded(plane, "LimitRange", name, {"limits": limits}):
-        applied(name, resources={**TOO_LARGE, "limits": {"memory": "1Gi"}})
+    with bounded(plane, kind, name, spec):
+        applied(name, resources=TOO_LARGE | more)
         seen = plane.wait_condition(name, "Degraded", "True", "PodsRefused")
-        assert "maximum memory usage per Container is 64Mi" in seen["message"]
+        assert words.format(name=name) in seen["message"]
     plane.wait_condition(name, "Degraded", "True", "Unschedulable")
 
 

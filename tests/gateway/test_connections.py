@@ -269,18 +269,17 @@ async def test_headers_that_trickle_are_cut_however_steadily(start) -> None:
             trickling.cancel()
 
 
-async def test_the_next_requests_headers_have_their_time_too(start) -> None:
-    setup = await start(header_timeout=0.2)
-    async with setup.connected() as (reader, writer):
-        writer.write(SMUGGLED)
-        await one_answer(reader)
-        writer.write(b"GET /v1/models")
-        assert await asyncio.wait_for(reader.read(), 20) == b""
-
-
-@pytest.mark.parametrize("noise", [b"", b"\r\n"])
-async def test_an_idle_connection_is_closed_whatever_it_mumbles(start, noise: bytes) -> None:
-    setup = await start(keep_alive_timeout=1.0)
+@pytest.mark.parametrize(
+    ("setting", "noise"),
+    [
+        ({"keep_alive_timeout": 1.0}, b""),
+        ({"keep_alive_timeout": 1.0}, b"\r\n"),
+        ({"header_timeout": 0.2}, b"GET /v1/models"),
+    ],
+    ids=["nothing", "mumbling", "half a head"],
+)
+async def test_a_connection_without_another_request_is_closed(start, setting: dict[str, float], noise: bytes) -> None:
+    setup = await start(**setting)
     async with setup.connected() as (reader, writer):
         writer.write(SMUGGLED)
         await one_answer(reader)
