@@ -1,8 +1,8 @@
-"""What Fairlead's gateway and engine must agree on.
+"""The common ground of Fairlead's gateway and engine.
 
-Both sides import this package and neither imports the other, so a prompt is rendered, tokenised and hashed by the very
-same code wherever that happens. It does no I/O beyond reading a model's folder and knows no tensors; HTTP is in `http/`
-alone, the server that both programs share.
+Both sides import this package and neither imports the other, and every prompt is rendered, tokenised and hashed by
+the same code. No I/O beyond reading the folder of a model, no tensors; HTTP is in `http/` alone, the server of both
+programs.
 """
 
 __version__ = "0.1.0"

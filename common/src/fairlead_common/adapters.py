@@ -1,7 +1,7 @@
-"""Adapters: how a request names one, and what it is told where nobody has it.
+"""Adapters: names in requests, and the refusal of unknown adapters.
 
-`NAME:ADAPTER` in `model` asks for the model `NAME` with the adapter `ADAPTER`. Gateway and engine take it apart and
-refuse it by this code; what it does to a block's hash is `fairlead_common.blocks.extra_bytes`.
+`NAME:ADAPTER` in `model` asks for the model `NAME` with the adapter `ADAPTER`. Gateway and engine share the parser and
+the refusal; `fairlead_common.blocks.extra_bytes` adds the adapter to the hash of a block.
 """
 
 from collections.abc import Container, Iterable
@@ -22,8 +22,8 @@ class UnknownAdapter(PromptError):
 
 
 def split_adapter(model: str, names: Container[str]) -> tuple[str, str | None]:
-    """Which of `names` is asked for, and which adapter of it: either may have colons, and the longest name counts. A
-    model that is not among them is given back as it is."""
+    """The requested model of `names`, and the adapter: both may have colons, and the longest name counts. An unknown
+    model comes back unchanged."""
     base, colon = model, ":"
     while colon and base not in names:
         base, colon, _ = base.rpartition(":")

@@ -1,8 +1,8 @@
 """Block hashes: the names of KV-cache contents, identical in gateway and engine.
 
-A block is `block_size` consecutive tokens of a sequence. Its hash covers everything before it as well, by chaining:
-BLAKE2b-128 over parent hash ‖ little-endian uint32 token ids ‖ length-prefixed extra ‖ digests of the images that the
-block has tokens of. A cryptographic hash is used because a collision would serve one prompt's KV to another.
+A block is `block_size` consecutive tokens of a sequence. The hash covers all earlier tokens as well, by chaining:
+BLAKE2b-128 over parent hash ‖ little-endian uint32 token ids ‖ length-prefixed extra ‖ digests of the images with
+tokens in the block. A cryptographic hash is used because a collision would serve one prompt's KV to another.
 """
 
 import struct

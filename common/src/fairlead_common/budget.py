@@ -43,7 +43,7 @@ class OverBudget(ValueError):
 
 
 def check_json(body: bytes) -> None:
-    """Raises `OverBudget` for JSON of so many parts that decoding would hold up other requests.
+    """Raises `OverBudget` for JSON whose many parts would hold up the event loop while decoding.
 
     Takes about as long as reading the bytes, for any content. Up to twice `MAX_TEXTS` strings may pass.
     """

@@ -23,7 +23,7 @@ class ImagePart(NamedTuple):
 
     @property
     def url(self) -> str:
-        """A `data:` URL, or one that says where the image is. Raises ValueError with what is wrong."""
+        """A `data:` URL, or the URL of the image. Raises ValueError with the problem."""
         if not isinstance(self.image, Mapping) or not isinstance(self.image.get("url"), str):
             raise ValueError('must be an object with a text as its url, such as "data:image/png;base64,…"')
         if unknown := self.image.keys() - {"url", "detail"}:
@@ -34,7 +34,7 @@ class ImagePart(NamedTuple):
 
 
 def image_parts(messages: Sequence[Message]) -> list[ImagePart]:
-    """All of them, in order; what is wrong with other parts is a template's to say."""
+    """All images, in order; templates report problems of further parts."""
     return list(_image_parts(messages))
 
 

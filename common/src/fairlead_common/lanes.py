@@ -1,11 +1,11 @@
 """Long work in turn: prompts are tokenised in lanes, off the event loop; bodies are decoded at a pace, on the loop.
 
-Tokenising takes some two hundred times the memory of the text, and so happens in turn: one lane is for very long
-prompts, one by one, and another lane for the rest, which never waits for a very long prompt. A busy thread stays taken
+Tokenising takes some two hundred times the memory of the text, hence the turns: a lane for very long prompts, one by
+one, and a lane for the rest, which never waits for a very long prompt. A busy thread stays taken
 when the client has left, and leaving early lets no further prompt in.
 
-Decoding JSON holds the interpreter in any thread, and so happens in turn as well: large bodies singly, smaller bodies a
-few at a time, with tokens of other requests in between. Gateway and engine have a `Lanes` and a `Pacer` each.
+Decoding JSON holds the interpreter in every thread, hence turns as well: large bodies singly, smaller bodies a few at
+a time, with tokens of running requests in between. Gateway and engine have a `Lanes` and a `Pacer` each.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Lanes:
         self._long = ThreadPoolExecutor(1, thread_name_prefix="tokenise-long")
 
     async def run(self, num_bytes: int, work: Callable[[], Result]) -> Result:
-        """Runs `work()` in the lane for prompts of this size. A caller that is cancelled before the start leaves the
+        """Runs `work()` in the lane for prompts of this size. A caller cancelled before the start leaves the
         lane."""
         lane = self._short if num_bytes < LONG_BYTES else self._long
         return await asyncio.get_running_loop().run_in_executor(lane, work)

@@ -35,7 +35,7 @@ class LeastWords:
     """Counts for one tokenizer."""
 
     def __init__(self, added: Collection[str]) -> None:
-        """`added`: texts that become one token at any place, such as `[SEP]`."""
+        """`added`: texts with a token of their own at every place, as `[SEP]`."""
         longest_first = sorted(filter(None, added), key=len, reverse=True)
         self._added = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         self._seam = 1 + max(map(len, longest_first), default=0)
@@ -88,7 +88,7 @@ class LeastTokenCounter:
         vocabulary = backend.get_vocab(with_added_tokens=False)
         added = list(backend.get_added_tokens_decoder().values())
         self._skips_space = any(token.lstrip or token.rstrip for token in added)
-        """Whether a token may swallow any amount of white space beside it."""
+        """Whether a token may swallow the white space on a side, however much."""
         self._longest: dict[int | str, int] = {}
         """By byte or character: the length of the longest entry with it."""
         self._words: LeastWords | None = None

@@ -34,14 +34,14 @@ def configure_logging(level: str, format: str = LogFormat.TEXT) -> None:
 
 
 def configured_logging() -> tuple[str, LogFormat]:
-    """Level and format that were configured, for a process of ours that is to log as this one does."""
+    """The configured level and format, for a child process with equal logs."""
     level = logging.getLevelName(logging.getLogger("fairlead_engine").getEffectiveLevel()).lower()
     is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in logging.root.handlers)
     return level, LogFormat.JSON if is_json else LogFormat.TEXT
 
 
 class _FactsFormatter(logging.Formatter):
-    """Takes a record apart: `ts`, `level`, `logger`, `msg`, what it was given as `extra`, `exception`."""
+    """The fields of a record: `ts`, `level`, `logger`, `msg`, the given `extra`, `exception`."""
 
     converter = staticmethod(time.gmtime)
 
@@ -60,7 +60,7 @@ class _FactsFormatter(logging.Formatter):
 
 
 class LogfmtFormatter(_FactsFormatter):
-    """`ts=… level=… logger=… msg=… name=value`, values quoted where they need it."""
+    """`ts=… level=… logger=… msg=… name=value`, quoted values where needed."""
 
     def format(self, record: logging.LogRecord) -> str:
         return " ".join(f"{name}={_quoted(str(value))}" for name, value in self.facts(record).items())
@@ -81,8 +81,8 @@ def _quoted(text: str) -> str:
 
 
 class LineBudget:
-    """How many lines strangers may cause: `burst` at once, and then `per_second`. Those beyond are counted, and the
-    next line can tell how many there were."""
+    """The number of lines that strangers may cause: `burst` at once, then `per_second`. Further lines are counted, and
+    the next line can tell their number."""
 
     def __init__(self, *, burst: int, per_second: float) -> None:
         self._burst = burst
@@ -92,8 +92,8 @@ class LineBudget:
         self._num_left_out = 0
 
     def take(self, now: float) -> int | None:
-        """How many lines were left out since the last one that was not; None = this one is left out, too. `now`:
-        seconds of any clock that does not go back."""
+        """Number of lines left out since the last written line; None = the present line is left out, too. `now`:
+        seconds of a monotonic clock."""
         if self._as_of is not None:
             self._left = min(self._burst, self._left + (now - self._as_of) * self._per_second)
         self._as_of = now

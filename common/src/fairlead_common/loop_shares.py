@@ -1,9 +1,9 @@
 """Shares of the event loop for streams from outside and for scrapes of the metrics, so that tokens pass in between.
 
-An engine may send lines or events without end, and a client thousands of prompts at once. A stream that takes little
-of the loop goes on at once: honest streams never wait. Streams that take more go on in turn, and between two pieces of
-work the loop is left to other work for at least the duration of the last piece. A waiting stream reads nothing, which
-makes the sender wait as well.
+An engine may send lines or events without end, and a client thousands of prompts at once. A stream with a small
+share goes on at once: honest streams never wait. Streams with a larger share go on in turn, and between two pieces of
+work the loop is free for at least the duration of the last piece. A waiting stream reads nothing: the sender waits as
+well.
 
 Rendering the metrics takes milliseconds, and anybody can ask for metrics. Requests at about the same time share one
 rendering, which begins after each of the requests, and renderings together take a bounded share of the time.

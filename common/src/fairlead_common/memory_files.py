@@ -1,5 +1,5 @@
-"""A file for libraries that take nothing but paths. It is in memory where the system has such files, and so goes with
-its process, however that ends; nobody else may read it.
+"""A file for libraries that take only paths: in memory, where the system has memory files, and gone with the process;
+only the user of the process may read the file.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def memory_file(content: bytes, name: str) -> Iterator[str]:
-    """The path of a file with this content, for this process. `name`: for people who look at open files."""
+    """The path of a file with the given content, for the present process. `name`: for people who look at open files."""
     if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
         with tempfile.NamedTemporaryFile(prefix=f"{name}-") as file:
             file.write(content)

@@ -1,7 +1,7 @@
-"""Where a model's weights come from, as text: `SCHEME://…`. Engine and operator read it by the same rules.
+"""The source of a model's weights, as text: `SCHEME://…`. Engine and operator read sources by the same rules.
 
-Pure: nothing is asked of any network or disk. A downloaded model lies below a *models folder*, in a folder whose name
-follows from the source alone (`folder_name`), so that the operator knows it before anything is there.
+Pure: no network, no disk. A downloaded model lies below a *models folder*, in a folder whose name follows from the
+source alone (`folder_name`): the operator knows the folder before the download.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ FORMS = {
 
 
 class SourceError(ValueError):
-    """The text is no source; the message says how one is written, without what may be a password in it."""
+    """The text is no source; the message shows the form of sources, without a possible password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Source:
 
     @property
     def model_id(self) -> str:
-        """Authority and path, as hubs and registries name what they hold."""
+        """Authority and path, as in names of hubs and registries."""
         return f"{self.authority}/{self.path}" if self.authority and self.path else self.authority or self.path
 
 

@@ -22,7 +22,7 @@ class ProfileUnreadable(ValueError):
 
 
 class Measured(msgspec.Struct, kw_only=True, frozen=True):
-    """Measured requests of one shape that came at once, with different prompts: times in seconds, medians."""
+    """Simultaneous requests of one shape with different prompts, measured: times in seconds, medians."""
 
     batch: Positive
     """Requests."""

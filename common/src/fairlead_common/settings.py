@@ -1,9 +1,9 @@
 """Settings of a program as flags and as a file: every field of its settings classes by its name in kebab-case.
 
 Settings are frozen dataclasses with a docstring per field (`docstrings` reads them for `--help`, the CRD and
-`docs/reference/`); a field that may be written with a unit says so in its type (`Annotated[float, SECONDS]`). A value
-that does not fit is a `SettingError` that names the setting and, for a likely typo, the name that was meant. Knows the
-settings of no program, and imports nothing of ours.
+`docs/reference/`); units are part of the type (`Annotated[float, SECONDS]`). A wrong value is a `SettingError` with the
+name of the setting and, for a likely typo, the probable name. Knows the settings of no program, and imports nothing of
+ours.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def docstrings(cls: type) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Units:
-    """What may follow a number, and what it is multiplied by."""
+    """Suffixes of a number, and the factor of each."""
 
     factors: tuple[tuple[str, float], ...]
 
@@ -51,7 +51,7 @@ class Units:
 BYTES = Units((("k", 1e3), ("M", 1e6), ("G", 1e9), ("Ki", 2**10), ("Mi", 2**20), ("Gi", 2**30), ("Ti", 2**40)))
 SECONDS = Units((("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)))
 _PART = re.compile(r"([0-9.]+)([A-Za-z]+)")
-"""Parts of a value that is a sum, such as the duration 1h30m."""
+"""Parts of a sum, as in the duration 1h30m."""
 _ARTICLES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _INT64 = 2**63
 """Bound of numbers: larger and infinite numbers cannot be sent to other processes."""

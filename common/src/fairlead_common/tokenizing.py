@@ -3,8 +3,8 @@
 Gateway and engine build the same `PromptTokenizer` from the same bytes, so both see the same ids for the same request.
 
 `quick_encoder` makes the same ids with fastokens, in a fraction of the time that `tokenizers` takes. fastokens knows
-fewer kinds of normalizers, pre-tokenizers and models, and its regular expressions are those of PCRE2. So it is used for
-a file only after both have encoded the same samples, and `tokenizers` stays the reference.
+fewer kinds of normalizers, pre-tokenizers and models, with the regular expressions of PCRE2. A file gets fastokens only
+after both libraries have encoded equal samples; `tokenizers` stays the reference.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Values that `spec.engine` and the flags of an engine may have, each enumeration once, and the defaults of an engine.
+"""Values of `spec.engine` and of the flags of an engine, each enumeration once, and the defaults of an engine.
 
-The engine defines what a value does: each of its registries (formats of weights, of tool calls, of reasoning, of the KV
-cache) covers one enumeration.
+The engine defines the meaning of a value: each registry of the engine (formats of weights, of tool calls, of
+reasoning, of the KV cache) covers one enumeration.
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ class Dtype(StrEnum):
 
 
 class Quantization(StrEnum):
-    """Format that weights are rounded to while they are loaded."""
+    """Format of weights that are rounded at loading."""
 
     INT8 = "int8"
     INT8_WEIGHT_ONLY = "int8-weight-only"
@@ -88,18 +88,18 @@ LEAST_UTILIZATION = 0.01
 CPU_CACHE_BYTES = 2**30
 """Largest KV cache on a CPU without `kv_cache_memory`."""
 CPU_CACHE_SHARE = 0.4
-"""Share of free memory that the KV cache may take on a CPU, which shares it with weights and page cache."""
+"""Share of free memory for the KV cache on a CPU; weights and page cache take from the same memory."""
 LEAST_LOWERED = 2048
-"""Tokens to which a context may be lowered where `max_model_len` is not set; in a shorter one chats find no room."""
+"""Least tokens of a lowered context, without `max_model_len`; chats find no room in a shorter context."""
 LOWERED_MULTIPLE = 256
-"""A lowered context is a multiple of this, so that replicas with nearly the same memory have the same."""
+"""Divisor of a lowered context: replicas with nearly equal memory have equal contexts."""
 
 
 def step_limits(
     device: str, max_num_seqs: int | None, max_num_batched_tokens: int | None, whole_prompt: int = 0
 ) -> tuple[int, int]:
     """Sequences and tokens of one step; None = not set. `device`: a `DeviceKind`. `whole_prompt`: tokens of a prompt
-    that one step must hold, of a model that sees prompts whole."""
+    within one step, of models that see prompts whole."""
     kind = DeviceKind(device)
     num_seqs = max_num_seqs or min(_NUM_SEQS[kind], max_num_batched_tokens or _NUM_SEQS[kind])
     return num_seqs, max_num_batched_tokens or max(_BATCHED_TOKENS[kind], num_seqs, whole_prompt)

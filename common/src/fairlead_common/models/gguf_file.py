@@ -1,5 +1,5 @@
-"""The header of a GGUF file, llama.cpp's: metadata, where each tensor is, and what its type takes. Whatever a file says
-is held against its size. Its tokenizer is `gguf_tokenizer`'s, its weights are the engine's."""
+"""The header of a GGUF file of llama.cpp: metadata, place of each tensor, bytes of each type. Every number in a file is
+checked against the size of the file. `gguf_tokenizer` reads the tokenizer, the engine reads the weights."""
 
 import mmap
 import struct
@@ -38,12 +38,12 @@ SIZES = {
         10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210),
     }.items()
 }  # fmt: skip
-"""Of the types that are read, by ggml's number."""
+"""Of the readable types, by ggml's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Where a tensor is, and what it is like."""
+    """Place, type and shape of a tensor."""
 
     shape: tuple[int, ...]
     """Rows first, as torch has it."""
@@ -105,7 +105,7 @@ class GgufFile:
             self.refuse(f"ends within {name}")
 
     def bytes_at(self, offset: int, size: int, what: str) -> bytes:
-        """A part of the file, which must have it."""
+        """A part of the file. Raises ModelLoadError beyond the end."""
         if offset + size > len(self._bytes):
             self.refuse(f"ends within {what}")
         return self._bytes[offset : offset + size]

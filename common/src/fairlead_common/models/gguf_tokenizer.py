@@ -1,4 +1,4 @@
-"""What a GGUF file says of its tokenizer, as `tokenizer.json` and a chat template."""
+"""The tokenizer of a GGUF file, as `tokenizer.json` and a chat template."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
 from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
 
 _CONTROL, _USER_DEFINED = 3, 4
-"""Types of tokens: special ones, and those that are found whole in any text."""
+"""Types of tokens: special tokens, and tokens found whole in every text."""
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -24,13 +24,13 @@ _SPLITS = {
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,
 }
-"""Where `tokenizer.ggml.pre` cuts text before it is merged; None = as GPT-2 does."""
+"""Cuts of a text before merges, by `tokenizer.ggml.pre`; None = as GPT-2 cuts."""
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _SPACE = "\u2581"
 
 
 def read_gguf_tokenizer(file: GgufFile, *, renders: bool = True) -> PromptTokenizer:
-    """`renders`: as `PromptTokenizer` has it. Raises ModelLoadError, naming the field, for one that cannot be built."""
+    """`renders`: as in `PromptTokenizer`. Raises ModelLoadError, naming the field, for an unusable tokenizer."""
     tokens, kind = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.model")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise _invalid(file, "tokens", "is no list of texts")
@@ -94,7 +94,7 @@ def _sentence_piece(file: GgufFile, tokens: list[str], special: dict[str, str]) 
 
 
 def _merges(tokens: list[str], scores: list[float]) -> list[tuple[str, str]]:
-    """Every way in which a token is two others, the likeliest tokens first, as SentencePiece would join them."""
+    """Every split of a token into two tokens, the likeliest tokens first, in the order of SentencePiece."""
     ids = {token: index for index, token in enumerate(tokens)}
     found = []
     for token, score in zip(tokens, scores, strict=True):

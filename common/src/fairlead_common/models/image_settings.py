@@ -35,7 +35,7 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     patch_size: int
     """Pixels of a side of a patch as the vision tower takes it."""
     merge_size: int
-    """Side of the square of patches that becomes one token."""
+    """Side of the square of patches behind one token."""
     temporal_patch_size: int
     """Frames of a video per patch; an image is repeated to fill them."""
     min_pixels: int
@@ -58,8 +58,8 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, self.max_pixels // self.factor**2)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of tokens of an image with `height` x `width` pixels: nearly its proportions, and within the
-        allowed number of pixels. Raises ValueError for an image that is far longer than wide. Source: `smart_resize`
+        """Rows and columns of tokens of an image with `height` x `width` pixels: nearly the same proportions,
+        within the allowed number of pixels. Raises ValueError for an image far longer than wide. Source: `smart_resize`
         of the processor of Qwen2-VL."""
         if max(height, width) > MOST_UNEQUAL * min(height, width):
             raise ValueError(f"is {width} x {height} pixels; no side may be over {MOST_UNEQUAL} times the other")
@@ -167,7 +167,7 @@ class VisionConfig:
     temporal_patch_size: int
     """Frames of a video per patch."""
     merge_size: int
-    """Side of the square of patches that becomes one vector."""
+    """Side of the square of patches behind one vector."""
     window_size: int
     """Side, in pixels, of the window that a patch sees in most layers."""
     whole_layers: frozenset[int]
@@ -185,7 +185,7 @@ class VisionConfig:
         return _CHANNELS * self.temporal_patch_size * self.patch_size**2
 
     def parts(self) -> list[WeightPart]:
-        """The tower's weights, all of which keep their precision."""
+        """Weights of the tower, all in full precision."""
         size, inner, num, keep = self.hidden_size, self.intermediate_size, self.num_layers, WeightRole.PRECISE
         merged = size * self.merge_size**2
         return [
@@ -206,7 +206,7 @@ class VisionConfig:
 
 def parse_vision(fields: JsonFields, hidden_size: int) -> VisionConfig:
     """Of Qwen2.5-VL's `config.json`; `hidden_size`: of the decoder. Raises ModelLoadError: ModelConfigInvalid, or
-    UnsupportedArchitecture for what no layer here computes."""
+    UnsupportedArchitecture for a tower without a layer here."""
     found = fields.section("vision_config")
     if found is None:
         raise fields.invalid("vision_config", "must say what the vision tower is made of")

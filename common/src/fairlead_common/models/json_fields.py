@@ -11,7 +11,7 @@ from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
 MOST = 2**40
 """Largest integer: no integer of a model is larger, and arithmetic with many digits fails elsewhere."""
 _MOST_LAYERS = 10_000
-"""Most layers: lists of this length are made before any weight is read."""
+"""Most layers: lists of equal length are made before the weights are read."""
 _MOST_SHOWN = 1000
 """Characters of a wrong value in a message."""
 
@@ -29,7 +29,7 @@ class JsonFields:
 
     @classmethod
     def read(cls, path: Path) -> "JsonFields":
-        """Raises ModelLoadError with reason ModelNotFound when there is no such file."""
+        """Raises ModelLoadError with reason ModelNotFound for a missing file."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -62,7 +62,7 @@ class JsonFields:
         )
 
     def unsupported(self, name: str, remedy: str) -> ModelLoadError:
-        """The error for a field with a value that this engine does not support, to be raised by the caller."""
+        """The error for a field with an unsupported value, to be raised by the caller."""
         value = _shown(self._values.get(name))
         return ModelLoadError(
             ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
@@ -95,7 +95,7 @@ class JsonFields:
         return int(value)
 
     def positive_or_all(self, name: str) -> int | None:
-        """A positive integer; None where the field is absent or -1, which stands for all."""
+        """A positive integer; None = absent, or -1 (all)."""
         return None if self._values.get(name) == -1 or not self.has(name) else self.positive_int(name)
 
     def positive_number(self, name: str, default: float | None = None) -> float:

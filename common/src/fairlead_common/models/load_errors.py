@@ -1,5 +1,5 @@
-"""Errors with a reason that a machine can read and a sentence for a person: the engine's base, and those of a model's
-files, which `fairlead check` meets as well. This module imports nothing of ours.
+"""Errors with a reason for machines and a sentence for people: the base of the engine, and errors of model files, which
+`fairlead check` meets as well. Imports nothing of ours.
 """
 
 from enum import StrEnum
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class EngineError(Exception):
-    """Base of all errors the engine raises on purpose.
+    """Base of all deliberate errors of the engine.
 
-    `reason` is CamelCase and closed enough to count by; `message` says what happened and what to do about it.
+    `reason` is CamelCase and closed enough for counters; `message` tells the problem and the remedy.
     """
 
     reason = "EngineError"
@@ -21,7 +21,7 @@ class EngineError(Exception):
             self.reason = reason
 
     def to_dict(self) -> dict[str, str]:
-        """What the termination log holds, and what a core that cannot start sends its parent."""
+        """The content of the termination log, and the message of a failed core to the parent process."""
         return {"reason": str(self.reason), "message": self.message}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -37,7 +37,7 @@ def _rebuild(kind: type[EngineError], state: dict[str, Any], args: tuple[Any, ..
 
 
 class StartError(EngineError):
-    """The engine cannot start: the process ends with this in its termination log."""
+    """The engine cannot start: the process ends with the error in the termination log."""
 
     reason = "StartFailed"
 
@@ -64,7 +64,7 @@ class ModelLoadError(StartError):
 
 
 def refuse(what: str, remedy: str) -> ModelLoadError:
-    """The error for an option that changes what the model computes and that no layer implements; raise it."""
+    """The error for an option that changes the computation and has no layer, to be raised by the caller."""
     return ModelLoadError(
         ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"config.json asks for {what}, which this engine lacks; {remedy}"
     )

@@ -1,6 +1,6 @@
 """`config.json` of any model, checked, with one name per fact; families add fields.
 
-Values that would change the computation from the trained model are refused here, before any weight is read.
+Values that would change the computation from the trained model are refused before the weights are read.
 The parts of a model (`ModelConfig.parts`) decide how much memory it takes.
 """
 
@@ -47,7 +47,7 @@ def windows_everywhere(fields: JsonFields, default: int = 0) -> tuple[int, ...]:
 
 
 def windows_by_layer(fields: JsonFields) -> tuple[int, ...]:
-    """Windows of Qwen: none without `use_sliding_window`; else in layers that `layer_types` names, or in layers from
+    """Windows of Qwen: only with `use_sliding_window`; in layers named by `layer_types`, or in layers from
     `max_window_layers` on."""
     num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("layer_types")
     is_used = fields.boolean("use_sliding_window", False) and (fields.has("sliding_window") or not kinds)
@@ -108,7 +108,7 @@ class DecoderShape:
     head_dim: int
     """Elements per head, as queries and keys have them in the cache; not always `hidden_size / num_heads`."""
     shared_value_dim: int | None = None
-    """Number of last elements of a key that are the value; None = values are stored beside keys, with equal length."""
+    """Number of last elements of a key with the value; None = values are stored beside keys, with equal length."""
     max_position_embeddings: int
     """Longest context, in tokens, that the model was made for."""
     dtype: str
@@ -262,12 +262,12 @@ def parse_shape(
     rope_names: Mapping[str, str] = {},
     turned_share: float | None = None,
 ) -> dict[str, Any]:
-    """The fields of `ModelConfig` as `config.json` spells them in every family.
+    """The fields of `ModelConfig` in the spelling of every family.
 
     The arguments are the family's defaults: None = as many key and value heads as query heads, and a head size of
-    hidden size over heads; `windows` reads what a token sees in each layer; `rope_names` and `turned_share` are
-    `parse_rope`'s. Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for what no layer here
-    computes.
+    hidden size over heads; `windows` reads the window of each layer; `rope_names` and `turned_share` are
+    `parse_rope`'s. Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for options without a
+    layer.
     """
     hidden_size = fields.positive_int("hidden_size")
     num_heads = fields.positive_int("num_attention_heads")

@@ -8,10 +8,10 @@ from fairlead_common.models.image_settings import ImageSettings
 
 
 class Pooling(StrEnum):
-    """How the last hidden states of a prompt become one vector."""
+    """Pooling of the last hidden states of a prompt."""
 
     LAST = "last"
-    """The state of the last token, which has seen all other tokens."""
+    """The state of the last token, after all tokens."""
     MEAN = "mean"
     """The mean over all tokens."""
     MAX = "max"
@@ -76,7 +76,7 @@ class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def joins_pairs(self) -> bool:
-        """Whether the model is a cross-encoder, which scores two texts as one prompt: a model with a single label."""
+        """Whether the model is a cross-encoder, a model with a single label: two texts are scored as a prompt."""
         return len(self.labels) == 1
 
 

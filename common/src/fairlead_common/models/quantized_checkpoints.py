@@ -33,13 +33,13 @@ class StoredFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AwqFormat:
-    """AWQ, as AutoAWQ stores it in its gemm version."""
+    """AWQ in the gemm version of AutoAWQ."""
 
     group_size: int | None
     """Inputs that share a scale; None = all."""
     has_zeros: bool
     ignored: tuple[str, ...] = ()
-    """Parts of names of layers that keep their floats."""
+    """Parts of names of layers with floats."""
     names = frozenset({Quantization.INT4_WEIGHT_ONLY.value})
 
     @property
@@ -81,7 +81,7 @@ class GptqFormat:
     zeros_lack: int
     """Added to stored zero points."""
     is_symmetric: bool
-    """Whether all stored zero points are equal, so that memory holds no zero points."""
+    """Whether all stored zero points are equal; memory then holds no zero points."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -124,7 +124,7 @@ class Fp8Format:
     block: tuple[int, int] | None
     """Rows and columns that share a scale; None = all of a weight."""
     ignored: tuple[str, ...] = ()
-    """Parts of names of layers that keep their floats."""
+    """Parts of names of layers with floats."""
     names = frozenset({Quantization.FP8.value})
 
     @property

@@ -41,13 +41,13 @@ class RopeConfig:
     low_freq_factor: float = 1.0
     """llama3: wavelengths above the original context over this are divided by `factor`."""
     high_freq_factor: float = 4.0
-    """llama3: wavelengths below the original context over this stay as they are."""
+    """llama3: wavelengths below the original context over this value stay unchanged."""
     share: float = 1.0
     """Share of the elements of a head that are turned, from the first on."""
     original_max_position_embeddings: int = 0
     """llama3, yarn, longrope: context length of pre-training, in tokens."""
     beta_fast: float = 32.0
-    """yarn: dimensions that turn more often within it stay as they are."""
+    """yarn: dimensions with more turns within the original context stay unchanged."""
     beta_slow: float = 1.0
     """yarn: dimensions that turn less often are divided by `factor`."""
     truncate: bool = True

@@ -1,8 +1,8 @@
-"""What a model is made of, and the bytes of that: weights in the files of a checkpoint and in the memory of an engine,
-by format, and blocks of the KV cache.
+"""The parts of a model in bytes: weights in the files of a checkpoint and in the memory of an engine, by format, and
+blocks of the KV cache.
 
-A format that a device has no product for is kept as 8-bit numbers and decoded, so that 4-bit weights take more than
-half a byte on a GPU.
+A format without a product on the device is kept as 8-bit numbers and decoded: 4-bit weights take more than half a byte
+on a GPU.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,7 +49,7 @@ class WeightPart:
     """`num` weights of one shape, [rows, columns] each; rows are outputs. A vector has one column."""
 
     name: str
-    """Of the layer, as checkpoints name it within its place."""
+    """The name of the layer in checkpoints, within its place."""
     num: int
     rows: int
     columns: int
@@ -57,7 +57,7 @@ class WeightPart:
     bias: int = 0
     """Elements of the bias of each weight."""
     projections: int = 1
-    """Products of one input that lie side by side in the weight; adapters have one weight for each product."""
+    """Products of an input, side by side in the weight; adapters have a weight for each product."""
 
     @property
     def weights(self) -> int:
@@ -75,7 +75,7 @@ def num_parameters(parts: Iterable[WeightPart]) -> int:
 
 
 def vector(name: str, num: int, size: int) -> WeightPart:
-    """`num` vectors of `size` elements, which keep their precision."""
+    """`num` vectors of `size` elements in full precision."""
     return WeightPart(name, num, size, 1, WeightRole.PRECISE)
 
 
@@ -90,14 +90,14 @@ def gated_feed_forward(
 
 
 def share(size: int, ranks: int) -> int:
-    """The larger share of `size` elements that one of `ranks` ranks has."""
+    """The largest share of `size` elements on a rank of `ranks`."""
     return -(-size // ranks)
 
 
 FLOAT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of number formats by name."""
 _INT4_GROUP = 32
-"""Inputs that share a scale where 4-bit weights are rounded while they are loaded."""
+"""Inputs per scale of 4-bit weights that are rounded at loading."""
 _PACKED_GROUPS = (32, 64, 128, 256)
 _ROWS_TOGETHER = 16
 _FP8_ALIGNMENT = 16
@@ -127,7 +127,7 @@ class WeightLayout:
     """Whether `engine.quantization` may name the stored format: not where layers differ, nor where memory holds another
     format."""
     ignored: tuple[str, ...] = ()
-    """Parts of names of layers that keep their floats."""
+    """Parts of names of layers with floats."""
 
     def takes(self, part: WeightPart) -> bool:
         """Whether a part is quantised."""
@@ -178,7 +178,7 @@ ROUNDED: Mapping[str, WeightLayout] = {
     Quantization.INT4_WEIGHT_ONLY: WeightLayout("int4-weight-only", group=_INT4_GROUP),
     Quantization.FP8: WeightLayout("fp8"),
 }
-"""Formats that weights are rounded to while they are loaded."""
+"""Formats of weights that are rounded at loading."""
 
 
 BYTES_PER_SCALE = 4

@@ -1,7 +1,7 @@
 """Anthropic's Messages API → chats, and answers back. Pure.
 
-A field that has no equal in a chat is refused by its name. These have no effect and are taken: `cache_control` and
-`metadata`, signatures of thinking, `eager_input_streaming`, and `redacted_thinking`, which only Anthropic can read.
+A field without an equal in a chat is refused by name. Fields without effect are taken: `cache_control` and `metadata`,
+signatures of thinking, `eager_input_streaming`, and `redacted_thinking`, for Anthropic alone.
 """
 
 import re
@@ -16,7 +16,7 @@ from fairlead_common.prompts import PromptError
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
 _ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "overloaded_error"}
 _LONGEST_PLACE = 200
-"""Characters of where something is wrong; a client's own names may be part of it."""
+"""Characters of the place of a problem; names from the client may be long."""
 _TOOL_ERROR = "Error: "
 """Before the content of a `tool_result` with `is_error`: a chat has no field for it."""
 
@@ -207,7 +207,7 @@ class Chat(NamedTuple):
 
 
 class CountTokens:
-    """One request to `/v1/messages/count_tokens` as one to `/tokenize`."""
+    """A request to `/v1/messages/count_tokens` as a request to `/tokenize`."""
 
     def __init__(self) -> None:
         self._places: Sequence[str] = ()
@@ -221,7 +221,7 @@ class CountTokens:
         return "/tokenize", msgspec.json.encode(model | chat.fields)
 
     def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
-        """Status and body of what `/tokenize` answered, or of a refusal."""
+        """Status and body of the answer of `/tokenize`, or of a refusal."""
         if status < 400:
             try:
                 return status, msgspec.json.encode(InputTokens(_reply.decode(body).count))
@@ -233,7 +233,7 @@ class CountTokens:
         return status, msgspec.json.encode(DialectErrorReply(DialectError(kind, message), request_id))
 
     def _message(self, status: int, body: bytes) -> str:
-        """What is wrong, with the places of Anthropic's request."""
+        """The problem, with places in Anthropic's request."""
         try:
             told = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -327,7 +327,7 @@ def _content(content: str | Sequence[Any], place: str) -> str | list[dict[str, A
 
 
 def _parts(block: TextBlock | ImageBlock | DocumentBlock, place: str) -> list[dict[str, Any]]:
-    """The parts of a chat's message that a block is."""
+    """The parts of a chat's message for a block."""
     if isinstance(block, TextBlock):
         return [_text(block.text)]
     if isinstance(block, ImageBlock):

@@ -1,1 +1,1 @@
-"""What `config.json` says of each family of models; `registry.py` has them by architecture."""
+"""The reading of `config.json` for each family of models; `registry.py` lists families by architecture."""

@@ -1,5 +1,5 @@
-"""DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention, whose cache is one narrow head for all heads,
-and many narrow experts behind a few layers without, chosen within groups, beside some that all tokens take."""
+"""DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention with one narrow head in the cache for all
+heads, and many narrow experts, chosen within groups, beside shared experts; the first layers have no experts."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Families whose layers have one feed-forward each: defaults, and fields of `config.json` that only they have."""
+"""Families with one feed-forward per layer: defaults, and fields of `config.json` for dense families alone."""
 
 from dataclasses import replace
 from functools import partial
@@ -66,7 +66,7 @@ def parse_exaone4(fields: JsonFields) -> ModelConfig:
 
 
 def attention_bias(fields: JsonFields, default: bool) -> dict[str, Any]:
-    """Of families in which the four attention projections add a bias, or none."""
+    """Whether the four attention projections of a family add a bias."""
     bias = fields.boolean("attention_bias", default)
     return {"qkv_bias": bias, "output_bias": bias}
 
@@ -132,8 +132,8 @@ def parse_gemma2(fields: JsonFields) -> ModelConfig:
 
 
 def parse_gemma3(fields: JsonFields) -> ModelConfig:
-    """Older files name the base of layers with a window beside the other's, newer ones have a section for each kind of
-    layer."""
+    """Older files name the base of layers with a window beside the main base, newer files have a section for each
+    kind of layer."""
     if fields.boolean("use_bidirectional_attention", False):
         raise refuse("use_bidirectional_attention", "use a model that generates text")
     shape = _gemma_shape(fields, every=fields.positive_int("sliding_window_pattern", 6), caps=(0.0, 0.0))
@@ -145,7 +145,7 @@ def parse_gemma3(fields: JsonFields) -> ModelConfig:
 
 
 def _sliding_rope(fields: JsonFields, default_theta: float) -> RopeConfig | None:
-    """Of layers that see a window, in files with a section for each kind of layer; None in others."""
+    """The base of layers with a window, in files with a section for each kind of layer; None = no sections."""
     newer = fields.section("rope_parameters")
     if newer is None or newer.section("sliding_attention") is None:
         return None
@@ -161,7 +161,7 @@ def _olmo(fields: JsonFields, shape: dict[str, Any]) -> ModelConfig:
 
 
 def parse_olmo3(fields: JsonFields) -> ModelConfig:
-    """Only the positions of layers that see all are stretched."""
+    """Only positions of layers without a window are stretched."""
     windows = partial(windows_alternating, default=4096, every=4)
     shape = parse_shape(fields, rms_norm_eps=1e-5, rope_theta=_OLMO3_BASE, windows=windows)
     config, rope = _olmo(fields, shape), parse_rope(fields, _OLMO3_BASE, "full_attention")

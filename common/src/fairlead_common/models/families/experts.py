@@ -1,4 +1,4 @@
-"""Families with several experts in a layer, of which each token takes a few: Mixtral, gpt-oss, Qwen2-MoE, Qwen3-MoE,
+"""Families with several experts in a layer, a few per token: Mixtral, gpt-oss, Qwen2-MoE, Qwen3-MoE,
 GLM-4.5, MiniMax-M2."""
 
 from dataclasses import dataclass, replace
@@ -20,14 +20,14 @@ from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsConfig(ModelConfig):
-    """`intermediate_size` is that of layers without experts, where there are any."""
+    """`intermediate_size` belongs to layers without experts."""
 
     num_experts: int
     num_experts_per_token: int
     expert_size: int
     """Width of each expert."""
     dense_layers: frozenset[int] = frozenset()
-    """Layers that have one feed-forward instead of experts."""
+    """Layers with a single feed-forward instead of experts."""
     is_normalised: bool = True
     """Whether the weights of a token's experts sum to 1."""
     shared_expert_size: int = 0
@@ -50,7 +50,7 @@ class ExpertsConfig(ModelConfig):
         return [*self.expert_parts(ranks, self.num_layers - self.num_dense), *dense]
 
     def expert_parts(self, ranks: int, num: int) -> list[WeightPart]:
-        """Of `num` layers with experts, what one rank has."""
+        """The part of `num` layers with experts on a rank."""
         if not num:
             return []
         hidden, bias = self.hidden_size, self.num_experts if self.has_expert_bias else 0
@@ -67,7 +67,7 @@ class ExpertsConfig(ModelConfig):
 
 
 def _experts(fields: JsonFields, name: str, num: int, chosen: int) -> dict[str, Any]:
-    """Their number, and how many of them a token takes; `chosen`: the family's default."""
+    """Number of experts, and of experts per token; `chosen`: the default of the family."""
     per_token = fields.positive_int("num_experts_per_tok", chosen)
     if per_token > num:
         raise fields.invalid("num_experts_per_tok", f"must be at most {name} ({num})")
@@ -83,9 +83,9 @@ def parse_mixtral(fields: JsonFields) -> ExpertsConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptOssConfig(ExpertsConfig):
     gate_alpha: float
-    """What a gate is multiplied by within its sigmoid."""
+    """Factor of a gate within the sigmoid."""
     gate_limit: float
-    """The largest gate, and the largest magnitude of what it lets through."""
+    """The largest gate, and the largest magnitude behind a gate."""
 
 
 def parse_gpt_oss(fields: JsonFields) -> GptOssConfig:
@@ -137,8 +137,8 @@ def parse_qwen3_moe(fields: JsonFields) -> QwenExpertsConfig:
 def _qwen_experts(
     fields: JsonFields, shape: dict[str, Any], *, expert_size: int, num_experts: int, chosen: int
 ) -> dict[str, Any]:
-    """`shape` with the fields of experts; the others are the family's defaults. `num_experts` has another name in what
-    newer versions of transformers write."""
+    """`shape` with the fields of experts; missing fields are the family's defaults. Newer versions of transformers have
+    another name for `num_experts`."""
     num_experts = fields.positive_int("num_experts", fields.positive_int("num_local_experts", num_experts))
     num_layers, each = shape["num_layers"], fields.positive_int("decoder_sparse_step", 1)
     experts = _experts(fields, "num_experts", num_experts, chosen)

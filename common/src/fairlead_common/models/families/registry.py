@@ -1,6 +1,6 @@
-"""Families of models by the architecture that `config.json` names: those that generate, and their classifiers.
+"""Families of models by the architecture in `config.json`: generating models and classifiers.
 
-Whoever computes a family registers how (`fairlead_engine.model.families`), under the same names.
+The engine registers the computation of a family under the same names (`fairlead_engine.model.families`).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
 from fairlead_common.models.model_config import ModelConfig
 
 CLASSIFIER = "ForSequenceClassification"
-"""What the names of architectures end with that classify."""
+"""Endings of the names of classifying architectures."""
 _GENERATES = "ForCausalLM"
 
 
@@ -24,7 +24,7 @@ class FamilyFields(NamedTuple):
     model_type: str
     """As `model_type` spells it; decides where `architectures` names none."""
     parse: Callable[[JsonFields], ModelConfig]
-    """Raises ModelLoadError with what does not fit, or what no layer computes."""
+    """Raises ModelLoadError for fields that do not fit, or have no layer."""
 
 
 ARCHITECTURES: dict[str, FamilyFields] = {
@@ -55,7 +55,7 @@ _CLASSIFIERS = {
     **{name.replace(_GENERATES, CLASSIFIER): name for name in ARCHITECTURES},
     "Gemma3TextForSequenceClassification": "Gemma3ForCausalLM",
 }
-"""The same models with a classifier in place of the output projection, by the name of those that generate."""
+"""Models with a classifier in place of the output projection, by the name of the generating model."""
 ENCODERS = tuple(
     name + end for name in ("Bert", "DistilBert", "Roberta", "XLMRoberta") for end in ("Model", CLASSIFIER)
 )
@@ -63,19 +63,19 @@ ENCODERS = tuple(
 
 
 def generating(architecture: str) -> str:
-    """The name in `ARCHITECTURES` of what `find_family` has found."""
+    """The name in `ARCHITECTURES` of the result of `find_family`."""
     return _CLASSIFIERS.get(architecture, architecture)
 
 
 def find_encoder(fields: JsonFields) -> str | None:
-    """The first architecture of an encoder that `config.json` names; None where it names none."""
+    """The first architecture of an encoder in `config.json`; None = no encoder."""
     names = fields.texts("architectures")
     return next((name for name in ENCODERS if name in names), None)
 
 
 def find_family(fields: JsonFields) -> str | None:
-    """The first architecture that `config.json` names and we know, one that generates before a classifier; its
-    `model_type` decides when it names none."""
+    """The first known architecture in `config.json`, a generating architecture before a classifier; in a file
+    without architectures `model_type` decides."""
     names, model_type = fields.texts("architectures"), fields.text("model_type")
     for name, family in ARCHITECTURES.items():
         if name in names or (not names and family.model_type == model_type):
@@ -84,7 +84,7 @@ def find_family(fields: JsonFields) -> str | None:
 
 
 def find_architecture(fields: JsonFields) -> str:
-    """The same. Raises ModelLoadError with reason UnsupportedArchitecture, which lists what is supported."""
+    """As `find_family`. Raises ModelLoadError with reason UnsupportedArchitecture and a list of supported families."""
     if (encoder := find_encoder(fields)) is not None:
         raise ModelLoadError(
             ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
