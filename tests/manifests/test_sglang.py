@@ -73,4 +73,4 @@ def test_every_parser_of_ours_has_a_name_there() -> None:
     names = {each: read_arguments(built(toolCallParser=str(each))[0]["args"]).tool_call_parser
              for each in ToolCallParser}  # fmt: skip
     left = {each for each, name in names.items() if name is None}
-    assert left == {ToolCallParser.AUTO, ToolCallParser.NONE}
+    assert left == {ToolCallParser.AUTO, ToolCallParser.NONE, ToolCallParser.SEED_OSS}

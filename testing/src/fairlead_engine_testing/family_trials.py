@@ -40,8 +40,10 @@ from fairlead_engine_testing.vision_checkpoints import write_vision_model
 WRITES_CALLS: Mapping[str, str] = {
     "deepseek_v3": "deepseek_v3",
     "exaone4": "hermes",
+    "glm4_moe": "glm45",
     "gpt_oss": "harmony",
     "llama": "llama3_json",
+    "minimax_m2": "minimax_m2",
     "mistral": "mistral",
     "mixtral": "mistral",
     "olmo3": "function_calls",
@@ -49,17 +51,26 @@ WRITES_CALLS: Mapping[str, str] = {
     "qwen2": "hermes",
     "qwen3": "hermes",
     "qwen3_moe": "hermes",
+    "seed_oss": "seed_oss",
     "smollm3": "hermes",
 }
 """Family → how the chat templates of its models write calls, where they know of tools, of `CALLS`."""
+_EACH = "{% for key, value in call.function.arguments.items() %}"
+_VALUE = "{{ value if value is string else value | tojson }}"
 CALLS: Mapping[str, str] = {
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```"
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "function_calls": "<function_calls>NAME(ARGUMENTS)</function_calls>",
+    "glm45": "<tool_call>NAME\n" + _EACH + "<arg_key>{{ key }}</arg_key>\n<arg_value>" + _VALUE + "</arg_value>\n"
+    "{% endfor %}</tool_call>",
     "harmony": "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>ARGUMENTS<|call|>",
     "hermes": '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>',
     "llama3_json": '{"name": "NAME", "parameters": ARGUMENTS}',
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="NAME">\n' + _EACH + '<parameter name="{{ key }}">' + _VALUE
+    + "</parameter>\n{% endfor %}</invoke>\n</minimax:tool_call>",
     "mistral": '[TOOL_CALLS] [{"name": "NAME", "arguments": ARGUMENTS}]',
+    "seed_oss": "<seed:tool_call>\n<function=NAME>\n" + _EACH + "<parameter={{ key }}>" + _VALUE
+    + "</parameter>\n{% endfor %}</function>\n</seed:tool_call>",
     "phi4": '<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]<|/tool_call|>',
 }  # fmt: skip
 """A call as a template writes it into the chat, which is how its model writes it."""

@@ -162,6 +162,14 @@ ANSWERS = {
         "Yes.",
         calls=TAGGED,
     ),
+    "seed-oss": Written(
+        "seed_oss",
+        "Yes.\n<seed:tool_call>\n<function=get_weather>\n<parameter=city>Oslo</parameter>\n<parameter=days>"
+        '[1, {"a": "}"}]</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=get_time>\n'
+        "</function>\n</seed:tool_call>",
+        "Yes.",
+        calls=TAGGED,
+    ),
 }
 """At least one of each format."""
 

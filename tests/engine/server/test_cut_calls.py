@@ -86,6 +86,8 @@ BEGUN: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = [
         "<tool_call>\n<function=get_weather>\n<parameter=days>\n[1, ",
         [("get_weather", '{"days": ')],
     ),
+    ("seed_oss", "<seed:tool_call>\n<function=get_ti", []),
+    ("seed_oss", "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Os", [("get_weather", '{"city": "Os')]),
     ("minimax_m2", '<minimax:tool_call>\n<invoke name="get_ti', []),
     (
         "minimax_m2",

@@ -14,6 +14,7 @@ WRITTEN = {
     "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=x>\nVALUE\n</parameter>\n</function>\n</tool_call>",
     "minimax_m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="x">VALUE</parameter>\n</invoke>\n'
     "</minimax:tool_call>",
+    "seed_oss": "<seed:tool_call>\n<function=f>\n<parameter=x>VALUE</parameter>\n</function>\n</seed:tool_call>",
 }
 """As the chat templates of their makers write them."""
 DEFINED = {"$defs": {"color": {"enum": ["red", "7"]}}}
@@ -80,6 +81,8 @@ FORGOTTEN = {
     "</tool_call>",
     "minimax_m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="x">VALUE\n<parameter name="y">2</parameter>'
     "\n</invoke>\n</minimax:tool_call>",
+    "seed_oss": "<seed:tool_call>\n<function=f>\n<parameter=x>VALUE\n<parameter=y>2</parameter>\n</function>\n"
+    "</seed:tool_call>",
 }
 
 

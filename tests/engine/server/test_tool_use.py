@@ -292,7 +292,7 @@ async def test_only_what_must_hold_is_kept_to_by_a_grammar(start_says: Any) -> N
 VARIANTS = [
     ("hermes", None), ("llama3_json", None), ("mistral", None), ("mistral", "[ARGS]"), ("deepseek_v3", "```json"),
     ("deepseek_v3", ""), ("harmony", None), ("glm45", None), ("glm45", "</arg_key><arg_value>"), ("qwen3_coder", None),
-    ("minimax_m2", None),
+    ("minimax_m2", None), ("seed_oss", None),
 ]  # fmt: skip
 
 

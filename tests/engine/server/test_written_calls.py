@@ -27,12 +27,15 @@ WRITES: dict[str, str] = {
     "minimax_m2": F + '<minimax:tool_call>\n<invoke name="{{ f.name }}">\n{% for k, v in f.arguments | items %}'
     '<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</invoke>\n'
     "</minimax:tool_call>",
+    "seed_oss": F
+    + "<seed:tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>"
+    "{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</function>\n</seed:tool_call>",
 }
 OTHERS = [
     F + "<tool_call>{{ f.name }}({{ f.arguments | tojson }})</tool_call>",
     F + '<tool_calls>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]</tool_calls>',
-    F + "<seed:tool_call><function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>{{ v }}"
-    "</parameter>{% endfor %}</function></seed:tool_call>",
+    F + "<odd:tool_call><function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>{{ v }}"
+    "</parameter>{% endfor %}</function></odd:tool_call>",
     F + '<tool_call>{"name": "{{ f.name }}"}</tool_call>',
 ]
 

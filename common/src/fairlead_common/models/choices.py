@@ -53,6 +53,7 @@ class ToolCallParser(StrEnum):
     GLM45 = "glm45"
     QWEN3_CODER = "qwen3_coder"
     MINIMAX_M2 = "minimax_m2"
+    SEED_OSS = "seed_oss"
 
 
 class ReasoningParser(StrEnum):

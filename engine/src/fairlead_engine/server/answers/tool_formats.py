@@ -385,6 +385,16 @@ class MiniMax(Tagged):
     shape = CallShape(begin, '\n<invoke name="{name}">\n', "</invoke>", "", "", "\n" + end, tags=tags)
 
 
+class SeedOss(Tagged):
+    """Seed-OSS: Qwen3-Coder's tags, without lines around values, in markers of its own."""
+
+    begin, end = "<seed:tool_call>", "</seed:tool_call>"
+    block = begin, end
+    markers = (begin, end)
+    tags = Tags("<function=", ">", "<parameter=", ">", "", "</parameter>", "</function>")
+    shape = CallShape(begin, "\n<function={name}>\n", "</function>\n" + end, "\n" + begin, tags=tags)
+
+
 TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "hermes": Hermes,
     "llama3_json": Llama3,
@@ -394,5 +404,6 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "glm45": Glm,
     "qwen3_coder": Qwen3Coder,
     "minimax_m2": MiniMax,
+    "seed_oss": SeedOss,
 }
 """By the name of `--tool-call-parser`."""
