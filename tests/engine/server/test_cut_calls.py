@@ -62,6 +62,7 @@ BEGUN: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = [
     ("hermes", '<tool_call>{"name": "get_ti', []),
     ("hermes", '<tool_call>{"arguments": {}, "name": "get_ti', []),
     ("hermes", "<tool_call>", []),
+    ("hermes", '<tool_call>{"name": "get_time", "arguments": {}}</tool_call><tool_call>{"na', [("get_time", "{}")]),
     ("llama3_json", '{"name": "get_ti', []),
     ("llama3_json", '{"na', []),
     ("llama3_json", '<|python_tag|>{"name": "get_time", "param', [("get_time", "")]),
