@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from fairlead_common.lanes import LARGE_BYTES, PAUSE_SECONDS, Pacer
 
 
@@ -16,23 +18,15 @@ async def others(events: list[str]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_between_two_large_bodies_tokens_go_on() -> None:
-    pacer, events = Pacer(), list[str]()
-    streams = asyncio.create_task(others(events))
-    await asyncio.gather(*(decode(pacer, LARGE_BYTES, events) for _ in range(5)))
-    streams.cancel()
-    assert events.count("decoded") == 5
-    assert "decoded,decoded" not in ",".join(events)
-
-
-async def test_of_bodies_that_are_not_small_a_few_are_decoded_at_a_time() -> None:
+@pytest.mark.parametrize(("num_bytes", "at_a_time"), [(LARGE_BYTES, 1), (LARGE_BYTES // 2, 2)])
+async def test_of_bodies_that_are_not_small_few_are_decoded_before_tokens_go_on(num_bytes: int, at_a_time: int) -> None:
     """Hundreds that become whole at once would take as long as large ones."""
     pacer, events = Pacer(), list[str]()
     streams = asyncio.create_task(others(events))
-    await asyncio.gather(*(decode(pacer, LARGE_BYTES // 2, events) for _ in range(9)))
+    await asyncio.gather(*(decode(pacer, num_bytes, events) for _ in range(9)))
     streams.cancel()
     assert events.count("decoded") == 9
-    assert ",".join(["decoded"] * 3) not in ",".join(events)
+    assert ",".join(["decoded"] * (at_a_time + 1)) not in ",".join(events)
 
 
 async def test_a_body_that_comes_alone_waits_for_nothing() -> None:

@@ -9,16 +9,6 @@ from fairlead_testing.local_api import LocalApi, eventually
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
-async def test_a_definition_is_served_at_once_and_says_so(http: Any, boats: str) -> None:
-    definition = (await http("GET", f"{DEFINITIONS}/boats.harbour.test")).body
-    assert {c["type"]: c["status"] for c in definition["status"]["conditions"]} == {
-        "NamesAccepted": "True",
-        "Established": "True",
-    }
-    assert definition["status"]["storedVersions"] == ["v1"]
-    assert (await http("GET", boats)).body["kind"] == "BoatList"
-
-
 async def test_a_definition_that_cannot_be_served_is_refused_with_every_reason(http: Any, boats: str) -> None:
     definition = (await http("GET", f"{DEFINITIONS}/boats.harbour.test")).body
     spec = definition["spec"]
