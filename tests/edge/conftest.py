@@ -41,6 +41,26 @@ class Program:
     release: Callable[[], None]
     metrics: Callable[[], str]
 
+    def total(self, name: str, label: str = "") -> float:
+        """The sum over the metrics that begin with this name and have this label."""
+        lines = (line for line in self.metrics().splitlines() if line.startswith(name) and label in line)
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Waits until something observable has happened."""
+        async with asyncio.timeout(30):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection, for bytes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

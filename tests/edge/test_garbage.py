@@ -88,13 +88,10 @@ async def test_a_connection_that_has_ended_leaves_no_circle(program: Any) -> Non
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
 
     async def ask() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", program.port)
-        writer.write(head % len(body) + body)
-        async with asyncio.timeout(20):
-            assert b"data: [DONE]\n\n" in await reader.read()
-            writer.close()
-            while program.connections():
-                await asyncio.sleep(0.01)
+        async with program.connected() as (reader, writer):
+            writer.write(head % len(body) + body)
+            assert b"data: [DONE]\n\n" in await asyncio.wait_for(reader.read(), 20)
+        await program.until(lambda: not program.connections())
 
     await ask()
     found = await kinds_left_behind(ask)

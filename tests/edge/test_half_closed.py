@@ -13,27 +13,18 @@ STREAM = START + b"content-length: %d\r\n\r\n" % len(STREAMED) + STREAMED
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-async def until(condition) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def half_closed(program, data: bytes, *, hold: bool) -> bytes:
     """All that comes back for `data` and then the end of sending; with `hold`, the answer takes its time."""
     if hold:
         program.hold()
-    reader, writer = await asyncio.open_connection("127.0.0.1", program.port)
-    writer.write(data)
-    writer.write_eof()
-    if hold:
-        await until(program.num_running)
-        await asyncio.sleep(0.3)
-        program.release()
-    try:
+    async with program.connected() as (reader, writer):
+        writer.write(data)
+        writer.write_eof()
+        if hold:
+            await program.until(program.num_running)
+            await asyncio.sleep(0.3)
+            program.release()
         return await asyncio.wait_for(reader.read(), 20)
-    finally:
-        writer.close()
 
 
 @pytest.mark.parametrize("hold", [False, True])
@@ -59,28 +50,26 @@ async def test_all_that_came_whole_is_answered_in_turn(program) -> None:
 @pytest.mark.parametrize("data", [b"", START, PLAIN[:-5], START + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n"])
 async def test_what_is_not_whole_ends_with_the_connection(program, data: bytes) -> None:
     assert await half_closed(program, data, hold=False) in (b"", INTERIM)
-    await until(lambda: not program.connections())
+    await program.until(lambda: not program.connections())
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 async def test_who_has_left_is_noticed_while_nothing_is_sent(program, version: bytes) -> None:
     program.hold()
-    _, writer = await asyncio.open_connection("127.0.0.1", program.port)
-    writer.write(PLAIN.replace(b"HTTP/1.1", b"HTTP/" + version))
-    await until(program.num_running)
-    writer.close()
+    async with program.connected() as (_, writer):
+        writer.write(PLAIN.replace(b"HTTP/1.1", b"HTTP/" + version))
+        await program.until(program.num_running)
     async with asyncio.timeout(2):
-        await until(lambda: not program.num_running())
-    await until(lambda: not program.connections())
+        await program.until(lambda: not program.num_running())
+    await program.until(lambda: not program.connections())
 
 
 async def test_who_leaves_some_time_after_it_has_ended_its_sending_is_noticed(program) -> None:
     program.hold()
-    _, writer = await asyncio.open_connection("127.0.0.1", program.port)
-    writer.write(PLAIN)
-    writer.write_eof()
-    await until(program.num_running)
-    await asyncio.sleep(0.5)
-    assert program.num_running() == 1
-    writer.close()
-    await until(lambda: not program.num_running())
+    async with program.connected() as (_, writer):
+        writer.write(PLAIN)
+        writer.write_eof()
+        await program.until(program.num_running)
+        await asyncio.sleep(0.5)
+        assert program.num_running() == 1
+    await program.until(lambda: not program.num_running())

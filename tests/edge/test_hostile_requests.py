@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -77,25 +78,19 @@ async def test_nothing_grows_without_end(program, name: str) -> None:
     assert flooding.result(), "the connection was not ended"
     assert process.memory_info().rss - before < MAX_GROWTH
     assert stall < MAX_STALL_SECONDS
-    async with asyncio.timeout(20):
-        while program.connections() or program.num_running():
-            await asyncio.sleep(0.01)
+    await program.until(lambda: not program.connections() and not program.num_running())
 
 
 async def answers(program, *parts: bytes, pause: float = 0.0) -> bytes:
     """Everything that comes back until the server closes, or has been silent for a second."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", program.port)
     got = b""
-    try:
-        for part in parts:
-            writer.write(part)
-            await asyncio.sleep(pause)
-        while part := await asyncio.wait_for(reader.read(65536), 1.0 if got else 20.0):
-            got += part
-    except (TimeoutError, ConnectionError):
-        pass
-    finally:
-        writer.close()
+    async with program.connected() as (reader, writer):
+        with suppress(TimeoutError, ConnectionError):
+            for part in parts:
+                writer.write(part)
+                await asyncio.sleep(pause)
+            while part := await asyncio.wait_for(reader.read(65536), 1.0 if got else 20.0):
+                got += part
     return got
 
 

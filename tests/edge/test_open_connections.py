@@ -28,27 +28,15 @@ async def open_connections(program) -> AsyncIterator[Callable[[int], Awaitable[l
     await asyncio.gather(*(writer.wait_closed() for _, writer in ours), return_exceptions=True)
 
 
-async def until(condition) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def answer(connection: Streams, request: bytes) -> bytes:
     reader, writer = connection
     writer.write(request)
     return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
 
 
-def num_cut(program, reason: str) -> float:
-    name = f"fairlead_{program.name}_connections_cut_total"
-    lines = [line for line in program.metrics().splitlines() if line.startswith(name) and reason in line]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
-
-
 async def test_who_comes_above_the_bound_is_told_and_probes_pass(program, open_connections) -> None:
     idle = await open_connections(MAX_CONNECTIONS)
-    await until(lambda: program.connections() == MAX_CONNECTIONS)
+    await program.until(lambda: program.connections() == MAX_CONNECTIONS)
     (late,) = await open_connections(1)
     refused = await answer(late, LISTING)
     assert refused.startswith(b"HTTP/1.1 503 " if program.name == "gateway" else b"HTTP/1.1 429 ")
@@ -59,7 +47,7 @@ async def test_who_comes_above_the_bound_is_told_and_probes_pass(program, open_c
         assert (await answer(prober, PROBE)).startswith(b"HTTP/1.1 200 ")
     for _, writer in idle:
         writer.close()
-    await until(lambda: program.connections() < 10)
+    await program.until(lambda: program.connections() < 10)
     (again,) = await open_connections(1)
     assert (await answer(again, LISTING)).startswith(b"HTTP/1.1 200 ")
 
@@ -68,8 +56,9 @@ async def test_far_above_the_bound_connections_are_cut_counted_and_told(
     program, open_connections, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="fairlead_common.http.connections")
+    cut = f"fairlead_{program.name}_connections_cut_total"
     await open_connections(MAX_CONNECTIONS + SURPLUS + 60)
-    await until(lambda: num_cut(program, "too-many-connections") >= 60)
+    await program.until(lambda: program.total(cut, "too-many-connections") >= 60)
     assert program.connections() <= MAX_CONNECTIONS + SURPLUS
     lines = [record for record in caplog.records if record.name == "fairlead_common.http.connections"]
     assert 0 < len(lines) < 40, "who opens connections must not fill the log"

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 
 import pytest
 
-LISTING = b"GET /v1/models HTTP/1.1\r\nhost: server\r\n\r\n"
 REFUSED = {
     "garbage": (400, b"no HTTP\r\n\r\n"),
     "headers": (431, b"GET / HTTP/1.1\r\nhost: server\r\n" + b"x: y\r\n" * 200 + b"\r\n"),
@@ -18,28 +18,20 @@ REFUSED = {
 }
 
 
-async def answer(port: int, request: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    try:
+async def answer(program, request: bytes) -> bytes:
+    async with program.connected() as (reader, writer):
+        writer.write(request)
         return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
-    finally:
-        writer.close()
-
-
-def total(metrics: str, name: str, label: str = "") -> float:
-    lines = (line for line in metrics.splitlines() if line.startswith(name) and label in line)
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_every_refusal_counts(program, name: str) -> None:
     status, request = REFUSED[name]
-    assert (await answer(program.port, request)).startswith(b"HTTP/1.1 %d " % status)
+    assert (await answer(program, request)).startswith(b"HTTP/1.1 %d " % status)
     if program.name == "gateway":
-        assert total(program.metrics(), "fairlead_gateway_requests_total", f'"client_error",status="{status}"') == 1
+        assert program.total("fairlead_gateway_requests_total", f'"client_error",status="{status}"') == 1
     else:
-        assert total(program.metrics(), "fairlead_engine_http_requests_total") == 1
+        assert program.total("fairlead_engine_http_requests_total") == 1
 
 
 async def test_refusals_have_lines_and_a_flood_of_them_does_not_fill_the_log(program, caplog) -> None:
@@ -47,25 +39,21 @@ async def test_refusals_have_lines_and_a_flood_of_them_does_not_fill_the_log(pro
         pytest.skip("engines are for gateways, whose garbage is only counted")
     caplog.set_level(logging.INFO, logger="fairlead.gateway.requests")
     for status, request in REFUSED.values():
-        await answer(program.port, request)
+        await answer(program, request)
         line = caplog.records[-1]
         assert (line.status, line.outcome) == (status, "client_error")
         assert line.error
     for _ in range(60):
-        await answer(program.port, REFUSED["garbage"][1])
+        await answer(program, REFUSED["garbage"][1])
     assert len(caplog.records) < 40
-    assert total(program.metrics(), "fairlead_gateway_requests_total") == 65
+    assert program.total("fairlead_gateway_requests_total") == 65
 
 
 async def test_open_connections_are_a_gauge(program) -> None:
     name, label = f"fairlead_{program.name}_open_connections", '"clients"' if program.name == "gateway" else ""
-    assert total(program.metrics(), name, label) == 0
-    idle = [await asyncio.open_connection("127.0.0.1", program.port) for _ in range(20)]
-    async with asyncio.timeout(20):
-        while total(program.metrics(), name, label) < 20:
-            await asyncio.sleep(0.01)
-    for _, writer in idle:
-        writer.close()
-    async with asyncio.timeout(20):
-        while total(program.metrics(), name, label):
-            await asyncio.sleep(0.01)
+    assert program.total(name, label) == 0
+    async with AsyncExitStack() as idle:
+        for _ in range(20):
+            await idle.enter_async_context(program.connected())
+        await program.until(lambda: program.total(name, label) == 20)
+    await program.until(lambda: program.total(name, label) == 0)
