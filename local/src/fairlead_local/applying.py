@@ -6,7 +6,7 @@ file are removed from the object, by the annotation in which kubectl, too, keeps
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -57,18 +57,13 @@ class ApiReader:
             with self._opener.open(Request(url, headers=self._headers), timeout=timeout) as response:
                 yield response
         except HTTPError as error:
-            raise FleetError(_sentence(error)) from error
+            with suppress(ValueError, KeyError, TypeError):
+                raise FleetError(json.loads(error.read())["message"]) from error
+            raise FleetError(str(error)) from error
         except HTTPException as error:
             raise FleetError("the fleet ended meanwhile: its API server left in the middle of an answer") from error
         except OSError as error:
             raise FleetError(f"the API server does not answer: {error}") from error
-
-
-def _sentence(error: HTTPError) -> str:
-    try:
-        return str(json.loads(error.read())["message"])
-    except (ValueError, KeyError, TypeError):
-        return str(error)
 
 
 PARAMETERS = {"fieldManager": "kubectl-client-side-apply", "fieldValidation": "Strict"}
@@ -101,7 +96,10 @@ def read_manifests(files: Sequence[Path]) -> list[FileManifest]:
         for document in documents:
             is_list = isinstance(document, dict) and document.get("kind") == "List"
             for obj in (document.get("items") or ()) if is_list else () if document is None else (document,):
-                _check(file, obj)
+                if not isinstance(obj, dict) or not obj.get("apiVersion") or not obj.get("kind"):
+                    raise FleetError(f"{file}: every document needs apiVersion and kind")
+                if not (obj.get("metadata") or {}).get("name"):
+                    raise FleetError(f"{file}: {obj['kind']} without metadata.name")
                 found.append(FileManifest(file, obj))
     return found
 
@@ -165,10 +163,3 @@ async def _address(client: KubeClient, manifest: FileManifest) -> tuple[str, Jso
     plain = {**obj, "metadata": {**metadata, "annotations": annotations}}
     annotations = {**annotations, LAST_APPLIED: json.dumps(plain, separators=(",", ":")) + "\n"}
     return f"{folder}/{resource['name']}", {**plain, "metadata": {**metadata, "annotations": annotations}}
-
-
-def _check(file: Path, obj: Json) -> None:
-    if not isinstance(obj, dict) or not obj.get("apiVersion") or not obj.get("kind"):
-        raise FleetError(f"{file}: every document needs apiVersion and kind")
-    if not (obj.get("metadata") or {}).get("name"):
-        raise FleetError(f"{file}: {obj['kind']} without metadata.name")

@@ -113,8 +113,18 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
     started = time.monotonic()
 
     def announce(fleet: FleetState) -> None:
-        _say(f"ready after {time.monotonic() - started:.1f} s\n")
-        _say(_next_steps(folder, fleet, detached=args.detached is not None))
+        or_here = ", or Ctrl-C here." if args.detached is None else "."
+        _say(f"""\
+ready after {time.monotonic() - started:.1f} s
+
+The gateway is at {fleet.gateway}. In a terminal:
+
+  export KUBECONFIG={folder.kubeconfig}
+  kubectl apply -f examples/01-dinghy.yaml
+  kubectl get llm --watch
+  curl {fleet.gateway}/v1/models
+
+Stop it with `{folder.command("down")}`{or_here}""")
 
     asyncio.run(run_fleet(options, _say, announce))
     return 0
@@ -236,19 +246,6 @@ def _own_log(folder: FleetFolder, *, follow: bool) -> int:
             if not running:
                 return 0
             time.sleep(0.2)
-
-
-def _next_steps(folder: FleetFolder, fleet: FleetState, *, detached: bool) -> str:
-    leave = f"Stop it with `{folder.command('down')}`" + ("." if detached else ", or Ctrl-C here.")
-    return f"""\
-The gateway is at {fleet.gateway}. In a terminal:
-
-  export KUBECONFIG={folder.kubeconfig}
-  kubectl apply -f examples/01-dinghy.yaml
-  kubectl get llm --watch
-  curl {fleet.gateway}/v1/models
-
-{leave}"""
 
 
 def _full_name(obj: Json) -> str:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,9 @@ class DetachedSupervisor:
     def let_go(self) -> None:
         """Lets the supervisor go on after the end of this process."""
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # the supervisor has ended already
             self._process.stdin.write(b"\n")
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended already, for a reason of its own
 
     def end(self) -> int:
         """Ends the supervisor, in order if possible; returns the exit status."""
@@ -131,7 +129,7 @@ def owned_fleet(folder: Path, arguments: Sequence[str] = (), *, write: Write) ->
             assert state is not None
             yield OwnedFleet(state.gateway, data.kubeconfig)
         finally:
-            with _signals(_ignore, *_ENDING):
+            with _signals(lambda *_: None, *_ENDING):  # unlike SIG_IGN, not inherited by child processes
                 status = supervisor.end()
         if status:
             raise FleetError(f"the fleet's supervisor ended with status {status}")
@@ -152,7 +150,3 @@ def _signals(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
-
-
-def _ignore(*_: Any) -> None:
-    """Unlike SIG_IGN, child processes do not inherit this handler."""

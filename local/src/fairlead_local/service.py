@@ -41,8 +41,7 @@ def ready_gateways(operations: Operations) -> list[Address]:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free port. Connections wait until they are served. Raises OSError for a taken
-    port."""
+    """A listening socket, where connections wait; port 0 takes a free port. Raises OSError for a taken port."""
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,7 +1,6 @@
 """The process behind `fairlead local up`: API server, controllers and kubelet in one, the rest as pods.
 
-`run_fleet` is the story. All processes have ended when it returns or raises; after a kill of the supervisor, the
-keeper ends the rest.
+`run_fleet` is the story. All processes end before its end; after a kill of the supervisor, the keeper ends the rest.
 """
 
 import asyncio
@@ -65,8 +64,7 @@ class FleetOptions:
 
 
 async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[FleetState], None]) -> None:
-    """Runs a fleet until a signal or the lifeline asks for the end; `announce` hears of a ready fleet. Raises
-    FleetError."""
+    """Runs a fleet until a signal or the lifeline ends it; `announce` hears of a ready fleet. Raises FleetError."""
     with options.folder.lock(options.lock):
         try:
             write_state(options.folder, FleetPhase.STARTING)

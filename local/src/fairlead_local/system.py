@@ -9,19 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from fairlead import __version__
-from fairlead.api.names import (
-    CONTROL_PORT_NAME,
-    GATEWAY_CONTROL_PORT,
-    GATEWAY_NAME,
-    LABEL_COMPONENT,
-    LABEL_MANAGED_BY,
-    LABEL_NAME,
-    LABEL_PART_OF,
-    OPERATOR_IMAGE,
-    OPERATOR_NAME,
-    PART_OF,
-)
-from fairlead.api.names import SYSTEM_NAMESPACE as NAMESPACE
+from fairlead.api import names
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.replies import pod_reason
 from fairlead_local.apiserver.resources import DEPLOYMENTS, PODS
@@ -61,13 +49,13 @@ def operator_settings(gateway_url: str, port: int, claims: Path, models: Path) -
 def system_deployments(ports: Ports, settings: Path, num_gateways: int) -> list[Json]:
     """The Deployments `fairlead-operator`, at the machine's address, and `fairlead-gateway`, each pod at its own."""
     words = ["operator", "--settings", str(settings)]
-    operator = _deployment(OPERATOR_NAME, "operator", words, ports.operator)
+    operator = _deployment(names.OPERATOR_NAME, "operator", words, ports.operator)
     operator["spec"]["strategy"] = {"type": "Recreate"}  # two could not listen on the same port
     operator["spec"]["template"]["spec"] |= {"hostNetwork": True, "terminationGracePeriodSeconds": 10}
     arguments = ["gateway", "--host", "$(POD_IP)", "--no-api-keys"]  # only this machine's loopback reaches it
     # Clients of one machine hear of a leaving gateway at once: it need not linger.
     arguments += ["--drain-delay", "1", "--drain-timeout", str(GATEWAY_DRAIN_SECONDS)]
-    gateways = _deployment(GATEWAY_NAME, "gateway", arguments, GATEWAY_CONTROL_PORT)
+    gateways = _deployment(names.GATEWAY_NAME, "gateway", arguments, names.GATEWAY_CONTROL_PORT)
     gateways["spec"] |= {
         "replicas": num_gateways,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
@@ -79,13 +67,18 @@ def system_deployments(ports: Ports, settings: Path, num_gateways: int) -> list[
 
 
 def _deployment(name: str, component: str, args: list[str], port: int) -> Json:
-    selector = {LABEL_NAME: name}
-    labels = {**selector, LABEL_COMPONENT: component, LABEL_PART_OF: PART_OF, LABEL_MANAGED_BY: "fairlead-local"}
+    selector = {names.LABEL_NAME: name}
+    labels = {
+        **selector,
+        names.LABEL_COMPONENT: component,
+        names.LABEL_PART_OF: names.PART_OF,
+        names.LABEL_MANAGED_BY: "fairlead-local",
+    }
     container = {
         "name": component,
-        "image": f"{OPERATOR_IMAGE}:{__version__}",
+        "image": f"{names.OPERATOR_IMAGE}:{__version__}",
         "args": args,
-        "ports": [{"name": CONTROL_PORT_NAME, "containerPort": port, "protocol": "TCP"}],
+        "ports": [{"name": names.CONTROL_PORT_NAME, "containerPort": port, "protocol": "TCP"}],
         "startupProbe": _probe("/ready", port, period=1, failures=120),
         "readinessProbe": _probe("/ready", port, period=2, failures=2),
         # A frozen program obeys no SIGTERM; the wait would be as long as for a draining gateway.
@@ -96,7 +89,7 @@ def _deployment(name: str, component: str, args: list[str], port: int) -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+        "metadata": {"name": name, "namespace": names.SYSTEM_NAMESPACE, "labels": labels},
         "spec": {
             "replicas": 1,
             "selector": {"matchLabels": selector},
@@ -136,9 +129,9 @@ async def wait_until_ready(
                 text = f"{pod['metadata']['name']} keeps ending ({pod_reason(pod)})"
                 raise FleetError(text + _tail(pod, folder))
         if waiting and asyncio.get_running_loop().time() > deadline:
-            names = ", ".join(sorted(waiting))
+            missing = ", ".join(sorted(waiting))
             tails = "".join(_tail(pod, folder) for pod in operations.list(PODS, namespace))
-            raise FleetError(f"{names} did not become ready within {PATIENCE_SECONDS:g} s{tails}")
+            raise FleetError(f"{missing} did not become ready within {PATIENCE_SECONDS:g} s{tails}")
         await asyncio.sleep(_POLL_SECONDS)
 
 

@@ -49,19 +49,14 @@ def new_token() -> str:
 
 def write_kubeconfig(path: Path, url: str, token: str) -> None:
     """Writes the file, readable by its owner only. `url` is the API server's. Raises OSError when it cannot."""
-    server = f"{url}/{_PREFIX}/{token}"
+    name = "fairlead-local"
     document = {
         "apiVersion": "v1",
         "kind": "Config",
-        "current-context": "fairlead-local",
-        "clusters": [{"name": "fairlead-local", "cluster": {"server": server}}],
-        "users": [{"name": "fairlead-local", "user": {"token": token}}],
-        "contexts": [
-            {
-                "name": "fairlead-local",
-                "context": {"cluster": "fairlead-local", "user": "fairlead-local", "namespace": "default"},
-            }
-        ],
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": {"server": f"{url}/{_PREFIX}/{token}"}}],
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],
     }
     fresh = path.with_name(f".{path.name}.new")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:

@@ -1,7 +1,6 @@
 """CEL rules of a CRD, evaluated the way a Kubernetes API server does.
 
-Who calls it: `admission`, for every object, and `definitions`, for every CRD it is given. Rules come in as text and are
-compiled once per process.
+Called by `admission` for every object and by `definitions` for every CRD. Rules are compiled once per process.
 """
 
 import sys
@@ -87,14 +86,11 @@ def to_cel(schema: Mapping[str, Any], value: Any) -> Any:
         return celtypes.BoolType(value)
     if isinstance(value, str):
         return celtypes.StringType(value)
-    if isinstance(value, float) or (isinstance(value, int) and _is_double(schema, value)):
+    # API servers decode integers above 64 bits as doubles, under any schema.
+    is_long = isinstance(value, int) and not -(2**63) <= value < 2**63
+    if isinstance(value, float) or is_long or (isinstance(value, int) and schema.get("type") == "number"):
         return celtypes.DoubleType(value)
     return celtypes.IntType(value) if isinstance(value, int) else None
-
-
-def _is_double(schema: Mapping[str, Any], value: int) -> bool:
-    """API servers decode integers above 64 bits as doubles, under any schema."""
-    return schema.get("type") == "number" or not -(2**63) <= value < 2**63
 
 
 def _broken_rules(schema: Schema, value: Any, old: Any, path: str, *, is_kept: bool) -> Iterator[Violation]:
@@ -109,21 +105,16 @@ def _broken_rules(schema: Schema, value: Any, old: Any, path: str, *, is_kept: b
         for rule in rules:
             if "oldSelf" in rule["rule"] and before is None:
                 continue
-            broken = _broken(rule, converted, before)
-            if broken is not None:
-                shown = "" if isinstance(value, (Mapping, list)) else f"{quoted(value)}: "
-                yield invalid_value(path, f"{shown}{broken}")
+            broken = str(rule.get("message") or f"failed rule: {rule['rule']}").strip()
+            try:
+                if holds(rule["rule"], converted, before):
+                    continue
+            except InvalidRule as e:
+                broken = str(e)
+            shown = "" if isinstance(value, (Mapping, list)) else f"{quoted(value)}: "
+            yield invalid_value(path, f"{shown}{broken}")
     for child_schema, child, old_child, child_path in _children(schema, value, old, path):
         yield from _broken_rules(child_schema, child, old_child, child_path, is_kept=is_kept)
-
-
-def _broken(rule: Mapping[str, Any], value: Any, old: Any) -> str | None:
-    try:
-        if holds(rule["rule"], value, old):
-            return None
-    except InvalidRule as e:
-        return str(e)
-    return str(rule.get("message") or f"failed rule: {rule['rule']}").strip()
 
 
 def _children(schema: Schema, value: Any, old: Any, path: str) -> Iterator[tuple[Schema, Any, Any, str]]:

@@ -109,8 +109,8 @@ def _resource_type(spec: Json, version: Json) -> ResourceType:
         has_generation=True,
         unconditional_update=False,
         custom=True,
-        singular=names.get("singular") or names["kind"].lower(),
-        list_kind=names.get("listKind") or f"{names['kind']}List",
+        singular=names.get("singular") or "",
+        list_kind=names.get("listKind") or "",
     )
 
 

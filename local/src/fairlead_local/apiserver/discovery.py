@@ -20,8 +20,7 @@ VERSION = {
 """The release of the behaviour; the suffix tells people of local mode."""
 
 OPENAPI_V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-"""Of `/openapi/v2`, which is empty: everything is in v3. kubectl asks it about kinds that v3 does not know, and needs
-an answer to go on to saying so."""
+"""Of the empty `/openapi/v2`. kubectl asks about kinds that v3 does not know, and needs an answer to say so."""
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _JSON = "application/json"

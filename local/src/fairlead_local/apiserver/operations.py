@@ -1,7 +1,6 @@
 """The verbs of the API on objects, called by HTTP requests, controllers and kubelet.
 
-Every verb is synchronous and atomic: a verb reads the store, decides, and writes once or raises `StatusError`. HTTP is
-left to `server.py`.
+Every verb is synchronous and atomic: read the store, decide, write once or raise `StatusError`. No HTTP.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,6 +5,7 @@ The merge key of a list is the first of its `x-kubernetes-list-map-keys`. Direct
 `$deleteFromPrimitiveList/FIELD`, `$setElementOrder/FIELD`.
 """
 
+from functools import partial
 from typing import Any
 
 import jsonpatch
@@ -97,15 +98,13 @@ def _apply_list_directives(schema: Schema, result: Json, patch: Json) -> None:
         elif directive.startswith(_ORDER):
             field = directive.removeprefix(_ORDER)
             if field in result:
-                result[field] = _ordered(field_schema(schema, field) or {}, result[field], values)
+                # Items the patch names come in its order; the others stay behind them, as they were.
+                identity = partial(_identity, field_schema(schema, field) or {})
+                ranks = {identity(item): rank for rank, item in enumerate(values)}
+                result[field] = sorted(result[field], key=lambda item: ranks.get(identity(item), len(ranks)))
 
 
-def _ordered(schema: Schema, items: list[Any], order: list[Any]) -> list[Any]:
-    """Items the patch names come in its order; the others stay behind them, as they were."""
-    key = (schema.get("x-kubernetes-list-map-keys") or [None])[0]
-
-    def identity(item: Any) -> Any:
-        return item.get(key) if key and isinstance(item, dict) else item
-
-    ranks = {str(identity(item)): rank for rank, item in enumerate(order)}
-    return sorted(items, key=lambda item: ranks.get(str(identity(item)), len(ranks)))
+def _identity(schema: Schema, item: Any) -> str:
+    """The merge key of an item, or the item itself."""
+    keys = schema.get("x-kubernetes-list-map-keys")
+    return str(item.get(keys[0]) if keys and isinstance(item, dict) else item)

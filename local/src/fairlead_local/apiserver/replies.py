@@ -1,5 +1,4 @@
-"""Replies in the wanted shape: objects, lists, `meta.k8s.io/v1` Tables with the columns of `kubectl get`, watch
-lines, errors."""
+"""Replies in the wanted shape: objects, lists, watch lines, Tables with the columns of `kubectl get`, errors."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -15,6 +15,7 @@ VALUE = re.compile(rf"(?:{_NAME})?")
 _COMMA = re.compile(r",(?![^()]*\))")
 """Outside of parentheses."""
 _SET = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
+_FIELD = re.compile(r"\s*(?P<path>[^=!\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^=!]*?)\s*")
 _EQUALITY = re.compile(r"(?P<key>[^=!\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>\S*)")
 
 
@@ -87,7 +88,16 @@ EVERY_FIELD = FieldSelector()
 
 def parse_fields(text: str | None, allowed: Callable[[str], bool]) -> FieldSelector:
     """Parses `metadata.name=x,status.phase!=Running`; a field that `allowed` refuses, or bad syntax, raises a 400."""
-    return FieldSelector(tuple(_field_term(term, allowed) for term in (text or "").split(",") if term.strip()))
+    requirements = []
+    for term in filter(str.strip, (text or "").split(",")):
+        found = _FIELD.fullmatch(term)
+        if not found:
+            raise bad_request(f"invalid selector: '{term}'; can't understand '{term}'")
+        if not allowed(found["path"]):
+            raise bad_request(f'field label not supported: "{found["path"]}"')
+        operator = "notin" if found["operator"] == "!=" else "in"
+        requirements.append(Requirement(found["path"], operator, frozenset([found["value"]])))
+    return FieldSelector(tuple(requirements))
 
 
 def _label_term(term: str, whole: str) -> Requirement:
@@ -107,15 +117,6 @@ def _label_term(term: str, whole: str) -> Requirement:
         if not VALUE.fullmatch(value):
             raise bad_request(f'unable to parse requirement: values: Invalid value: "{value}" in "{whole}"')
     return requirement
-
-
-def _field_term(term: str, allowed: Callable[[str], bool]) -> Requirement:
-    found = re.fullmatch(r"\s*(?P<path>[^=!\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^=!]*?)\s*", term)
-    if not found:
-        raise bad_request(f"invalid selector: '{term}'; can't understand '{term}'")
-    if not allowed(found["path"]):
-        raise bad_request(f'field label not supported: "{found["path"]}"')
-    return Requirement(found["path"], "notin" if found["operator"] == "!=" else "in", frozenset([found["value"]]))
 
 
 def _field(obj: Json, path: str) -> str:

@@ -1,22 +1,22 @@
 """The HTTP face of the API: verbs of requests, answers, and the port (`serving`).
 
-`ApiServer.app()` is the whole wiring. Who may call is decided in `access.py`, what happens to objects in
-`operations.py`.
+`ApiServer.app()` is the whole wiring. `access.py` decides on callers, `operations.py` on objects.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 
 from aiohttp import web
 
-from fairlead_local.apiserver import discovery, patches, replies, requests, selectors
+from fairlead_local.apiserver import discovery, patches, replies, requests
 from fairlead_local.apiserver.access import admit, refuse_web_pages
 from fairlead_local.apiserver.metadata import DeleteOptions, parse_options
 from fairlead_local.apiserver.operations import Edit, Operations, WriteOptions, Written
 from fairlead_local.apiserver.requests import PatchType, ReplyShape, RequestTarget
 from fairlead_local.apiserver.resources import ResourceType
+from fairlead_local.apiserver.selectors import FieldSelector, LabelSelector, parse_fields, parse_labels
 from fairlead_local.apiserver.status import (
     Json,
     StatusError,
@@ -83,7 +83,7 @@ class ApiServer:
             return replies.reply(document)
         if not parts or parts[0] not in ("api", "apis"):
             raise no_such_path()
-        return await self._serve(request, requests.parse_target(self._operations.registry, parts))
+        return await self._serve(Call(request, requests.parse_target(self._operations.registry, parts)))
 
     def _document(self, request: web.Request, parts: list[str]) -> Json | None:
         """The document at a path of discovery; None = another path."""
@@ -109,181 +109,171 @@ class ApiServer:
                 return discovery.openapi(registry, group, version)
         return None
 
-    async def _serve(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
+    async def _serve(self, call: "Call") -> web.StreamResponse:
+        operations, target = self._operations, call.target
         if target.subresource == "log":
-            return await stream_log(request, self._operations, self._logs, target)
+            return await stream_log(call.http, operations, self._logs, target)
         if target.subresource == "scale":
-            return await self._scale(request, target)
+            return await self._scale(call)
         if not target.name:
-            return await self._serve_collection(request, target)
-        match request.method:
+            return await self._serve_collection(call)
+        match call.http.method:
             case "GET" | "HEAD":
-                return self._reply_one(request, target, self._operations.get(*_key(target)))
+                return call.reply(operations.get(*call.key))
             case "PUT":
-                written = self._operations.update(*_key(target), await _body(request), _options(request, target))
-                return self._reply_written(request, target, written)
+                return call.reply_written(operations.update(*call.key, await call.body(), call.options))
             case "PATCH":
-                return await self._patch(request, target)
+                return await self._patch(call)
             case "DELETE" if not target.subresource:
-                options = await _delete_options(request)
-                return self._reply_one(request, target, self._operations.delete(*_key(target), options))
+                return call.reply(operations.delete(*call.key, await call.delete_options()))
         raise method_not_allowed()
 
-    async def _serve_collection(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
-        match request.method:
+    async def _serve_collection(self, call: "Call") -> web.StreamResponse:
+        operations, (resource, namespace, _) = self._operations, call.key
+        match call.http.method:
             case "GET" | "HEAD":
-                if requests.is_true(request.query, "watch"):
-                    return await self._watch(request, target)
-                return self._list(request, target)
-            case "POST" if target.namespace or not target.resource.namespaced:
-                body = await _body(request)
-                written = self._operations.create(target.resource, target.namespace, body, _options(request, target))
-                return self._reply_written(request, target, written)
-            case "DELETE" if target.namespace or not target.resource.namespaced:
-                options = await _delete_options(request)
-                labels, fields = _selectors(request, target)
-                operations = self._operations
-                gone = operations.delete_collection(target.resource, target.namespace, labels, fields, options)
-                return replies.reply(replies.many(target.resource, gone, self._list_metadata(), ReplyShape.OBJECT, ""))
+                return await self._watch(call) if requests.is_true(call.http.query, "watch") else self._list(call)
+            case "POST" if namespace or not resource.namespaced:
+                return call.reply_written(operations.create(resource, namespace, await call.body(), call.options))
+            case "DELETE" if namespace or not resource.namespaced:
+                options = await call.delete_options()
+                gone = operations.delete_collection(resource, namespace, *call.selectors, options)
+                return replies.reply(replies.many(resource, gone, self._list_metadata(), ReplyShape.OBJECT, ""))
         raise method_not_allowed()
 
-    def _list(self, request: web.Request, target: RequestTarget) -> web.Response:
-        labels, fields = _selectors(request, target)
+    def _list(self, call: "Call") -> web.Response:
+        (resource, namespace, _), selectors, query = call.key, call.selectors, call.http.query
         # Lists are always of now, which is at least as new as any version given out.
-        if (version := parse_version(request.query.get("resourceVersion", ""))) > self._operations.store.version:
+        if (version := parse_version(query.get("resourceVersion", ""))) > self._operations.store.version:
             raise expired(f"too new resource version: {version} ({self._operations.store.version})")
-        objects = self._operations.list(target.resource, target.namespace, labels, fields)
-        if request.query.get("continue"):
+        objects = self._operations.list(resource, namespace, *selectors)
+        if query.get("continue"):
             raise bad_request("continue: lists are never in parts here; list without it")
-        requests.positive_int(request.query, "limit")  # which a server may exceed
-        return replies.reply(replies.many(target.resource, objects, self._list_metadata(), *_shape(request)))
+        requests.positive_int(query, "limit")  # which a server may exceed
+        return replies.reply(replies.many(resource, objects, self._list_metadata(), *call.shape))
 
     def _list_metadata(self) -> Json:
         return {"resourceVersion": str(self._operations.store.version)}
 
-    async def _watch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
-        wanted, (shape, include) = _watch_request(request, target), _shape(request)
+    async def _watch(self, call: "Call") -> web.StreamResponse:
+        wanted, (shape, include) = call.watched(), call.shape
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
+        await response.prepare(call.http)
         first = True
         async for kind, obj in watch(self._operations.store, wanted):
-            await response.write(replies.watch_line(target.resource, kind, obj, shape, include, first))
+            await response.write(replies.watch_line(call.target.resource, kind, obj, shape, include, first))
             first = False
         return response
 
-    async def _patch(self, request: web.Request, target: RequestTarget) -> web.Response:
-        kind, body = _patch_type(request), await request.read()
-        options = _options(request, target)
+    async def _patch(self, call: "Call") -> web.Response:
+        kind, body, options = call.patch_type(), await call.http.read(), call.options
         if kind is PatchType.APPLY:
-            config, force = _applied(request, body), requests.is_true(request.query, "force")
-            written = self._operations.apply(*_key(target), config, options, force=force)
-        else:
-            edit = _edit(target, kind, requests.decode_json(body))
-            written = self._operations.edit(*_key(target), edit, options)
-        return self._reply_written(request, target, written)
+            config, force = call.applied(body), requests.is_true(call.http.query, "force")
+            return call.reply_written(self._operations.apply(*call.key, config, options, force=force))
+        edit = _edit(call.target.resource, kind, requests.decode_json(body))
+        return call.reply_written(self._operations.edit(*call.key, edit, options))
 
-    async def _scale(self, request: web.Request, target: RequestTarget) -> web.Response:
-        if request.method == "GET":
-            return replies.reply(read_scale(self._operations, *_key(target)))
-        edit = await _scale_edit(request, target)
-        return replies.reply(edit_scale(self._operations, *_key(target), edit, _options(request, target)))
-
-    def _reply_written(self, request: web.Request, target: RequestTarget, written: Written) -> web.Response:
-        status = 201 if written.created else 200
-        return self._reply_one(request, target, written.object, status, written.warnings)
-
-    def _reply_one(
-        self, request: web.Request, target: RequestTarget, obj: Json, status: int = 200, warnings: tuple[str, ...] = ()
-    ) -> web.Response:
-        return replies.reply(replies.one(target.resource, obj, *_shape(request)), status, warnings)
+    async def _scale(self, call: "Call") -> web.Response:
+        if call.http.method == "GET":
+            return replies.reply(read_scale(self._operations, *call.key))
+        edit = await call.scale_edit()
+        return replies.reply(edit_scale(self._operations, *call.key, edit, call.options))
 
 
-def _key(target: RequestTarget) -> tuple[ResourceType, str, str]:
-    return target.resource, target.namespace, target.name
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request for objects."""
+
+    http: web.Request
+    target: RequestTarget
+
+    @property
+    def key(self) -> tuple[ResourceType, str, str]:
+        return self.target.resource, self.target.namespace, self.target.name
+
+    @property
+    def options(self) -> WriteOptions:
+        subresource = "" if self.target.subresource == "finalize" else self.target.subresource
+        return requests.write_options(self.http.query, self.http.headers.get("User-Agent", ""), subresource)
+
+    @property
+    def shape(self) -> tuple[ReplyShape, str]:
+        query = self.http.query
+        return requests.shape(self.http.headers.get("Accept", "")), query.get("includeObject", "Metadata")
+
+    @property
+    def selectors(self) -> tuple[LabelSelector, FieldSelector]:
+        labels = parse_labels(self.http.query.get("labelSelector"))
+        return labels, parse_fields(self.http.query.get("fieldSelector"), self.target.resource.selectable)
+
+    def watched(self) -> WatchRequest:
+        query, (labels, fields) = self.http.query, self.selectors
+        return WatchRequest(
+            resource=self.target.resource,
+            namespace=self.target.namespace,
+            labels=labels,
+            fields=fields,
+            since=query.get("resourceVersion", ""),
+            bookmarks=requests.is_true(query, "allowWatchBookmarks"),
+            initial_events=requests.is_true(query, "sendInitialEvents"),
+            timeout_seconds=float(requests.positive_int(query, "timeoutSeconds") or DEFAULT_TIMEOUT_SECONDS),
+        )
+
+    async def body(self) -> Json:
+        return requests.decode_body(self.http.headers.get("Content-Type", ""), await self.http.read())
+
+    async def delete_options(self) -> DeleteOptions:
+        options = await self.body() if await self.http.read() else {}
+        query = self.http.query
+        if "propagationPolicy" in query:
+            options["propagationPolicy"] = query["propagationPolicy"]
+        if "orphanDependents" in query:
+            options["orphanDependents"] = requests.is_true(query, "orphanDependents")
+        if (grace := requests.positive_int(query, "gracePeriodSeconds")) is not None:
+            options["gracePeriodSeconds"] = grace
+        if requests.dry_run(query):
+            options["dryRun"] = ["All"]
+        return parse_options(options)
+
+    def patch_type(self) -> PatchType:
+        kind = self.http.headers.get("Content-Type", "").partition(";")[0].strip()
+        if kind not in list(PatchType):
+            accepted = ", ".join(PatchType)
+            raise unsupported_media_type(f"the body of the request was in an unknown format - accepted: {accepted}")
+        return PatchType(kind)
+
+    def applied(self, body: bytes) -> Json:
+        """The configuration of an apply patch. Raises 400."""
+        if not self.http.query.get("fieldManager"):
+            raise bad_request("metadata.fieldManager: Required value: is required for apply patch")
+        config = requests.decode_yaml(body)
+        if not isinstance(config, dict):
+            raise bad_request("the body of an apply patch is an object")
+        if (config.get("metadata") or {}).get("managedFields"):
+            raise bad_request("metadata.managedFields must be nil")
+        return config
+
+    async def scale_edit(self) -> Edit:
+        """The edit of a Scale by a PUT or PATCH. A Scale has no lists: a strategic merge is a plain merge."""
+        if self.http.method == "PUT":
+            body = await self.body()
+            return lambda _: body
+        if self.http.method != "PATCH":
+            raise method_not_allowed()
+        kind = self.patch_type()
+        if kind is PatchType.APPLY:
+            raise unsupported_media_type("local mode does not apply to the scale subresource: use a merge patch")
+        merge = PatchType.MERGE if kind is PatchType.STRATEGIC else kind
+        return _edit(self.target.resource, merge, requests.decode_json(await self.http.read()))
+
+    def reply(self, obj: Json, status: int = 200, warnings: tuple[str, ...] = ()) -> web.Response:
+        return replies.reply(replies.one(self.target.resource, obj, *self.shape), status, warnings)
+
+    def reply_written(self, written: Written) -> web.Response:
+        return self.reply(written.object, 201 if written.created else 200, written.warnings)
 
 
-def _options(request: web.Request, target: RequestTarget) -> WriteOptions:
-    options = requests.write_options(request.query, request.headers.get("User-Agent", ""), target.subresource)
-    return replace(options, subresource="") if target.subresource == "finalize" else options
-
-
-def _shape(request: web.Request) -> tuple[ReplyShape, str]:
-    return requests.shape(request.headers.get("Accept", "")), request.query.get("includeObject", "Metadata")
-
-
-async def _body(request: web.Request) -> Json:
-    return requests.decode_body(request.headers.get("Content-Type", ""), await request.read())
-
-
-def _applied(request: web.Request, body: bytes) -> Json:
-    """The configuration of an apply patch. Raises 400."""
-    if not request.query.get("fieldManager"):
-        raise bad_request("metadata.fieldManager: Required value: is required for apply patch")
-    config = requests.decode_yaml(body)
-    if not isinstance(config, dict):
-        raise bad_request("the body of an apply patch is an object")
-    if (config.get("metadata") or {}).get("managedFields"):
-        raise bad_request("metadata.managedFields must be nil")
-    return config
-
-
-def _selectors(request: web.Request, target: RequestTarget) -> tuple[selectors.LabelSelector, selectors.FieldSelector]:
-    labels = selectors.parse_labels(request.query.get("labelSelector"))
-    return labels, selectors.parse_fields(request.query.get("fieldSelector"), target.resource.selectable)
-
-
-def _watch_request(request: web.Request, target: RequestTarget) -> WatchRequest:
-    labels, fields = _selectors(request, target)
-    return WatchRequest(
-        resource=target.resource,
-        namespace=target.namespace,
-        labels=labels,
-        fields=fields,
-        since=request.query.get("resourceVersion", ""),
-        bookmarks=requests.is_true(request.query, "allowWatchBookmarks"),
-        initial_events=requests.is_true(request.query, "sendInitialEvents"),
-        timeout_seconds=float(requests.positive_int(request.query, "timeoutSeconds") or DEFAULT_TIMEOUT_SECONDS),
-    )
-
-
-async def _delete_options(request: web.Request) -> DeleteOptions:
-    options = await _body(request) if await request.read() else {}
-    query = request.query
-    if "propagationPolicy" in query:
-        options["propagationPolicy"] = query["propagationPolicy"]
-    if "orphanDependents" in query:
-        options["orphanDependents"] = requests.is_true(query, "orphanDependents")
-    if (grace := requests.positive_int(query, "gracePeriodSeconds")) is not None:
-        options["gracePeriodSeconds"] = grace
-    if requests.dry_run(query):
-        options["dryRun"] = ["All"]
-    return parse_options(options)
-
-
-def _patch_type(request: web.Request) -> PatchType:
-    kind = request.headers.get("Content-Type", "").partition(";")[0].strip()
-    if kind not in list(PatchType):
-        accepted = ", ".join(PatchType)
-        raise unsupported_media_type(f"the body of the request was in an unknown format - accepted: {accepted}")
-    return PatchType(kind)
-
-
-async def _scale_edit(request: web.Request, target: RequestTarget) -> Edit:
-    """The edit of a Scale by a PUT or PATCH. A Scale has no lists: a strategic merge is a plain merge."""
-    if request.method == "PUT":
-        body = await _body(request)
-        return lambda _: body
-    if request.method != "PATCH":
-        raise method_not_allowed()
-    kind = _patch_type(request)
-    if kind is PatchType.APPLY:
-        raise unsupported_media_type("local mode does not apply to the scale subresource: use a merge patch")
-    merge = PatchType.MERGE if kind is PatchType.STRATEGIC else kind
-    return _edit(target, merge, requests.decode_json(await request.read()))
-
-
-def _edit(target: RequestTarget, kind: PatchType, patch: object) -> Edit:
-    resource = target.resource
+def _edit(resource: ResourceType, kind: PatchType, patch: object) -> Edit:
     if kind is PatchType.JSON:
         return lambda live: patches.json_patch(live, patch)
     if not isinstance(patch, dict):
@@ -292,9 +282,8 @@ def _edit(target: RequestTarget, kind: PatchType, patch: object) -> Edit:
         return lambda live: patches.merge_patch(live, patch)
     if resource.custom:
         accepted = ", ".join(kind for kind in PatchType if kind is not PatchType.STRATEGIC)
-        raise unsupported_media_type(
-            f"the body of the request was in an unknown format - accepted media types include: {accepted}"
-        )
+        text = "the body of the request was in an unknown format - accepted media types include:"
+        raise unsupported_media_type(f"{text} {accepted}")
     return lambda live: patches.strategic_merge(resource.schema, live, patch)
 
 

@@ -196,8 +196,7 @@ class Store:
         return obj
 
     def remove(self, resource: str, last: Json) -> Json:
-        """Removes the object; `last`: the final state. Returns the final state with the resourceVersion of the
-        deletion."""
+        """Removes the object. Returns `last`, the final state, with the resourceVersion of the deletion."""
         key, last = key_of(last), self._versioned(last)
         self._keep(resource, key, None)
         previous = self._objects[resource].pop(key)

@@ -49,8 +49,7 @@ def field_schema(schema: Schema, name: str) -> Schema | None:
 def validate(schema: Schema, value: Any, path: str = "", *, old: Any = None) -> list[Violation]:
     """Every violation of types, limits, patterns or required fields in `value`; no rules (see `cel.check_rules`).
 
-    `old`: the value before an update. Violations below unchanged fields are tolerated; duplicate items are tolerated
-    where `old` has any.
+    `old`: the value before an update. Violations in unchanged fields are tolerated; duplicates, where `old` has any.
     """
     found = list(_violations(schema, value, old, path))
     if old is None or not any(each.kind is ViolationKind.DUPLICATE for each in found):
@@ -60,8 +59,7 @@ def validate(schema: Schema, value: Any, path: str = "", *, old: Any = None) -> 
 
 
 def prune(schema: Schema, value: Any, path: str = "", *, root: bool = False) -> tuple[Any, list[str]]:
-    """`value` without fields unknown to the schema, and the paths of the removed fields. With `root`, the fields of
-    every object stay."""
+    """`value` without unknown fields, and their paths. With `root`, the fields of every object stay."""
     unknown: list[str] = []
     return _pruned(schema, value, path, root or bool(schema.get(EMBEDDED)), unknown), unknown
 
@@ -243,12 +241,16 @@ def _is_date_time(text: str) -> bool:
 
 
 def old_items(schema: Mapping[str, Any], value: list[Any], old: Any) -> list[Any]:
-    """For each item of `value`, the same item in `old`; None = no such item, or unknown. Only lists with keys correlate
-    items."""
+    """For each item of `value` the same item in `old`, by the keys of the list; None = no such item, or no keys."""
     names = schema.get(LIST_KEYS) or []
     if schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
         return [None] * len(value)
-    return [next((each for each in old if _has_same_keys(names, each, item)), None) for item in value]
+
+    def is_same(was: Any, item: Any) -> bool:
+        are_objects = isinstance(was, Mapping) and isinstance(item, Mapping)
+        return bool(names) and are_objects and all(was.get(name) == item.get(name) for name in names)
+
+    return [next((each for each in old if is_same(each, item)), None) for item in value]
 
 
 def is_unchanged(schema: Mapping[str, Any], value: Any, old: Any) -> bool:
@@ -264,12 +266,6 @@ def is_unchanged(schema: Mapping[str, Any], value: Any, old: Any) -> bool:
             is_unchanged(items, new, was) for new, was in zip(value, before, strict=True)
         )
     return isinstance(value, bool) is isinstance(old, bool) and bool(value == old)  # to Python, true is 1
-
-
-def _has_same_keys(names: list[str], old: Any, new: Any) -> bool:
-    if not names or not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return False
-    return all(old.get(name) == new.get(name) for name in names)
 
 
 # ── pruning ───────────────────────────────────────────────────────────────────────────────────────────────────────────

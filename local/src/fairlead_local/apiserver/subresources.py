@@ -128,7 +128,14 @@ async def stream_log(
     previous = requests.is_true(query, "previous")
     path = source.log_path(pod, container, previous=previous) if source is not None else None
     if source is None or path is None:
-        raise bad_request(_nothing_to_show(pod, container, "previous" in query))
+        name = pod["metadata"]["name"]
+        if "previous" in query:
+            raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
+        status = pod.get("status") or {}
+        statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        waiting = next(((s.get("state") or {}).get("waiting") or {} for s in statuses if s["name"] == container), {})
+        reason = waiting.get("reason") or "ContainerCreating"
+        raise bad_request(f'container "{container}" in pod "{name}" is waiting to start: {reason}')
     tail, limit = (requests.positive_int(query, name) for name in ("tailLines", "limitBytes"))
     follow = requests.is_true(query, "follow")
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
@@ -161,19 +168,9 @@ def _container(pod: Json, name: str) -> str:
     if not name and len(names) == 1:
         return str(names[0])
     if not name:
-        text = f"a container name must be specified for pod {pod['metadata']['name']}, choose one of: {names}"
-        raise bad_request(text)
+        raise bad_request(
+            f"a container name must be specified for pod {pod['metadata']['name']}, choose one of: {names}"
+        )
     if name not in (*names, *init):
         raise bad_request(f"container {name} is not valid for pod {pod['metadata']['name']}")
     return name
-
-
-def _nothing_to_show(pod: Json, container: str, previous: bool) -> str:
-    name = pod["metadata"]["name"]
-    if previous:
-        return f'previous terminated container "{container}" in pod "{name}" not found'
-    status = pod.get("status") or {}
-    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    waiting = next(((s.get("state") or {}).get("waiting") or {} for s in statuses if s["name"] == container), {})
-    reason = waiting.get("reason") or "ContainerCreating"
-    return f'container "{container}" in pod "{name}" is waiting to start: {reason}'

@@ -17,17 +17,6 @@ from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.store import Change, key_of
 from fairlead_local.controllers import rollout
 from fairlead_local.controllers.controller import Controller, Key
-from fairlead_local.controllers.rollout import (
-    DESIRED,
-    REVISION,
-    Counts,
-    RolloutLimits,
-    is_complete,
-    name_of,
-    seconds_to_deadline,
-    status_of,
-    wanted,
-)
 
 TEMPLATE_HASH = "pod-template-hash"
 
@@ -65,16 +54,16 @@ class DeploymentController(Controller):
         sets, created = self._sets(deployment), False
         if "deletionTimestamp" not in deployment["metadata"]:
             deployment, sets, created = self._progress(deployment, sets)
-        status = status_of(deployment, sets.new, sets.old, created=created)
+        status = rollout.status_of(deployment, sets.new, sets.old, created=created)
         if collisions := (deployment.get("status") or {}).get("collisionCount"):
             status["collisionCount"] = collisions
         deployment = self._operations.set_status(DEPLOYMENTS, deployment, status, self._options)
-        return seconds_to_deadline(deployment)
+        return rollout.seconds_to_deadline(deployment)
 
     def _progress(self, deployment: Json, sets: Sets) -> tuple[Json, Sets, bool]:
         """One step: a new set, or the next counts. The last value: whether a set was created."""
         created = False
-        limits, paused = RolloutLimits.of(deployment), deployment["spec"].get("paused", False)
+        limits, paused = rollout.RolloutLimits.of(deployment), deployment["spec"].get("paused", False)
         if sets.new is None and not paused:
             created = self._create_set(deployment, sets.old)
         elif rollout.is_scaling(deployment, sets.all):
@@ -83,9 +72,11 @@ class DeploymentController(Controller):
             recreate = deployment["spec"]["strategy"]["type"] == "Recreate"
             self._resize(deployment, sets, rollout.next_counts(limits, sets.new, sets.old, recreate=recreate))
             self._number(deployment, sets)
-            if is_complete(deployment, deployment.get("status") or {}):
+            if rollout.is_complete(deployment, deployment.get("status") or {}):
                 empty = [
-                    found for found in sets.old if not wanted(found) and not (found.get("status") or {}).get("replicas")
+                    found
+                    for found in sets.old
+                    if not rollout.wanted(found) and not (found.get("status") or {}).get("replicas")
                 ]
                 beyond = len(empty) - deployment["spec"].get("revisionHistoryLimit", 10)
                 for found in empty[: max(0, beyond)]:
@@ -117,7 +108,10 @@ class DeploymentController(Controller):
             return False
         selector = spec["selector"]
         labels = {**(selector.get("matchLabels") or {}), TEMPLATE_HASH: digest}
-        annotations = {REVISION: str(1 + max(map(_revision, old), default=0)), DESIRED: str(spec.get("replicas", 1))}
+        annotations = {
+            rollout.REVISION: str(1 + max(map(_revision, old), default=0)),
+            rollout.DESIRED: str(spec.get("replicas", 1)),
+        }
         body = {
             "metadata": {
                 "name": name,
@@ -135,19 +129,21 @@ class DeploymentController(Controller):
         self._operations.create(REPLICA_SETS, metadata["namespace"], body, self._options)
         return True
 
-    def _resize(self, deployment: Json, sets: Sets, counts: Counts) -> None:
+    def _resize(self, deployment: Json, sets: Sets, counts: rollout.Counts) -> None:
         desired = str(deployment["spec"].get("replicas", 1))
         for found in sets.all:
-            count = counts.get(name_of(found), wanted(found))
-            annotations = {**(found["metadata"].get("annotations") or {}), DESIRED: desired}
-            if count == wanted(found) and annotations == found["metadata"].get("annotations"):
+            count = counts.get(rollout.name_of(found), rollout.wanted(found))
+            annotations = {**(found["metadata"].get("annotations") or {}), rollout.DESIRED: desired}
+            if count == rollout.wanted(found) and annotations == found["metadata"].get("annotations"):
                 continue
             metadata = {**found["metadata"], "annotations": annotations}
             sized = {**found, "metadata": metadata, "spec": {**found["spec"], "replicas": count}}
             self._operations.update(REPLICA_SETS, *key_of(found), sized, self._options)
-            if count != wanted(found):
-                direction = "up" if count > wanted(found) else "down"
-                text = f"Scaled {direction} replica set {name_of(found)} from {wanted(found)} to {count}"
+            if count != rollout.wanted(found):
+                direction = "up" if count > rollout.wanted(found) else "down"
+                text = (
+                    f"Scaled {direction} replica set {rollout.name_of(found)} from {rollout.wanted(found)} to {count}"
+                )
                 self._recorder.normal(deployment, "ScalingReplicaSet", text)
 
     def _number(self, deployment: Json, sets: Sets) -> None:
@@ -158,13 +154,13 @@ class DeploymentController(Controller):
         for resource, found in ((REPLICA_SETS, sets.new), (DEPLOYMENTS, deployment)):
             if _revision(found) != newest:
                 live = self._operations.get(resource, *key_of(found))
-                annotations = {**(live["metadata"].get("annotations") or {}), REVISION: str(newest)}
+                annotations = {**(live["metadata"].get("annotations") or {}), rollout.REVISION: str(newest)}
                 numbered = {**live, "metadata": {**live["metadata"], "annotations": annotations}}
                 self._operations.update(resource, *key_of(found), numbered, self._options)
 
 
 def _revision(obj: Json) -> int:
-    text = (obj["metadata"].get("annotations") or {}).get(REVISION, "0")
+    text = (obj["metadata"].get("annotations") or {}).get(rollout.REVISION, "0")
     return int(text) if text.isdigit() else 0
 
 

@@ -1,5 +1,4 @@
-"""Deletions that follow deletions: dependents after the last owner, objects of a namespace, objects of a
-CustomResourceDefinition."""
+"""Deletions after deletions: dependents after the last owner, objects of a namespace, objects of a custom kind."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable

@@ -23,8 +23,7 @@ _INTEGER = re.compile(r"-[0-9]+|0|[1-9][0-9]*")
 class ReplicaSetController(Controller):
     """Creates and deletes pods of ReplicaSets, and counts them in the status.
 
-    Matching pods without a controller are adopted; pods that no longer match after a change of labels are released and
-    replaced.
+    Matching pods without a controller are adopted; pods with labels that no longer match are released and replaced.
     """
 
     manager = "replicaset-controller"

@@ -1,5 +1,4 @@
-"""Rollouts of a Deployment: the next number of pods of each ReplicaSet, and the status. Pure; the rules are
-Kubernetes' own."""
+"""Rollouts of a Deployment, by the rules of Kubernetes: next counts of ReplicaSets, and the status. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -135,7 +134,11 @@ def status_of(deployment: Json, new: Json | None, old: Sequence[Json], *, create
     counts["unavailableReplicas"] = max(0, spec.get("replicas", 1) - counts["availableReplicas"])
     status: Json = {name: count for name, count in counts.items() if count}
     status["observedGeneration"] = deployment["metadata"]["generation"]
-    conditions = with_condition(conditions_of(deployment), _availability(deployment, counts["availableReplicas"]))
+    availability = condition("Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+    if counts["availableReplicas"] < RolloutLimits.of(deployment).fewest_available:
+        text = "Deployment does not have minimum availability."
+        availability = condition("Available", "False", "MinimumReplicasUnavailable", text)
+    conditions = with_condition(conditions_of(deployment), availability)
     progressing = _progressing(deployment, new, counts, created=created)
     if progressing:
         conditions = _with_progress(conditions, progressing)
@@ -163,13 +166,6 @@ def _seconds_left(deployment: Json) -> float | None:
         return None
     deadline: int = deployment["spec"].get("progressDeadlineSeconds", 600)
     return deadline - seconds_since(progressing.get("lastUpdateTime"))
-
-
-def _availability(deployment: Json, available: int) -> Json:
-    if available >= RolloutLimits.of(deployment).fewest_available:
-        return condition("Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
-    message = "Deployment does not have minimum availability."
-    return condition("Available", "False", "MinimumReplicasUnavailable", message)
 
 
 def _progressing(deployment: Json, new: Json | None, counts: Json, *, created: bool) -> Json | None:

@@ -1,7 +1,7 @@
 """Bindings before a pod can run: pods to the node, within its resources, and PersistentVolumeClaims to folders."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 
@@ -51,7 +51,10 @@ class PodScheduler(Controller):
         reasons = {node["metadata"]["name"]: self._reasons(pod, node) for node in nodes}
         fitting = next((node for node, found in reasons.items() if not found), None)
         if fitting is None:
-            self._refuse(pod, _refusal(reasons.values()))
+            counts = sorted(Counter(why for found in reasons.values() for why in found).items())
+            listed = ", ".join(f"{number} {why}" for why, number in counts)
+            text = f"0/{len(nodes)} nodes are available: {listed}." if nodes else "no nodes available to schedule pods"
+            self._refuse(pod, text)
         else:
             self._bind(pod, fitting)
         return None
@@ -112,15 +115,6 @@ def requests(pod: Json) -> dict[str, Decimal]:
         for name, quantity in ((container.get("resources") or {}).get("requests") or {}).items():
             total[name] = total.get(name, Decimal(0)) + parse_quantity(quantity)
     return total
-
-
-def _refusal(reasons: Iterable[Sequence[str]]) -> str:
-    """`0/1 nodes are available: 1 Insufficient nvidia.com/gpu.`"""
-    found = list(reasons)
-    if not found:
-        return "no nodes available to schedule pods"
-    counts = Counter(reason for node in found for reason in node)
-    return f"0/{len(found)} nodes are available: {', '.join(f'{n} {why}' for why, n in sorted(counts.items()))}."
 
 
 def _selects(spec: Json, labels: dict[str, str]) -> bool:

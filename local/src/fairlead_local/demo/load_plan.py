@@ -162,8 +162,7 @@ def few(speed: Speed, spec: Autoscaling) -> Crowd:
 
 
 class AdjustableLoad(LoadGenerator):
-    """A closed loop whose `crowd` may be changed while it runs. The crowd's length of answers overrides the
-    conversations."""
+    """A closed loop with a changeable `crowd`, whose length of answers overrides the conversations."""
 
     def __init__(self, client: OpenAIClient, model: str, crowd: Crowd) -> None:
         super().__init__(client, model)

@@ -1,5 +1,4 @@
-"""The fleet while the demo runs: moments for the plot, the live view, the decisions between moments, and how long to
-wait for the next."""
+"""The fleet during the demo: moments for the plot, the live view, decisions between moments, patience."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterator, Sequence

@@ -1,7 +1,6 @@
 """The part of the demo with the load: steps of ScalingStory, in the order of `Demo.play`.
 
-1 → 2 or more → 1 → 0: each step changes the load and waits until the fleet has followed. Observations are recorded for
-the table and the plot.
+1 → 2 or more → 1 → 0: each step changes the load and waits until the fleet has followed, and records observations.
 """
 
 import asyncio
@@ -117,8 +116,7 @@ class ScalingStory:
         return model.num(ReplicaStage.READY) if model is not None else 0
 
     async def measure(self) -> str:
-        """A little load of the same kind, from which the engine learns; then the step costs, and the number of clients
-        for the high load."""
+        """A little load of the same kind teaches the engine; then step costs, and clients for the high load."""
         model = await self._until(
             "a first word on the replica", lambda model: any(each.load for each in model.replicas)
         )
@@ -153,7 +151,13 @@ class ScalingStory:
         assert load is not None
         clients = self._fewest
         load.crowd = replace(load.crowd, clients=clients)
-        await self._until("only those to wait for whom there is no slot", lambda model: _is_worked_off(model, clients))
+        await self._until(
+            "only those to wait for whom there is no slot",
+            lambda model: (
+                model.waiting is not None
+                and model.waiting <= max(0, clients - sum(load.max_num_seqs for load in _learnt(model)))
+            ),
+        )
         before, began, enough = await self._read_ttft_errors(), load.seconds, load.num_answered + HOLD_ROUNDS * clients
         await self._until(f"{enough} answers", lambda _: load.num_answered >= enough)
         self._ttft_errors = (await self._read_ttft_errors()).since(before)
@@ -261,12 +265,6 @@ class ScalingStory:
 def _is_exactly(model: ModelView, number: int) -> bool:
     """Whether exactly `number` replicas are ready, and no pod is starting or draining."""
     return model.num(ReplicaStage.READY) == number and len(model.replicas) == number
-
-
-def _is_worked_off(model: ModelView, clients: int) -> bool:
-    """Whether the queue is no longer than the number of clients without a slot."""
-    slots = sum(load.max_num_seqs for load in _learnt(model))
-    return model.waiting is not None and model.waiting <= max(0, clients - slots)
 
 
 def _learnt(model: ModelView) -> list[ReplicaSignals]:

@@ -205,8 +205,7 @@ class Demo:
         return f"llmdeployment/{self.name}: the same object that `kubectl apply -f` would make"
 
     async def ready(self, name: str = "") -> str:
-        """Waits for the first replica, and prints each new reason of waiting. `name`: of an LLMDeployment besides the
-        main one."""
+        """Waits for the first replica of an LLMDeployment (empty = the main one), and prints reasons of waiting."""
         said = None
         patience = Patience(time.monotonic())
         while True:

@@ -53,6 +53,9 @@ def demo_table(steps: Sequence[DemoStep], load: RunFigures | None) -> Table:
 def load_rows(load: RunFigures) -> list[tuple[str, str]]:
     """The load in words."""
     whole, steady = load.whole, load.steady
+    seen = whole.predictions
+    cached = f"{share(seen.within_one_block_ratio)} within one block, of {seen.num_cached}"
+    cached = cached if seen.num_cached else "the gateway made none"
     errors = f"{whole.num_failed} failed, {whole.num_rejected} rejected, {whole.num_unfinished} not finished"
     if whole.errors:
         errors += ": " + ", ".join(f"{number} × {kind}" for kind, number in whole.errors.items())
@@ -61,18 +64,11 @@ def load_rows(load: RunFigures) -> list[tuple[str, str]]:
         ("errors", errors),
         ("TTFT", f"{percentiles(whole.ttft)}; steady {percentiles(steady.ttft)}"),
         ("cached prompt tokens", f"{share(whole.cached_ratio)}; steady {share(steady.cached_ratio)}"),
-        ("predicted cached tokens", _cached_predictions(whole)),
+        ("predicted cached tokens", cached),
         ("predicted TTFT", _ttft_predictions(load)),
         ("per replica", ", ".join(f"{name}: {number}" for name, number in whole.by_replica.items())),
         ("replicas over time", replicas_over_time(load.moments)),
     ]
-
-
-def _cached_predictions(whole: Report) -> str:
-    seen = whole.predictions
-    if not seen.num_cached:
-        return "the gateway made none"
-    return f"{share(seen.within_one_block_ratio)} within one block, of {seen.num_cached}"
 
 
 def _ttft_predictions(load: RunFigures) -> str:

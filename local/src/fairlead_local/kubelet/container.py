@@ -1,7 +1,6 @@
 """The life of one container: created, started, probed, restarted with back-off, stopped.
 
-`ContainerRunner.run` is the story. The runner never writes to the API: it keeps a `ContainerRecord` and reports changes
-to the pod.
+`ContainerRunner.run` is the story. The runner keeps a `ContainerRecord`, reports changes to the pod, never to the API.
 """
 
 import asyncio
@@ -178,7 +177,11 @@ class ContainerRunner:
         try:
             process = await ContainerProcess.start(prepared.launch, self._node.records)
         except OSError as error:
-            self._refuse_start(str(error))
+            message, now = f"failed to start container: {error}", timestamp()
+            ended = {"exitCode": 128, "reason": "StartError", "message": message, "startedAt": now, "finishedAt": now}
+            self.record.state = {"terminated": ended}
+            self._node.recorder.warning(self._pod, "Failed", f"Error: {message}")
+            self._changed(ready=False, started=False)
             return 0.0
         began = loop.time()
         self._process, self._pre_stop, self.log = process, prepared.pre_stop, prepared.launch.log
@@ -196,15 +199,6 @@ class ContainerRunner:
         self.record.state = {"terminated": {**terminated, "containerID": self.record.container_id}}
         self._changed(ready=False, started=False)
         return loop.time() - began
-
-    def _refuse_start(self, why: str) -> None:
-        """Records a program that the system did not start, as a run with an immediate end."""
-        message = f"failed to start container: {why}"
-        now = timestamp()
-        ended = {"exitCode": 128, "reason": "StartError", "message": message, "startedAt": now, "finishedAt": now}
-        self.record.state = {"terminated": ended}
-        self._node.recorder.warning(self._pod, "Failed", f"Error: {message}")
-        self._changed(ready=False, started=False)
 
     async def _probe(self, probes: dict[ProbeKind, Probe]) -> None:
         """Probes readiness and liveness after the startup probe has succeeded."""

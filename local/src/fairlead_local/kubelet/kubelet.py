@@ -104,8 +104,7 @@ async def running_kubelet(
 ) -> AsyncIterator[Kubelet]:
     """A kubelet for this machine while the context lasts; all its processes have ended afterwards.
 
-    `resources`: of the node, None = of the machine. `environment`: for every container.
-    Raises NoAddress.
+    `resources`: of the node, None = of the machine. `environment`: of every container. Raises NoAddress.
     """
     addresses = AddressBlock(str(folder.path))
     clear(folder.pods)  # of an earlier kubelet: pods do not outlive one

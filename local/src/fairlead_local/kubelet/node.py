@@ -53,8 +53,22 @@ class AddressBlock:
 
     def __init__(self, preference: str) -> None:
         """`preference`: a text; the same text gets the same block if free. Raises NoAddress."""
-        self._lock, block = _claim_block(crc32(preference.encode()) % 256)
-        self._free = deque(f"{_NETWORK}.{block}.{host}" for host in range(1, _LOCK_HOST))
+        first, problem = crc32(preference.encode()) % 256, OSError()
+        for offset in range(256):
+            block = f"{_NETWORK}.{(first + offset) % 256}"
+            self._lock = socket.socket()
+            try:
+                self._lock.bind((f"{block}.{_LOCK_HOST}", _LOCK_PORT))
+            except OSError as error:
+                self._lock.close()
+                problem = error
+            else:
+                self._free = deque(f"{block}.{host}" for host in range(1, _LOCK_HOST))
+                return
+        raise NoAddress(
+            f"no address in {_NETWORK}.0.0/16 can be used for pods ({problem.strerror}). Linux has them all; on macOS "
+            f"add them first, for example: sudo ifconfig lo0 alias {_NETWORK}.{first}.1"
+        )
 
     def take(self) -> str:
         """The address with the longest free time; raises NoAddress when all are in use."""
@@ -67,24 +81,6 @@ class AddressBlock:
 
     def close(self) -> None:
         self._lock.close()
-
-
-def _claim_block(first: int) -> tuple[socket.socket, int]:
-    problem = OSError()
-    for offset in range(256):
-        block = (first + offset) % 256
-        lock = socket.socket()
-        try:
-            lock.bind((f"{_NETWORK}.{block}.{_LOCK_HOST}", _LOCK_PORT))
-        except OSError as error:
-            lock.close()
-            problem = error
-        else:
-            return lock, block
-    raise NoAddress(
-        f"no address in {_NETWORK}.0.0/16 can be used for pods ({problem.strerror}). Linux has them all; on macOS add "
-        f"them first, for example: sudo ifconfig lo0 alias {_NETWORK}.{first}.1"
-    )
 
 
 NODE_NAME = "local"

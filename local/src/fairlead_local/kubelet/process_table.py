@@ -75,10 +75,16 @@ class ProcessRecords:
 
     def running(self) -> list[ProcessId]:
         """Running processes that were recorded, or carry the marker."""
-        found = {process.pid: process for process in self._recorded() if process.alive}
+        found = {}
+        for path in self._folder.glob("*.json"):
+            with suppress(ValueError, KeyError, FileNotFoundError):  # written halfway: the marker finds the process
+                record = json.loads(path.read_text(encoding="utf-8"))
+                process = ProcessId(record["pid"], record["started"])
+                if process.alive:
+                    found[process.pid] = process
         for pid in _marked(self._folder):
-            if pid not in found and (process := identify(pid)):
-                found[pid] = process
+            if pid not in found and (marked := identify(pid)):
+                found[pid] = marked
         return list(found.values())
 
     def stop_all(self, grace_seconds: float) -> int:
@@ -89,14 +95,6 @@ class ProcessRecords:
         for path in self._folder.glob("*.json"):
             path.unlink(missing_ok=True)
         return len(processes)
-
-    def _recorded(self) -> Iterable[ProcessId]:
-        for path in self._folder.glob("*.json"):
-            try:
-                record = json.loads(path.read_text(encoding="utf-8"))
-                yield ProcessId(record["pid"], record["started"])
-            except (ValueError, KeyError, FileNotFoundError):
-                continue  # written halfway: the marker finds the process
 
 
 def stop(processes: Iterable[ProcessId], grace_seconds: float) -> None:
