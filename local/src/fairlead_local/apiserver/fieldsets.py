@@ -68,43 +68,36 @@ def children(schema: Schema, value: Any) -> dict[str, tuple[Schema, Any]]:
     return found
 
 
-def fields_of(schema: Schema, value: Any) -> FieldSet:
+def fields_of(schema: Schema, value: Any, path: Path = ()) -> FieldSet:
     """Every path in a value: the fields of a manager after an apply."""
-    return frozenset(_fields(schema, value, ()))
-
-
-def _fields(schema: Schema, value: Any, path: Path) -> Iterator[Path]:
     kind = shape(schema, value)
     if kind is MergeShape.LEAF:
-        yield path
-        return
-    if path and (not value or path[-1].startswith("k:")):
-        yield path
-    for element, (below, item) in children(schema, value).items():
-        yield from _fields(below, item, (*path, element))
+        return frozenset([path])
+    below = (fields_of(inner, item, (*path, key)) for key, (inner, item) in children(schema, value).items())
+    is_member = path and (not value or path[-1].startswith("k:"))
+    return EMPTY.union([path] if is_member else (), *below)
 
 
 def compare(schema: Schema, old: Any, new: Any) -> Difference:
     """The difference between two states of an object."""
     changed: set[Path] = set()
     removed: set[Path] = set()
-    _compare(schema, old, new, (), changed, removed)
+
+    def walk(schema: Schema, old: Any, new: Any, path: Path) -> None:
+        if old is _ABSENT:
+            changed.update(_whole(schema, new, path))
+        elif new is _ABSENT:
+            removed.update(_whole(schema, old, path))
+        elif shape(schema, old) is shape(schema, new) is not MergeShape.LEAF:
+            before, after = children(schema, old), children(schema, new)
+            for element, (below, _) in (before | after).items():
+                was, now = (side.get(element, (None, _ABSENT))[1] for side in (before, after))
+                walk(below, was, now, (*path, element))
+        elif old != new:
+            changed.add(path)
+
+    walk(schema, old, new, ())
     return Difference(frozenset(changed), frozenset(removed))
-
-
-def _compare(schema: Schema, old: Any, new: Any, path: Path, changed: set[Path], removed: set[Path]) -> None:
-    if old is _ABSENT:
-        changed.update(_whole(schema, new, path))
-    elif new is _ABSENT:
-        removed.update(_whole(schema, old, path))
-    elif shape(schema, old) is shape(schema, new) is not MergeShape.LEAF:
-        before, after = children(schema, old), children(schema, new)
-        for element in before | after:
-            below = (after.get(element) or before[element])[0]
-            pair = (before.get(element, (None, _ABSENT))[1], after.get(element, (None, _ABSENT))[1])
-            _compare(below, *pair, (*path, element), changed, removed)
-    elif old != new:
-        changed.add(path)
 
 
 def _whole(schema: Schema, value: Any, path: Path) -> Iterator[Path]:

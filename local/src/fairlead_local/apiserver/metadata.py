@@ -154,6 +154,11 @@ def content(obj: Json, *, without_status: bool) -> Json:
     return {field: value for field, value in obj.items() if field not in hidden}
 
 
+def with_metadata(obj: Json, **fields: Any) -> Json:
+    """The object with other fields of the metadata."""
+    return {**obj, "metadata": {**obj["metadata"], **fields}}
+
+
 def is_owned_by(obj: Json, uid: str) -> bool:
     """Whether the object's managing controller is the object with this uid."""
     return any(ref.get("controller") and ref["uid"] == uid for ref in owner_references(obj))
@@ -166,9 +171,8 @@ def owner_references(obj: Json) -> list[Json]:
 
 def controller_reference(owner: Json) -> Json:
     """The ownerReference a controller puts on what it creates for `owner`."""
-    fields: dict[str, Any] = {field: owner[field] for field in ("apiVersion", "kind")}
-    metadata = owner["metadata"]
-    return fields | {"name": metadata["name"], "uid": metadata["uid"], "controller": True, "blockOwnerDeletion": True}
+    names = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"]}
+    return names | {"uid": owner["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
 
 
 class Propagation(StrEnum):

@@ -88,7 +88,7 @@ class Operations:
         with decoded.warning():
             obj = self._admit_new(resource, namespace, decoded.object)
         ownership = managed_fields.track(resource.schema, {}, _manager(resource, options), {}, obj, timestamp())
-        return Written(self._store_new(resource, obj, ownership, options), True, decoded.warnings)
+        return Written(self._store(resource, None, obj, ownership, options), True, decoded.warnings)
 
     def update(self, resource: ResourceType, namespace: str, name: str, body: Json, options: WriteOptions) -> Written:
         """PUT: `body` replaces the object, or the status as the subresource says."""
@@ -127,14 +127,14 @@ class Operations:
                 raise not_found(resource.qualified, name)
             _, ownership = managed_fields.apply(resource.schema, {}, manager, {}, config, timestamp(), force=force)
             obj = self._admit_new(resource, namespace, config)
-            return Written(self._store_new(resource, obj, ownership, options), True)
+            return Written(self._store(resource, None, obj, ownership, options), True)
         metadata.check_version(resource, live, config, required=False)
         ownership = managed_fields.decode(live["metadata"].get("managedFields"))
         applied, ownership = managed_fields.apply(
             resource.schema, ownership, manager, live, config, timestamp(), force=force
         )
         obj = self._admit_change(resource, live, applied, options)
-        return Written(self._store_change(resource, live, obj, ownership, options))
+        return Written(self._store(resource, live, obj, ownership, options))
 
     def delete(self, resource: ResourceType, namespace: str, name: str, options: DeleteOptions) -> Json:
         """The object marked for deletion, or a Success `Status` after removal."""
@@ -186,7 +186,7 @@ class Operations:
         ownership = managed_fields.decode(live["metadata"].get("managedFields") if declared is None else declared)
         manager = _manager(resource, options)
         ownership = managed_fields.track(resource.schema, ownership, manager, live, obj, timestamp())
-        return Written(self._store_change(resource, live, obj, ownership, options), False, decoded.warnings)
+        return Written(self._store(resource, live, obj, ownership, options), False, decoded.warnings)
 
     def _admit_change(self, resource: ResourceType, live: Json, proposed: Json, options: WriteOptions) -> Json:
         obj = metadata.carry_over(resource, live, _confined(resource, live, proposed, options.subresource))
@@ -197,13 +197,10 @@ class Operations:
             obj["metadata"]["generation"] = live["metadata"].get("generation", 0) + 1
         return obj
 
-    def _store_new(self, resource: ResourceType, obj: Json, ownership: Ownership, options: WriteOptions) -> Json:
-        obj["metadata"]["managedFields"] = managed_fields.encode(ownership)
-        return obj if options.dry_run else self.store.put(resource.qualified, obj)
-
-    def _store_change(
-        self, resource: ResourceType, live: Json, obj: Json, ownership: Ownership, options: WriteOptions
+    def _store(
+        self, resource: ResourceType, live: Json | None, obj: Json, ownership: Ownership, options: WriteOptions
     ) -> Json:
+        """Stores a new state of `live` (None = a creation), unless nothing changed."""
         obj["metadata"].pop("managedFields", None)
         if entries := managed_fields.encode(ownership):
             obj["metadata"]["managedFields"] = entries

@@ -6,7 +6,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -185,15 +185,11 @@ BUILT_IN = (
 )
 
 
-@dataclass(slots=True)
 class Registry:
     """What is served now. Custom kinds come and go with their definitions; the core group comes first."""
 
-    _types: dict[tuple[str, str, str], ResourceType] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for resource in BUILT_IN:
-            self.add(resource)
+    def __init__(self) -> None:
+        self._types = {(each.group, each.version, each.plural): each for each in BUILT_IN}
 
     def add(self, resource: ResourceType) -> None:
         self._types[resource.group, resource.version, resource.plural] = resource

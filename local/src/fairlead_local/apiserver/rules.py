@@ -35,9 +35,11 @@ def check(kind: str, obj: Json, old: Json | None) -> list[Violation]:
 def _complete_namespace(obj: Json) -> Json:
     metadata = obj["metadata"]
     labels = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
-    spec = obj.get("spec") or {"finalizers": ["kubernetes"]}
-    status = obj.get("status") or {"phase": "Active"}
-    return {**obj, "metadata": {**metadata, "labels": labels}, "spec": spec, "status": status}
+    rest = {
+        "spec": obj.get("spec") or {"finalizers": ["kubernetes"]},
+        "status": obj.get("status") or {"phase": "Active"},
+    }
+    return {**obj, "metadata": {**metadata, "labels": labels}, **rest}
 
 
 def _complete_secret(obj: Json) -> Json:

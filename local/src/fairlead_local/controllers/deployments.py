@@ -11,6 +11,7 @@ from fairlead_local.apiserver.metadata import (
     controller_reference,
     is_owned_by,
     owner_references,
+    with_metadata,
 )
 from fairlead_local.apiserver.resources import DEPLOYMENTS, REPLICA_SETS
 from fairlead_local.apiserver.status import Json
@@ -136,8 +137,8 @@ class DeploymentController(Controller):
             annotations = {**(found["metadata"].get("annotations") or {}), rollout.DESIRED: desired}
             if count == rollout.wanted(found) and annotations == found["metadata"].get("annotations"):
                 continue
-            metadata = {**found["metadata"], "annotations": annotations}
-            sized = {**found, "metadata": metadata, "spec": {**found["spec"], "replicas": count}}
+            spec = {**found["spec"], "replicas": count}
+            sized = with_metadata({**found, "spec": spec}, annotations=annotations)
             self._operations.update(REPLICA_SETS, *key_of(found), sized, self._options)
             if count != rollout.wanted(found):
                 direction = "up" if count > rollout.wanted(found) else "down"
@@ -155,7 +156,7 @@ class DeploymentController(Controller):
             if _revision(found) != newest:
                 live = self._operations.get(resource, *key_of(found))
                 annotations = {**(live["metadata"].get("annotations") or {}), rollout.REVISION: str(newest)}
-                numbered = {**live, "metadata": {**live["metadata"], "annotations": annotations}}
+                numbered = with_metadata(live, annotations=annotations)
                 self._operations.update(resource, *key_of(found), numbered, self._options)
 
 
@@ -167,4 +168,4 @@ def _revision(obj: Json) -> int:
 def _plain(template: Json) -> Json:
     """The template as the Deployment has it: without the hash label."""
     labels = {key: value for key, value in template["metadata"]["labels"].items() if key != TEMPLATE_HASH}
-    return {**template, "metadata": {**template["metadata"], "labels": labels}}
+    return with_metadata(template, labels=labels)

@@ -7,7 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from fairlead.api.pod_spec import sidecars
 from fairlead.fleet.pods import became_ready, is_active
 from fairlead_local.apiserver import selectors
-from fairlead_local.apiserver.metadata import DeleteOptions, controller_reference, is_owned_by, owner_references
+from fairlead_local.apiserver.metadata import (
+    DeleteOptions,
+    controller_reference,
+    is_owned_by,
+    owner_references,
+    with_metadata,
+)
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import PODS, REPLICA_SETS
 from fairlead_local.apiserver.status import Json, StatusError
@@ -65,7 +71,7 @@ class ReplicaSetController(Controller):
                 self._set_owners(pod, [ref for ref in owner_references(pod) if ref["uid"] != metadata["uid"]])
 
     def _set_owners(self, pod: Json, references: list[Json]) -> None:
-        changed = {**pod, "metadata": {**pod["metadata"], "ownerReferences": references}}
+        changed = with_metadata(pod, ownerReferences=references)
         self._operations.update(PODS, *key_of(pod), changed, self._options)
 
     def _scale(self, replica_set: Json, pods: Sequence[Json]) -> str | None:

@@ -103,10 +103,12 @@ class ContainerRunner:
         self._process: ContainerProcess | None = None
         self._pre_stop: PreStop | None = None
         self._stopping = asyncio.Event()
-        self._started = asyncio.Event()
-        self._turn = asyncio.Event()
+        self.started = asyncio.Event()
+        """Set once the container has started, by the startup probe, or was stopped before."""
+        self.turn = asyncio.Event()
+        """Set once all containers before a sidecar in the order of ends have ended."""
         if not self.is_sidecar:
-            self._turn.set()
+            self.turn.set()
         self._ending: asyncio.Task[None] | None = None
         self._deadline = math.inf
         self.log: Path | None = None
@@ -130,24 +132,16 @@ class ContainerRunner:
                 self.previous_log = self.log
         self.record.is_done = not self._restarts() or self._stopping.is_set()
         self._changed(ready=False, started=False)
-        self._started.set()
-
-    async def started(self) -> None:
-        """Returns once the container has started, by the startup probe, or was stopped before."""
-        await self._started.wait()
+        self.started.set()
 
     def stop(self, grace_seconds: float) -> None:
         """Asks the process to end, kills it after `grace_seconds` (a later call may shorten them); then `run` ends. A
-        sidecar is asked after `take_turn`."""
+        sidecar is asked after `turn`."""
         self._stopping.set()
-        self._started.set()
+        self.started.set()
         if grace_seconds <= 0:
-            self._turn.set()
+            self.turn.set()
         self._end_process(grace_seconds, f"Stopping container {self.record.name}")
-
-    def take_turn(self) -> None:
-        """Tells a sidecar that all containers before it in the order of ends have ended."""
-        self._turn.set()
 
     async def _prepared(self) -> Prepared | None:
         """Retries until the next run is prepared; None = the pod was stopped before."""
@@ -238,7 +232,7 @@ class ContainerRunner:
         self._deadline = min(self._deadline, asyncio.get_running_loop().time() + grace_seconds)
         if self._process is not None and self._ending is None:
             self._node.recorder.normal(self._pod, "Killing", why)
-            waits_for_turn = self._stopping.is_set() and not self._turn.is_set()
+            waits_for_turn = self._stopping.is_set() and not self.turn.is_set()
             if self._pre_stop is None and not waits_for_turn:
                 self._process.ask_to_end()
                 going = None
@@ -252,7 +246,7 @@ class ContainerRunner:
             text = f"PreStopHook failed: {problem}"
             self._node.recorder.warning(self._pod, "FailedPreStopHook", text)
         if self._stopping.is_set():
-            await self._turn.wait()
+            await self.turn.wait()
 
     async def _kill_at_deadline(self, process: ContainerProcess, going: "asyncio.Task[None] | None") -> None:
         """`going`: ends when the process may be asked to end; the grace period runs meanwhile."""
@@ -314,5 +308,5 @@ class ContainerRunner:
         if started is not None:
             self.record.started = started
             if started:
-                self._started.set()
+                self.started.set()
         self._on_change()

@@ -139,7 +139,7 @@ class PodWorker:
             for runner, _ in sidecars:
                 runner.stop(grace)
             for runner, running in reversed(sidecars):
-                runner.take_turn()
+                runner.turn.set()
                 await running
 
     async def _initialize(
@@ -150,7 +150,7 @@ class PodWorker:
         for runner in self._init_runners.values():
             if runner.is_sidecar:
                 sidecars.append((runner, group.create_task(runner.run())))
-                await runner.started()
+                await runner.started.wait()
             else:
                 await runner.run()
             if self._stopping.is_set() or not (runner.is_sidecar or runner.record.has_succeeded):
