@@ -88,14 +88,14 @@ def read_manifests(files: Sequence[Path]) -> list[FileManifest]:
     found = []
     for file in files:
         try:
-            documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+            documents = [each for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each is not None]
         except OSError as error:
             raise FleetError(f"cannot read {file}: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise FleetError(f"{file} is not YAML: {error}") from error
         for document in documents:
             is_list = isinstance(document, dict) and document.get("kind") == "List"
-            for obj in (document.get("items") or ()) if is_list else () if document is None else (document,):
+            for obj in (document.get("items") or ()) if is_list else (document,):
                 if not isinstance(obj, dict) or not obj.get("apiVersion") or not obj.get("kind"):
                     raise FleetError(f"{file}: every document needs apiVersion and kind")
                 if not (obj.get("metadata") or {}).get("name"):

@@ -125,7 +125,7 @@ async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operation
         except NoAddress as error:
             raise FleetError(str(error)) from error
         token = new_token()
-        app = ApiServer(operations, token, kubelet).app()
+        app = ApiServer(operations, token, kubelet.log).app()
         with _taking(options.api_port, "--api-port"):
             api = await stack.enter_async_context(serving(app, options.api_port))
         write_kubeconfig(folder.kubeconfig, api, token)

@@ -59,7 +59,7 @@ async def local_api_server(
         logs: LogSource | None = None
         if images is not None:
             kubelet = running_kubelet(operations, fleet, images=images, settings=settings, resources=resources)
-            logs = await stack.enter_async_context(kubelet)
+            logs = (await stack.enter_async_context(kubelet)).log
         controllers = asyncio.create_task(run_controllers(operations, fleet.claims))
         stack.push_async_callback(_cancel, controllers)
         url = await stack.enter_async_context(serving(ApiServer(operations, token, logs).app()))

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairlead_local.apiserver import cel, selectors
 from fairlead_local.apiserver.cel import InvalidRule
-from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths, schema_of
+from fairlead_local.apiserver.resources import NAME, Column, ResourceType, ScalePaths, schema_of
 from fairlead_local.apiserver.status import Json, Violation, invalid_value, required_value
 from fairlead_local.apiserver.times import age, condition, conditions_of, with_condition
 
@@ -104,7 +104,7 @@ def _resource_type(spec: Json, version: Json) -> ResourceType:
         scale=ScalePaths(scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath"))
         if scale
         else None,
-        columns=(_NAME, *map(_column, columns)) if columns else None,
+        columns=(NAME, *map(_column, columns)) if columns else None,
         field_labels=frozenset(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ()),
         has_generation=True,
         unconditional_update=False,
@@ -122,9 +122,6 @@ def _whole_schema(schema: Json) -> Json:
     text = {"type": "string"}
     whole = {"apiVersion": text, "kind": text, **properties, "metadata": {**known, "properties": fields}}
     return {**schema, "properties": whole}
-
-
-_NAME = Column("Name", lambda obj: obj["metadata"]["name"], description="Name of the object.")
 
 
 def _column(column: Json) -> Column:

@@ -9,11 +9,10 @@ from aiohttp import web
 from fairlead.api.conditions import find_condition
 from fairlead.api.pod_spec import lasting_containers, lasting_statuses, sidecars
 from fairlead_local.apiserver.requests import ReplyShape
-from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, Column, ResourceType
+from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, NAME, Column, ResourceType
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import age
 
-NAME = Column("Name", lambda obj: obj["metadata"]["name"])
 AGE = Column("Age", lambda obj: age(obj["metadata"].get("creationTimestamp")))
 
 

@@ -52,6 +52,9 @@ class Column:
     description: str = ""
 
 
+NAME = Column("Name", lambda obj: obj["metadata"]["name"])
+
+
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
     """Where a scalable object keeps its counts, as JSONPaths; `selector` is None when it publishes none."""

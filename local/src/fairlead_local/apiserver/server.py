@@ -83,7 +83,7 @@ class ApiServer:
             return replies.reply(document)
         if not parts or parts[0] not in ("api", "apis"):
             raise no_such_path()
-        return await self._serve(Call(request, requests.parse_target(self._operations.registry, parts)))
+        return await self._serve(ApiCall(request, requests.parse_target(self._operations.registry, parts)))
 
     def _document(self, request: web.Request, parts: list[str]) -> Json | None:
         """The document at a path of discovery; None = another path."""
@@ -109,7 +109,7 @@ class ApiServer:
                 return discovery.openapi(registry, group, version)
         return None
 
-    async def _serve(self, call: "Call") -> web.StreamResponse:
+    async def _serve(self, call: "ApiCall") -> web.StreamResponse:
         operations, target = self._operations, call.target
         if target.subresource == "log":
             return await stream_log(call.http, operations, self._logs, target)
@@ -128,7 +128,7 @@ class ApiServer:
                 return call.reply(operations.delete(*call.key, await call.delete_options()))
         raise method_not_allowed()
 
-    async def _serve_collection(self, call: "Call") -> web.StreamResponse:
+    async def _serve_collection(self, call: "ApiCall") -> web.StreamResponse:
         operations, (resource, namespace, _) = self._operations, call.key
         match call.http.method:
             case "GET" | "HEAD":
@@ -141,7 +141,7 @@ class ApiServer:
                 return replies.reply(replies.many(resource, gone, self._list_metadata(), ReplyShape.OBJECT, ""))
         raise method_not_allowed()
 
-    def _list(self, call: "Call") -> web.Response:
+    def _list(self, call: "ApiCall") -> web.Response:
         (resource, namespace, _), selectors, query = call.key, call.selectors, call.http.query
         # Lists are always of now, which is at least as new as any version given out.
         if (version := parse_version(query.get("resourceVersion", ""))) > self._operations.store.version:
@@ -155,7 +155,7 @@ class ApiServer:
     def _list_metadata(self) -> Json:
         return {"resourceVersion": str(self._operations.store.version)}
 
-    async def _watch(self, call: "Call") -> web.StreamResponse:
+    async def _watch(self, call: "ApiCall") -> web.StreamResponse:
         wanted, (shape, include) = call.watched(), call.shape
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(call.http)
@@ -165,7 +165,7 @@ class ApiServer:
             first = False
         return response
 
-    async def _patch(self, call: "Call") -> web.Response:
+    async def _patch(self, call: "ApiCall") -> web.Response:
         kind, body, options = call.patch_type(), await call.http.read(), call.options
         if kind is PatchType.APPLY:
             config, force = call.applied(body), requests.is_true(call.http.query, "force")
@@ -173,7 +173,7 @@ class ApiServer:
         edit = _edit(call.target.resource, kind, requests.decode_json(body))
         return call.reply_written(self._operations.edit(*call.key, edit, options))
 
-    async def _scale(self, call: "Call") -> web.Response:
+    async def _scale(self, call: "ApiCall") -> web.Response:
         if call.http.method == "GET":
             return replies.reply(read_scale(self._operations, *call.key))
         edit = await call.scale_edit()
@@ -181,7 +181,7 @@ class ApiServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """One request for objects."""
 
     http: web.Request

@@ -48,21 +48,18 @@ class Journal:
 
     def load(self) -> tuple[int, dict[Key, Json]]:
         """The highest resourceVersion that may have been used, and the last written state of objects."""
-        objects: dict[Key, Json] = {}
+        objects: dict[Key, Json | None] = {}
         version = 0
-        for line in self._path.read_text(encoding="utf-8").splitlines(keepends=True) if self._path.exists() else ():
+        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        for line in text.splitlines(keepends=True):
             if not line.endswith("\n"):  # the process died in the middle of this line
                 break
             entry = json.loads(line)
             version = max(version, int(entry.get("reserved", 0)))
             if "key" in entry:
                 resource, namespace, name = entry["key"]
-                key = (resource, namespace, name)
-                if entry["object"] is None:
-                    objects.pop(key, None)
-                else:
-                    objects[key] = entry["object"]
-        return version, objects
+                objects[resource, namespace, name] = entry["object"]
+        return version, {key: obj for key, obj in objects.items() if obj is not None}
 
     def open(self, version: int, objects: Iterable[tuple[Key, Json]]) -> None:
         """Writes a fresh snapshot and appends to it from now on. A failure leaves the journal unchanged."""

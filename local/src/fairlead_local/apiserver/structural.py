@@ -61,7 +61,26 @@ def validate(schema: Schema, value: Any, path: str = "", *, old: Any = None) -> 
 def prune(schema: Schema, value: Any, path: str = "", *, root: bool = False) -> tuple[Any, list[str]]:
     """`value` without unknown fields, and their paths. With `root`, the fields of every object stay."""
     unknown: list[str] = []
-    return _pruned(schema, value, path, root or bool(schema.get(EMBEDDED)), unknown), unknown
+
+    def pruned(schema: Schema, value: Any, path: str, is_object: bool) -> Any:
+        is_object = is_object or bool(schema.get(EMBEDDED))
+        if isinstance(value, list):
+            items = schema.get("items") or {}
+            return [pruned(items, item, f"{path}[{index}]", False) for index, item in enumerate(value)]
+        if not isinstance(value, Mapping):
+            return value
+        keeps_all = schema.get("additionalProperties") is True or schema.get(KEEP_UNKNOWN)
+        kept = {}
+        for name, item in value.items():
+            if (child := field_schema(schema, name)) is not None:
+                kept[name] = pruned(child, item, join(path, name), False)
+            elif keeps_all or (is_object and name in IMPLICIT_FIELDS):
+                kept[name] = item
+            else:
+                unknown.append(join(path, name))
+        return kept
+
+    return pruned(schema, value, path, root), unknown
 
 
 def prune_nulls(schema: Schema, value: Any) -> Any:
@@ -266,26 +285,3 @@ def is_unchanged(schema: Mapping[str, Any], value: Any, old: Any) -> bool:
             is_unchanged(items, new, was) for new, was in zip(value, before, strict=True)
         )
     return isinstance(value, bool) is isinstance(old, bool) and bool(value == old)  # to Python, true is 1
-
-
-# ── pruning ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _pruned(schema: Schema, value: Any, path: str, is_object: bool, unknown: list[str]) -> Any:
-    if isinstance(value, Mapping):
-        keeps_all = schema.get("additionalProperties") is True or schema.get(KEEP_UNKNOWN)
-        kept = {}
-        for name, item in value.items():
-            here = join(path, name)
-            if (child := field_schema(schema, name)) is not None:
-                kept[name] = _pruned(child, item, here, bool(child.get(EMBEDDED)), unknown)
-            elif keeps_all or (is_object and name in IMPLICIT_FIELDS):
-                kept[name] = item
-            else:
-                unknown.append(here)
-        return kept
-    if isinstance(value, list):
-        items = schema.get("items") or {}
-        nested = bool(items.get(EMBEDDED))
-        return [_pruned(items, item, f"{path}[{index}]", nested, unknown) for index, item in enumerate(value)]
-    return value

@@ -1,11 +1,11 @@
 """The subresources `scale` (an autoscaling/v1 Scale of any scalable object) and `log` (the output of a container)."""
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from copy import deepcopy
 from pathlib import Path
-from typing import Protocol
 
 from aiohttp import web
 
@@ -103,14 +103,8 @@ FOLLOW_SECONDS = 0.1
 _CHUNK_BYTES = 65_536
 
 
-class LogSource(Protocol):
-    """The runner of containers."""
-
-    def log_path(self, pod: Json, container: str, *, previous: bool) -> Path | None:
-        """The log of the container's present or previous run; None = no such run."""
-
-    def is_writing(self, pod: Json, path: Path) -> bool:
-        """Whether the writing process still runs."""
+LogSource = Callable[[Json, str, bool], tuple[Path, Callable[[], bool]] | None]
+"""Pod, container, whether the previous run → the log, and whether the process still writes; None = no such run."""
 
 
 async def stream_log(
@@ -126,8 +120,8 @@ async def stream_log(
     pod = operations.get(target.resource, target.namespace, target.name)
     container = _container(pod, query.get("container", ""))
     previous = requests.is_true(query, "previous")
-    path = source.log_path(pod, container, previous=previous) if source is not None else None
-    if source is None or path is None:
+    found = source(pod, container, previous) if source is not None else None
+    if found is None:
         name = pod["metadata"]["name"]
         if "previous" in query:
             raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
@@ -140,7 +134,7 @@ async def stream_log(
     follow = requests.is_true(query, "follow")
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
-    async for chunk in _read(path, tail, follow, lambda: source.is_writing(pod, path)):
+    async for chunk in _read(*found, tail, follow):
         await response.write(chunk if limit is None else chunk[:limit])
         if limit is not None:
             limit -= len(chunk)
@@ -149,10 +143,10 @@ async def stream_log(
     return response
 
 
-async def _read(path: Path, tail: int | None, follow: bool, writing: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def _read(path: Path, writing: Callable[[], bool], tail: int | None, follow: bool) -> AsyncIterator[bytes]:
     with path.open("rb") as file:
         if tail is not None:
-            yield b"".join(deque(file, tail))
+            yield b"".join(deque(file, min(tail, sys.maxsize)))
         while True:
             alive = follow and writing()  # before the read, which then includes the last words
             while chunk := file.read(_CHUNK_BYTES):

@@ -18,16 +18,9 @@ def parse_time(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def seconds_since(text: str | None, now: datetime | None = None) -> float:
+def seconds_since(text: str | None) -> float:
     """Seconds from the RFC 3339 time to now; 0 without a time."""
-    return ((now or datetime.now(UTC)) - parse_time(text)).total_seconds() if text else 0.0
-
-
-def age(text: str | None, now: datetime | None = None) -> str:
-    """`45s`, `3m12s`, `5h`, `7d`: how long ago, as `kubectl get` shows it."""
-    if not text:
-        return "<unknown>"
-    return duration(seconds_since(text, now))
+    return (datetime.now(UTC) - parse_time(text)).total_seconds() if text else 0.0
 
 
 _ROUNDED = (
@@ -44,9 +37,11 @@ _ROUNDED = (
 """Seconds below which a row counts; the major unit in seconds and its letter; the minor unit, 0 = not shown."""
 
 
-def duration(seconds: float) -> str:
-    """Two significant units up to some size, as kubectl's `HumanDuration` does."""
-    whole = max(0, int(seconds))
+def age(text: str | None) -> str:
+    """`45s`, `3m12s`, `5h`, `7d`: two significant units up to some size, as kubectl's `HumanDuration`."""
+    if not text:
+        return "<unknown>"
+    whole = max(0, int(seconds_since(text)))
     _, major, letter, minor, minor_letter = next(row for row in _ROUNDED if whole < row[0])
     rest = whole % major // minor if minor else 0
     return f"{whole // major}{letter}" + (f"{rest}{minor_letter}" if rest else "")

@@ -71,10 +71,10 @@ class Speed:
     def dearer(self, by: float) -> "Speed":
         """A copy with steps that cost `by` times as much."""
         names, change = set(StepCost.__struct_fields__) - {"residual", "tokens_per_decode"}, msgspec.structs.replace
-        costs = [{name: by * getattr(load.step_cost, name) for name in names} for load in self.loads]
-        loads = [
-            change(load, step_cost=change(load.step_cost, **cost)) for load, cost in zip(self.loads, costs, strict=True)
-        ]
+        loads = []
+        for load in self.loads:
+            cost = {name: by * getattr(load.step_cost, name) for name in names}
+            loads.append(change(load, step_cost=change(load.step_cost, **cost)))
         return replace(self, loads=loads)
 
     def seconds(self, running: float, output_tokens: int = ANSWER_TOKENS) -> float:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import replace
 from itertools import pairwise
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -93,9 +92,7 @@ class ScalingStory:
         self._start(self._recorder.run())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

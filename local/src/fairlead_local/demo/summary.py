@@ -53,9 +53,9 @@ def demo_table(steps: Sequence[DemoStep], load: RunFigures | None) -> Table:
 def load_rows(load: RunFigures) -> list[tuple[str, str]]:
     """The load in words."""
     whole, steady = load.whole, load.steady
-    seen = whole.predictions
-    cached = f"{share(seen.within_one_block_ratio)} within one block, of {seen.num_cached}"
-    cached = cached if seen.num_cached else "the gateway made none"
+    seen, cached = whole.predictions, "the gateway made none"
+    if seen.num_cached:
+        cached = f"{share(seen.within_one_block_ratio)} within one block, of {seen.num_cached}"
     errors = f"{whole.num_failed} failed, {whole.num_rejected} rejected, {whole.num_unfinished} not finished"
     if whole.errors:
         errors += ": " + ", ".join(f"{number} × {kind}" for kind, number in whole.errors.items())

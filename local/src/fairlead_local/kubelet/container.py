@@ -13,7 +13,6 @@ from pathlib import Path
 
 import aiohttp
 
-from fairlead.api.pod_spec import is_sidecar
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import timestamp
@@ -59,13 +58,6 @@ class ContainerRole(StrEnum):
     """Ends with success before the next containers begin."""
     SIDECAR = "sidecar"
     """An init container that is always restarted: later containers begin once it has started, and end before it."""
-
-    @classmethod
-    def of(cls, spec: Json, *, is_init: bool) -> "ContainerRole":
-        """The role of an init container (`is_init`) or another container."""
-        if not is_init:
-            return cls.MAIN
-        return cls.SIDECAR if is_sidecar(spec) else cls.INIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

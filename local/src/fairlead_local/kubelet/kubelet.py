@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -72,13 +73,11 @@ class Kubelet:
         if task and not task.cancelled() and (error := task.exception()):
             log.error("the worker of %s failed", task.get_name(), exc_info=error)
 
-    def log_path(self, pod: Json, container: str, *, previous: bool) -> Path | None:
+    def log(self, pod: Json, container: str, previous: bool) -> tuple[Path, Callable[[], bool]] | None:
+        """A `LogSource`."""
         worker = self._workers.get(pod["metadata"]["uid"])
-        return worker.log_path(container, previous=previous) if worker else None
-
-    def is_writing(self, pod: Json, path: Path) -> bool:
-        worker = self._workers.get(pod["metadata"]["uid"])
-        return worker is not None and worker.is_writing(path)
+        path = worker.log_path(container, previous=previous) if worker else None
+        return (path, partial(worker.is_writing, path)) if worker and path else None
 
     async def stop(self) -> None:
         """Ends every container; pods stay in the API, as when a node goes away."""

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from fairlead.api.names import TERMINATION_LOG_VARIABLE
+from fairlead.api.pod_spec import is_sidecar
 from fairlead_local.apiserver.metadata import DeleteOptions
 from fairlead_local.apiserver.operations import WriteOptions
 from fairlead_local.apiserver.resources import PODS
@@ -61,9 +62,8 @@ class PodWorker:
     async def run(self) -> None:
         """From admission to the end; removes folder and object of a deleted pod."""
         try:
-            if await self._retry(self._admit, "FailedCreatePodSandBox") and await self._retry(
-                self._mount, "FailedMount"
-            ):
+            is_admitted = await self._retry(self._admit, "FailedCreatePodSandBox")
+            if is_admitted and await self._retry(self._mount, "FailedMount"):
                 await self._run_containers()
             self.idle.set()
             await self._deleted.wait()
@@ -158,7 +158,8 @@ class PodWorker:
         return True
 
     def _runner(self, spec: Json, *, is_init: bool = False) -> ContainerRunner:
-        role = ContainerRole.of(spec, is_init=is_init)
+        of_init = ContainerRole.SIDECAR if is_sidecar(spec) else ContainerRole.INIT
+        role = of_init if is_init else ContainerRole.MAIN
         prepare = partial(self._prepare, spec)
         return ContainerRunner(self._node, self._pod, spec, role, prepare, self._write_status)
 

@@ -41,6 +41,7 @@ class ContainerProcess:
         self._process = process
         self._launch = launch
         self._records = records
+        self.pid = process.pid
         self.started_at = timestamp()
 
     @classmethod
@@ -66,10 +67,6 @@ class ContainerProcess:
             await process.wait()
             raise
         return cls(process, launch, records)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     async def ended(self) -> Json:
         """Waits for the end and kills the rest of the process group. Returns a `terminated` state."""
