@@ -123,7 +123,8 @@ def run_list(args: argparse.Namespace) -> int:
     found = models.models()
     if args.json:
         rows = [
-            {"folder": str(path), "in_use": is_held(path, 0.0), "last_used": last_used(path), **_json(manifest)}
+            {"folder": str(path), "in_use": is_held(path, 0.0), "last_used": last_used(path)}
+            | msgspec.to_builtins(manifest)
             for path, manifest in found.items()
         ]
         unfinished = [{"folder": str(path), "bytes": size} for path, size in models.unfinished()]
@@ -226,12 +227,6 @@ def _add_host_and_log(parser: argparse.ArgumentParser) -> None:
 
 def _folder(args: argparse.Namespace) -> ModelsFolder:
     return ModelsFolder(Path(args.models or os.environ.get(VARIABLE) or _DEFAULT).expanduser())
-
-
-def _json(manifest: object) -> dict[str, object]:
-    builtins = msgspec.to_builtins(manifest)
-    assert isinstance(builtins, dict)
-    return builtins
 
 
 def _bytes(text: str) -> int:

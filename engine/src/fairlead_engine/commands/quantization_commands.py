@@ -1,6 +1,5 @@
 """`fairlead-engine quantize`: from a checkpoint of floats one with quantised weights, in compressed-tensors' layout.
-And `fairlead-engine compare`: what quantising a model's weights or cache costs in precision, as a table or as JSON.
-"""
+And `fairlead-engine compare`: what quantising a model's weights or cache costs in precision, as a table or as JSON."""
 
 import argparse
 import json

@@ -54,8 +54,6 @@ _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class BucketRemote:
-    """A folder of a bucket."""
-
     def __init__(self, source: Source) -> None:
         self._scheme = source.scheme
         self._name = f"{source.scheme}://{source.authority}/{source.path}"

@@ -1,6 +1,5 @@
 """`download`: a model from a source into a models folder, with the steps common to all remotes: choice of files,
-parallel fetching, retries, checks, moving into place.
-"""
+parallel fetching, retries, checks, moving into place."""
 
 import asyncio
 import errno

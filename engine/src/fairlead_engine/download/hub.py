@@ -41,14 +41,15 @@ class _HubModel(msgspec.Struct):
 
 
 class HubRemote:
-    """A model of a hub."""
-
     def __init__(self, source: Source) -> None:
         self._id = source.model_id
         self._revision = source.revision or _DEFAULT_REVISION
         self._commit = ""
         self._endpoint = (os.environ.get("HF_ENDPOINT") or _PUBLIC).rstrip("/")
-        self._shown = _without_password(self._endpoint)
+        try:
+            self._shown = str(URL(self._endpoint, encoded=True).with_user(None))  # without a password
+        except ValueError:
+            self._shown = "the address in HF_ENDPOINT"
         self._token = os.environ.get("HF_TOKEN", "").strip()
         self._http = HttpReader(f"Bearer {self._token}" if self._token else None)
 
@@ -110,11 +111,3 @@ class HubRemote:
             may = "does not let the token in HF_TOKEN" if self._token else "lets nobody without HF_TOKEN"
             return remote.denied(f"{self._shown} {may} read {name}")
         return remote.unreachable(f"{self._shown} answers HTTP {refused.status} for {name}")
-
-
-def _without_password(endpoint: str) -> str:
-    """For messages."""
-    try:
-        return str(URL(endpoint, encoded=True).with_user(None))
-    except ValueError:
-        return "the address in HF_ENDPOINT"

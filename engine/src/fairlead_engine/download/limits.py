@@ -20,7 +20,6 @@ SLOW_SECONDS = 60.0
 SLOW_BYTES = 60 << 10
 """A connection with fewer bytes in that time is replaced."""
 MOST_FILES = 100_000
-"""Most files of a listing."""
 
 Answer = TypeVar("Answer")
 

@@ -104,31 +104,28 @@ class _Kept:
             self._held.close()
 
     async def _keep(self, pause_seconds: float) -> None:
-        while not await self._attempt():
+        source = self._orders.source
+        while True:
+            async with self._gate:
+                try:
+                    parse_source(source)
+                    self._reporter = Reporter(source)
+                    folder = await download(self._orders, self._reporter)
+                    self._held, self._folder = hold_model(folder), folder
+                    return
+                except DownloadError as error:
+                    self._failure = error
+                except SourceError as error:
+                    self._failure = unsupported(str(error))
+                except Exception as error:  # the engine and the other adapters go on
+                    _log.exception("a download has failed in a way that nobody foresaw", extra={"source": source})
+                    what = f"{source} cannot be downloaded ({type(error).__name__}); the log says where"
+                    self._failure = unreachable(what)
+                self._reporter = None
+                facts = {"source": source, "problem": self._failure.message}
+                _log.warning("the adapter is not downloaded", extra=facts)
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
-
-    async def _attempt(self) -> bool:
-        """Whether the adapter is there now."""
-        source = self._orders.source
-        async with self._gate:
-            try:
-                parse_source(source)
-                self._reporter = Reporter(source)
-                folder = await download(self._orders, self._reporter)
-                self._held, self._folder = hold_model(folder), folder
-                return True
-            except DownloadError as error:
-                self._failure = error
-            except SourceError as error:
-                self._failure = unsupported(str(error))
-            except Exception as error:  # the engine and further adapters go on
-                _log.exception("a download has failed in a way that nobody foresaw", extra={"source": source})
-                what = f"{source} cannot be downloaded ({type(error).__name__}); the log says where"
-                self._failure = unreachable(what)
-            self._reporter = None
-            _log.warning("the adapter is not downloaded", extra={"source": source, "problem": self._failure.message})
-            return False
 
 
 def _listed(listing: Path) -> list[str]:

@@ -40,8 +40,6 @@ _log = logging.getLogger("fairlead_engine.download")
 
 
 class ManifestFile(msgspec.Struct, kw_only=True, frozen=True):
-    """One file of a model."""
-
     path: str
     size: int
     sha256: str
@@ -59,7 +57,7 @@ class ModelManifest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class DownloadPlan(msgspec.Struct, kw_only=True, frozen=True):
-    """Future content of an unfinished download: further processes count the bytes as taken."""
+    """Future content of an unfinished download: other processes count the bytes as taken."""
 
     source: str
     revision: str
@@ -86,8 +84,6 @@ def hold_model(folder: Path) -> BinaryIO | None:
 
 
 class ModelsFolder:
-    """All models in one folder."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -96,7 +92,6 @@ class ModelsFolder:
         return self.path / folder_name(source)
 
     def staging(self, source: str) -> Path:
-        """Folder of the unfinished download."""
         return self.path / _DOWNLOADS / folder_name(source)
 
     def manifest(self, source: str) -> ModelManifest | None:
@@ -131,7 +126,6 @@ class ModelsFolder:
         (self.staging(source) / _PLAN).write_bytes(msgspec.json.encode(plan))
 
     def planned(self, source: str) -> DownloadPlan | None:
-        """The plan of an earlier run."""
         return _read(self.staging(source) / _PLAN, DownloadPlan)
 
     def complete(self, source: str, manifest: ModelManifest) -> None:

@@ -68,8 +68,6 @@ class _Manifest(msgspec.Struct, rename="camel"):
 
 
 class OciRemote:
-    """A model in a registry."""
-
     def __init__(self, source: Source) -> None:
         host, repository = source.authority, source.path
         self._name = f"oci://{host}/{repository}"
@@ -205,7 +203,7 @@ class OciRemote:
 
     def _denied(self) -> remote.DownloadError:
         give = f"{USERNAME} and {PASSWORD}, or a docker configuration in {CONFIG}"
-        if self._login.has_credentials:
+        if self._login.basic is not None:
             problem = f"does not let these credentials read {self._name}: give such as may, in {give}"
         else:
             problem = f"lets nobody without credentials read {self._name}, or it does not exist: give {give}"

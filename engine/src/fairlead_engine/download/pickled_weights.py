@@ -1,8 +1,8 @@
 """`.bin`, `.pt` and `.pth`: weights that torch pickled, rewritten as safetensors.
 
-A pickle is a program. torch's reader for tensors alone (`weights_only`) parses the pickle; a pickle with further calls
-is refused by the name of the call, and not run. The tensors' total size is compared with the file's size before
-anything is written. Files are mapped into memory one at a time: a model may be larger than the memory.
+A pickle is a program. torch's reader for tensors alone (`weights_only`) parses the pickle; a pickle with any
+other call is refused by the name of the call, and not run. The tensors' total size is compared with the file's size
+before anything is written. Files are mapped into memory one at a time: a model may be larger than the memory.
 """
 
 import json
@@ -26,7 +26,7 @@ _TARGET = ".converted"
 """Folder for the new files, inside the model's."""
 _INDEX = re.compile(r"pytorch_model\.(bin|pt|pth)\.index\.json")
 _WRAPPERS = ("state_dict", "model")
-"""Trainers' keys of a model's tensors, beside further keys."""
+"""Trainers' keys of a model's tensors, beside other keys."""
 _ASKED_FOR = re.compile(r"GLOBAL ([\w.]+)")
 """Torch's message about a call in a pickle."""
 _EXPANSION = 2

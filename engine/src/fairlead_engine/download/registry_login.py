@@ -36,18 +36,15 @@ class RegistryLogin:
         self._registry = registry
         self._repository = repository
         self._is_plain = is_plain
-        self._basic = _basic(registry, repository)
-
-    @property
-    def has_credentials(self) -> bool:
-        return self._basic is not None
+        self.basic = _basic(registry, repository)
+        """Header of the credentials; None = there are none."""
 
     async def authorization(self, challenge: str) -> str | None:
         """The header that a challenge (WWW-Authenticate) asks for; None = no suitable credentials. Raises
         DownloadError, Interrupted."""
         scheme, _, rest = challenge.strip().partition(" ")
         if scheme.lower() == "basic":
-            return self._basic
+            return self.basic
         if scheme.lower() != "bearer":
             return None
         asked = {match[1].lower(): match[2] or match[3] or "" for match in _PARAMETER.finditer(rest)}
@@ -62,7 +59,7 @@ class RegistryLogin:
         return await self._token(f"{realm}{'&' if realm.query_string else '?'}{urlencode(query)}")
 
     async def _token(self, url: str) -> str | None:
-        http = HttpReader(self._basic)
+        http = HttpReader(self.basic)
         try:
             status, _, content = await http.whole(url, _LARGEST_TOKEN)
         finally:

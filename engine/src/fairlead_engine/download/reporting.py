@@ -31,13 +31,9 @@ class Reporter:
         self._bytes = 0
         self._total: int | None = None
         self._fetching: dict[str, None] = {}
-        self._fetched = 0
+        self.fetched_bytes = 0
+        """Fetched by this process from the source."""
         self._samples: deque[tuple[float, int]] = deque([(clock(), 0)])
-
-    @property
-    def fetched_bytes(self) -> int:
-        """By this process, from the source."""
-        return self._fetched
 
     def stage(self, stage: DownloadStage) -> None:
         self._stage = stage
@@ -52,10 +48,10 @@ class Reporter:
 
     def fetched(self, num_bytes: int) -> None:
         self._bytes += num_bytes
-        self._fetched += num_bytes
+        self.fetched_bytes += num_bytes
         now = self._clock()
         if now - self._samples[-1][0] > _RATE_SECONDS / 50:
-            self._samples.append((now, self._fetched))
+            self._samples.append((now, self.fetched_bytes))
 
     def begin(self, path: str) -> None:
         self._fetching[path] = None
@@ -68,7 +64,7 @@ class Reporter:
         while len(self._samples) > 1 and now - self._samples[0][0] > _RATE_SECONDS:
             self._samples.popleft()
         since, before = self._samples[0]
-        rate = (self._fetched - before) / max(now - since, 1e-3)
+        rate = (self.fetched_bytes - before) / max(now - since, 1e-3)
         remaining = None
         if self._stage == DownloadStage.DONE:
             remaining = 0.0

@@ -54,8 +54,6 @@ _GGUF_SHARD = re.compile(r"(.*)-[0-9]+-of-[0-9]+\.gguf")
 
 
 class SourceKind(StrEnum):
-    """Expected kind of a source."""
-
     MODEL = "model"
     """A model to serve, or a draft model beside one."""
     ADAPTER = "adapter"

@@ -23,8 +23,6 @@ _OTHER_INDEXES = ("pytorch_model.bin.index.json",)
 
 
 class WebRemote:
-    """A model on a web server."""
-
     def __init__(self, source: Source) -> None:
         self._url = f"https://{source.authority}/{quote(source.path, safe='/%')}"
         self._path = PurePosixPath(source.path)
