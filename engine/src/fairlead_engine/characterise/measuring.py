@@ -70,10 +70,8 @@ def shapes(info: EngineInfo) -> list[Shape]:
 
 
 def measure(engine: Engine, shape: Shape, draw: random.Random) -> Measured:
-    """Runs the requests to their end, greedily, ignoring end-of-sequence tokens. No two prompts share a block.
-
-    Raises RuntimeError if the engine refuses a request or cannot choose a token.
-    """
+    """Runs the requests to their end, greedily, ignoring end-of-sequence tokens. No two prompts share a block. Raises
+    RuntimeError if the engine refuses a request or cannot choose a token."""
     first: dict[str, float] = {}
     last: dict[str, float] = {}
     began = engine.clock.now()

@@ -49,7 +49,7 @@ class MalformedEvents(ValueError):
 
 
 def decode_events(payload: bytes) -> list[BlockEvent]:
-    """The events of one batch, in order, without unknown kinds and further layers. Raises `MalformedEvents`."""
+    """The events of one batch, in order, without unknown kinds and other layers. Raises `MalformedEvents`."""
     try:
         batch = _decode(payload)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
@@ -148,7 +148,6 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 64 * 2**20
 """A longer message ends the connection: a step stores some thousand blocks, 100 bytes each."""
 REPLAY_SECONDS = 5.0
-"""Time limit of a replay."""
 MAX_REPLAYED = 100_000
 _HIGH_WATER = 100_000
 """Messages that may wait to be read; servers keep as many."""
@@ -270,7 +269,6 @@ class EventSubscription:
         return events
 
     def _take(self, message: Numbered) -> list[BlockEvent]:
-        """The next message in order."""
         self._last = message
         try:
             return decode_events(message[1])

@@ -35,7 +35,6 @@ class SequencePlace:
     """A sequence's place in the server's cache."""
 
     names: tuple[BlockHash, ...] = ()
-    """Blocks held there."""
     is_busy: bool = False
 
 
@@ -59,7 +58,6 @@ class SequencePlaces:
         return best
 
     def computed(self, place: SequencePlace, names: Sequence[BlockHash]) -> None:
-        """The prompt in this place is computed."""
         place.names = tuple(names)
 
     def left(self, place: SequencePlace) -> None:
@@ -94,8 +92,6 @@ class _Block:
 
 
 class ForeignBlocks:
-    """The blocks of one server."""
-
     def __init__(self, block_size: int, num_blocks: int, num_places: int | None = None) -> None:
         """`num_places`: as a `ForeignModel`'s."""
         self._block_size = block_size
@@ -168,7 +164,6 @@ class ForeignBlocks:
         return self._taken()
 
     def ends(self, place: SequencePlace | None) -> BlocksChanged | None:
-        """The sequence in this place is over."""
         if self._places is not None and place is not None:
             self._places.left(place)
         return self._as_placed()
@@ -310,7 +305,7 @@ def _without(
 
 def _with_keys(extra: bytes, keys: Sequence[object], adapter: str | None, *, begins: bool) -> bytes:
     """Input of a block's hash besides tokens. A prompt's salt, known to gateways, is a key of the first block alone; no
-    gateway asks for hashes with further keys, such as images."""
+    gateway asks for hashes with other keys, such as images."""
     rest = list(keys)
     if adapter is not None and rest and rest[0] == adapter:
         rest = rest[1:]

@@ -10,7 +10,7 @@ from typing import Protocol
 ForeignHash = int | bytes
 """The server's name of a KV-cache block, which cannot be computed here."""
 MOST_TOKENS = 2**40
-"""Bound on tokens in a cache, and on further counts."""
+"""Bound on tokens in a cache, and on other counts."""
 
 
 class NotServing(Exception):

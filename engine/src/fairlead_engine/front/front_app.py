@@ -27,7 +27,6 @@ _RELAYED_GETS = ("/v1/models", "/version", "/metrics")
 
 
 def build_front_app(service: FrontService, proxy: FrontProxy) -> ASGIApp:
-    """The application on `service`."""
     return Answering(_FrontApp(service, proxy), service.bodies, service.metrics.answered)
 
 

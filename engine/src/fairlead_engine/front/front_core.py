@@ -1,6 +1,5 @@
 """The server behind the front in the role of an engine's core: load, blocks and health. Watches the server as long as
-the front runs; followers of the front hear from `EngineStream`.
-"""
+the front runs; followers of the front hear from `EngineStream`."""
 
 import asyncio
 import logging
@@ -46,7 +45,6 @@ class FrontCore:
         """As an `EngineClient`'s; with one client never compared."""
         self.alive = True
         self.num_commands = 0
-        """Requests that went to the server."""
         self._config = config
         self._now = now
         self._blocks: ForeignBlocks | None = None
@@ -147,7 +145,6 @@ class FrontCore:
             self.on_change(None, self.num_commands)
 
     def came(self, request: PassingRequest, chains: Sequence[Sequence[BlockHash]], num_tokens: int) -> None:
-        """Tokens of the request came."""
         is_first = not request.is_computed
         self.requests.came(request, num_tokens, self._now())
         if is_first and self._blocks is not None:

@@ -29,9 +29,9 @@ from fairlead_engine.front.llama_server import LlamaServer
 from fairlead_engine.front.zmq_servers import SglangServer, VllmServer
 from fairlead_engine.server import termination
 from fairlead_engine.server.http_server import make_http_server, settle_garbage
+from fairlead_engine.server.lifecycle import first_of
 
 _PROMPTS = (16, 64, 256, 1024)
-"""Tokens of each prompt."""
 _NUM_TOKENS = 18
 """Tokens of each answer: a sample between tokens, and the first and the last."""
 _AT_ONCE = 8
@@ -133,16 +133,9 @@ class FrontProcess:
         proxy = FrontProxy(service)
         http = make_http_server(build_front_app(service, proxy), service.metrics, self._config.max_connections)
         serving = asyncio.create_task(http.serve(sockets=[self._listener]))
-        life = asyncio.create_task(self._live())
-        stopped = asyncio.create_task(service.lifecycle.stopped.wait())
         try:
-            done, _ = await asyncio.wait({serving, life, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await first_of(asyncio.shield(serving), self._live(), service.lifecycle.stopped.wait())
         finally:
-            for task in (life, stopped):
-                task.cancel()
-            await asyncio.gather(life, stopped, return_exceptions=True)
             service.stream.end()
             http.stop()
             await serving

@@ -1,6 +1,5 @@
 """llama.cpp's server: properties, model, metrics. The server reports no changes of the cache, which consists of slots,
-each with the sequence computed there last.
-"""
+each with the sequence computed there last."""
 
 from collections.abc import AsyncIterator
 
@@ -79,7 +78,6 @@ class LlamaServer:
         return self._last
 
     async def block_events(self) -> AsyncIterator[BlockEvent]:
-        """None come."""
         nothing: tuple[BlockEvent, ...] = ()
         for event in nothing:
             yield event

@@ -1,6 +1,5 @@
 """Small HTTP questions to a foreign server, with short timeouts, and the few relevant figures of `/metrics`: single
-lines are parsed, as the text has a thousand lines and is read several times a second.
-"""
+lines are parsed, as the text has a thousand lines and is read several times a second."""
 
 import math
 import re

@@ -47,7 +47,6 @@ class RawOperation:
     reply_type: str = _JSON
     """Content type of the reply; `NDJSON` = a `reply` on each line."""
     refusal: Schema = ErrorReply
-    """Body of a refusal."""
     streams: bool = False
     """Whether `stream: true` answers with server-sent events instead."""
     tag: str = "inference"

@@ -71,7 +71,8 @@ class Beams:
         self._length_penalty = length_penalty
         self._early_stopping = early_stopping
         self._num_tokens = 0
-        self._found: list[tuple[float, Beam]] = []
+        self.best: list[tuple[float, Beam]] = []
+        """Scores and answers, the best first; `width` of them if the model has enough tokens."""
         self.running = [Beam()]
         """Beams to continue, the likeliest first; empty at the end."""
 
@@ -83,11 +84,6 @@ class Beams:
     @property
     def is_over(self) -> bool:
         return not self.running
-
-    @property
-    def best(self) -> list[tuple[float, Beam]]:
-        """Scores and answers, the best first; `width` of them if the model has enough tokens."""
-        return self._found
 
     def advance(self, behind: Sequence[TokenLogprobs]) -> None:
         """Advances by one token. `behind`: candidates behind each of `running`, in order; `top` counts."""
@@ -106,11 +102,11 @@ class Beams:
             if place < self._width if is_answer else len(followed) < self._width:
                 longer = Beam((*beam.tokens, token), total, has_ended)
                 if is_answer:
-                    self._found.append((self._score(total, self._num_tokens), longer))
+                    self.best.append((self._score(total, self._num_tokens), longer))
                 else:
                     followed.append(longer)
-        self._found.sort(key=lambda each: -each[0])
-        del self._found[self._width :]
+        self.best.sort(key=lambda each: -each[0])
+        del self.best[self._width :]
         self.running = followed if followed and self._may_improve(followed[0]) else []
 
     def _score(self, total: float, num_tokens: int) -> float:
@@ -118,13 +114,13 @@ class Beams:
 
     def _may_improve(self, likeliest: Beam) -> bool:
         """Whether to look for better answers."""
-        if len(self._found) < self._width:
+        if len(self.best) < self._width:
             return True
         if self._early_stopping is True:
             return False
         is_patient = self._early_stopping == "never" and self._length_penalty > 0.0
         num_tokens = self._max_tokens if is_patient else self._num_tokens
-        return self._score(likeliest.total, num_tokens) > self._found[-1][0]
+        return self._score(likeliest.total, num_tokens) > self.best[-1][0]
 
 
 _FULL_SECONDS = 0.05

@@ -62,7 +62,6 @@ class CallDelta(msgspec.Struct, frozen=True, gc=False):
     index: int
     """Of the call in its answer."""
     arguments: str
-    """More of the call's arguments."""
     id: str | None = None
     """Id of a call that begins; None = more of an earlier call."""
     name: str | None = None
@@ -82,9 +81,7 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
     stop_reason: str | int | None = None
     """The stop string or stop token id of the request that ended the text; None = the model's own end of sequence."""
     reasoning: str = ""
-    """Addition to the reasoning before the text."""
     calls: list[CallDelta] = []
-    """Additions to calls of tools."""
     injected: Injected | None = None
     """Injection into the answer behind this delta."""
 
@@ -131,7 +128,6 @@ class Detokenizer:
         """Output tokens so far, without tokens after a stop string's match."""
 
     def push(self, output: SequenceOutput) -> TextDelta:
-        """The output's contribution to the text."""
         if output.finish_reason is None and not self._sampling.stop:
             self.num_tokens += len(output.new_token_ids)
             text = "".join(map(self._stream.push, output.new_token_ids))

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -16,20 +17,20 @@ MAX_GATEWAYS = 64
 _DISPATCH = re.compile(r"(?P<gateway>[\x21-\x7e]{1,128}):(?P<number>[1-9][0-9]{0,14})")
 
 
+@dataclass(slots=True, eq=False)
 class Dispatch:
     """One request on the way into the load; `gateway` is None for a request without a number."""
 
-    def __init__(self, gateway: str | None = None, number: int = 0) -> None:
-        self.gateway = gateway
-        self.number = number
-        self.command: int | None = None
-        """Number of the last command to the core; None = no command yet."""
+    gateway: str | None = None
+    number: int = 0
+    command: int | None = None
+    """Number of the last command to the core; None = no command yet."""
 
 
 class Dispatches:
     """The highest number of each gateway that the load includes.
 
-    The number of a request refused before the core counts at once, as no load will include the request. Any further
+    The number of a request refused before the core counts at once, as no load will include the request. Any other
     number counts from the first load with all of the request's commands. A lost number is covered by the next higher
     number.
     """
@@ -42,7 +43,6 @@ class Dispatches:
         self.on_seen: Callable[[str, int], object] = lambda gateway, number: None
         """Called with gateway and number when a number begins to count."""
         self.on_malformed: Callable[[], object] = lambda: None
-        """Called for each unreadable header."""
         self._on_the_way: set[Dispatch] = set()
         self._elsewhere: list[tuple[int, str, int]] = []  # report, gateway, number
 

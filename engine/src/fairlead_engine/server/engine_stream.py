@@ -54,10 +54,8 @@ class KVMirror:
         return set(self._parents)
 
     def apply(self, changed: BlocksChanged) -> bytes:
-        """Applies the next change and returns its line, encoded once for all followers.
-
-        A core that resets its books may remove unknown blocks, which are left out of the line.
-        """
+        """Applies the next change and returns its line, encoded once for all followers. A core that resets its books
+        may remove unknown blocks, which are left out of the line."""
         self.seq += 1
         removed = [each for each in changed.removed if self._parents.pop(each, None) is not None]
         for parent, hashes in changed.stored:
@@ -85,10 +83,8 @@ class KVMirror:
         return KVBlocks(epoch=self.epoch, seq=self.seq, block_size=self.block_size, blocks=blocks)
 
     def _chains(self) -> Iterator[tuple[BlockHash, list[BlockHash]]]:
-        """Every block once, in chains of maximal length, no block before its parent.
-
-        The order of arrival would not do: a block may be evicted and stored again while its child stays.
-        """
+        """Every block once, in chains of maximal length, no block before its parent. The order of arrival would not do:
+        a block may be evicted and stored again while its child stays."""
         children: dict[BlockHash, list[BlockHash]] = {}
         for block_hash, parent in self._parents.items():
             children.setdefault(parent, []).append(block_hash)
@@ -157,8 +153,6 @@ class Follower:
 
 
 class Followers:
-    """All current followers."""
-
     def __init__(self, *, buffer_bytes: int = BUFFER_BYTES) -> None:
         self.num_cut_off = 0
         """Followers that were too slow, since the start."""
@@ -198,8 +192,6 @@ IDLE_SECONDS = 1.0
 
 
 class Core(Protocol):
-    """An `EngineClient`, or a stand-in."""
-
     @property
     def load(self) -> EngineLoad: ...
 

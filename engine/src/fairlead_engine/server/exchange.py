@@ -11,6 +11,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 
@@ -76,11 +77,9 @@ class Exchange:
         self._is_complete = False
 
     async def body(self) -> bytes:
-        """The request body, which counts among all bodies until `held` is released.
-
-        Raises `StatusError` for a body that is compressed, slow, or too large (as early as the headers show it),
-        `QueueFull` if all bodies together are too large, and `ClientDisconnected`.
-        """
+        """The request body, which counts among all bodies until `held` is released. Raises `StatusError` for a body
+        that is compressed, slow, or too large (as early as the headers show it), `QueueFull` if all bodies together are
+        too large, and `ClientDisconnected`."""
         encoding = self.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             problem = f"the request body has content-encoding {encoding!r}; send it as plain JSON"
@@ -127,16 +126,13 @@ class Exchange:
     async def send_body(
         self, body: bytes, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Answers with a whole body."""
         fields = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
         await self._start(status, fields)
         await self._finish(body)
 
     async def send_events(self, events: AsyncIterable[Events], *, headers: Mapping[str, str] | None = None) -> None:
-        """Answers with server-sent events as they come.
-
-        An error in the middle becomes a last event with OpenAI's error object, without `[DONE]`.
-        """
+        """Answers with server-sent events as they come. An error in the middle becomes a last event with OpenAI's error
+        object, without `[DONE]`."""
         await self._start(200, {**_STREAM_HEADERS, **(headers or {})})
         try:
             async for chunk in events:
@@ -243,39 +239,39 @@ _QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """Polled every few seconds by machines: logged only when refused."""
 
 
+@dataclass(frozen=True, slots=True)
 class Answering:
-    """ASGI middleware that gives every request its `Exchange`. A HEAD is routed as a GET."""
+    """ASGI middleware that gives every request an `Exchange`. A HEAD is routed as a GET."""
 
-    def __init__(self, app: ASGIApp, bodies: BodyReader, answered: Callable[[refusals.Outcome], object]) -> None:
-        """`answered` is told how each request ended."""
-        self._app = app
-        self._bodies = bodies
-        self._answered = answered
+    app: ASGIApp
+    bodies: BodyReader
+    answered: Callable[[refusals.Outcome], object]
+    """Called with each request's outcome."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self._bodies)
+        exchange = Exchange(scope, receive, send, self.bodies)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         routed = {**scope, "method": method, EXCHANGE: exchange}
         try:
-            await exchange.answer(self._app(routed, receive, exchange.send))
+            await exchange.answer(self.app(routed, receive, exchange.send))
         finally:
             exchange.held.release()
-            self._answered(exchange.outcome)
+            self.answered(exchange.outcome)
             if exchange.outcome is not refusals.Outcome.OK or scope["path"] not in _QUIET_PATHS:
                 exchange.log_line()
 
 
+@dataclass(frozen=True, slots=True)
 class RawEndpoint:
     """A handler as an ASGI application, which answers through the exchange, past FastAPI's layers."""
 
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
+    handler: Handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._handler(scope[EXCHANGE])
+        await self.handler(scope[EXCHANGE])
 
 
 async def refuse(request: Request, error: Exception) -> Response:

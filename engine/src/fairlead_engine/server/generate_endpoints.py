@@ -1,6 +1,5 @@
 """The two APIs that generate text, `POST /v1/chat/completions` and `POST /v1/completions`; and an extension of OpenAI's
-API, `POST /v1/chat/completions/{id}/inject`: the result of a tool, put into a streamed answer.
-"""
+API, `POST /v1/chat/completions/{id}/inject`: the result of a tool, put into a streamed answer."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.sampling import chat_sampling, completion_sampling, with_grammar
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest
 from fairlead_engine.server.served_model import ServedModel
-from fairlead_engine.server.service import Service
+from fairlead_engine.server.service import Endpoint
 from fairlead_engine.server.structured_output import wish_of
 from fairlead_engine.server.tool_use import reasoning_has_begun, tool_use
 from fairlead_engine.types import Injectable, SamplingParams, ThinkingBudget
@@ -211,11 +210,8 @@ class InjectReply(msgspec.Struct, frozen=True):
     object: str = "chat.completion.injection"
 
 
-class InjectionEndpoint:
+class InjectionEndpoint(Endpoint):
     """Answers once the result is injected, or with the reason why the result cannot be injected."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def __call__(self, exchange: Exchange) -> None:
         body = await exchange.body()

@@ -32,9 +32,7 @@ class OutputReader(Protocol):
     """Turns a sequence's outputs into deltas for its client: a `Detokenizer`, or a reader of vectors."""
 
     @property
-    def num_tokens(self) -> int:
-        """Output tokens so far."""
-        ...
+    def num_tokens(self) -> int: ...
 
     def push(self, output: SequenceOutput) -> TextDelta: ...
 
@@ -48,7 +46,6 @@ class Choice:
     reader: OutputReader
     num_cached_tokens: int = 0
     num_injected_tokens: int = 0
-    """Tokens injected into its answer."""
     finish_reason: FinishReason | None = None
     first_token_time: float | None = None
     """Wall-clock seconds."""
@@ -161,11 +158,9 @@ class Generation:
                 self._finish(choice, FinishReason.ABORT)
 
     async def started(self) -> None:
-        """Returns at the first text, and raises earlier errors.
-
-        Parameters that exclude tokens may contradict a grammar at any token. A request with both waits for the whole
-        answer, up to `_HOLD_SECONDS`, so that a refusal comes before the stream begins.
-        """
+        """Returns at the first text, and raises earlier errors. Parameters that exclude tokens may contradict a grammar
+        at any token. A request with both waits for the whole answer, up to `_HOLD_SECONDS`, so that a refusal comes
+        before the stream begins."""
         self._first = await self._next_batch()
         with suppress(TimeoutError):
             async with asyncio.timeout(_HOLD_SECONDS):
@@ -173,10 +168,8 @@ class Generation:
                     self._first += await self._next_batch()
 
     async def batches(self, take_at_once: TakeAtOnce | None = None) -> AsyncIterator[list[ChoiceDelta]]:
-        """All deltas in order, in batches as they came; ends when every choice has finished.
-
-        Deltas accepted by `take_at_once` are left out; it is offered deltas while no others wait.
-        """
+        """All deltas in order, in batches as they came; ends when every choice has finished. Deltas accepted by
+        `take_at_once` are left out; it is offered deltas while no others wait."""
         num_running = len(self.choices)
         batch = self._first or await self._next_batch()
         while True:

@@ -1,6 +1,5 @@
 """The job of making a request's grammar, and the program of the process for such jobs, started by `GrammarCompiler`:
-llguidance cannot be interrupted, but a process can be ended. Pure but for llguidance.
-"""
+llguidance cannot be interrupted, but a process can be ended. Pure but for llguidance."""
 
 import hashlib
 import pickle

@@ -81,22 +81,18 @@ def engine_protocol(
 
 
 def _refusal(fault: Fault, sentence: str, limits: HttpLimits) -> Refusal:
-    status, message = 400, sentence
-    match fault:
-        case Fault.CONNECTIONS:
-            text = f"this engine has more than the {limits.max_connections} connections that it takes at once"
-            return refusal(QueueFull(text))
-        case Fault.FIELDS:
-            status = 431
-            message = f"the request has more than the {limits.max_headers} headers and trailers that are taken"
-        case Fault.HEAD:
-            status = 431
-            message = f"the request's headers are larger than the {limits.max_header_bytes} bytes that are taken"
-        case Fault.FRAMING:
-            message = (
-                f"more than {limits.max_header_bytes} bytes of chunk sizes, chunk extensions and trailers came with "
-                "the request's body, beyond its own size; send it in larger chunks, or whole with a Content-Length"
-            )
-        case Fault.AHEAD:
-            message = "too many requests came before those in front of them were answered"
+    if fault is Fault.CONNECTIONS:
+        text = f"this engine has more than the {limits.max_connections} connections that it takes at once"
+        return refusal(QueueFull(text))
+    most_bytes = limits.max_header_bytes
+    status, message = {
+        Fault.FIELDS: (431, f"the request has more than the {limits.max_headers} headers and trailers that are taken"),
+        Fault.HEAD: (431, f"the request's headers are larger than the {most_bytes} bytes that are taken"),
+        Fault.FRAMING: (
+            400,
+            f"more than {most_bytes} bytes of chunk sizes, chunk extensions and trailers came with the request's body, "
+            "beyond its own size; send it in larger chunks, or whole with a Content-Length",
+        ),
+        Fault.AHEAD: (400, "too many requests came before those in front of them were answered"),
+    }.get(fault, (400, sentence))
     return Refusal(status, Outcome.INVALID, "invalid_request_error", message)

@@ -29,7 +29,6 @@ from fairlead_engine.server.workers import Turns
 from fairlead_engine.types import EngineInfo, PromptImage
 
 MAX_BYTES = 16 * 2**20
-"""Most bytes of one image."""
 LIMITS = TimeLimits(connect=5.0, first_byte=10.0, silence=5.0, whole=10.0)
 _MAX_REQUESTS = 16
 _LONGEST_SHOWN = 80
@@ -40,10 +39,9 @@ _LONGEST_URL = 8192
 class MediaFetcher:
     """Not shared between event loops. Close when done."""
 
-    def __init__(self, hosts: Collection[str], limits: TimeLimits = LIMITS) -> None:
+    def __init__(self, hosts: Collection[str]) -> None:
         """`hosts`: as HOST, for the usual ports, or HOST:PORT."""
         self._hosts = frozenset(hosts)
-        self._limits = limits
         self._tls: ssl.SSLContext | None = None
         self._client = HttpClient(max_idle=0, max_requests=_MAX_REQUESTS)
 
@@ -51,7 +49,7 @@ class MediaFetcher:
         """Raises ImageError; its text continues a sentence about the image."""
         origin, target = self._allowed(url)
         try:
-            async with self._client.request(origin, "GET", target or "/", self._limits) as response:
+            async with self._client.request(origin, "GET", target or "/", LIMITS) as response:
                 if response.status != 200:
                     followed = ", and redirects are not followed" if 300 <= response.status < 400 else ""
                     raise ImageError(f"cannot be fetched: its host answers {response.status}{followed}")
@@ -120,7 +118,8 @@ class ImageLoader:
     def start(self) -> None:
         """Called where the model sees."""
         self._starting = asyncio.get_running_loop().create_task(self._workers.start())
-        self._starting.add_done_callback(_seen)
+        # The first image reports a failure.
+        self._starting.add_done_callback(lambda task: None if task.cancelled() else task.exception())
 
     async def load(self, messages: Sequence[Message], info: EngineInfo, num_each: int = 1) -> list[DecodedImage]:
         """All images of these messages, in order; none for a text model, whose template refuses images. `num_each`:
@@ -198,8 +197,6 @@ class ImageLoader:
 
 
 class _Sent(NamedTuple):
-    """An image as received."""
-
     place: str
     content: bytes
     header: ImageHeader
@@ -208,12 +205,6 @@ class _Sent(NamedTuple):
     @property
     def work(self) -> int:
         return work_of(self.content, self.header)
-
-
-def _seen(task: "asyncio.Task[None]") -> None:
-    """Marks the failure as seen; the first image reports it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _is_fetched(part: ImagePart) -> bool:

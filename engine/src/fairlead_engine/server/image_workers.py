@@ -24,7 +24,6 @@ _QUICK_WORK = 14 * 2**20
 """Work of a request that takes some 50 milliseconds: a JPEG of four million pixels, or a progressive JPEG of one
 million."""
 _BYTE_WORK = 4
-"""Work per byte of an image."""
 _CHUNK_WORK = 300
 """Work per chunk of a PNG read by the decoder: encoders write a chunk per 8 KiB or more, attackers a million."""
 _PNG_CHUNKS = (b"IDAT", b"eXIf")
@@ -46,7 +45,6 @@ class NotQuick(Exception):
 
 
 def work_of(content: bytes, header: ImageHeader) -> int:
-    """Work of unpacking an image."""
     num_chunks = sum(map(content.count, _PNG_CHUNKS)) if header.mime_type == "image/png" else 0
     return header.work + _BYTE_WORK * len(content) + _CHUNK_WORK * num_chunks
 

@@ -6,6 +6,7 @@ current turn to the beginning of the next. `core/injections.py` finds the place.
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -89,32 +90,31 @@ class TurnsReader:
         return msgspec.structs.replace(delta, calls=calls)
 
 
+@dataclass(slots=True)
 class InjectableAnswer:
     """A running answer with injections."""
 
-    def __init__(
-        self, request: ChatRequest, engine_request: EngineRequest, reader: TurnsReader, client: EngineClient
-    ) -> None:
-        self._request = request
-        self._engine_request = engine_request
-        self._reader = reader
-        self._client = client
-        self._sent: set[str] = set()
+    request: ChatRequest
+    engine_request: EngineRequest
+    reader: TurnsReader
+    client: EngineClient
+    sent: set[str] = field(default_factory=set)
+    """Calls with a result."""
 
     def check_call(self, tool_call_id: str) -> None:
         """Raises `RequestError` for an unknown call, or a second result."""
-        calls = self._reader.call_ids
+        calls = self.reader.call_ids
         if tool_call_id not in calls:
             there = f"it has made {', '.join(calls)}" if calls else "it has made none"
             raise RequestError("tool_call_id", f"the answer has made no call {tool_call_id!r}; {there}", "unknown_call")
-        if tool_call_id in self._sent:
+        if tool_call_id in self.sent:
             raise RequestError("tool_call_id", f"the result of {tool_call_id} was sent already", "result_was_sent")
 
     async def tokens(self, tool_call_id: str, content: str, prompts: PromptWorkers, max_model_len: int) -> list[int]:
         """Tokens of a result behind the current turn. Raises `RequestError`, also for a result without room in the
         context."""
         mark = f"TURN{secrets.token_hex(16)}"
-        ids, num_tokens = await prompts.result(chat_fields(self._request), tool_call_id, content, mark)
+        ids, num_tokens = await prompts.result(chat_fields(self.request), tool_call_id, content, mark)
         if num_tokens:
             raise Gone(f"it has at least {num_tokens} tokens, and the context of {max_model_len} has room for fewer")
         return ids
@@ -122,11 +122,11 @@ class InjectableAnswer:
     async def inject(self, tool_call_id: str, token_ids: list[int]) -> None:
         """Returns once the result is in the answer. Raises `Gone`, or errors of the core's client."""
         self.check_call(tool_call_id)  # a second result may have been sent meanwhile
-        self._sent.add(tool_call_id)
-        self._reader.coming[tool_call_id] = token_ids
+        self.sent.add(tool_call_id)
+        self.reader.coming[tool_call_id] = token_ids
         try:
-            await self._client.inject(self._engine_request.request_id, tool_call_id, token_ids)
+            await self.client.inject(self.engine_request.request_id, tool_call_id, token_ids)
         except InjectionError as error:
-            self._reader.coming.pop(tool_call_id, None)
-            self._sent.discard(tool_call_id)
+            self.reader.coming.pop(tool_call_id, None)
+            self.sent.discard(tool_call_id)
             raise Gone(error.message) from error

@@ -5,7 +5,7 @@ Knows neither signals nor HTTP. Called by `ServerProcess`, `Service` and the end
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 
@@ -26,6 +26,19 @@ class Phase(StrEnum):
     """Takes no new requests; finishes running requests."""
     STOPPED = "stopped"
     """Everything has finished or was aborted: the process may exit."""
+
+
+async def first_of(*work: Awaitable[object]) -> None:
+    """Returns at the first end, raising that error if any; cancels the rest."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Admission:
@@ -146,10 +159,6 @@ class Lifecycle:
 
     async def _unless_hurried(self, event: asyncio.Event, seconds: float) -> None:
         """Waits for `event`, at most `seconds`, and no longer once hurried."""
-        waits = {asyncio.create_task(event.wait()), asyncio.create_task(self._hurried.wait())}
-        try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await first_of(event.wait(), self._hurried.wait())

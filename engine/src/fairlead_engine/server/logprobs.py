@@ -27,7 +27,6 @@ class TextOffsets:
         self._num_characters = 0
 
     def take(self, token_id: int) -> int:
-        """Offset of the next token."""
         offset = self._num_characters
         self._num_characters += len(self._stream.push(token_id))
         return offset

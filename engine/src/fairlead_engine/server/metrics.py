@@ -7,6 +7,7 @@ observations of the engine's other HTTP processes. Every metric of `SHARED` exis
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -198,17 +199,17 @@ class _TokenHistogram(Collector):
         yield family
 
 
+@dataclass(eq=False)
 class _CoreFigures(Collector):
     """The core's newest load, and the followers, as metrics."""
 
-    def __init__(self, client: EngineClient, stream: EngineStream, info: EngineInfo, labels: dict[str, str]) -> None:
-        self._client = client
-        self._stream = stream
-        self._info = info
-        self._labels = labels
+    client: EngineClient
+    stream: EngineStream
+    info: EngineInfo
+    labels: dict[str, str]
 
     def collect(self) -> Iterator[Metric]:
-        load, info, gauge, counter = self._client.load, self._info, GaugeMetricFamily, CounterMetricFamily
+        load, info, gauge, counter = self.client.load, self.info, GaugeMetricFamily, CounterMetricFamily
         yield from (self._family(gauge, name, [((), value)]) for name, value in self._gauges(load).items())
         yield from (self._family(counter, name, [((), value)]) for name, value in self._counters(load).items())
         shape = [((str(info.block_size), str(info.num_kv_blocks)), 1.0)]
@@ -231,9 +232,9 @@ class _CoreFigures(Collector):
             "adapters": len(load.adapters),
             "adapters_on_device": load.num_adapters_on_device,
             "last_step_seconds": load.last_step_seconds,
-            "step_age_seconds": self._client.step_age_seconds,
-            "kv_followers": len(self._stream.followers),
-            "kv_blocks_reusable": len(self._stream.mirror),
+            "step_age_seconds": self.client.step_age_seconds,
+            "kv_followers": len(self.stream.followers),
+            "kv_blocks_reusable": len(self.stream.mirror),
         }
 
     def _counters(self, load: EngineLoad) -> dict[str, float]:
@@ -255,9 +256,9 @@ class _CoreFigures(Collector):
             "adapter_reads": load.num_adapters_read,
             "adapter_read_seconds": load.adapter_read_seconds,
             "failed_checks": load.num_failed_checks,
-            "kv_events": self._stream.mirror.seq,
-            "kv_followers_cut_off": self._stream.followers.num_cut_off,
-            "malformed_dispatches": self._stream.dispatches.num_malformed,
+            "kv_events": self.stream.mirror.seq,
+            "kv_followers_cut_off": self.stream.followers.num_cut_off,
+            "malformed_dispatches": self.stream.dispatches.num_malformed,
         }
 
     def _family(
@@ -268,9 +269,9 @@ class _CoreFigures(Collector):
         *more_labels: str,
     ) -> Metric:
         """`values`: each behind the values of `more_labels`."""
-        family = kind(OURS + name, SHARED.get(name) or OWN[name], labels=[*self._labels, *more_labels])
+        family = kind(OURS + name, SHARED.get(name) or OWN[name], labels=[*self.labels, *more_labels])
         for labels, value in values:
-            family.add_metric([*self._labels.values(), *labels], value)
+            family.add_metric([*self.labels.values(), *labels], value)
         return family
 
 

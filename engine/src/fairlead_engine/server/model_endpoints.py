@@ -14,7 +14,7 @@ from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import DetokenizeRequest, TokenizeRequest
 from fairlead_engine.server.served_model import ServedModel
-from fairlead_engine.server.service import Service
+from fairlead_engine.server.service import Endpoint
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +54,8 @@ class TextReply(msgspec.Struct, frozen=True):
     prompt: str
 
 
-class ModelEndpoints:
+class ModelEndpoints(Endpoint):
     """`/v1/models`, `/fairlead/v1/model`, `/tokenize`, `/v1/messages/count_tokens` and `/detokenize`."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def list_models(self) -> Response:
         """The one model this engine serves, by itself and with each of its adapters."""
@@ -148,10 +145,7 @@ class AdapterReply(msgspec.Struct, frozen=True):
     """`loaded` or `unloaded`."""
 
 
-class AdapterEndpoints:
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
+class AdapterEndpoints(Endpoint):
     async def load(self, exchange: Exchange) -> None:
         """Returns when requests may ask for the adapter; steps do not wait meanwhile."""
         request = decode(await exchange.body(), LoadAdapterRequest)

@@ -32,7 +32,6 @@ class PeerOrders(msgspec.Struct, frozen=True):
     """Among the HTTP processes of this engine; the first has 0."""
     num_places: int
     folder: str
-    """Of the model."""
     core_address: str
     messages_fd: int
     connections_fd: int
@@ -241,8 +240,6 @@ class HttpProcess(ABC):
 
 
 class Here(HttpProcess):
-    """This process."""
-
     def __init__(
         self,
         max_connections: int,

@@ -29,6 +29,7 @@ from fairlead_engine.server import peer_link
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.exchange import left
 from fairlead_engine.server.http_server import make_http_server, settle_garbage
+from fairlead_engine.server.lifecycle import first_of
 from fairlead_engine.server.refusals import refusal
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
@@ -56,16 +57,7 @@ class ControlRelay:
         if scope["type"] != "http" or scope["path"] not in CONTROL_PATHS:
             await self._app(scope, receive, send)
             return
-        answer = asyncio.ensure_future(self._answer(scope, send))
-        leaving = asyncio.ensure_future(left(receive))
-        try:
-            await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                answer.result()
-        finally:
-            for task in (answer, leaving):
-                task.cancel()
-            await asyncio.gather(answer, leaving, return_exceptions=True)
+        await first_of(self._answer(scope, send), left(receive))
 
     def close(self) -> None:
         self._http.close()

@@ -96,7 +96,6 @@ class Peers(Siblings):
 
     @property
     def present(self) -> "Sequence[Peer]":
-        """Living peers."""
         return [peer for peer in self._peers if peer.is_alive]
 
     @property
@@ -131,7 +130,6 @@ class Peers(Siblings):
         self._wait_at_most(0.0)
 
     def core_lost(self, message: str) -> None:
-        """Tells the peers that the core is gone."""
         self._tell(peer_link.CoreLost(message))
 
     async def drained(self) -> None:
@@ -205,7 +203,6 @@ class Peer(peer_link.HttpProcess):
         """The peer has finished, or is gone."""
         self.is_serving = False
         self.figures = peer_link.PeerFigures(0, [])
-        """The latest."""
         self._stream = stream
         self._take_control = take_control
         self._on_lost = on_lost

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from operator import mul
 from typing import Any, Generic, TypeVar
 
@@ -31,23 +32,29 @@ from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Choice, Generation, OutputReader
 from fairlead_engine.server.prompts import check_without_soft_prompt, checked_prompts, given_prompts
 from fairlead_engine.server.request_body import decode
+from fairlead_engine.server.sampling import for_choice
 from fairlead_engine.server.served_model import ServedModel
-from fairlead_engine.server.service import Service
-from fairlead_engine.types import Injectable, Kind, Pooling, Reading, SamplingParams, SequenceOutput
+from fairlead_engine.server.service import Endpoint
+from fairlead_engine.types import (
+    EngineRequest,
+    Injectable,
+    Kind,
+    Pooling,
+    Reading,
+    SamplingParams,
+    SequenceOutput,
+)
 
 Request = TypeVar("Request", bound=schemas.PromptRequest)
 Read = TypeVar("Read", bound=schemas.ReadRequest)
 Comparing = TypeVar("Comparing", schemas.RerankRequest, schemas.ScoreRequest)
 
 
-class PromptEndpoint(ABC, Generic[Request]):
+class PromptEndpoint(Endpoint, ABC, Generic[Request]):
     """The stages of one request; the APIs differ in the methods below."""
 
     schema: type[Request]
     kind = Kind.GENERATE
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answers one request; ends when the client leaves."""
@@ -79,22 +86,25 @@ class PromptEndpoint(ABC, Generic[Request]):
                 prompts = [prompt.token_ids for prompt in encoded]
                 self._service.check_scores(request, prompts, sampling)
                 sampling = await self.constrained(sampling, request, prompts, model)
+                model.check_sampling(sampling)
                 pooling, reading = self.pooling(request, model)
-                share = self._service.shares.stream()
-                choices = await self._service.choices(
-                    request,
-                    encoded,
-                    sampling,
+                template = EngineRequest(
+                    request_id="",
+                    prompt_token_ids=[],
+                    sampling=sampling,
+                    arrival_time=arrival_time,
+                    cache_salt=request.cache_salt,
+                    adapter=model.adapter(request.model),
+                    priority=request.priority or 0,
                     pooling=pooling,
                     reading=reading,
-                    make_reader=lambda prompt: self.reader(request, prompt, sampling, model),
-                    request_id=exchange.request_id,
-                    arrival_time=arrival_time,
-                    comes_from_gateway=dispatch.gateway is not None,
+                    part_of=f"{exchange.request_id}/{next(self._service.serials)}",
+                    # A gateway wants a request back that waits here while another replica is free.
+                    max_queue_seconds=None if dispatch.gateway is not None else self._service.config.max_queue_time,
                     injectable=self.injectable(request, prompts, model),
-                    images=images,
-                    share=share,
                 )
+                share = self._service.shares.stream()
+                choices = await self._choices(request, model, template, encoded, images, share)
                 images = []  # they are large, too
             on_sent = partial(self._service.stream.sent, dispatch=dispatch)
             async with self.generation(request, choices, on_sent, share) as generation:
@@ -113,16 +123,40 @@ class PromptEndpoint(ABC, Generic[Request]):
         prompts = await self._service.prompts.prompts(fields) if given is None else given
         return await prepared(size, lambda: checked_prompts(prompts, fields, request, model, images))
 
+    async def _choices(
+        self,
+        request: Request,
+        model: ServedModel,
+        template: EngineRequest,
+        prompts: Sequence[EncodedPrompt],
+        images: Sequence[DecodedImage],
+        share: LoopShare,
+    ) -> list[Choice]:
+        """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`. `template`: the common
+        fields. `images`: of a chat's one prompt. `share`: of the loop."""
+        choices = []
+        async for index, (prompt, each) in share.spread(enumerate(product(prompts, range(request.num_each)))):
+            engine_request = msgspec.structs.replace(
+                template,
+                request_id=f"{template.part_of}.{index}",
+                prompt_token_ids=prompt.token_ids,
+                second_start=prompt.second_start,
+                sampling=for_choice(template.sampling, each),
+                images=model.placed(images, prompt.token_ids),
+                num_parts_before=index,
+            )
+            reader = self.reader(request, prompt.token_ids, template.sampling, model)
+            choices.append(Choice(index, engine_request, reader))
+        return choices
+
     async def check(self, request: Request, model: ServedModel) -> None:
         """Raises `RequestError`, before tokenising, for a request beyond this model's abilities."""
         return
 
     def image_bytes(self, request: Request) -> int:
-        """Bytes of the request body that are images."""
         return 0
 
     async def images(self, request: Request, model: ServedModel) -> list[DecodedImage]:
-        """Images for the model; raises `RequestError`."""
         return []
 
     async def constrained(

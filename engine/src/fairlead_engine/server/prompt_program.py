@@ -85,7 +85,6 @@ def make(payload: bytes, *, may_quicken: bool = True) -> tuple[bytes, Handler]:
 
 
 def make_plain(payload: bytes) -> tuple[bytes, Handler]:
-    """The program without fastokens."""
     return make(payload, may_quicken=False)
 
 

@@ -18,7 +18,7 @@ from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, NotReady, RequestError, start_error
 from fairlead_engine.server import prompt_program
 from fairlead_engine.server.prompt_program import Files, Ids, ModelShape, packed, unpacked
-from fairlead_engine.server.workers import PROMPT_PROGRAM, tried
+from fairlead_engine.server.workers import PROMPT_PROGRAM, Loadable, tried
 from fairlead_engine.types import SamplingParams
 
 QUICK_BYTES = 24 * 1024
@@ -31,11 +31,10 @@ Result = TypeVar("Result")
 Encode = Callable[[str], list[int]]
 
 
-class Asked(Protocol):
+class Asked(Loadable, Protocol):
     """`Workers`, or a stand-in for them."""
 
     async def load(self) -> bytes: ...
-    async def loaded(self) -> None: ...
     async def ask(self, job: bytes) -> bytes: ...
     async def ask_beside(self, job: bytes) -> bytes: ...
     def close(self) -> None: ...

@@ -91,11 +91,8 @@ def _is_image(part: Any) -> bool:
 def given_prompts(
     fields: PromptFields, request: PromptRequest, model: ServedModel, images: Sequence[DecodedImage] = ()
 ) -> Prompts | None:
-    """Prompts with given ids; None = texts are to be tokenised. Raises `RequestError`.
-
-    A gateway may have sent the ids along. Ids of another tokenizer are ignored, and ids of a chat with images, which do
-    not tell the images' sizes.
-    """
+    """Prompts with given ids; None = texts are to be tokenised. Raises `RequestError`. A gateway may have sent the ids
+    along. Ids of another tokenizer are ignored, and ids of a chat with images, which do not tell the images' sizes."""
     given = None if images else request.fairlead_prompt_tokens
     if given is not None and given.digest != model.tokenizer.digest:
         given = None

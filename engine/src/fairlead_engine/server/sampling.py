@@ -67,7 +67,6 @@ def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any],
 
 
 def with_grammar(sampling: SamplingParams, grammar: Grammar) -> SamplingParams:
-    """The parameters with a grammar."""
     try:
         return msgspec.structs.replace(sampling, grammar=grammar)
     except ValueError as error:

@@ -27,7 +27,7 @@ _OTHER_NAMES = {
     "repeat_penalty": "repetition_penalty",
     "random_seed": "seed",
 }
-"""Fields' names in further servers' APIs → our names."""
+"""Fields' names in other servers' APIs → our names."""
 _TEXT_ONLY = "This model writes text only."
 
 

@@ -9,7 +9,6 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -32,32 +31,24 @@ def run(
     folder: Path | None = None,
 ) -> int:
     """Serves until drained; returns the process's exit status. Start-up errors go to the termination log.
-
-    `core_module`: the core's program. `folder`: of tokenizer and templates, if not the model's.
-    """
+    `core_module`: the core's program. `folder`: of tokenizer and templates, if not the model's."""
     began = time.perf_counter()
     configure_logging(server.log_level, server.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else a thread starts for every core of the node
     allow_descriptors(server.max_connections, per_connection=1)
     try:
         folder = folder or resolve_model(engine.model)
-        with _held(engine.model, engine.speculative_model):
+        with contextlib.ExitStack() as held:
+            # Nobody removes the downloaded models meanwhile: a restarted container reads the files again.
+            for path in (Path(each).expanduser() for each in (engine.model, engine.speculative_model) if each):
+                if (model := hold_model(path if path.is_dir() else path.parent)) is not None:
+                    held.enter_context(model)
             serve = partial(_serve, engine, server, core_module, folder, began)
             termination.serve_at(server.host, server.port, serve)
     except EngineError as error:
         termination.report(error)
         return 1
     return 0
-
-
-@contextlib.contextmanager
-def _held(*models: str | None) -> Iterator[None]:
-    """Within the block nobody removes the downloaded models: a restarted container reads the files again."""
-    with contextlib.ExitStack() as stack:
-        for path in (Path(each).expanduser() for each in models if each):
-            if (held := hold_model(path if path.is_dir() else path.parent)) is not None:
-                stack.enter_context(held)
-        yield
 
 
 async def _serve(

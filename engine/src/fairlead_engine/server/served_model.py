@@ -221,12 +221,12 @@ class ServedModel:
         """Body of `GET /fairlead/v1/model`, encoded once per set of adapters: a tokenizer can have many megabytes."""
         adapters = self.adapters
         if self._protocol_json is None or self._protocol_json[0] != adapters:
-            self._protocol_json = adapters, self._encoded(adapters)
+            self._protocol_json = adapters, msgspec.json.encode(self._protocol_model(adapters))
         return self._protocol_json[1]
 
-    def _encoded(self, adapters: list[str]) -> bytes:
+    def _protocol_model(self, adapters: list[str]) -> ModelInfo:
         tokenizer, info = self.tokenizer, self.info
-        message = ModelInfo(
+        return ModelInfo(
             engine_version=__version__,
             served_name=self.name,
             digest=tokenizer.digest,
@@ -248,7 +248,6 @@ class ServedModel:
             joins_pairs=tokenizer.joins_pairs,
             image_token=tokenizer.image_token,
         )
-        return msgspec.json.encode(message)
 
 
 def request_error(error: PromptError) -> RequestError:

@@ -15,6 +15,7 @@ from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineDead
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.http_server import make_http_server, settle_garbage
+from fairlead_engine.server.lifecycle import first_of
 from fairlead_engine.server.peer_link import Acceptor, Here, HttpProcess
 from fairlead_engine.server.peers import Peers, share
 from fairlead_engine.server.service import Service
@@ -72,18 +73,15 @@ class ServerProcess:
         # Supervisors repeat SIGTERM, and nothing may be cut before the drain's time is over.
         loop.add_signal_handler(signal.SIGTERM, self._service.drain)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        http: asyncio.Future[Any] = asyncio.gather(*self._serve_http())
-        life = asyncio.create_task(self._live())
-        stopped = asyncio.create_task(self._until_drained())
+        if self._has_peers:
+            self._acceptor.open()
+            servers = [self._http.serve(sockets=[]), self._control.serve(sockets=[])]
+        else:  # a server alone accepts connections itself
+            servers = [self._http.serve(sockets=[self._listener])]
+        http: asyncio.Future[Any] = asyncio.gather(*servers)
         try:
-            tasks: set[asyncio.Future[Any]] = {http, life, stopped}
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await first_of(asyncio.shield(http), self._live(), self._until_drained())
         finally:
-            for task in (life, stopped):
-                task.cancel()
-            await asyncio.gather(life, stopped, return_exceptions=True)
             self._service.stream.end()  # or the server would wait for streams that end with it
             if self._has_peers:
                 self._acceptor.close()
@@ -99,15 +97,8 @@ class ServerProcess:
     def _has_peers(self) -> bool:
         return self._server.api_servers > 1
 
-    def _serve_http(self) -> "list[asyncio.Task[None]]":
-        """A server alone accepts its connections itself."""
-        if not self._has_peers:
-            return [asyncio.create_task(self._http.serve(sockets=[self._listener]))]
-        self._acceptor.open()
-        return [asyncio.create_task(each.serve(sockets=[])) for each in (self._http, self._control)]
-
     def _places(self) -> list[HttpProcess]:
-        """This process comes last, having further work."""
+        """This process comes last, as it has other work."""
         return [*self._peers.places, self._here]
 
     async def _until_drained(self) -> None:

@@ -12,16 +12,13 @@ from typing import TypeVar
 from fairlead_common import messages
 from fairlead_common.http.bodies import BodyReader
 from fairlead_common.lanes import Lanes, Pacer
-from fairlead_common.loop_shares import LoopShare, LoopShares
-from fairlead_common.prompts import EncodedPrompt
+from fairlead_common.loop_shares import LoopShares
 from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import Draining, NotReady, RequestError
-from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import choose_formats, choose_names, formats_named
 from fairlead_engine.server.engine_stream import EngineStream
-from fairlead_engine.server.generation import Choice, OutputReader
 from fairlead_engine.server.grammar_compiler import GrammarCompiler
 from fairlead_engine.server.image_loader import ImageLoader
 from fairlead_engine.server.injectable_answer import InjectableAnswer
@@ -29,19 +26,10 @@ from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.prompt_program import Files
 from fairlead_engine.server.prompt_workers import MakeAsked, PromptWorkers
-from fairlead_engine.server.sampling import for_choice
 from fairlead_engine.server.schemas import EmbeddingRequest, PromptRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.server.workers import prompt_root
-from fairlead_engine.types import (
-    MAX_ANSWER_LOGPROBS,
-    EngineInfo,
-    EngineRequest,
-    Injectable,
-    Pooling,
-    Reading,
-    SamplingParams,
-)
+from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, SamplingParams
 
 Result = TypeVar("Result")
 
@@ -50,7 +38,7 @@ _OFF_LOOP_BYTES = 8 * 1024
 
 
 class Siblings:
-    """Further HTTP processes of the same engine; here none."""
+    """The other HTTP processes of the same engine; here none."""
 
     @property
     def num_running(self) -> int:
@@ -66,6 +54,13 @@ class Siblings:
     def problem(self, patience_seconds: float) -> str | None:
         """A sentence about a process without an answer for this long; None = all processes are sound."""
         return None
+
+
+class Endpoint:
+    """One endpoint of a service, or several."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
 
 
 class Service:
@@ -106,7 +101,8 @@ class Service:
         self._name = name
         self._model: ServedModel | None = None
         self.num_processes = num_places
-        self._ids = itertools.count(place, num_places)
+        self.serials = itertools.count(place, num_places)
+        """Numbers for unique ids of requests at the core, over all processes: clients may repeat ids."""
         client.listen(self.stream)
 
     async def load(self, path: Path) -> ModelFiles:
@@ -240,51 +236,3 @@ class Service:
                 "prompts at a time, or lower logprobs",
                 "answer_too_large",
             )
-
-    async def choices(
-        self,
-        request: PromptRequest,
-        prompts: Sequence[EncodedPrompt],
-        sampling: SamplingParams,
-        *,
-        pooling: Pooling | None,
-        reading: Reading,
-        make_reader: Callable[[list[int]], OutputReader],
-        request_id: str,
-        arrival_time: float,
-        comes_from_gateway: bool,
-        injectable: Injectable | None = None,
-        images: Sequence[DecodedImage] = (),
-        share: LoopShare,
-    ) -> list[Choice]:
-        """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`.
-
-        `make_reader`: a prompt → the reader of outputs. `images`: of a chat's one prompt. `share`: of the loop. A
-        gateway wants a request back that would wait here while another replica is free; any further client has only
-        this engine.
-        """
-        model = self.model()
-        model.check_sampling(sampling)
-        serial = next(self._ids)  # clients may repeat their request ids; the core's must be unique, of all processes
-        part_of = f"{request_id}/{serial}"
-        choices = []
-        async for index, (prompt, each) in share.spread(enumerate(itertools.product(prompts, range(request.num_each)))):
-            engine_request = EngineRequest(
-                request_id=f"{part_of}.{index}",
-                prompt_token_ids=prompt.token_ids,
-                second_start=prompt.second_start,
-                sampling=for_choice(sampling, each),
-                arrival_time=arrival_time,
-                cache_salt=request.cache_salt,
-                adapter=model.adapter(request.model),
-                priority=request.priority or 0,
-                pooling=pooling,
-                reading=reading,
-                images=model.placed(images, prompt.token_ids),
-                part_of=part_of,
-                num_parts_before=index,
-                max_queue_seconds=None if comes_from_gateway else self.config.max_queue_time,
-                injectable=injectable,
-            )
-            choices.append(Choice(index, engine_request, make_reader(prompt.token_ids)))
-        return choices

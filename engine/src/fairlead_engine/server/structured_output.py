@@ -105,19 +105,12 @@ def _of_response_format(wanted: ResponseFormat) -> Iterator[Wish]:
 
 
 def _of_names(prefix: str, wanted: StructuredOutputs, whitespace: str | None) -> Iterator[Wish]:
-    if wanted.json is not None:
-        schema = wanted.json if isinstance(wanted.json, str) else _encode(wanted.json)
-        yield Wish(prefix + "json", _json, schema, whitespace)
-    if wanted.regex is not None:
-        yield Wish(prefix + "regex", _regex, wanted.regex)
-    if wanted.choice is not None:
-        yield Wish(prefix + "choice", _choice, _encode(wanted.choice))
-    if wanted.grammar is not None:
-        yield Wish(prefix + "grammar", _lark, wanted.grammar)
-    if wanted.json_object:
-        yield Wish(prefix + "json_object", _json, '{"type":"object"}', whitespace)
-    if wanted.structural_tag is not None:
-        yield Wish(prefix + "structural_tag", _tags, wanted.structural_tag)
+    makers = {"json": _json, "regex": _regex, "choice": _choice, "grammar": _lark, "json_object": _json}
+    for name, make in {**makers, "structural_tag": _tags}.items():
+        value = getattr(wanted, name)
+        if value is not None and value is not False:
+            source = '{"type":"object"}' if value is True else value if isinstance(value, str) else _encode(value)
+            yield Wish(prefix + name, make, source, whitespace if make is _json else _WHITESPACE)
 
 
 def _encode(value: Any) -> str:

@@ -1,8 +1,8 @@
 """Token ids → text, a token at a time, never breaking a character.
 
 Two ways, by the tokenizer's decoder. A byte-level vocabulary (GPT-2's alphabet, as in Llama 3 and Qwen) tells each
-token's exact bytes, which makes an incremental UTF-8 decoder exact and cheap. Further decoders decode a short window of
-tokens with and without the new token: a token's text depends on the text before, as SentencePiece's decoders drop a
+token's exact bytes, which makes an incremental UTF-8 decoder exact and cheap. Any other decoder decodes a short window
+of tokens with and without the new token: a token's text depends on the text before, as SentencePiece's decoders drop a
 leading space.
 """
 
@@ -33,8 +33,6 @@ _REPEATS = re.compile(r"(?<!\\)[*+?{]")
 
 
 class TokenStream(Protocol):
-    """The text of one sequence, growing."""
-
     def push(self, token_id: int) -> str:
         """Text that has become certain; empty in the middle of a character."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlead_common.prompts import CUSTOM_TOOL, PromptError, check_tool_types
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
-from fairlead_engine.server.answers.constraint import Function, Lark, NamedId
+from fairlead_engine.server.answers.constraint import Lark, NamedId
 from fairlead_engine.server.json_schema.normal_form import without_annotations
 from fairlead_engine.server.schemas import ChatRequest
 from fairlead_engine.server.structured_output import NOT_STRICT, Wish, grammar, kept_schema, problem_of, relaxed_schema
@@ -41,7 +41,7 @@ class ToolUse(NamedTuple):
     are_many: bool
     """Whether several calls are allowed."""
     is_narrowed: bool = False
-    """Whether the prompt has further tools."""
+    """Whether the prompt has tools besides these."""
 
     @property
     def parameters(self) -> dict[str, dict[str, Any]]:
@@ -79,12 +79,11 @@ class _Tool(NamedTuple):
     def read(cls, text: str) -> "_Tool":
         return cls(*json.loads(text))
 
-    def function(self) -> Function:
-        """For a grammar. Raises RequestError for a strict schema that no grammar can enforce."""
+    def enforced(self) -> dict[str, Any]:
+        """The parameters' schema for a grammar. Raises RequestError for a strict schema that no grammar can enforce."""
         if self.is_strict:
-            field = f"tools[{self.place}].function.parameters"
-            return Function(self.name, kept_schema(field, self.parameters, NOT_STRICT))
-        return Function(self.name, relaxed_schema(self.parameters, _ANY_OBJECT))
+            return kept_schema(f"tools[{self.place}].function.parameters", self.parameters, NOT_STRICT)
+        return relaxed_schema(self.parameters, _ANY_OBJECT)
 
 
 def tool_use(fields: ChatRequest, formats: AnswerFormats) -> ToolUse | None:
@@ -170,19 +169,18 @@ def _tool(place: int, tool: dict[str, Any]) -> _Tool:
     return _Tool(place, name, {"type": "object", **(parameters or {})}, function.get("strict") is True)
 
 
-class AnswerGrammars:
+class AnswerGrammars(NamedTuple):
     """Grammars for the answers of one model, in the model's formats."""
 
-    def __init__(self, formats: AnswerFormats, named_id: NamedId) -> None:
-        self._formats = formats
-        self._named_id = named_id
+    formats: AnswerFormats
+    named_id: NamedId
 
     def grammar(self, wish: Wish | None, use: ToolUse | None, has_begun_reasoning: bool) -> Grammar | None:
         """For a wish, for tools, or for both. `has_begun_reasoning`: the prompt ends with the beginning of reasoning.
         Raises RequestError, naming the field and its problem. May take long, or forever."""
         wanted = None if wish is None else grammar(wish)
         is_used = use is not None and (use.is_kept_to or wanted is not None)
-        formats = self._formats
+        formats = self.formats
         if not is_used and (wanted is None or (formats.thought is None and formats.answer is None)):
             return wanted
         field = "tools" if wanted is None else wanted.field
@@ -192,8 +190,8 @@ class AnswerGrammars:
         return Grammar(text, field)
 
     def _text(self, wanted: Grammar | None, use: ToolUse | None, has_begun_reasoning: bool) -> str:
-        formats = self._formats
-        lark = Lark(self._named_id, formats.markers)
+        formats = self.formats
+        lark = Lark(self.named_id, formats.markers)
         body = None if wanted is None else lark.nested(wanted.text)
         if formats.answer is not None:
             body = f"{lark.literal(formats.answer)} {body or 'TEXT'}"
@@ -205,9 +203,9 @@ class AnswerGrammars:
         return lark.text(body)
 
     def _with_calls(self, lark: Lark, use: ToolUse, body: str | None) -> str:
-        tools = self._formats.tools
+        tools = self.formats.tools
         assert tools is not None
-        functions = [_Tool.read(text).function() for text in use.functions]
+        functions = [(tool.name, tool.enforced()) for tool in map(_Tool.read, use.functions)]
         calls = lark.calls(tools.shape, functions, are_many=use.are_many)
         begun = f"{lark.literal(tools.shape.begin)} {calls}"
         if use.is_forced:

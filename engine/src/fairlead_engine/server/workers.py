@@ -14,7 +14,7 @@ from fairlead_engine.errors import Draining, NotReady
 
 PROMPT_PROGRAM = "fairlead_engine.server.prompt_program"
 _MOST_BESIDE = 16
-"""Slow jobs at a time of one program, independent of further programs."""
+"""Slow jobs at a time of one program; programs do not wait for each other."""
 
 
 def prompt_root() -> WorkerRoot:
@@ -25,7 +25,6 @@ def prompt_root() -> WorkerRoot:
 _TRIES = 50
 """For a job whose process is ended repeatedly, by earlier jobs or by the system."""
 _PAUSE_SECONDS = 0.01
-"""Between two tries."""
 
 
 class Loadable(Protocol):
@@ -83,7 +82,6 @@ class Turns(Generic[Thing]):
 
     @asynccontextmanager
     async def turn(self, rank: float) -> AsyncIterator[Thing]:
-        """A thing, within the block."""
         thing = await self.take(rank)
         try:
             yield thing

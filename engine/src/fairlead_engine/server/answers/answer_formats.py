@@ -123,7 +123,6 @@ class AnswerFormats(NamedTuple):
 
     @property
     def thought(self) -> ReasoningFormat | None:
-        """Format of the reasoning."""
         return self.reasoning if self.tools is None else self.tools.thought or self.reasoning
 
     @property

@@ -11,8 +11,6 @@ import msgspec
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """More of the text."""
-
     text: str
 
 

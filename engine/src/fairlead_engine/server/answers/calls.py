@@ -28,7 +28,6 @@ _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")
 _ARGUMENTS = ("arguments", "parameters")
 _BETWEEN, _BRACKETS = (",", ";"), ("}", "]")
 _KEYS = ("name", "function", *_ARGUMENTS, "type", "id")
-"""Fields of a call's object."""
 _LAST_TEXT = re.compile(r'("(?:name|function)"\s*:\s*|[{,]\s*)"([^"]*)$')
 """The name, or the key, at the end of an object's text."""
 
@@ -72,7 +71,7 @@ def call_object(source: AnswerSource, names: Collection[str] | None = None) -> R
     return (yield from cut(source))
 
 
-def call_objects(source: AnswerSource, begin: str, names: Collection[str] | None = None) -> Reading[Found]:
+def call_objects(source: AnswerSource, begin: str) -> Reading[Found]:
     """Reads objects behind the marker `begin`, as a list or a sequence. Without an object the marker is text."""
     source.mark()
     if (yield from space(source)) == "[":
@@ -81,13 +80,13 @@ def call_objects(source: AnswerSource, begin: str, names: Collection[str] | None
         begin += "["
     else:
         source.back()
-    found = first = yield from call_object(source, names)
+    found = first = yield from call_object(source)
     if first is Found.OTHER:
         yield Content(begin)
     while found is Found.CALL:
         if (yield from space(source)) in _BETWEEN:
             source.take(1)
-        found = yield from call_object(source, names)
+        found = yield from call_object(source)
     while first is Found.CALL and (yield from space(source)) in _BRACKETS:
         source.take(1)
     return first

@@ -6,7 +6,7 @@ In llguidance's Lark. A marker that is a special token is named by id, as no tex
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairlead_engine.server.answers.reasoning_formats import ReasoningFormat
 from fairlead_engine.server.answers.tagged_calls import Tags, kinds_of
@@ -19,14 +19,6 @@ _MOST_COUNTED = 4096
 _SHARED = ("$defs", "definitions", "x-guidance")
 """Keywords that apply to a schema's parts, too."""
 _TEXT = r"TEXT: /(.|\n)*/"
-
-
-class Function(NamedTuple):
-    """A tool that may be called."""
-
-    name: str
-    parameters: dict[str, Any]
-    """A JSON schema, with llguidance's options in it."""
 
 
 class Lark:
@@ -67,12 +59,13 @@ class Lark:
         self._more += [{**parts[0], "name": "wanted"}, *parts[1:]]
         return "@wanted"
 
-    def calls(self, shape: CallShape, functions: Sequence[Function], *, are_many: bool) -> str:
-        """A rule of one call or more, after the beginning of all calls."""
+    def calls(self, shape: CallShape, functions: Sequence[tuple[str, dict[str, Any]]], *, are_many: bool) -> str:
+        """A rule of one call or more, after the beginning of all calls. `functions`: names with schemas of parameters,
+        which contain llguidance's options."""
         each = []
-        for number, function in enumerate(functions):
-            before = self.literal(shape.before.replace("{name}", function.name))
-            arguments = self._arguments(str(number), function.parameters, shape.tags)
+        for number, (name, parameters) in enumerate(functions):
+            before = self.literal(shape.before.replace("{name}", name))
+            arguments = self._arguments(str(number), parameters, shape.tags)
             each.append(self.rule(f"call_{number}", f"{before} {arguments} {self.literal(shape.after)}"))
         one = self.rule("call", " | ".join(each))
         more = f"({self.literal(shape.between)} {one})*" if are_many and shape.between is not None else ""
@@ -108,7 +101,6 @@ class Lark:
         return self.rule(f"argument_{number}", f"{before} {value} {self.literal(tags.gap)}")
 
     def _text(self, number: str, part: Any, end: str) -> str:
-        """An expression of a text and its end."""
         most = part.get("maxLength") if isinstance(part, dict) else None
         if not isinstance(most, int) or most > _MOST_COUNTED:
             return self.through(f"value_{number}", end)

@@ -3,6 +3,7 @@
 import secrets
 import string
 from collections.abc import Collection
+from functools import partial
 
 from fairlead_engine.server.answers.answer_formats import AnswerFormats
 from fairlead_engine.server.answers.answer_text import (
@@ -12,7 +13,6 @@ from fairlead_engine.server.answers.answer_text import (
     CallCut,
     CallEnded,
     Content,
-    Part,
     Reading,
     Reasoning,
     until,
@@ -67,7 +67,7 @@ class AnswerReader:
             delta.finish_reason is not FinishReason.STOP or delta.stop_reason is not None
         )
         text, reasoning, calls = "", "", list[CallDelta]()
-        for part in self._parts():
+        for part in iter(partial(next, self._reading, None), None):  # parts readable so far
             match part:
                 case Content():
                     text += self._shown(part.text)
@@ -96,15 +96,6 @@ class AnswerReader:
     def _is_told(self) -> bool:
         """Whether clients are told of the last call."""
         return self._most_calls is None or self._num_calls <= self._most_calls
-
-    def _parts(self) -> list[Part]:
-        """All parts readable so far."""
-        parts = []
-        for part in self._reading:
-            if part is None:
-                break
-            parts.append(part)
-        return parts
 
     def _shown(self, text: str) -> str:
         if self._formats.tools is None:

@@ -117,7 +117,7 @@ def _arguments(source: AnswerSource, tags: Tags, schema: Mapping[str, Any], bloc
 
 
 def _value(source: AnswerSource, tags: Tags, kinds: Collection[str], others: Collection[str]) -> Reading[bool]:
-    """Yields a value as JSON; returns whether the value is whole. `others`: possible further arguments."""
+    """Yields a value as JSON; returns whether the value is whole. `others`: arguments that may follow."""
     if set(kinds) != {"string"}:
         held: list[str] = []
 

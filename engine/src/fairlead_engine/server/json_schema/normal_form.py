@@ -24,7 +24,6 @@ ANNOTATIONS = frozenset(
 )  # fmt: skip
 """Keywords that restrict no value, and llguidance's options, which clients may not set."""
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
-"""Formats known to grammars."""
 NOTES = frozenset(
     {
         # the standard's, which by itself has no format checked
@@ -95,8 +94,6 @@ def _pointed(root: dict[str, Any]) -> frozenset[str]:
 
 
 class _Normal:
-    """Normalises one schema."""
-
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         references = [node["$ref"] for node in parts.within(root) if isinstance(node.get("$ref"), str)]
@@ -217,20 +214,17 @@ def _dialect(node: dict[str, Any]) -> None:
 
 def _dependencies(node: dict[str, Any]) -> None:
     """Leaves out dependencies that are always met."""
-    required = node.get("required") if isinstance(node.get("required"), list) else []
+    required: list[Any] = node["required"] if isinstance(node.get("required"), list) else []
     for name in ("dependentRequired", "dependentSchemas", "dependencies"):
         if not isinstance(found := node.get(name), dict):
             continue
-        left = {key: value for key, value in found.items() if not _is_met(value, required)}
-        node[name] = left
-        if not left:
+        node[name] = {
+            key: value
+            for key, value in found.items()
+            if not (all(each in required for each in value) if isinstance(value, list) else _asks_nothing(value))
+        }
+        if not node[name]:
             del node[name]
-
-
-def _is_met(dependency: Any, required: Any) -> bool:
-    if isinstance(dependency, list):
-        return all(name in required for name in dependency)
-    return _asks_nothing(dependency)
 
 
 def _condition(node: dict[str, Any]) -> None:
@@ -335,7 +329,11 @@ def _property_names(node: dict[str, Any]) -> None:
         listed = _listed(names)
         if listed is not None:
             del node["propertyNames"]
-            _allow_only(node, listed)
+            known, others = node.get("properties", {}), node.get("additionalProperties", True)
+            if isinstance(known, dict):
+                allowed = {name: known.get(name, others) for name in listed}
+                node["properties"] = {name: schema for name, schema in allowed.items() if schema is not False}
+                node["additionalProperties"] = False
         elif names.keys() <= {"type", "pattern"} and isinstance(names["pattern"], str) and not node.get("properties"):
             del node["propertyNames"]
             node["patternProperties"] = {names["pattern"]: node.get("additionalProperties", True)}
@@ -352,14 +350,6 @@ def _listed(names: dict[str, Any]) -> list[str] | None:
         return None
     found = [names["const"]] if "const" in names else names.get("enum")
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else None
-
-
-def _allow_only(node: dict[str, Any], names: list[str]) -> None:
-    known, others = node.get("properties", {}), node.get("additionalProperties", True)
-    if isinstance(known, dict):
-        allowed = {name: known.get(name, others) for name in names}
-        node["properties"] = {name: schema for name, schema in allowed.items() if schema is not False}
-        node["additionalProperties"] = False
 
 
 _RULES_BESIDE_OTHERS: tuple[Rule, ...] = (

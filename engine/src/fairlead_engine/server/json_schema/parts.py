@@ -1,6 +1,5 @@
 """The schemas within a schema, by keyword; targets of references; and schemas that no JSON text can meet, because each
-text would contain another text of the same schema.
-"""
+text would contain another text of the same schema."""
 
 from collections.abc import Callable
 from typing import Any

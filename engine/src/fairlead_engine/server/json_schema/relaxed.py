@@ -20,7 +20,7 @@ _FIRST = (
     "type", "enum", "const", "properties", "patternProperties", "additionalProperties", "required", "prefixItems",
     "items", "additionalItems", "anyOf", "oneOf", "allOf",
 )  # fmt: skip
-"""Keywords by importance; further keywords follow in the schema's order."""
+"""Keywords by importance; others follow in the schema's order."""
 _RESTS = {
     "additionalProperties": ("properties", "patternProperties"),
     "items": ("prefixItems",),
