@@ -1,7 +1,7 @@
 """The load of the demo: clients that ask again after each answer, so that the load follows the speed of the machine.
 
-The rule of the autoscaler decides how many clients ask, and for how much: this module calls the rule with the counts
-that gateways would report for the newest loads of the engines.
+The rule of the autoscaler decides the number of clients and the length of answers: the module calls the rule with the
+counts that gateways would report for the newest loads of the engines.
 """
 
 import math
@@ -26,10 +26,10 @@ from fairlead.routing.predictor import step_seconds
 from fairlead_common.messages import StepCost
 
 ANSWER_TOKENS = 256
-"""Length of answers under high load; few clients ask for shorter answers, which one replica serves easily."""
+"""Length of answers under high load; few clients ask for shorter answers, easy work for a single replica."""
 SHORTEST_ANSWER_TOKENS = 8
 SPARE_CLIENTS = 2
-"""Clients added to the number that the rule asks for: a client that was just answered is not waiting."""
+"""Clients beyond the number by the rule: a just answered client is not waiting."""
 MOST_WAITING = 64
 """Most clients beyond the slots of a replica to try."""
 RESERVE = 1.5
@@ -152,7 +152,7 @@ def many(speed: Speed, spec: Autoscaling) -> Crowd:
 
 
 def few(speed: Speed, spec: Autoscaling) -> Crowd:
-    """One client that asks often enough to keep the last replica, for answers that leave one replica plenty of room."""
+    """A single client, frequent enough to keep the last replica, with answers that leave a replica plenty of room."""
     silence = scale_to_zero_after(spec)
     pause = LONGEST_PAUSE_SECONDS if silence is None else min(LONGEST_PAUSE_SECONDS, SILENCE_SHARE * silence)
     crowd, dear = Crowd(clients=1, every_seconds=pause), speed.dearer(RESERVE)

@@ -31,7 +31,7 @@ class RunFigures:
     steady: Report
     """Of requests that were due while the load was high and the replicas had been added."""
     ttft_errors: Buckets
-    """Relative errors of the gateway's predictions in that time, as it measured them; none where it was not asked."""
+    """Relative errors of predictions during the steady load, as measured by the gateways; empty = not read."""
     moments: Sequence[Moment]
     """Times count from the load's begin."""
 
