@@ -130,23 +130,26 @@ def merge(schema: Schema, live: Any, applied: Any) -> Any:
 
 def remove(schema: Schema, value: Any, gone: FieldSet, kept: FieldSet) -> Any:
     """`value` without the paths in `gone`, and without containers above that become empty, except in `kept`."""
-    return _remove(schema, value, (), gone, with_parents(gone), kept)
+    touched = with_parents(gone)
 
+    def walk(schema: Schema, value: Any, path: Path) -> Any:
+        kind = shape(schema, value)
+        if path not in touched or kind is MergeShape.LEAF:
+            return value
+        left: dict[str, Any] = {}
+        for element, (below, item) in children(schema, value).items():
+            inner = (*path, element)
+            if inner in gone:
+                continue
+            rest = walk(below, item, inner)
+            if inner in touched and rest in ({}, []) and item not in ({}, []) and inner not in kept:
+                continue
+            left[element] = rest
+        if kind is MergeShape.FIELDS:
+            return {element[2:]: item for element, item in left.items()}
+        return list(left.values())
 
-def _remove(schema: Schema, value: Any, path: Path, gone: FieldSet, touched: FieldSet, kept: FieldSet) -> Any:
-    kind = shape(schema, value)
-    if path not in touched or kind is MergeShape.LEAF:
-        return value
-    left: dict[str, Any] = {}
-    for element, (below, item) in children(schema, value).items():
-        inner = (*path, element)
-        if inner in gone:
-            continue
-        rest = _remove(below, item, inner, gone, touched, kept)
-        if inner in touched and rest in ({}, []) and item not in ({}, []) and inner not in kept:
-            continue
-        left[element] = rest
-    return {element[2:]: item for element, item in left.items()} if kind is MergeShape.FIELDS else list(left.values())
+    return walk(schema, value, ())
 
 
 def with_parents(paths: Iterable[Path]) -> FieldSet:

@@ -157,15 +157,10 @@ class ClaimController(Controller):
             self._recorder.warning(claim, "ProvisioningFailed", text)
             self._operations.set_status(CLAIMS, claim, {"phase": "Pending"}, self._options)
             return None
-        claim_folder(self._folder, namespace, name).mkdir(parents=True, exist_ok=True)
+        (self._folder / namespace / name).mkdir(parents=True, exist_ok=True)
         spec = {**claim["spec"], "volumeName": f"pvc-{claim['metadata']['uid']}", "storageClassName": storage_class}
         claim = self._operations.update(CLAIMS, namespace, name, {**claim, "spec": spec}, self._options).object
         requests = (spec.get("resources") or {}).get("requests") or {}
         status = {"phase": "Bound", "accessModes": spec.get("accessModes") or [], "capacity": requests}
         self._operations.set_status(CLAIMS, claim, status, self._options)
         return None
-
-
-def claim_folder(folder: Path, namespace: str, name: str) -> Path:
-    """Where the files of a claim are."""
-    return folder / namespace / name

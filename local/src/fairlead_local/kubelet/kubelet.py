@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,7 +29,6 @@ from fairlead_local.kubelet.node import (
 )
 from fairlead_local.kubelet.pod_worker import PodWorker
 from fairlead_local.kubelet.process_table import ProcessRecords
-from fairlead_local.kubelet.volumes import clear
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ async def running_kubelet(
     `resources`: of the node, None = of the machine. `environment`: of every container. Raises NoAddress.
     """
     addresses = AddressBlock(str(folder.path))
-    clear(folder.pods)  # of an earlier kubelet: pods do not outlive one
+    shutil.rmtree(folder.pods, ignore_errors=True)  # of an earlier kubelet: pods do not outlive one
     folder.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with aiohttp.ClientSession() as session:
         node = Node(

@@ -6,6 +6,7 @@
 import asyncio
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -32,7 +33,7 @@ from fairlead_local.kubelet.node import NoAddress
 from fairlead_local.kubelet.pod_status import pod_status
 from fairlead_local.kubelet.probes import ProbeKind, parse_pre_stop, parse_probe
 from fairlead_local.kubelet.process import ContainerLaunch
-from fairlead_local.kubelet.volumes import MountError, PodVolumes, clear
+from fairlead_local.kubelet.volumes import MountError, PodVolumes
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class PodWorker:
         with suppress(StatusError):
             options = DeleteOptions(grace_seconds=0, uid=self._pod["metadata"]["uid"])
             self._node.operations.delete(PODS, *key_of(self._pod), options)
-        clear(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def stop(self, grace_seconds: float) -> None:
         """Ends the containers, and `run` as well if the pod is being deleted."""

@@ -4,14 +4,12 @@ Without mount namespaces, the process of a container sees the machine's files; t
 and environment lead to the volumes.
 """
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import CLAIMS, CONFIG_MAPS, SECRETS
 from fairlead_local.apiserver.status import Json
-from fairlead_local.controllers.scheduler import claim_folder
 from fairlead_local.kubelet.environment import ContainerConfigError, contents
 
 _CONTENTS = {"configMap": (CONFIG_MAPS, "name"), "secret": (SECRETS, "secretName")}
@@ -64,11 +62,10 @@ class PodVolumes:
 
     def _location(self, volume: Json) -> Path:
         if claim := volume.get("persistentVolumeClaim"):
-            return claim_folder(self._claims, self._pod["metadata"]["namespace"], claim["claimName"])
+            return self._claims / str(self._pod["metadata"]["namespace"]) / str(claim["claimName"])
         if source := volume.get("hostPath"):
             return Path(source["path"])
-        name: str = volume["name"]
-        return self._folder / name
+        return self._folder / str(volume["name"])
 
     def _set_up(self, volume: Json) -> None:
         folder, namespace = self._location(volume), self._pod["metadata"]["namespace"]
@@ -122,8 +119,3 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
     fresh.write_bytes(content)
     fresh.chmod(mode)
     fresh.replace(path)
-
-
-def clear(folder: Path) -> None:
-    """Removes a pod's folder."""
-    shutil.rmtree(folder, ignore_errors=True)
