@@ -100,12 +100,16 @@ def openapi_index(registry: Registry) -> Json:
 
 def openapi(registry: Registry, name: str, version: str) -> Json:
     """`/openapi/v3/api/v1` and so on: enough for `kubectl explain`, and to leave field validation to the server."""
-    served = _served(registry, name, version)
+    served, schemas = _served(registry, name, version), {}
+    for each in served:
+        text = each.schema.get("description") or f"{each.kind} of {each.api_version}, as local mode serves it."
+        described = {"description": text, "x-kubernetes-group-version-kind": [_kind_of(each)]}
+        schemas[_schema_name(each)] = {**each.schema, **described}
     return {
         "openapi": "3.0.0",
         "info": {"title": "Fairlead local mode", "version": VERSION["gitVersion"]},
         "paths": {path: item for resource in served for path, item in _paths(resource).items()},
-        "components": {"schemas": {_schema_name(resource): _schema(resource) for resource in served}},
+        "components": {"schemas": schemas},
     }
 
 
@@ -131,11 +135,6 @@ def _operation(resource: ResourceType, action: str, reference: Json) -> Json:
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": _kind_of(resource),
     }
-
-
-def _schema(resource: ResourceType) -> Json:
-    text = resource.schema.get("description") or f"{resource.kind} of {resource.api_version}, as local mode serves it."
-    return {**resource.schema, "description": text, "x-kubernetes-group-version-kind": [_kind_of(resource)]}
 
 
 def _kind_of(resource: ResourceType) -> Json:

@@ -27,7 +27,8 @@ from fairlead_local.apiserver.status import (
 
 def read_scale(operations: Operations, resource: ResourceType, namespace: str, name: str) -> Json:
     """The object's Scale. Raises 500 for a custom object that has no replicas, as API servers do."""
-    paths, obj = _paths(resource), operations.get(resource, namespace, name)
+    paths, obj = resource.scale, operations.get(resource, namespace, name)
+    assert paths is not None
     if resource.custom and selectors.find(obj, paths.spec_replicas) is None:
         raise internal_error(f'the spec replicas field "{paths.spec_replicas}" does not exist')
     return _scale_of(paths, obj)
@@ -42,7 +43,8 @@ def edit_scale(
     options: WriteOptions,
 ) -> Json:
     """Writes the changed Scale's `spec.replicas` into the object; raises 409 for a Scale of another state."""
-    paths, live = _paths(resource), operations.get(resource, namespace, name)
+    paths, live = resource.scale, operations.get(resource, namespace, name)
+    assert paths is not None
     wanted = change(_scale_of(paths, live))
     replicas = (wanted.get("spec") or {}).get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
@@ -58,12 +60,6 @@ def edit_scale(
         return obj
 
     return _scale_of(paths, operations.edit(resource, namespace, name, set_replicas, options).object)
-
-
-def _paths(resource: ResourceType) -> ScalePaths:
-    if resource.scale is None:
-        raise ValueError(f"{resource.qualified} has no scale subresource")
-    return resource.scale
 
 
 def _scale_of(paths: ScalePaths, obj: Json) -> Json:
