@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PATH_DOCUMENT, PROBES
-from fairlead_common.messages import (
+from fairlead_common.wire.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_PREDICTED_CACHED_TOKENS,
     HEADER_PREDICTED_TTFT_MS,
@@ -19,9 +19,9 @@ from fairlead_common.messages import (
     HEADER_REPLICA,
     HEADER_REQUEST_ID,
 )
+from fairlead_engine.api.service import Service
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.service import Service
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
 
 Document = dict[str, Any]

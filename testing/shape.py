@@ -28,10 +28,10 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 84_300,
-    "lines of tests, e2e and testing": 96_800,
-    "modules of the product": 508,
-    "% placeholder words in docstrings": 8.9,
+    "lines of the product": 83_830,
+    "lines of tests, e2e and testing": 94_100,
+    "modules of the product": 524,
+    "% placeholder words in docstrings": 5.9,
     "short modules with one importer": 4,
     "class names defined twice": 3,
     "loose modules of the engine": 5,

@@ -193,7 +193,7 @@ def test_the_troubleshooting_has_every_reason_and_code_that_means_trouble() -> N
     import fairlead.gateway
     from fairlead.api.conditions import Reason
     from fairlead.gateway.openai.errors import QueueOutcome
-    from fairlead_common.downloads import DownloadFailure
+    from fairlead_common.wire.downloads import DownloadFailure
     from fairlead_engine.errors import ModelLoadReason
 
     words = {str(reason) for reason in (*Reason, *ModelLoadReason, *DownloadFailure)} - FINE

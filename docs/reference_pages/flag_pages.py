@@ -12,9 +12,9 @@ from fairlead.gateway.gateway_command import add_arguments as add_gateway_argume
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead_common.settings import docstrings
 from fairlead_engine.__main__ import build_parser
+from fairlead_engine.api.schemas import ENDPOINTS
 from fairlead_engine.config import CharacteriseConfig, EngineConfig, ServerConfig
-from fairlead_engine.front.front_config import FrontConfig
-from fairlead_engine.server.schemas import ENDPOINTS
+from fairlead_engine.external.front_config import FrontConfig
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.parameters import By, Declared, declared
 from reference_pages.tables import documented, table, with_default

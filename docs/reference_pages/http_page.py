@@ -16,9 +16,9 @@ from fairlead.gateway.openai.routes import (
     PROBES,
 )
 from fairlead_common.settings import docstrings
+from fairlead_engine.api.service import Service
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.service import Service
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
 from reference_pages.tables import documented, table
 

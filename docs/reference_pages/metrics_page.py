@@ -21,15 +21,15 @@ from fairlead.kube.client import KubeClient
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Replica
-from fairlead_common.downloads import DownloadProgress, DownloadStage
 from fairlead_common.http.client import HttpClient
-from fairlead_common.lanes import Pacer
-from fairlead_common.messages import StepCost
-from fairlead_engine.server.engine_stream import EngineStream
-from fairlead_engine.server.lifecycle import Lifecycle
-from fairlead_engine.server.metrics import OURS, VLLM
-from fairlead_engine.server.metrics import Metrics as EngineMetrics
-from fairlead_engine.server.refusals import Outcome
+from fairlead_common.http.lanes import Pacer
+from fairlead_common.wire.downloads import DownloadProgress, DownloadStage
+from fairlead_common.wire.messages import StepCost
+from fairlead_engine.host.engine_stream import EngineStream
+from fairlead_engine.host.lifecycle import Lifecycle
+from fairlead_engine.host.metrics import OURS, VLLM
+from fairlead_engine.host.metrics import Metrics as EngineMetrics
+from fairlead_engine.host.refusals import Outcome
 from fairlead_engine.types import NO_LOAD, FinishReason
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
 from fairlead_testing.gateways import make_pool

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from reference_pages.metrics_page import engine_scrape, operator_scrape
 from reference_pages.metrics_page import gateway_scrape as gateway_of_pages
 
-from fairlead_engine.server.metrics import OURS
+from fairlead_engine.host.metrics import OURS
 
 TARGET_LABELS = frozenset({"job", "instance", "namespace", "pod"})
 """What a PodMonitor, or the scrape configuration of docs/guides/monitoring.md, adds to everything."""

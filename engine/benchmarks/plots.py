@@ -13,8 +13,8 @@ from results import OURS, rows
 from roofline import Rates, Work
 from workload import WORKLOADS
 
-from fairlead_common.messages import StepCost
-from fairlead_common.profiles import Measured
+from fairlead_common.wire.messages import StepCost
+from fairlead_common.wire.profiles import Measured
 from fairlead_engine.characterise.picture import decode_seconds, most_common, prompt_seconds
 
 COLUMNS = 2

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from lessons.conversation import Split
 from lessons.syllabus import FIRST_STEPS, SYLLABUS, draw_all
 from training.checkpoint import load_network, save_network, save_tokenizer

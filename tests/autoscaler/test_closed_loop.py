@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
 from fairlead.simulator.scaled_fleet import ScaledFleet, Workload
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 COST = StepCost(base=0.03, prefill_token=0.0001, decode_seq=0.001, kv_token=1e-6)
 """One replica with 8 slots answers about 4 requests/s of 40 tokens each."""

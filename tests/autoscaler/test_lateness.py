@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
 from fairlead.simulator.scaled_fleet import ScaledFleet, Workload
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 CAPACITY = 4.6
 """Requests per second that keep one replica's slots taken, as measured on it."""

@@ -22,7 +22,7 @@ from fairlead.autoscaler.prediction import (
     step_seconds,
 )
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 COST = StepCost(base=0.02, prefill_token=0.0005, decode_seq=0.002, kv_token=0.00001)
 CAPACITY = Capacity(step_cost=COST, token_budget=100, max_num_seqs=8, kv_blocks=1000)

@@ -15,7 +15,7 @@ from fairlead.autoscaler.history import History, Mark, Want
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of
 from fairlead.autoscaler.recommend import DEFAULT_MAX_STEP, recommend
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 NOW = 10_000.0
 checked = settings(deadline=None, max_examples=120)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, no_seconds, no_tokens
 from fairlead.autoscaler.readings import ASSUMED_OUTPUT_TOKENS, STALE_SECONDS, GatewayWindow, Readings
 from fairlead.autoscaler.signals import Demand
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 MODEL = "default/dinghy"
 STEP_COST = StepCost(base=0.01, prefill_token=1e-4, decode_seq=1e-3)

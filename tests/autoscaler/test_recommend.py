@@ -12,7 +12,7 @@ from fairlead.autoscaler.history import History, Mark, Want
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 NOW = 1000.0
 LONG_AGO = History(since=0.0)

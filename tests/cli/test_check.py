@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fairlead.fit.presets import presets
-from fairlead_common.model_sources import folder_name
+from fairlead_common.wire.model_sources import folder_name
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.simulator.scaled_fleet import Request, ScaledFleet, Workload
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, LONGEST_PAUSE_SECONDS, Crowd, Speed, few, many, wanted
 from fairlead_local.demo.recorder import MOST_ANSWERS, QUIET_SECONDS, Patience
 from fairlead_local.demo.story import autoscaling_of, read_manifest

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import fairlead_engine.demo
-from fairlead_common.model_sources import folder_name
+from fairlead_common.wire.model_sources import folder_name
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
 
 DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_common.blocks import (
+from fairlead_common.wire.blocks import (
     NO_EXTRA,
     ROOT,
     extra_bytes,

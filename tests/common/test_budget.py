@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_common import budget
-from fairlead_common.budget import OverBudget, check_json
+from fairlead_common.openai import budget
+from fairlead_common.openai.budget import OverBudget, check_json
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='"\\[]{},:aé', max_size=8),

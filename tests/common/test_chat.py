@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_common.chat import ChatTemplate, ChatTemplateError
+from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError
 
 CHATML = (
     "{% for message in messages %}"

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 import pytest
 
-from fairlead_common.chat import ChatTemplate, ChatTemplateError
+from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError
 
 TEMPLATES = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).with_name("templates").iterdir()}
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 import fairlead_engine.demo
-from fairlead_common.least_tokens import LeastTokenCounter
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.least_tokens import LeastTokenCounter
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 
 DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"
 CORPUS = ["The quick brown fox jumps over 12 lazy dogs. Größe déjà vu 日本語 한국어 word words wordy" + " " * 40] * 3
@@ -110,7 +110,7 @@ TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=30).map
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, times=st.sampled_from([1, 1, 7]))
 def test_no_text_has_fewer(kind: str, piece: int, monkeypatch: pytest.MonkeyPatch, text: str, times: int) -> None:
-    monkeypatch.setattr("fairlead_common.least_tokens._PIECE", piece)
+    monkeypatch.setattr("fairlead_common.tokens.least_tokens._PIECE", piece)
     num_tokens = len(tokenizer_of(kind).encode(text * times, add_special_tokens=False))
     assert least_of(kind).of(text * times, enough=10**9) <= num_tokens
 

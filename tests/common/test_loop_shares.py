@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fairlead_common.loop_shares import BURST_SECONDS, PIECE_SECONDS, REST, LoopShare, LoopShares, Scrapes
+from fairlead_common.http.loop_shares import BURST_SECONDS, PIECE_SECONDS, REST, LoopShare, LoopShares, Scrapes
 
 
 def work(share: LoopShare) -> None:

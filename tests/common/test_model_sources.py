@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_common.model_sources import DOWNLOADED, FORMS, IN_PLACE, Source, SourceError, folder_name, parse_source
+from fairlead_common.wire.model_sources import (
+    DOWNLOADED,
+    FORMS,
+    IN_PLACE,
+    Source,
+    SourceError,
+    folder_name,
+    parse_source,
+)
 
 DIGEST = "sha256:" + "0a" * 32
 

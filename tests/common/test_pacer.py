@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlead_common.lanes import LARGE_BYTES, PAUSE_SECONDS, Pacer
+from fairlead_common.http.lanes import LARGE_BYTES, PAUSE_SECONDS, Pacer
 
 
 async def decode(pacer: Pacer, num_bytes: int, events: list[str]) -> None:

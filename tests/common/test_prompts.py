@@ -9,8 +9,8 @@ import tokenizers
 from tokenizers import models
 
 import fairlead_engine.demo
-from fairlead_common.prompts import ChatPrompt, CompletionPrompt, Part, PromptError
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.openai.prompts import ChatPrompt, CompletionPrompt, Part, PromptError
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 
 USER = {"role": "user", "content": "ahoy"}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_common.chat import ChatTemplate, ChatTemplateError
+from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError
 
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 

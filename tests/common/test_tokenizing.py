@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from fairlead_common.chat import ChatTemplateError
-from fairlead_common.prompts import Part, PromptError
-from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_common.openai.chat import ChatTemplateError
+from fairlead_common.openai.prompts import Part, PromptError
+from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 
 TEMPLATE = "{% for m in messages %}{{ bos_token }}{{ m.content }}{{ eos_token }}{% endfor %}"
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairlead_engine.demo
-from fairlead_common.budget import OverBudget
-from fairlead_common.prompts import ChatPrompt, PromptError
-from fairlead_common.tokenizing import PromptTokenizer
-from fairlead_common.translate import Translation, translation_of
-from fairlead_common.translate.messages import COUNT_TOKENS_PATH, InputTokens
+from fairlead_common.openai.budget import OverBudget
+from fairlead_common.openai.prompts import ChatPrompt, PromptError
+from fairlead_common.openai.translate import Translation, translation_of
+from fairlead_common.openai.translate.messages import COUNT_TOKENS_PATH, InputTokens
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "ahoy"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

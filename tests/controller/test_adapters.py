@@ -24,7 +24,8 @@ from fairlead.fleet.pods import replicas_of
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import BY_KIND, DEPLOYMENTS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS
 from fairlead.manifests.source import PlacedAdapter
-from fairlead_common.downloads import (
+from fairlead_common.http.client import TimeLimits
+from fairlead_common.wire.downloads import (
     SOURCES_PATH,
     SOURCES_PORT,
     DownloadProgress,
@@ -32,7 +33,6 @@ from fairlead_common.downloads import (
     SourcesReport,
     SourceState,
 )
-from fairlead_common.http.client import TimeLimits
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.http import listening
 from fairlead_testing.local_api import local_api_server

@@ -22,7 +22,7 @@ from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS, PODS
 from fairlead.manifests.children import children
-from fairlead_common.profiles import EngineProfile
+from fairlead_common.wire.profiles import EngineProfile
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fake_gateway import FakeGateway
 from fairlead_testing.fleet_objects import stored

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from fairlead.controller.downloads import DownloadWatch
 from fairlead.controller.worker import Key
-from fairlead_common.downloads import DOWNLOAD_PORT, PROGRESS_PATH, DownloadProgress, DownloadStage
+from fairlead_common.wire.downloads import DOWNLOAD_PORT, PROGRESS_PATH, DownloadProgress, DownloadStage
 
 ADDRESS = "127.77.0.9"
 

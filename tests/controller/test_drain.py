@@ -18,7 +18,7 @@ from fairlead.controller.applier import ask_to_drain
 from fairlead.controller.plan import mark
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import CONFIGMAPS, EVENTS, LLMDEPLOYMENTS, PODS
-from fairlead_common.messages import PATH_DRAIN
+from fairlead_common.wire.messages import PATH_DRAIN
 from fairlead_testing.fake_gateway import FakeGateway
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 from fairlead_testing.local_api import local_api_server

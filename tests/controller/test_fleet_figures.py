@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import FleetFigures
 from fairlead.kube.client import JsonObject
-from fairlead_common.downloads import DownloadProgress, DownloadStage
+from fairlead_common.wire.downloads import DownloadProgress, DownloadStage
 from fairlead_testing.fleet_objects import stored
 
 KEY = ("default", "dinghy")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.controller.pod_diagnosis import MAX_MESSAGE_LENGTH, Diagnosis, PodWarning, Stage, diagnose, start_failure
-from fairlead_common.downloads import DownloadProgress, DownloadStage
+from fairlead_common.wire.downloads import DownloadProgress, DownloadStage
 
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
 

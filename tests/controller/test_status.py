@@ -13,7 +13,7 @@ from fairlead.controller.plan import key_of
 from fairlead.controller.status import situation, status
 from fairlead.kube.client import JsonObject
 from fairlead.operator_settings import OperatorSettings
-from fairlead_common.downloads import DownloadProgress, DownloadStage
+from fairlead_common.wire.downloads import DownloadProgress, DownloadStage
 from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(gateway_url="http://gateway/")

@@ -11,12 +11,12 @@ import uvicorn
 import uvloop
 
 from fairlead_common.http.connections import CutConnections
+from fairlead_engine.api.served_model import ModelFiles
+from fairlead_engine.api.service import Service
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.demo import resolve_model
+from fairlead_engine.host.http_server import engine_limits, engine_protocol
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.http_server import engine_limits, engine_protocol
-from fairlead_engine.server.served_model import ModelFiles
-from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.prompts_here import PromptsHere
 from fairlead_engine_testing.scripted_engine import scripted_info

@@ -14,8 +14,8 @@ from fairlead.gateway.access import OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.demo import resolve_model
+from fairlead_engine.host.workers import prompt_root
 from fairlead_engine.server.server_process import ServerProcess
-from fairlead_engine.server.workers import prompt_root
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_testing.harm import kinds_left_behind

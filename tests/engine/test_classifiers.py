@@ -10,13 +10,13 @@ import transformers
 
 from fairlead_common.models.families.registry import ARCHITECTURES, find_architecture
 from fairlead_common.models.json_fields import JsonFields
+from fairlead_engine.api.prompt_endpoints import vector_of
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.llm import LLM
 from fairlead_engine.runner.comparison import LogitModel
 from fairlead_engine.runner.dummy_steps import StepLimits, every_kind_of_step, largest_step
-from fairlead_engine.server.prompt_endpoints import vector_of
 from fairlead_engine.types import EngineRequest, Kind, Pooling, Reading
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.__main__ import main
 from fairlead_engine.config import QUANTIZATIONS, EngineConfig
 from fairlead_engine.demo import resolve_model

@@ -15,10 +15,10 @@ import tokenizers
 from tokenizers import decoders, models, normalizers
 
 from fairlead_engine import LLM
+from fairlead_engine.api.schemas import CompletionRequest
+from fairlead_engine.api.structured_output import grammar, wish_of
 from fairlead_engine.core import grammars
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server.schemas import CompletionRequest
-from fairlead_engine.server.structured_output import grammar, wish_of
 from fairlead_engine.types import FinishReason, Grammar, SamplingParams
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.byte_level import byte_level

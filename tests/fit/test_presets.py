@@ -13,8 +13,8 @@ from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.presets import chart_profiles, config_of, presets
 from fairlead.fit.replica_memory import replica_memory
 from fairlead.operator_settings import OperatorSettings
-from fairlead_common.model_sources import parse_source
 from fairlead_common.models.choices import DeviceKind
+from fairlead_common.wire.model_sources import parse_source
 
 CHART = Path(__file__).parents[2] / "charts" / "fairlead" / "values.yaml"
 SETTINGS = OperatorSettings.from_mapping({"profiles": chart_profiles()})

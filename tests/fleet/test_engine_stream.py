@@ -12,8 +12,8 @@ import pytest
 
 from fairlead.fleet.engine_stream import ReplicaStream, StreamTimes
 from fairlead.routing.replica import Limits, Replica
-from fairlead_common import loop_shares
-from fairlead_common.messages import HEADER_DISPATCH
+from fairlead_common.http import loop_shares
+from fairlead_common.wire.messages import HEADER_DISPATCH
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 from fairlead_testing.listeners import MirrorListener

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 
 from fairlead.routing.replica import Limits
-from fairlead_common.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, StepCost
+from fairlead_common.wire.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool, running_gateway
 

@@ -10,7 +10,7 @@ import pytest
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.fleet.replica_tasks import ModelInfoClient
 from fairlead.routing.replica import Replica
-from fairlead_common.messages import ModelBrief
+from fairlead_common.wire.messages import ModelBrief
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 from fairlead_testing.listeners import MirrorListener

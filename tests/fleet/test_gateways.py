@@ -13,7 +13,7 @@ from fairlead.autoscaler.signals import Demand
 from fairlead.fleet.gateways import GatewayFollower, Hanging
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_gateway import FakeGateway
 from fairlead_testing.operators import bare_api_server
 

@@ -20,7 +20,7 @@ from fairlead.fleet.engine_stream import (
     _TooMany,
 )
 from fairlead.routing.replica import Limits, Load, Replica
-from fairlead_common.messages import PATH_KV_BLOCKS
+from fairlead_common.wire.messages import PATH_KV_BLOCKS
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 from fairlead_testing.listeners import MirrorListener
 

@@ -23,14 +23,14 @@ from fairlead.fleet.engine_stream import ReplicaStream, StreamTimes
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.kv_index import SeqGap
 from fairlead.routing.replica import Load, Replica
-from fairlead_common.blocks import BlockHash
-from fairlead_common.messages import HEADER_DISPATCH, PATH_KV_EVENTS
+from fairlead_common.wire.blocks import BlockHash
+from fairlead_common.wire.messages import HEADER_DISPATCH, PATH_KV_EVENTS
+from fairlead_engine.api.served_model import ModelFiles
+from fairlead_engine.api.service import Service
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.messages import BlocksChanged
+from fairlead_engine.host.engine_stream import Followers, KVMirror
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.engine_stream import Followers, KVMirror
-from fairlead_engine.server.served_model import ModelFiles
-from fairlead_engine.server.service import Service
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
 from fairlead_engine_testing.in_process_client import InProcessClient
 from fairlead_engine_testing.prompts_here import PromptsHere

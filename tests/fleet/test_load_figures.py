@@ -5,7 +5,7 @@ import pytest
 
 from fairlead.api.signals_message import ReplicaSignals
 from fairlead.routing.replica import Load
-from fairlead_common.messages import LoadFigures, LoadLine, StepCost, StreamLine
+from fairlead_common.wire.messages import LoadFigures, LoadLine, StepCost, StreamLine
 from fairlead_engine.types import NO_LOAD
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.fleet.replica_tasks import MAX_INFO_BYTES, ModelInfoClient, ModelInfoError
 from fairlead.routing.replica import Limits, Replica
-from fairlead_common.messages import ModelBrief, ModelInfo
+from fairlead_common.wire.messages import ModelBrief, ModelInfo
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.http import RecordedRequest, Responder, serve_http

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.fleet import listing as listings
 from fairlead.fleet.listing import Listing
-from fairlead_common.messages import KVBlocks, StoredBlocks
+from fairlead_common.wire.messages import KVBlocks, StoredBlocks
 
 
 def listing(*lengths: int) -> tuple[bytes, list[bytes]]:

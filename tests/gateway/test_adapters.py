@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from fairlead.fleet.directory import ServedAdapter
-from fairlead_common.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, StepCost
+from fairlead_common.wire.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 

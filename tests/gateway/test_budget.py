@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.gateway.openai import sse
-from fairlead_common.lanes import LARGE_BYTES, Pacer
+from fairlead_common.http.lanes import LARGE_BYTES, Pacer
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.harm import measured_harm
 from fairlead_testing.hostile_bodies import Hostile, hostile_bodies

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fairlead_common.http.bodies import BodyReader
 from fairlead_common.http.framing import BadRequest, check_head
 from fairlead_common.http.intake import MAX_AHEAD
-from fairlead_common.lanes import Pacer
+from fairlead_common.http.lanes import Pacer
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 BODY = json.dumps(CHAT).encode()

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from fairlead.routing.replica import Limits
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 
 LIMITS = Limits(max_num_seqs=4, max_num_queued_tokens=1024, max_model_len=4096)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fairlead_common.blocks import hash_blocks
-from fairlead_common.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS
+from fairlead_common.wire.blocks import hash_blocks
+from fairlead_common.wire.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS
 from fairlead_testing.fake_engine import FakeEngine
 
 PROMPT = {"model": "fake", "prompt": "The same long beginning of every question. " * 4}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_common.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, StepCost
+from fairlead_common.wire.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.engine import Refusal
 from fairlead_testing.fake_engine.prompts import make_tokenizer

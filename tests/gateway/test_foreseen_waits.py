@@ -10,7 +10,7 @@ import pytest
 from fairlead.gateway.observation import Observation
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Limits
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import STARTING, make_pool
 

@@ -7,7 +7,7 @@ import pytest
 from fairlead.fleet.directory import Outlook
 from fairlead.gateway.dispatch import replica_watch
 from fairlead.routing.replica import Limits
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.gateways import make_pool

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from fairlead.routing.replica import Limits, Replica
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.gateway.dispatch.replica_watch import Hangs
 from fairlead.routing.replica import Load
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.model_pools import load, replica
 
 COST = StepCost(base=0.01)

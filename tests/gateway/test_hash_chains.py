@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fairlead.gateway.prompts import prompt_program
 from fairlead.gateway.prompts.prompt_program import CHUNK_BLOCKS, HashChains
-from fairlead_common.blocks import NO_EXTRA, extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_common.wire.blocks import NO_EXTRA, extra_bytes, hash_blocks, num_cacheable_blocks
 
 CHAINS = HashChains(max_chunks=5)
 PROMPTS = st.tuples(st.integers(1, 3), st.integers(0, 700), st.integers(0, 700), st.integers(0, 2))

@@ -17,8 +17,8 @@ from fairlead.gateway.dispatch import pool_prompts
 from fairlead.gateway.prompts import prompt_program, reader
 from fairlead.gateway.prompts.prompt_jobs import Engines, ReadJob, ReadOutcome
 from fairlead.gateway.prompts.prompt_program import PromptReading
-from fairlead_common.blocks import DIGEST_SIZE
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.blocks import DIGEST_SIZE
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.engine import DEFAULT_LIMITS
 from fairlead_testing.fake_engine.prompts import CHAT_TEMPLATE, make_tokenizer

@@ -12,16 +12,16 @@ from fairlead.gateway.openai.parse import InferenceRequest, parse
 from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.routing.prompt import Tokens
-from fairlead_common.lanes import Pacer
-from fairlead_common.messages import ModelInfo
+from fairlead_common.http.lanes import Pacer
 from fairlead_common.models.image_settings import ImageSettings
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.messages import ModelInfo
+from fairlead_engine.api.prompts import chat_fields
+from fairlead_engine.api.request_body import decode
+from fairlead_engine.api.schemas import ChatRequest
+from fairlead_engine.api.served_model import ModelFiles, ServedModel
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.images.image import DecodedImage
-from fairlead_engine.server.prompts import chat_fields
-from fairlead_engine.server.request_body import decode
-from fairlead_engine.server.schemas import ChatRequest
-from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import ModelTask, SamplingParams
 from fairlead_engine.types.sequences import Sequence
 from fairlead_engine_testing.prompts_here import prompts_here

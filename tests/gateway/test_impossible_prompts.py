@@ -8,7 +8,7 @@ import pytest
 from fairlead.api.llmdeployment import Routing
 from fairlead.fleet.directory import Outlook, Pool
 from fairlead.routing.replica import Limits
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_testing.clock import in_virtual_time
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.model_pools import FakeReader, Room, pool_of, replica

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from fairlead_common.messages import HEADER_REPLICA
+from fairlead_common.wire.messages import HEADER_REPLICA
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 

@@ -9,7 +9,7 @@ from fairlead.gateway.dispatch import proxy
 from fairlead.gateway.dispatch.proxy import LARGE_BYTES, MAX_BYTES, ReplyRoom
 from fairlead.gateway.openai.sse import UsageFilter
 from fairlead.routing.replica import Replica
-from fairlead_common.loop_shares import LoopShare
+from fairlead_common.http.loop_shares import LoopShare
 from fairlead_testing.gateways import make_pool
 from fairlead_testing.http import Handler, RecordedRequest, Responder, serve_http
 

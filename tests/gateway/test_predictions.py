@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from fairlead.routing.replica import Limits
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 import fairlead_engine.demo
 from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, Cuts, Ids, PrefixCache, frame_of, joined
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 
 DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"
 TEXT = ["The quick brown fox jumps over 12 lazy dogs. Größe déjà vu 日本語 word words wordy"] * 3

@@ -18,20 +18,20 @@ import fairlead_engine.demo
 from fairlead.gateway.openai.parse import InferenceRequest, parse
 from fairlead.gateway.prompts.fields import raw_prompt
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt, Tokenizers
-from fairlead_common.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
-from fairlead_common.lanes import Pacer
-from fairlead_common.messages import FIELD_TOKENS, ModelInfo, PromptTokens
-from fairlead_common.prompts import TextPrompts
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.http.lanes import Pacer
+from fairlead_common.openai.prompts import TextPrompts
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_common.wire.messages import FIELD_TOKENS, ModelInfo, PromptTokens
 from fairlead_common.workers.pool import Workers
+from fairlead_engine.api.prompts import chat_fields
+from fairlead_engine.api.request_body import decode
+from fairlead_engine.api.schemas import ChatRequest, CompletionRequest
+from fairlead_engine.api.served_model import ModelFiles, ServedModel
+from fairlead_engine.api.service import Service
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.prompts import chat_fields
-from fairlead_engine.server.request_body import decode
-from fairlead_engine.server.schemas import ChatRequest, CompletionRequest
-from fairlead_engine.server.served_model import ModelFiles, ServedModel
-from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.prompts_here import PromptsHere, prompts_here
 from fairlead_engine_testing.scripted_engine import scripted_info

@@ -8,12 +8,12 @@ import pytest
 
 from fairlead.gateway.openai.parse import parse
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
-from fairlead_common.lanes import Pacer
-from fairlead_common.messages import ModelInfo, PromptTokens
-from fairlead_engine.server.prompts import given_prompts
-from fairlead_engine.server.request_body import decode
-from fairlead_engine.server.schemas import ClassifyRequest, RerankRequest, ScoreRequest
-from fairlead_engine.server.served_model import ModelFiles, ServedModel
+from fairlead_common.http.lanes import Pacer
+from fairlead_common.wire.messages import ModelInfo, PromptTokens
+from fairlead_engine.api.prompts import given_prompts
+from fairlead_engine.api.request_body import decode
+from fairlead_engine.api.schemas import ClassifyRequest, RerankRequest, ScoreRequest
+from fairlead_engine.api.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import ModelTask
 from fairlead_engine_testing.encoder_checkpoints import write_word_pieces
 from fairlead_engine_testing.prompts_here import prompts_here

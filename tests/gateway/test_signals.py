@@ -16,7 +16,7 @@ from fairlead.gateway.openai.sse import PromptTokensDetails, Usage
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Limits, Load, Replica
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import SCALED_TO_ZERO, make_pool
 from fairlead_testing.harm import flood, measured_harm

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import FORWARDED_HEADERS, parse, request_id_from
 from fairlead.routing.replica import Replica
-from fairlead_common.messages import PRIVATE_FIELD_PREFIX
+from fairlead_common.wire.messages import PRIVATE_FIELD_PREFIX
 from fairlead_testing.gateways import make_pool, running_gateway
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 

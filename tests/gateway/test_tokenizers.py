@@ -13,8 +13,8 @@ import pytest
 import fairlead_engine.demo
 from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead.routing.replica import Limits
-from fairlead_common.messages import ModelBrief, ModelInfo
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.messages import ModelBrief, ModelInfo
 from fairlead_common.workers.pool import Workers
 from fairlead_testing.fake_engine.prompts import model_info, told
 

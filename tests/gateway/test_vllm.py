@@ -15,7 +15,7 @@ import pytest
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.signals_stream import model_signals
 from fairlead.routing.replica import Replica
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_vllm import FakeVllm
 from fairlead_testing.fake_vllm.vllm_api import DEFAULT_LIMITS
 from fairlead_testing.fronts import Front, running_front, write_tokenizer

@@ -28,7 +28,7 @@ def checkout(tmp_path: Path) -> Path:
         "requirements/constraints.txt",
         "requirements/image-build.txt",
         "requirements/third_party.py",
-        "common/src/fairlead_common/blocks.py",
+        "common/src/fairlead_common/wire/blocks.py",
         "engine/pyproject.toml",
         "engine/src/fairlead_engine/demo/dinghy/model.safetensors",
     ],

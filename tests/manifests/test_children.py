@@ -15,7 +15,7 @@ from fairlead.manifests.common import Manifest
 from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.manifests.source import CannotBuild, mounted_claims, placed_adapters
 from fairlead.operator_settings import OperatorSettings, Profile
-from fairlead_common.model_sources import folder_name
+from fairlead_common.wire.model_sources import folder_name
 from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")

@@ -9,7 +9,7 @@ from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import make_policy
 from fairlead.routing.router import Router
 from fairlead.simulator.routed_fleet import RoutedFleet, Served, Setup
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.arrivals import adapted
 from fairlead_testing.routing import make_load, make_prompt, make_replica
 

@@ -5,8 +5,8 @@ import pytest
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.kv_index import SeqGap
 from fairlead.routing.replica import Load
-from fairlead_common.blocks import hash_blocks
-from fairlead_common.messages import LOAD_STALE_SECONDS
+from fairlead_common.wire.blocks import hash_blocks
+from fairlead_common.wire.messages import LOAD_STALE_SECONDS
 from fairlead_testing.routing import make_load
 
 PROMPT = hash_blocks(range(4), 1)

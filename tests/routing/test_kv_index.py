@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from fairlead.routing.kv_index import SWEEP_SLICE, Expectation, KVIndex, SeqGap
-from fairlead_common.blocks import BlockHash, hash_blocks
+from fairlead_common.wire.blocks import BlockHash, hash_blocks
 
 UIDS = [f"replica-{number}" for number in range(12)]
 PROMPTS = [

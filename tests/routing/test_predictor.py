@@ -14,7 +14,7 @@ from fairlead.routing.predictor import (
     step_seconds,
 )
 from fairlead.routing.replica import Load
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.routing import make_load
 
 COST = StepCost(base=0.010, prefill_token=0.0001, decode_seq=0.001)

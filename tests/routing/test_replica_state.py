@@ -6,7 +6,7 @@ from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.predictor import Work
 from fairlead.routing.replica import Decision
 from fairlead.routing.replica_state import ReplicaState
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.routing import make_load, make_replica
 
 REPLICA = make_replica("a", max_num_seqs=4)

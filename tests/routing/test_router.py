@@ -17,8 +17,8 @@ from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Limits, Replica
 from fairlead.routing.router import Router
 from fairlead.routing.suspects import Suspicion
-from fairlead_common.blocks import hash_blocks
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.blocks import hash_blocks
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.routing import DIGEST, make_load, make_prompt, make_replica
 
 SLOTS = 3

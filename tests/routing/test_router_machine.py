@@ -11,8 +11,8 @@ from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies.predicted_ttft import PredictedTTFT
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
-from fairlead_common.blocks import hash_blocks
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.blocks import hash_blocks
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.routing import make_load, make_prompt, make_replica
 
 SLOTS = 3

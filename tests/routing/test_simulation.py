@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.routing.policies import POLICIES
 from fairlead.simulator.routed_fleet import RoutedFleet, Served, Setup
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.arrivals import shared_prefixes, unshared
 from fairlead_testing.routing import BLOCK_SIZE
 

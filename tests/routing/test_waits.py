@@ -12,7 +12,7 @@ from fairlead.routing.predictor import Work
 from fairlead.routing.queue import PoolQueue, Ticket
 from fairlead.routing.router import Router
 from fairlead.routing.waits import WINDOW, HeldBook, SlotUse, seconds_to_slot, slot_seconds
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.routing import make_load, make_prompt, make_replica
 
 COST = StepCost(base=0.010, prefill_token=0.0001, decode_seq=0.001)

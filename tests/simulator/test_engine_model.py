@@ -8,9 +8,9 @@ from fairlead.routing.predictor import prefill_context, step_seconds
 from fairlead.routing.replica import Limits
 from fairlead.simulator.counted_blocks import CountedBlocks
 from fairlead.simulator.engine_model import EngineModel, ModelSequence
-from fairlead_common.blocks import hash_blocks
-from fairlead_common.messages import StepCost
-from fairlead_common.profiles import BatchWeight
+from fairlead_common.wire.blocks import hash_blocks
+from fairlead_common.wire.messages import StepCost
+from fairlead_common.wire.profiles import BatchWeight
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.profiles import profile_of
 

@@ -7,7 +7,7 @@ import pytest
 from fairlead.routing.replica import Limits
 from fairlead.simulator.engine_model import EngineModel, ModelSequence, StepOutcome
 from fairlead.simulator.virtual_time import TimedEngine, VirtualTime
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 
 class RecordingEngine(TimedEngine):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fairlead.routing.replica import Limits
 from fairlead.simulator.engine_model import StepOutcome
-from fairlead_common.messages import FIELD_TOKENS, KVBlocks, ModelInfo, StepCost
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.messages import FIELD_TOKENS, KVBlocks, ModelInfo, StepCost
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fake_engine import FakeEngine, Refusal
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence

@@ -19,7 +19,7 @@ from harness import Row
 from safetensors.torch import save_file
 from torch import nn
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.demo import resolve_model

@@ -18,9 +18,9 @@ from harness import Row, spread
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
+from fairlead_engine.api.schemas import CompletionRequest
+from fairlead_engine.api.structured_output import grammar, wish_of
 from fairlead_engine.core.grammars import parser_limits
-from fairlead_engine.server.schemas import CompletionRequest
-from fairlead_engine.server.structured_output import grammar, wish_of
 from fairlead_engine_testing.json_schemas import random_schema
 
 MOST_TOKENS = 200

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from training.network import Layer, Network, Shape
 from training.vocabulary import BOS, CHAT_TEMPLATE, END
 

@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from lessons.conversation import Conversation
 from training.vocabulary import ASSISTANT, END
 

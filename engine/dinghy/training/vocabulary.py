@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from lessons.conversation import Conversation
 
 VOCAB_SIZE = 2560

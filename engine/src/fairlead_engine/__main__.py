@@ -19,7 +19,7 @@ from fairlead_engine.commands.config_sources import (
 )
 from fairlead_engine.config import CharacteriseConfig, ServerConfig
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.server import termination
+from fairlead_engine.host import termination
 from fairlead_engine.version import __version__
 
 _USAGE_ERROR = 2
@@ -58,7 +58,7 @@ def _characterise(parsed: argparse.Namespace) -> int:
 
 def _front(parsed: argparse.Namespace) -> int:
     config = front_from_arguments(parsed)
-    from fairlead_engine.front.front_process import run  # it imports the HTTP stack
+    from fairlead_engine.external.front_process import run  # it imports the HTTP stack
 
     return run(config)
 

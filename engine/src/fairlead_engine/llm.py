@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlead_common.adapters import with_adapter
-from fairlead_common.chat import Message
-from fairlead_common.image_parts import image_parts
-from fairlead_common.prompts import ChatPrompt, EncodedPrompt, ScorePrompt
+from fairlead_common.openai.chat import Message
+from fairlead_common.openai.image_parts import image_parts
+from fairlead_common.openai.prompts import ChatPrompt, EncodedPrompt, ScorePrompt
+from fairlead_common.wire.adapters import with_adapter
+from fairlead_engine.api.detokenizer import Detokenizer
+from fairlead_engine.api.prompt_endpoints import pair_scores, vector_of
+from fairlead_engine.api.served_model import ModelFiles, ServedModel
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, EngineError, RequestError
-from fairlead_engine.server.detokenizer import Detokenizer
-from fairlead_engine.server.prompt_endpoints import pair_scores, vector_of
-from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import (
     EngineInfo,
     EngineRequest,

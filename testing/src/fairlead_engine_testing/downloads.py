@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fairlead_engine.download.downloader import DownloadOrders, download
-from fairlead_engine.download.models_folder import ModelsFolder
-from fairlead_engine.download.remote import DownloadError
-from fairlead_engine.download.reporting import Reporter
+from fairlead_engine.sources.downloader import DownloadOrders, download
+from fairlead_engine.sources.models_folder import ModelsFolder
+from fairlead_engine.sources.remote import DownloadError
+from fairlead_engine.sources.reporting import Reporter
 
 
 def fetch(source: str, models: Path, **settings: Any) -> dict[str, bytes]:

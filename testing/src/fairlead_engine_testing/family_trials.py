@@ -19,16 +19,16 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fairlead_common.chat import ChatTemplate
+from fairlead_common.openai.chat import ChatTemplate
+from fairlead_engine.api.answers.answer_formats import choose_formats
+from fairlead_engine.api.answers.reader import AnswerReader
+from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine.api.detokenizer import TextDelta
+from fairlead_engine.api.schemas import ChatRequest
+from fairlead_engine.api.tool_use import tool_use
 from fairlead_engine.config import QUANTIZATIONS
 from fairlead_engine.errors import EngineError
 from fairlead_engine.llm import LLM, Completion
-from fairlead_engine.server.answers.answer_formats import choose_formats
-from fairlead_engine.server.answers.reader import AnswerReader
-from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
-from fairlead_engine.server.detokenizer import TextDelta
-from fairlead_engine.server.schemas import ChatRequest
-from fairlead_engine.server.tool_use import tool_use
 from fairlead_engine.types import FinishReason, Pooling, SamplingParams, SequenceOutput
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head

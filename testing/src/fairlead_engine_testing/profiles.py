@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fairlead_common.messages import StepCost
-from fairlead_common.profiles import EngineProfile, FitError
+from fairlead_common.wire.messages import StepCost
+from fairlead_common.wire.profiles import EngineProfile, FitError
 from fairlead_engine.core.profile import batch_weight, identity
 from fairlead_engine.core.runner import Runner
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from fairlead_common.prompts import EncodedPrompt, PromptFields
+from fairlead_common.openai.prompts import EncodedPrompt, PromptFields
 from fairlead_common.workers.branch import WorkerError
 from fairlead_common.workers.process import Handler
+from fairlead_engine.api.prompt_program import make
+from fairlead_engine.api.prompts import checked_prompts, given_prompts
+from fairlead_engine.api.schemas import PromptRequest
+from fairlead_engine.api.served_model import ServedModel
 from fairlead_engine.images.image import DecodedImage
-from fairlead_engine.server.prompt_program import make
-from fairlead_engine.server.prompts import checked_prompts, given_prompts
-from fairlead_engine.server.schemas import PromptRequest
-from fairlead_engine.server.served_model import ServedModel
 
 Request = TypeVar("Request", bound=PromptRequest)
 

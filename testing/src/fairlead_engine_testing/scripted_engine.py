@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from fairlead_common.blocks import ROOT, BlockHash
+from fairlead_common.wire.blocks import ROOT, BlockHash
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.request_stream import RequestStream

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fairlead_engine.server.answers.answer_formats import AnswerFormats
-from fairlead_engine.server.answers.reader import AnswerReader
-from fairlead_engine.server.detokenizer import TextDelta
+from fairlead_engine.api.answers.answer_formats import AnswerFormats
+from fairlead_engine.api.answers.reader import AnswerReader
+from fairlead_engine.api.detokenizer import TextDelta
 from fairlead_engine.types import FinishReason, SequenceOutput
 
 OSLO = '{"city": "Oslo", "note": "a \\" } ] </tool_cal {", "days": [1, {"a": "}"}]}'

@@ -14,7 +14,7 @@ import zmq
 import zmq.asyncio
 
 from fairlead.simulator.counted_blocks import CountedBlocks
-from fairlead_common.blocks import NO_EXTRA, BlockHash, hash_blocks
+from fairlead_common.wire.blocks import NO_EXTRA, BlockHash, hash_blocks
 
 _TOPIC = b"kv-events"
 END = (-1).to_bytes(8, "big", signed=True)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import uvloop
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_testing.fake_engine.answers import Answer
 from fairlead_testing.fake_engine.prompts import make_tokenizer

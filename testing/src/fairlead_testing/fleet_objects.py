@@ -4,7 +4,7 @@ from typing import Any
 
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, no_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 MODEL = "default/dinghy"
 """The LLMDeployment that all of this is about."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 
-from fairlead_common.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_common.http.connections import listening_socket
-from fairlead_engine.front.front_config import FrontConfig
-from fairlead_engine.front.front_process import FrontProcess
+from fairlead_common.wire.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_engine.external.front_config import FrontConfig
+from fairlead_engine.external.front_process import FrontProcess
 from fairlead_testing.fake_engine.prompts import CHAT_TEMPLATE, make_tokenizer
 from fairlead_testing.paged_server import PagedServer
 

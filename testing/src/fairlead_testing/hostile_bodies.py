@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from fairlead_common.budget import MAX_MESSAGES, MAX_TOOLS
+from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS
 
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"

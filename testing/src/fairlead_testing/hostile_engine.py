@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 from itertools import count
 
-from fairlead_common.blocks import BlockHash
+from fairlead_common.wire.blocks import BlockHash
 from fairlead_testing.fake_engine import FakeEngine
 
 _NUM_BLOCKS, _NUM_NEW, _SECONDS = 1000, 20_000, 0.05

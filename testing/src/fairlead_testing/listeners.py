@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from fairlead.routing.replica import Load
-from fairlead_common.blocks import BlockHash
+from fairlead_common.wire.blocks import BlockHash
 
 
 class MirrorListener:

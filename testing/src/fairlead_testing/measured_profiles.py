@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from fairlead_common.messages import StepCost
-from fairlead_common.profiles import BatchWeight, EngineProfile, FitError
+from fairlead_common.wire.messages import StepCost
+from fairlead_common.wire.profiles import BatchWeight, EngineProfile, FitError
 
 SLOW = StepCost(base=2e-3, prefill_token=1e-2, decode_seq=5e-4, kv_token=1e-7, residual=0.1)
 """A hundred prompt tokens a second."""

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Self
 import uvloop
 
 from fairlead.routing.replica import Limits
-from fairlead_common.blocks import extra_bytes
-from fairlead_common.messages import StepCost
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.blocks import extra_bytes
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.block_publisher import BlockPublisher, Encoding
 from fairlead_testing.fake_engine.answers import Answer
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence

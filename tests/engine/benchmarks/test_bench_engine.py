@@ -13,8 +13,8 @@ import pytest
 import tokenizers
 import torch
 
-from fairlead_common.messages import StepCost
-from fairlead_common.profiles import Measured
+from fairlead_common.wire.messages import StepCost
+from fairlead_common.wire.profiles import Measured
 from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.checkpoints import llama_fields, tensor_shapes, write_random_checkpoint

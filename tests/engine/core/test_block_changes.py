@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead_common.blocks import ROOT, hash_blocks
+from fairlead_common.wire.blocks import ROOT, hash_blocks
 from fairlead_engine.core.loop import BlockChanges, run_core
 from fairlead_engine.core.messages import Add, BlocksChanged
 from fairlead_engine_testing import make_request

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fairlead_common.blocks import ROOT, BlockHash, extra_bytes, hash_blocks
+from fairlead_common.wire.blocks import ROOT, BlockHash, extra_bytes, hash_blocks
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, ConsecutiveBlocks, LRUBlocks
 from fairlead_engine.types import SamplingParams

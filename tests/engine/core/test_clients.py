@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fairlead_common.blocks import hash_blocks
+from fairlead_common.wire.blocks import hash_blocks
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.process_client import ProcessClient

@@ -10,7 +10,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import BlockChanges
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import KVCacheTooSmall
-from fairlead_engine.server.engine_stream import KVMirror
+from fairlead_engine.host.engine_stream import KVMirror
 from fairlead_engine.types import NO_LOAD, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.checked_steps import run_checked

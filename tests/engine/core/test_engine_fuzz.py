@@ -14,8 +14,8 @@ import pytest
 
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import BlockChanges
+from fairlead_engine.host.engine_stream import KVMirror
 from fairlead_engine.kernels.attention.block_allocator import ConsecutiveBlocks, LRUBlocks
-from fairlead_engine.server.engine_stream import KVMirror
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_common import messages
-from fairlead_common.profiles import write_profile
+from fairlead_common.wire import messages
+from fairlead_common.wire.profiles import write_profile
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import batch_weight, fit, prior, step_seconds
 from fairlead_engine.core.scheduler import SchedulerLimits
@@ -225,7 +225,7 @@ def test_requests_that_wait_for_weight_are_foreseen_to_wait(tmp_path: Path) -> N
 
 
 def test_profiles_are_written_as_they_are_read(tmp_path: Path) -> None:
-    from fairlead_common.profiles import read_profile
+    from fairlead_common.wire.profiles import read_profile
 
     profile = profile_of(FakeRunner(MODEL), block_size=4, cost=COST)
     write_profile(profile, tmp_path / "new folder" / "profile.json")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairlead_engine.demo
-from fairlead_common.chat import ChatTemplateError
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.openai.chat import ChatTemplateError
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from lessons.conversation import Split
 from lessons.syllabus import draw_all
 from training.vocabulary import BOS, CHAT_TEMPLATE, END, SPECIAL_TOKENS, train_tokenizer, vocabulary_texts

@@ -16,11 +16,11 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_engine.api.served_model import ModelFiles
+from fairlead_engine.api.service import Service
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.served_model import ModelFiles
-from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.fake_engine import fake_config
 from fairlead_engine_testing.prompts_here import PromptsHere

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from fairlead_engine.config import ServerConfig
-from fairlead_engine.server.peer_link import Acceptor, Ask, Closed, Here, Line, Passage, PeerLoaded, ToPeer
+from fairlead_engine.host.peer_link import Acceptor, Ask, Closed, Here, Line, Passage, PeerLoaded, ToPeer
 from fairlead_engine.server.peers import share
 
 

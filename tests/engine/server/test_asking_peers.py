@@ -10,10 +10,10 @@ import pytest
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.process_client import ProcessClient
+from fairlead_engine.host.engine_stream import EngineStream
+from fairlead_engine.host.lifecycle import Lifecycle
+from fairlead_engine.host.peer_link import Ask, FromPeer, Here, Line, Passage, PeerFigures, ToPeer
 from fairlead_engine.server import peers as module
-from fairlead_engine.server.engine_stream import EngineStream
-from fairlead_engine.server.lifecycle import Lifecycle
-from fairlead_engine.server.peer_link import Ask, FromPeer, Here, Line, Passage, PeerFigures, ToPeer
 from fairlead_engine.server.peers import Peer, Peers
 
 

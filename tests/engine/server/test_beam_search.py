@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from fairlead_engine.server.beam_search import Beams
+from fairlead_engine.api.beam_search import Beams
 from fairlead_engine.types import TokenLogprobs
 
 PROMPT = [5, 60, 7, 80, 9, 100]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlead_common.lanes import LARGE_BYTES, Pacer
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.http.lanes import LARGE_BYTES, Pacer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.server.app import build_app
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine

@@ -11,8 +11,8 @@ import httpx
 import msgspec
 import pytest
 
-from fairlead_common.messages import PATH_KV_BLOCKS, PATH_KV_EVENTS
-from fairlead_common.profiles import EngineProfile, read_profile, write_profile
+from fairlead_common.wire.messages import PATH_KV_BLOCKS, PATH_KV_EVENTS
+from fairlead_common.wire.profiles import EngineProfile, read_profile, write_profile
 
 LIMITS = ("--dtype", "float32", "--max-num-seqs", "4", "--max-model-len", "512", "--kv-cache-memory", "4Mi",
           "--num-threads", "1")  # fmt: skip

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from fairlead_common.logs import JsonFormatter, LogfmtFormatter
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.scripted_engine import scripted_info

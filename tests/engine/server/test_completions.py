@@ -7,8 +7,8 @@ import openai
 import pytest
 from openai.types import Completion
 
-from fairlead_common.messages import ModelInfo
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.messages import ModelInfo
 from fairlead_engine_testing import ScriptedEngine, answer
 
 

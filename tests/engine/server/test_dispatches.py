@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from fairlead_engine.server.dispatches import MAX_GATEWAYS, Dispatches
+from fairlead_engine.host.dispatches import MAX_GATEWAYS, Dispatches
 
 
 def test_a_request_counts_from_the_first_load_that_includes_it() -> None:

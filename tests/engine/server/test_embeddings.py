@@ -13,7 +13,7 @@ import openai
 import pytest
 import torch
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import echo

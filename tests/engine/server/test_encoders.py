@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine_testing.encoder_checkpoints import write_encoder, write_word_pieces
 from fairlead_testing.gateways import gateway_before
 

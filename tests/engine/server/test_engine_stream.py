@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead_common.blocks import hash_blocks
-from fairlead_common.messages import PATH_KV_BLOCKS, PATH_KV_EVENTS, LoadLine, StepCost, StreamLine
+from fairlead_common.wire.blocks import hash_blocks
+from fairlead_common.wire.messages import PATH_KV_BLOCKS, PATH_KV_EVENTS, LoadLine, StepCost, StreamLine
+from fairlead_engine.host.engine_stream import Followers
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.engine_stream import Followers
 
 A, B, C = hash_blocks(range(12), 4)
 

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 
 pytestmark = pytest.mark.slow

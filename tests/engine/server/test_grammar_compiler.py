@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from fairlead_engine.api.answers.answer_formats import TEXT_ONLY
+from fairlead_engine.api.grammar_compiler import GrammarCompiler, KeptGrammars
+from fairlead_engine.api.grammar_job import GrammarJob
+from fairlead_engine.api.schemas import JsonSchemaFormat, ResponseFormat, StructuredOutputs
+from fairlead_engine.api.structured_output import wish_of
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server.answers.answer_formats import TEXT_ONLY
-from fairlead_engine.server.grammar_compiler import GrammarCompiler, KeptGrammars
-from fairlead_engine.server.grammar_job import GrammarJob
-from fairlead_engine.server.schemas import JsonSchemaFormat, ResponseFormat, StructuredOutputs
-from fairlead_engine.server.structured_output import wish_of
-from fairlead_engine.server.workers import prompt_root
+from fairlead_engine.host.workers import prompt_root
 from fairlead_engine.types import Grammar
 
 LONG = {"type": "object", "required": [f"n{index}" for index in range(200_000)]}

@@ -13,7 +13,7 @@ import uvicorn
 
 from fairlead_common.http.connections import CutReason
 from fairlead_common.http.intake import MAX_AHEAD
-from fairlead_engine.server.http_server import engine_limits, engine_protocol
+from fairlead_engine.host.http_server import engine_limits, engine_protocol
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: engine\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

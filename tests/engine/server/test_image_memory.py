@@ -14,12 +14,12 @@ from PIL import Image
 
 from fairlead_common.models.image_settings import ImageSettings
 from fairlead_common.workers.root import WorkerRoot
+from fairlead_engine.api.generate_endpoints import ChatEndpoint
+from fairlead_engine.api.image_loader import MOST_AT_ONCE, ImageLoader
+from fairlead_engine.api.image_workers import ImageLane, ImageWorkers, NotQuick
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.images.image import DecodedImage
-from fairlead_engine.server.generate_endpoints import ChatEndpoint
-from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
-from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick
 from fairlead_engine_testing.scripted_engine import scripted_info
 
 _SETTINGS = ImageSettings(
@@ -154,7 +154,7 @@ async def test_what_is_fetched_for_one_chat_is_bounded_together(monkeypatch: Any
     async def decoded(self: Any, *_: Any, **__: Any) -> DecodedImage:
         return DecodedImage(1, 1, b"pixels", b"")
 
-    monkeypatch.setattr("fairlead_engine.server.image_loader.MediaFetcher.fetch", fetch)
+    monkeypatch.setattr("fairlead_engine.api.image_loader.MediaFetcher.fetch", fetch)
     monkeypatch.setattr(ImageWorkers, "decoded", decoded)
     loader = ImageLoader(WorkerRoot([]), ServerConfig())
     parts = [{"type": "image_url", "image_url": {"url": "http://a/b.png"}} for _ in range(3)]

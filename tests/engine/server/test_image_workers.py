@@ -12,10 +12,10 @@ import pytest
 from fairlead_common.models.image_settings import ImageSettings
 from fairlead_common.workers.branch import Branch
 from fairlead_common.workers.root import WorkerRoot
+from fairlead_engine.api.image_workers import ImageLane, ImageWorkers, NotQuick, place_of, work_of
+from fairlead_engine.host.workers import prompt_root
 from fairlead_engine.images.image import DecodedImage, ImageError, read_header
 from fairlead_engine.images.image_decoding import decode
-from fairlead_engine.server.image_workers import ImageLane, ImageWorkers, NotQuick, place_of, work_of
-from fairlead_engine.server.workers import prompt_root
 from fairlead_engine_testing.hostile_images import (
     encoded,
     gif_with_comments,
@@ -93,7 +93,7 @@ async def test_what_takes_longer_than_its_size_tells_is_told(
     workers: ImageWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And keeps no other waiting for longer than its size tells."""
-    monkeypatch.setattr("fairlead_engine.server.image_workers._WORK_SECONDS", 1e-12)
+    monkeypatch.setattr("fairlead_engine.api.image_workers._WORK_SECONDS", 1e-12)
     content = png_of_empty_pieces(1_000_000)
     with pytest.raises(NotQuick):
         await decoded(workers, content, ImageLane(True, 0.0))

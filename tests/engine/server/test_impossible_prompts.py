@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 
 TIMES = 1_000_000
 """So often repeated, a few words are 14 MB, which take three gigabytes and half a minute to tokenise whole."""

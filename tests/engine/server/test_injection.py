@@ -6,12 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
+from fairlead_engine.api.injectable_answer import InjectableAnswer, TurnsReader
+from fairlead_engine.api.request_body import decode
+from fairlead_engine.api.schemas import ChatRequest
+from fairlead_engine.api.served_model import ModelFiles
 from fairlead_engine.demo import resolve_model
-from fairlead_engine.server.injectable_answer import InjectableAnswer, TurnsReader
-from fairlead_engine.server.refusals import Gone
-from fairlead_engine.server.request_body import decode
-from fairlead_engine.server.schemas import ChatRequest
-from fairlead_engine.server.served_model import ModelFiles
+from fairlead_engine.host.refusals import Gone
 from fairlead_engine.types import EngineRequest, SamplingParams
 
 TOOL = {

@@ -350,8 +350,8 @@ async def test_head_answers_as_get_does(start_app: Any, path: str) -> None:
 
 
 async def test_a_model_without_a_chat_template_says_so(start_app: Any, tokenizer: Any) -> None:
-    from fairlead_common.tokenizing import PromptTokenizer
-    from fairlead_engine.server.served_model import ModelFiles
+    from fairlead_common.tokens.tokenizing import PromptTokenizer
+    from fairlead_engine.api.served_model import ModelFiles
 
     app = start_app(ready=False)
     app.service.ready(ModelFiles(PromptTokenizer(tokenizer.tokenizer_json), {}), app.engine.info)

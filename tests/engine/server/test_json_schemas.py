@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from llguidance import LLParserLimits
 
+from fairlead_engine.api import structured_output
+from fairlead_engine.api.answers.answer_formats import choose_formats
+from fairlead_engine.api.json_schema.normal_form import normal_form
+from fairlead_engine.api.schemas import ChatRequest, JsonSchemaFormat, ResponseFormat, StructuredOutputs
+from fairlead_engine.api.structured_output import grammar, kept_schema, relaxed_schema, wish_of
+from fairlead_engine.api.tool_use import AnswerGrammars, tool_use
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server import structured_output
-from fairlead_engine.server.answers.answer_formats import choose_formats
-from fairlead_engine.server.json_schema.normal_form import normal_form
-from fairlead_engine.server.schemas import ChatRequest, JsonSchemaFormat, ResponseFormat, StructuredOutputs
-from fairlead_engine.server.structured_output import grammar, kept_schema, relaxed_schema, wish_of
-from fairlead_engine.server.tool_use import AnswerGrammars, tool_use
 from fairlead_engine.types import Grammar
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.byte_level import byte_level, draw_allowed

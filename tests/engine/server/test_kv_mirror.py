@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_common.blocks import ROOT, BlockHash, hash_blocks
-from fairlead_common.messages import KVBlocks, StreamLine
+from fairlead_common.wire.blocks import ROOT, BlockHash, hash_blocks
+from fairlead_common.wire.messages import KVBlocks, StreamLine
 from fairlead_engine.core.messages import BlocksChanged
-from fairlead_engine.server.engine_stream import KVMirror, NotInRing
+from fairlead_engine.host.engine_stream import KVMirror, NotInRing
 
 A, B, C, D = hash_blocks(range(16), 4)
 OTHER = hash_blocks([9] * 4, 4)[0]

@@ -9,10 +9,10 @@ import httpx
 import msgspec
 import pytest
 
-from fairlead_common.messages import StepCost
-from fairlead_engine.server import metrics
+from fairlead_common.wire.messages import StepCost
+from fairlead_engine.host import metrics
+from fairlead_engine.host.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine_testing import ScriptedEngine, answer
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "ahoy"}]}
@@ -247,7 +247,7 @@ async def test_what_outlasts_the_drain_before_it_is_computed_is_to_be_sent_again
         await asyncio.sleep(3600)
 
     app = start_app(drain_grace=0.0, drain_timeout=0.01)
-    monkeypatch.setattr(f"fairlead_engine.server.service.{OF[step]}.{step.partition('.')[2]}", never)
+    monkeypatch.setattr(f"fairlead_engine.api.service.{OF[step]}.{step.partition('.')[2]}", never)
     asked = asyncio.ensure_future(app.chat(guided_regex="a"))
     await began.wait()
     app.service.drain()

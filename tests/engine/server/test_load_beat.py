@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairlead_engine.server.engine_stream import BUSY_SECONDS, IDLE_SECONDS, EngineStream
-from fairlead_engine.server.lifecycle import Lifecycle
+from fairlead_engine.host.engine_stream import BUSY_SECONDS, IDLE_SECONDS, EngineStream
+from fairlead_engine.host.lifecycle import Lifecycle
 from fairlead_engine_testing import ScriptedEngine
 
 
@@ -49,7 +49,7 @@ class FakeTimer:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
     fake = FakeLoop()
-    monkeypatch.setattr("fairlead_engine.server.engine_stream.asyncio.get_running_loop", lambda: fake)
+    monkeypatch.setattr("fairlead_engine.host.engine_stream.asyncio.get_running_loop", lambda: fake)
     return fake
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead_common.translate.messages import CountTokensRequest
-from fairlead_engine.server.model_endpoints import LoadAdapterRequest, UnloadAdapterRequest
-from fairlead_engine.server.schemas import (
+from fairlead_common.openai.translate.messages import CountTokensRequest
+from fairlead_engine.api.model_endpoints import LoadAdapterRequest, UnloadAdapterRequest
+from fairlead_engine.api.schemas import (
     ChatRequest,
     ClassifyRequest,
     CompletionRequest,

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 
 PROMPT = "The quick brown fox jumps over the lazy dog."
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from fairlead_engine.config import EngineConfig, ServerConfig
-from fairlead_engine.server.metrics import Metrics
-from fairlead_engine.server.peer_link import PeerFigures
+from fairlead_engine.host.metrics import Metrics
+from fairlead_engine.host.peer_link import PeerFigures
 from fairlead_engine.server.peers import Peer
 
 DYING = """#!{python}

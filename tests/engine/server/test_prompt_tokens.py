@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine_testing import ScriptedEngine
 
 Check = Callable[..., None]

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead_common import messages
-from fairlead_common.blocks import ROOT, extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_common.wire import messages
+from fairlead_common.wire.blocks import ROOT, extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_engine import errors
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import ModelLoadReason, StartError
-from fairlead_engine.server.engine_stream import KVMirror
+from fairlead_engine.host.engine_stream import KVMirror
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "model-server-protocol.md"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import tokenizers
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.types import ThinkingBudget
 from fairlead_engine_testing import ScriptedEngine
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 import tokenizers
 
-from fairlead_common.messages import FIELD_TOKENS
-from fairlead_common.tokenizing import PromptTokenizer
-from fairlead_engine.server.schemas import ENDPOINTS
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.messages import FIELD_TOKENS
+from fairlead_engine.api.schemas import ENDPOINTS
 from fairlead_engine.types import (
     GENERATES,
     EngineRequest,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from fairlead_engine.api.sampling import chat_sampling, completion_sampling, for_choice, model_defaults
+from fairlead_engine.api.schemas import ChatRequest, CompletionRequest
 from fairlead_engine.errors import ModelLoadError
-from fairlead_engine.server.sampling import chat_sampling, completion_sampling, for_choice, model_defaults
-from fairlead_engine.server.schemas import ChatRequest, CompletionRequest
 from fairlead_engine.types import MAX_SEED, SamplingParams
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 
 
 def post(served: Any, path: str, **fields: Any) -> dict[str, Any]:

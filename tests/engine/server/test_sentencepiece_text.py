@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from fairlead_common.tokenizing import PromptTokenizer
-from fairlead_engine.server.token_text import Vocabulary
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_engine.api.token_text import Vocabulary
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine
 

@@ -13,11 +13,11 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from fairlead_common.http.server import HttpServer
-from fairlead_common.prompts import EncodedPrompt, Part
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.openai.prompts import EncodedPrompt, Part
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.errors import EngineDead
+from fairlead_engine.host.http_server import engine_limits, engine_protocol
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.http_server import engine_limits, engine_protocol
 from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.prompts_here import PromptsHere

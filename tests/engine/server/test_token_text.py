@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_common.tokenizing import PromptTokenizer
-from fairlead_engine.server.detokenizer import Detokenizer, StopStrings, TextDelta
-from fairlead_engine.server.token_text import Vocabulary
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_engine.api.detokenizer import Detokenizer, StopStrings, TextDelta
+from fairlead_engine.api.token_text import Vocabulary
 from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
 
 VOCAB_SIZE = 320

@@ -7,14 +7,14 @@ import msgspec
 import openai
 import pytest
 
-from fairlead_common.tokenizing import PromptTokenizer
-from fairlead_engine.server.answers.answer_formats import AnswerFormats, choose_formats
-from fairlead_engine.server.answers.reader import AnswerReader
-from fairlead_engine.server.detokenizer import Detokenizer
-from fairlead_engine.server.schemas import ChatRequest
-from fairlead_engine.server.structured_output import wish_of
-from fairlead_engine.server.token_text import Vocabulary
-from fairlead_engine.server.tool_use import AnswerGrammars, tool_use
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_engine.api.answers.answer_formats import AnswerFormats, choose_formats
+from fairlead_engine.api.answers.reader import AnswerReader
+from fairlead_engine.api.detokenizer import Detokenizer
+from fairlead_engine.api.schemas import ChatRequest
+from fairlead_engine.api.structured_output import wish_of
+from fairlead_engine.api.token_text import Vocabulary
+from fairlead_engine.api.tool_use import AnswerGrammars, tool_use
 from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_engine_testing.byte_level import byte_level, draw_allowed

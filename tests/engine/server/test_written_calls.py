@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead_engine.server.answers.answer_formats import choose_formats, written_format
-from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine.api.answers.answer_formats import choose_formats, written_format
+from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 
 FILES = Path(__file__).parents[2] / "common" / "templates"
 BEGIN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for call in m.tool_calls or [] %}"

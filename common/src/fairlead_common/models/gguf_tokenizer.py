@@ -4,10 +4,10 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from fairlead_common.chat import ChatTemplateError
 from fairlead_common.models.gguf_file import GgufFile
 from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
-from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_common.openai.chat import ChatTemplateError
+from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 
 _CONTROL, _USER_DEFINED = 3, 4
 """Types of tokens: special tokens, and tokens found whole in every text."""

@@ -17,7 +17,7 @@ from statistics import mean, median
 
 from msgspec.structs import replace as replace_fields
 
-from fairlead_common.profiles import EngineProfile, Measured, write_profile
+from fairlead_common.wire.profiles import EngineProfile, Measured, write_profile
 from fairlead_engine.characterise.measuring import Shape, StepRecorder, measure, shapes
 from fairlead_engine.characterise.picture import draw
 from fairlead_engine.config import CharacteriseConfig, EngineConfig

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
-from fairlead_common.profiles import Measured
+from fairlead_common.wire.profiles import Measured
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import Steps
 from fairlead_engine.core.step_cost import StepCostModel, StepWork

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from fairlead_common.messages import StepCost
-from fairlead_common.profiles import EngineProfile, Measured
+from fairlead_common.wire.messages import StepCost
+from fairlead_common.wire.profiles import EngineProfile, Measured
 from fairlead_engine.core.profile import step_seconds
 from fairlead_engine.core.step_cost import StepWork
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fairlead_common.settings import SettingError, add_flags, given, read_file, values_of
 from fairlead_engine.config import CharacteriseConfig, EngineConfig, ServerConfig
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.front.front_config import FrontConfig
+from fairlead_engine.external.front_config import FrontConfig
 
 Own = TypeVar("Own", ServerConfig, CharacteriseConfig)
 """A command's settings beside the engine's."""

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead_common.downloads import SOURCES_PATH, SOURCES_PORT
 from fairlead_common.logs import LogFormat, configure_logging
-from fairlead_common.model_sources import SourceError, parse_source
 from fairlead_common.settings import BYTES
-from fairlead_engine.download.certificates import trusted
-from fairlead_engine.download.downloader import DownloadOrders, download
-from fairlead_engine.download.listed_adapters import ListedAdapters
-from fairlead_engine.download.models_folder import ModelsFolder, is_held, last_used, not_writable
-from fairlead_engine.download.remote import DownloadError, unsupported
-from fairlead_engine.download.reporting import Reporter, answering, size_text, told
+from fairlead_common.wire.downloads import SOURCES_PATH, SOURCES_PORT
+from fairlead_common.wire.model_sources import SourceError, parse_source
 from fairlead_engine.errors import StartError
-from fairlead_engine.server import termination
+from fairlead_engine.host import termination
+from fairlead_engine.sources.certificates import trusted
+from fairlead_engine.sources.downloader import DownloadOrders, download
+from fairlead_engine.sources.listed_adapters import ListedAdapters
+from fairlead_engine.sources.models_folder import ModelsFolder, is_held, last_used, not_writable
+from fairlead_engine.sources.remote import DownloadError, unsupported
+from fairlead_engine.sources.reporting import Reporter, answering, size_text, told
 
 VARIABLE = "FAIRLEAD_MODELS_FOLDER"
 """Environment variable with the models folder where none is named."""

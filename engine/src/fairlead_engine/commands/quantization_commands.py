@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlead_engine.config import DEVICES, DTYPES, KV_CACHE_DTYPES, QUANTIZATIONS, EngineConfig
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason, StartError
-from fairlead_engine.server import termination
+from fairlead_engine.host import termination
 
 METHODS = ("rtn", "awq", "gptq")
 _FEWEST_TOKENS = 16
@@ -74,7 +74,7 @@ def _pieces(folder: Path, args: argparse.Namespace) -> Any:
     """int64 [samples, tokens] of the text. Raises ConfigError where it cannot be read or is too short."""
     import torch
 
-    from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
+    from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
     from fairlead_engine.model.loading import read_config
 
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Protocol
 
-from fairlead_common.blocks import ROOT, BlockHash, hash_block, hash_blocks
+from fairlead_common.wire.blocks import ROOT, BlockHash, hash_block, hash_blocks
 from fairlead_engine.core.host_blocks import HostTier
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.types.sequences import Sequence

@@ -6,7 +6,7 @@ only; blocks, tokens and budgets are unknown here.
 
 from collections.abc import Callable, Collection
 
-from fairlead_common.blocks import BlockHash
+from fairlead_common.wire.blocks import BlockHash
 from fairlead_engine.types.sequences import Sequence
 
 

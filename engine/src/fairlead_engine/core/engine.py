@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead_common.adapters import UnknownAdapter
-from fairlead_common.blocks import extra_bytes
+from fairlead_common.wire.adapters import UnknownAdapter
+from fairlead_common.wire.blocks import extra_bytes
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.clock import Clock, LatePlanning, StepWatch

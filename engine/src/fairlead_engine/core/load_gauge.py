@@ -1,6 +1,6 @@
 """The engine's reports after a step: outputs of sequences, load, and the wait of a new request."""
 
-from fairlead_common import messages
+from fairlead_common.wire import messages
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.grammars import Grammars
 from fairlead_engine.core.injections import Injection

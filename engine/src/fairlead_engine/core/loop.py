@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
-from fairlead_common.blocks import BlockHash
+from fairlead_common.wire.blocks import BlockHash
 from fairlead_engine.core import messages
 from fairlead_engine.core.adapter_places import folder_below
 from fairlead_engine.core.engine import Engine

@@ -7,7 +7,7 @@ others hear what concerns them. Unrelated to the HTTP protocol between gateway a
 
 import msgspec
 
-from fairlead_common.blocks import BlockHash
+from fairlead_common.wire.blocks import BlockHash
 from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, HeldPrompt, SequenceOutput
 
 

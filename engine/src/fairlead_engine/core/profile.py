@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from fairlead_common import messages
-from fairlead_common.profiles import BatchWeight, EngineProfile, FitError, ProfileUnreadable, read_profile
+from fairlead_common.wire import messages
+from fairlead_common.wire.profiles import BatchWeight, EngineProfile, FitError, ProfileUnreadable, read_profile
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.core.scheduler import SchedulerLimits
 from fairlead_engine.core.step_cost import StepCostModel, StepWork

@@ -9,7 +9,7 @@ from itertools import chain
 
 import msgspec
 
-from fairlead_common.blocks import BlockHash
+from fairlead_common.wire.blocks import BlockHash
 from fairlead_engine.core.runner import RunnerModel
 from fairlead_engine.types import (
     EngineRequest,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead_common.models.choices import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
-from fairlead_common.profiles import EngineProfile
+from fairlead_common.wire.profiles import EngineProfile
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.clock import Clock

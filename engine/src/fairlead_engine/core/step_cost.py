@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fairlead_common import messages
+from fairlead_common.wire import messages
 from fairlead_engine.types.batch import Batch
 
 Vector = npt.NDArray[np.float64]

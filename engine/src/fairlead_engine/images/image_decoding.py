@@ -12,8 +12,8 @@ from hashlib import blake2b
 import msgspec
 from PIL import GifImagePlugin, Image, ImageOps, JpegImagePlugin, PngImagePlugin, WebPImagePlugin  # noqa: F401 (none waits for them)
 
-from fairlead_common.blocks import DIGEST_SIZE
 from fairlead_common.models.image_settings import ImageSettings
+from fairlead_common.wire.blocks import DIGEST_SIZE
 from fairlead_common.workers.process import Handler
 from fairlead_engine.images.image import DecodedImage, ImageError, ImageHeader, Unpacked
 

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fairlead_common.chat import ChatTemplateError
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
-from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_common.openai.chat import ChatTemplateError
+from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 
 

@@ -15,12 +15,18 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from fairlead_common import messages
-from fairlead_common.translate.messages import COUNT_TOKENS_PATH, CountTokensRequest, DialectErrorReply, InputTokens
-from fairlead_engine.server import control_endpoints, generate_endpoints, model_endpoints, prompt_endpoints, schemas
-from fairlead_engine.server.exchange import Answering, Handler, RawEndpoint, refuse
-from fairlead_engine.server.refusals import ErrorReply
-from fairlead_engine.server.service import Service
+from fairlead_common.openai.translate.messages import (
+    COUNT_TOKENS_PATH,
+    CountTokensRequest,
+    DialectErrorReply,
+    InputTokens,
+)
+from fairlead_common.wire import messages
+from fairlead_engine.api import generate_endpoints, model_endpoints, prompt_endpoints, schemas
+from fairlead_engine.api.service import Service
+from fairlead_engine.host.exchange import Answering, Handler, RawEndpoint, refuse
+from fairlead_engine.host.refusals import ErrorReply
+from fairlead_engine.server import control_endpoints
 from fairlead_engine.version import __version__
 
 Schema = type[msgspec.Struct]

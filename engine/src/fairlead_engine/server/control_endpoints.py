@@ -10,15 +10,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead_common.loop_shares import Scrapes
-from fairlead_common.messages import HEADER_REASON
+from fairlead_common.http.loop_shares import Scrapes
+from fairlead_common.wire.messages import HEADER_REASON
+from fairlead_engine.api.service import Service
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server import metrics
-from fairlead_engine.server.engine_stream import EngineStream, Follower, NotInRing
-from fairlead_engine.server.exchange import ClientDisconnected, Exchange, StructResponse
-from fairlead_engine.server.lifecycle import Phase
-from fairlead_engine.server.refusals import Gone
-from fairlead_engine.server.service import Service
+from fairlead_engine.host import metrics
+from fairlead_engine.host.engine_stream import EngineStream, Follower, NotInRing
+from fairlead_engine.host.exchange import ClientDisconnected, Exchange, StructResponse
+from fairlead_engine.host.lifecycle import Phase
+from fairlead_engine.host.refusals import Gone
 
 NDJSON = "application/x-ndjson"
 """One JSON object per line."""

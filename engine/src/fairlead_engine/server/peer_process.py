@@ -21,18 +21,18 @@ from fairlead_common.http.client_connection import ConnectFailed, Connection, Tr
 from fairlead_common.http.connections import allow_descriptors
 from fairlead_common.http.origin import Origin
 from fairlead_common.logs import configure_logging
-from fairlead_common.messages import HEADER_REQUEST_ID, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS
+from fairlead_common.wire.messages import HEADER_REQUEST_ID, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS
+from fairlead_engine.api.served_model import ModelFiles
+from fairlead_engine.api.service import Service
 from fairlead_engine.core.process_client import SocketClient
 from fairlead_engine.errors import EngineDead, EngineError
+from fairlead_engine.host import peer_link
+from fairlead_engine.host.exchange import left
+from fairlead_engine.host.http_server import make_http_server, settle_garbage
+from fairlead_engine.host.lifecycle import first_of
+from fairlead_engine.host.refusals import refusal
 from fairlead_engine.machine.child_process import die_with, leave_signals_to_parent, read_orders
-from fairlead_engine.server import peer_link
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.exchange import left
-from fairlead_engine.server.http_server import make_http_server, settle_garbage
-from fairlead_engine.server.lifecycle import first_of
-from fairlead_engine.server.refusals import refusal
-from fairlead_engine.server.served_model import ModelFiles
-from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
 
 CONTROL_PATHS = frozenset({"/health", "/ready", "/metrics", PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS})

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead_engine.api.service import Siblings
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineError, PeerLost, StartError, start_error
+from fairlead_engine.host import peer_link
+from fairlead_engine.host.engine_stream import EngineStream
 from fairlead_engine.machine.child_process import described_end, give_orders
-from fairlead_engine.server import peer_link
-from fairlead_engine.server.engine_stream import EngineStream
-from fairlead_engine.server.service import Siblings
 
 log = logging.getLogger(__name__)
 

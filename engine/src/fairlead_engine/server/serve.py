@@ -17,10 +17,10 @@ from fairlead_common.logs import configure_logging
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.demo import resolve_model
-from fairlead_engine.download.models_folder import hold_model
 from fairlead_engine.errors import EngineError
-from fairlead_engine.server import termination
-from fairlead_engine.server.workers import prompt_root
+from fairlead_engine.host import termination
+from fairlead_engine.host.workers import prompt_root
+from fairlead_engine.sources.models_folder import hold_model
 
 
 def run(

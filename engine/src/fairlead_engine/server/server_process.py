@@ -10,15 +10,15 @@ from typing import Any
 
 from fairlead_common.http.addresses import authority
 from fairlead_common.workers.root import WorkerRoot
+from fairlead_engine.api.service import Service
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineDead
+from fairlead_engine.host.http_server import make_http_server, settle_garbage
+from fairlead_engine.host.lifecycle import first_of
+from fairlead_engine.host.peer_link import Acceptor, Here, HttpProcess
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.http_server import make_http_server, settle_garbage
-from fairlead_engine.server.lifecycle import first_of
-from fairlead_engine.server.peer_link import Acceptor, Here, HttpProcess
 from fairlead_engine.server.peers import Peers, share
-from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
 
 log = logging.getLogger(__name__)

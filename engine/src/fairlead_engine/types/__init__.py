@@ -10,14 +10,14 @@ from enum import StrEnum
 
 import msgspec
 
-from fairlead_common.blocks import ImageSpan
-from fairlead_common.messages import LoadFigures
 from fairlead_common.models.image_settings import ImageSettings
 from fairlead_common.models.model_task import GENERATES as GENERATES
 from fairlead_common.models.model_task import Kind as Kind
 from fairlead_common.models.model_task import ModelTask as ModelTask
 from fairlead_common.models.model_task import Pooling as Pooling
 from fairlead_common.models.model_task import Reading as Reading
+from fairlead_common.wire.blocks import ImageSpan
+from fairlead_common.wire.messages import LoadFigures
 from fairlead_engine.types.sampling_params import LOGPROBS as LOGPROBS
 from fairlead_engine.types.sampling_params import MAX_ANSWER_LOGPROBS as MAX_ANSWER_LOGPROBS
 from fairlead_engine.types.sampling_params import MAX_LOGPROBS as MAX_LOGPROBS

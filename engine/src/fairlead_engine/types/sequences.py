@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead_common.blocks import NO_EXTRA, BlockHash
+from fairlead_common.wire.blocks import NO_EXTRA, BlockHash
 from fairlead_engine.types import FinishReason, Injectable, Pooling, PromptImage, Reading, SamplingParams, TokenLogprobs
 from fairlead_engine.types.adapters import Adapter
 
@@ -35,7 +35,7 @@ class Sequence:
     arrival_time: float = 0.0
     priority: int = 0
     extra: bytes = NO_EXTRA
-    """Further input of its block hashes (`fairlead_common.blocks.extra_bytes`)."""
+    """Further input of its block hashes (`fairlead_common.wire.blocks.extra_bytes`)."""
     adapter: Adapter | None = None
     """The adapter of the computation, placed while the sequence runs."""
     num_virtual_tokens: int = 0

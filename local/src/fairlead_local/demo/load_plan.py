@@ -23,7 +23,7 @@ from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.workload import Conversation
 from fairlead.routing.predictor import step_seconds
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 ANSWER_TOKENS = 256
 """Length of answers under high load; few clients ask for shorter answers, easy work for a single replica."""

@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 import msgspec
 
-from fairlead_common.messages import LoadFigures
+from fairlead_common.wire.messages import LoadFigures
 
 PATH_SIGNALS = "/fairlead/v1/signals"
 INTERVAL_SECONDS = 1.0

@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.routing import predictor, waits
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 MAX_KV_USE = 0.9
 """Share of a cache for running requests, above which engines soon preempt."""

@@ -21,7 +21,7 @@ from fairlead.autoscaler.arrivals import CAREFUL, SURE, SURGE_SECONDS, Count, at
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, SHORTEST_DEMAND_WINDOW
 from fairlead.autoscaler.signals import Capacity, Demand
-from fairlead_common.messages import LOAD_STALE_SECONDS
+from fairlead_common.wire.messages import LOAD_STALE_SECONDS
 
 STALE_SECONDS = 5.0
 """A gateway silent for longer (lines come every second) may have unreported requests."""

@@ -11,8 +11,8 @@ from typing import Self
 from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.arrivals import NO_SURGE, Surge
 from fairlead.autoscaler.buckets import Buckets
-from fairlead_common.messages import StepCost
-from fairlead_common.profiles import EngineProfile
+from fairlead_common.wire.messages import StepCost
+from fairlead_common.wire.profiles import EngineProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

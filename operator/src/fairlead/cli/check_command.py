@@ -26,9 +26,9 @@ from fairlead.fit.remedies import Remedy, remedies
 from fairlead.fit.replica_memory import other_profiles, replica_memory
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings, SettingsError
-from fairlead_common.model_sources import Source, SourceError, folder_name, parse_source
 from fairlead_common.models.load_errors import ModelLoadError
 from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.wire.model_sources import Source, SourceError, folder_name, parse_source
 
 _STDIN = "-"
 _CONFIG = "config.json"

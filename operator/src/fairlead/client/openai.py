@@ -17,7 +17,7 @@ from fairlead_common.http.addresses import without_credentials
 from fairlead_common.http.client import HttpClient, TimeLimits, lines
 from fairlead_common.http.client_connection import Connection, TransportError, cause_of
 from fairlead_common.http.origin import basic_credentials, parse
-from fairlead_common.messages import (
+from fairlead_common.wire.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_PREDICTED_CACHED_TOKENS,
     HEADER_PREDICTED_TTFT_MS,

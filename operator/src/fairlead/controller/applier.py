@@ -27,7 +27,7 @@ from fairlead_common.http.addresses import authority
 from fairlead_common.http.client import HttpClient, TimeLimits
 from fairlead_common.http.client_connection import TransportError, cause_of
 from fairlead_common.http.origin import parse
-from fairlead_common.messages import PATH_DRAIN
+from fairlead_common.wire.messages import PATH_DRAIN
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,11 @@ from fairlead.controller.pod_diagnosis import in_words, is_downloading
 from fairlead.controller.worker import Key
 from fairlead.fleet.pods import is_active, owner_of
 from fairlead.kube.client import JsonObject
-from fairlead_common.downloads import (
+from fairlead_common.http.addresses import authority
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import TransportError, cause_of
+from fairlead_common.http.origin import parse
+from fairlead_common.wire.downloads import (
     DOWNLOAD_PORT,
     PROGRESS_PATH,
     SOURCES_PATH,
@@ -27,10 +31,6 @@ from fairlead_common.downloads import (
     SourcesReport,
     SourceState,
 )
-from fairlead_common.http.addresses import authority
-from fairlead_common.http.client import HttpClient, TimeLimits
-from fairlead_common.http.client_connection import TransportError, cause_of
-from fairlead_common.http.origin import parse
 
 LOOK_SECONDS = 2.0
 """Between two questions while something is being downloaded: each new answer is a new status."""

@@ -27,7 +27,7 @@ from fairlead.fleet.pods import ReplicaPods, replicas_of
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import CONFIGMAPS, PERSISTENT_VOLUME_CLAIMS
 from fairlead.manifests.source import claim_of, mounted_claims
-from fairlead_common.downloads import DownloadProgress
+from fairlead_common.wire.downloads import DownloadProgress
 
 ChildKey = tuple[str, str]
 """Kind and name of a child."""

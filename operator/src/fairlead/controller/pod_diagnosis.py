@@ -19,7 +19,7 @@ from fairlead.api.conditions import Reason, find_condition
 from fairlead.api.pod_spec import lasting_container
 from fairlead.fleet.pods import ReplicaPods, became_ready, is_finished, is_marked, is_terminating
 from fairlead.manifests.source import MODEL_VOLUME, SPECULATIVE_VOLUME
-from fairlead_common.downloads import DownloadProgress, DownloadStage
+from fairlead_common.wire.downloads import DownloadProgress, DownloadStage
 
 MAX_MESSAGE_LENGTH = 1024
 """Of what is copied from a container's end: the rest is in its log."""

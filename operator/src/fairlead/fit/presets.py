@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from fairlead.api import names
-from fairlead_common.model_sources import Source, SourceError, parse_source
+from fairlead_common.wire.model_sources import Source, SourceError, parse_source
 
 _DEFAULT_REVISION = "main"
 

@@ -10,8 +10,8 @@ from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find
 from fairlead.api.llmdeployment import LLMDeployment, Routing, ScalingMode
 from fairlead.fleet.pods import ReplicaPods
 from fairlead.routing.replica import Replica
-from fairlead_common.adapters import split_adapter
-from fairlead_common.downloads import DownloadFailure
+from fairlead_common.wire.adapters import split_adapter
+from fairlead_common.wire.downloads import DownloadFailure
 
 Key = tuple[str, str]
 """Namespace and name of an LLMDeployment."""

@@ -24,12 +24,12 @@ import msgspec
 from fairlead.fleet.listing import Chain, Digits, Listing, packed, unpacked
 from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Load, Replica
-from fairlead_common.blocks import BlockHash
 from fairlead_common.http.client import HttpClient, TimeLimits, batches
 from fairlead_common.http.client_connection import Connection, TransportError, cause_of
+from fairlead_common.http.loop_shares import LoopShares
 from fairlead_common.http.origin import Origin
-from fairlead_common.loop_shares import LoopShares
-from fairlead_common.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, Count, LoadLine
+from fairlead_common.wire.blocks import BlockHash
+from fairlead_common.wire.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, Count, LoadLine
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead_common.blocks import DIGEST_SIZE, BlockHash
-from fairlead_common.messages import Count
+from fairlead_common.wire.blocks import DIGEST_SIZE, BlockHash
+from fairlead_common.wire.messages import Count
 
 SLICE_BYTES = 256 * 1024
 """Of the text that is decoded at once: some 7,000 blocks, one or two milliseconds."""

@@ -17,9 +17,9 @@ from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Limits, Load, Replica
 from fairlead_common.http.client import HttpClient, TimeLimits
 from fairlead_common.http.client_connection import TransportError, cause_of
+from fairlead_common.http.loop_shares import LoopShares
 from fairlead_common.http.origin import Origin
-from fairlead_common.loop_shares import LoopShares
-from fairlead_common.messages import MAX_ADAPTERS, PATH_MODEL, ModelBrief, ShortText
+from fairlead_common.wire.messages import MAX_ADAPTERS, PATH_MODEL, ModelBrief, ShortText
 
 logger = logging.getLogger(__name__)
 

@@ -29,10 +29,10 @@ from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
 from fairlead_common.http.bodies import BodyReader, HeldBody
-from fairlead_common.lanes import Pacer
-from fairlead_common.loop_shares import Scrapes
-from fairlead_common.messages import HEADER_REQUEST_ID
-from fairlead_common.translate import translation_of
+from fairlead_common.http.lanes import Pacer
+from fairlead_common.http.loop_shares import Scrapes
+from fairlead_common.openai.translate import translation_of
+from fairlead_common.wire.messages import HEADER_REQUEST_ID
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 from fairlead.gateway.openai.errors import Header, OpenAIError, body_refusal, unsupported_encoding
 from fairlead_common.http.bodies import BodyError, BodyFault, BodyReader, HeldBody
 from fairlead_common.http.connections import StallTimer
-from fairlead_common.messages import HEADER_REQUEST_ID
-from fairlead_common.translate import Translation
+from fairlead_common.openai.translate import Translation
+from fairlead_common.wire.messages import HEADER_REQUEST_ID
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

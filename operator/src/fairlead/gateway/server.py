@@ -31,6 +31,7 @@ from fairlead.routing.datastore import Datastore
 from fairlead_common.http.client import HttpClient
 from fairlead_common.http.connections import CutConnections, listening_socket
 from fairlead_common.http.framing import Fault
+from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.limited import (
     LINGER_SECONDS,
     HttpLimits,
@@ -40,8 +41,7 @@ from fairlead_common.http.limited import (
     make_protocol,
 )
 from fairlead_common.http.server import HttpServer
-from fairlead_common.lanes import Pacer
-from fairlead_common.translate import translation_of
+from fairlead_common.openai.translate import translation_of
 
 logger = logging.getLogger(__name__)
 

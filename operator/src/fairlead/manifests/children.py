@@ -11,7 +11,7 @@ from fairlead.manifests.engine import config_map, engine_cpus, engine_deployment
 from fairlead.manifests.measured_profile import profile_file
 from fairlead.manifests.source import adapter_folder, downloaded_sources, model_source
 from fairlead.operator_settings import OperatorSettings, equality_selector
-from fairlead_common.downloads import SOURCES_PORT
+from fairlead_common.wire.downloads import SOURCES_PORT
 
 ALWAYS_MADE = ("ConfigMap", "Deployment", "Service")
 

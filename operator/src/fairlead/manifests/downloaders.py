@@ -10,7 +10,7 @@ from fairlead.api.pod_spec import lasting_container, pod_spec_of
 from fairlead.manifests.common import CONTAINED, GPU, SCRATCH_VOLUME, Manifest, child, environment_of_the_pod
 from fairlead.manifests.source import DOWNLOADS_VOLUME, Download, cache_volume, downloaded_sources
 from fairlead.operator_settings import OperatorSettings, Profile
-from fairlead_common.downloads import DOWNLOAD_PORT, SOURCES_PORT
+from fairlead_common.wire.downloads import DOWNLOAD_PORT, SOURCES_PORT
 
 _LIST_VOLUME = "adapter-list"
 _RESOURCES = {"cpu": "250m", "memory": "1Gi"}

@@ -12,7 +12,7 @@ from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.common import fingerprint
 from fairlead.manifests.source import CannotBuild
-from fairlead_common.profiles import EngineProfile, ProfileUnreadable, decode_profile
+from fairlead_common.wire.profiles import EngineProfile, ProfileUnreadable, decode_profile
 
 _PREFIX = "profile-"
 

@@ -12,7 +12,7 @@ from fairlead.api.model_cache import ModelCache
 from fairlead.api.pod_spec import pod_spec_of
 from fairlead.manifests.common import fingerprint
 from fairlead.operator_settings import OperatorSettings
-from fairlead_common.model_sources import DOWNLOADED, Source, SourceError, folder_name, parse_source
+from fairlead_common.wire.model_sources import DOWNLOADED, Source, SourceError, folder_name, parse_source
 
 MODEL_VOLUME = "model"
 SPECULATIVE_VOLUME = "speculative"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 from fairlead.routing.kv_index import Expectation, KVIndex
 from fairlead.routing.replica import Load
-from fairlead_common.blocks import BlockHash
-from fairlead_common.messages import LOAD_STALE_SECONDS
+from fairlead_common.wire.blocks import BlockHash
+from fairlead_common.wire.messages import LOAD_STALE_SECONDS
 
 
 class ApproximateBlocks:

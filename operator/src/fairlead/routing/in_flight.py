@@ -12,7 +12,7 @@ from itertools import takewhile
 from fairlead.routing.kv_index import Expectation
 from fairlead.routing.predictor import NO_WORK, Work
 from fairlead.routing.replica import Decision
-from fairlead_common.messages import LOAD_STALE_SECONDS
+from fairlead_common.wire.messages import LOAD_STALE_SECONDS
 
 TRIAL_SECONDS = 3.0
 """A request running for so long, or with a computed prompt, is presumed harmless: killers mostly kill soon."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from fairlead_common.blocks import BlockHash
+from fairlead_common.wire.blocks import BlockHash
 
 SWEEP_SLICE = 2048
 """Blocks looked at per applied change for bits of replicas that left: well below a millisecond."""

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from fairlead.routing.replica import Load
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 
 @dataclass(frozen=True, slots=True)

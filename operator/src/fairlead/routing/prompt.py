@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlead.routing.replica import Load, Replica
-from fairlead_common.adapters import UnknownAdapter
-from fairlead_common.blocks import NO_EXTRA, BlockHash, hash_blocks, num_cacheable_blocks
-from fairlead_common.prompts import PromptError, PromptTooLong
+from fairlead_common.openai.prompts import PromptError, PromptTooLong
+from fairlead_common.wire.adapters import UnknownAdapter
+from fairlead_common.wire.blocks import NO_EXTRA, BlockHash, hash_blocks, num_cacheable_blocks
 
 DEFAULT_BLOCK_SIZE = 16
 
@@ -18,7 +18,7 @@ class Tokens:
     token_ids: Sequence[int]
     """All token ids, or those before the first image."""
     extra: bytes = NO_EXTRA
-    """Other inputs of the block hashes (`fairlead_common.blocks.extra_bytes`)."""
+    """Other inputs of the block hashes (`fairlead_common.wire.blocks.extra_bytes`)."""
     _hashes: dict[int, list[BlockHash]] = field(default_factory=dict)
     second_start: int | None = None
     """Of a pair of texts, where the second begins, where the tokenizer tells the two apart."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fairlead_common.messages import LoadLine
+from fairlead_common.wire.messages import LoadLine
 
 
 class Load(LoadLine, kw_only=True, frozen=True):

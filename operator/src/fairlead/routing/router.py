@@ -19,8 +19,8 @@ from fairlead.routing.replica import Candidate, Decision, Load, Replica
 from fairlead.routing.replica_state import ReplicaState
 from fairlead.routing.suspects import Suspects, Suspicion
 from fairlead.routing.waits import HeldBook, SlotUse, seconds_to_slot
-from fairlead_common.adapters import UnknownAdapter
-from fairlead_common.prompts import PromptError
+from fairlead_common.openai.prompts import PromptError
+from fairlead_common.wire.adapters import UnknownAdapter
 
 
 class _Cached(NamedTuple):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import inf
 
 from fairlead.routing.predictor import NO_WORK, Work, step_seconds
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 WINDOW = 64
 """Requests that are remembered: what a request is like changes over the day, and many are needed for a mean."""

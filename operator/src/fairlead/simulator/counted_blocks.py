@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from fairlead_common.blocks import BlockHash
-from fairlead_common.messages import StoredBlocks
+from fairlead_common.wire.blocks import BlockHash
+from fairlead_common.wire.messages import StoredBlocks
 
 
 class CountedBlocks:

@@ -12,9 +12,9 @@ from fairlead.routing.predictor import prefill_context, step_seconds
 from fairlead.routing.replica import Limits
 from fairlead.simulator.counted_blocks import CountedBlocks
 from fairlead.simulator.loaded_adapters import LoadedAdapters
-from fairlead_common.blocks import BlockHash
-from fairlead_common.messages import LoadLine, StepCost
-from fairlead_common.profiles import EngineProfile
+from fairlead_common.wire.blocks import BlockHash
+from fairlead_common.wire.messages import LoadLine, StepCost
+from fairlead_common.wire.profiles import EngineProfile
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

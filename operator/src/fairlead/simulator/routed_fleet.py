@@ -22,8 +22,8 @@ from fairlead.routing.router import Router
 from fairlead.simulator.engine_model import EngineModel, ModelSequence, StepOutcome
 from fairlead.simulator.loaded_adapters import LoadedAdapters
 from fairlead.simulator.virtual_time import TimedEngine, VirtualTime
-from fairlead_common.blocks import num_cacheable_blocks
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.blocks import num_cacheable_blocks
+from fairlead_common.wire.messages import StepCost
 
 GATEWAY = "gateway"
 BUSY_SECONDS, IDLE_SECONDS = 0.1, 1.0

@@ -25,7 +25,7 @@ from fairlead.autoscaler.signals import Signals
 from fairlead.routing.replica import Limits
 from fairlead.simulator.engine_model import EngineModel, ModelSequence, StepOutcome
 from fairlead.simulator.virtual_time import TimedEngine, VirtualTime
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 
 MODEL = "default/virtual"
 TICK_SECONDS = 1.0

@@ -10,7 +10,7 @@ import signal
 import uvloop
 
 from fairlead.routing.replica import Limits
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_engine.engine import DEFAULT_LIMITS, FakeEngine, Refusal
 
 

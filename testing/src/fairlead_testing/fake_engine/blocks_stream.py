@@ -9,8 +9,8 @@ from urllib.parse import parse_qs
 import msgspec
 
 from fairlead.simulator.counted_blocks import CountedBlocks
-from fairlead_common.blocks import BlockHash
-from fairlead_common.messages import KVBlocks, LoadLine, StoredBlocks, StreamLine
+from fairlead_common.wire.blocks import BlockHash
+from fairlead_common.wire.messages import KVBlocks, LoadLine, StoredBlocks, StreamLine
 from fairlead_testing.http import Responder
 
 RING_SIZE = 1024

@@ -9,8 +9,8 @@ from fairlead.routing.replica import Limits
 from fairlead.simulator.counted_blocks import CountedBlocks
 from fairlead.simulator.engine_model import EngineModel, ModelSequence
 from fairlead.simulator.loaded_adapters import LoadedAdapters
-from fairlead_common.blocks import NO_EXTRA, hash_blocks, num_cacheable_blocks
-from fairlead_common.messages import StepCost
+from fairlead_common.wire.blocks import NO_EXTRA, hash_blocks, num_cacheable_blocks
+from fairlead_common.wire.messages import StepCost
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 
 

@@ -11,9 +11,10 @@ import msgspec
 
 from fairlead.routing.replica import Limits, Replica
 from fairlead.simulator.loaded_adapters import LoadedAdapters
-from fairlead_common.adapters import split_adapter
-from fairlead_common.blocks import extra_bytes
-from fairlead_common.messages import (
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.adapters import split_adapter
+from fairlead_common.wire.blocks import extra_bytes
+from fairlead_common.wire.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_DISPATCH,
     HEADER_REASON,
@@ -27,7 +28,6 @@ from fairlead_common.messages import (
     REASON_ENGINE_FULL,
     StepCost,
 )
-from fairlead_common.tokenizing import PromptTokenizer
 from fairlead_testing.fake_engine.answers import Answer, cut, error
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence

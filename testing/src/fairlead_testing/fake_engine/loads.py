@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from fairlead_common.messages import LoadLine
+from fairlead_common.wire.messages import LoadLine
 from fairlead_testing.fake_engine.core import FakeCore
 
 BUSY_SECONDS = 0.1

@@ -9,8 +9,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from fairlead.routing.replica import Limits
-from fairlead_common.messages import FIELD_TOKENS, ModelBrief, ModelInfo, PromptTokens
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_common.wire.messages import FIELD_TOKENS, ModelBrief, ModelInfo, PromptTokens
 
 ROLES = ("system", "user", "assistant", "tool")
 CHAT_TEMPLATE = (

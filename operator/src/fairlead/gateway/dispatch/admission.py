@@ -28,7 +28,7 @@ from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import make_policy
 from fairlead.routing.replica import Load
 from fairlead.routing.router import Router
-from fairlead_common.prompts import PromptError
+from fairlead_common.openai.prompts import PromptError
 
 logger = logging.getLogger(__name__)
 

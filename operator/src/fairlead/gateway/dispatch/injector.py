@@ -19,7 +19,7 @@ from fairlead_common.http.addresses import authority
 from fairlead_common.http.client import HttpClient, TimeLimits
 from fairlead_common.http.client_connection import AnswerTooLarge, ConnectFailed, TransportError
 from fairlead_common.http.origin import Origin
-from fairlead_common.messages import HEADER_REASON, HEADER_REPLICA, REASON_LOADING
+from fairlead_common.wire.messages import HEADER_REASON, HEADER_REPLICA, REASON_LOADING
 
 _PATH = re.compile(r"/v1/chat/completions/[A-Za-z0-9._:=+-]{1,256}/inject")
 _MOST_REPLY_BYTES = 64 * 1024

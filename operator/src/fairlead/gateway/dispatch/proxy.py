@@ -32,9 +32,9 @@ from fairlead_common.http.client_connection import (
     ServerSilent,
     TransportError,
 )
+from fairlead_common.http.loop_shares import LoopShares
 from fairlead_common.http.origin import Origin
-from fairlead_common.loop_shares import LoopShares
-from fairlead_common.messages import (
+from fairlead_common.wire.messages import (
     CODE_ENGINE_DEAD,
     HEADER_CACHED_TOKENS,
     HEADER_DISPATCH,

@@ -8,10 +8,10 @@ import msgspec
 
 from fairlead.fleet.directory import Pool, ServedAdapter
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead_common.adapters import UnknownAdapter
 from fairlead_common.http.bodies import BodyFault, BodyReader
 from fairlead_common.http.framing import Fault
-from fairlead_common.prompts import PromptError
+from fairlead_common.openai.prompts import PromptError
+from fairlead_common.wire.adapters import UnknownAdapter
 
 Header = tuple[bytes, bytes]
 MAX_MESSAGE_LENGTH = 1000

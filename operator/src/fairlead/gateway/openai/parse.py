@@ -1,8 +1,8 @@
 """Bytes → InferenceRequest. Pure.
 
 Only the top level of the JSON body is parsed. Values stay the client's bytes, so nothing is lost or reformatted before
-the engine validates them. Bodies too costly for the gateway are refused (`fairlead_common.budget`), and private fields
-(`fairlead_…`) are dropped.
+the engine validates them. Bodies too costly for the gateway are refused (`fairlead_common.openai.budget`), and private
+fields (`fairlead_…`) are dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +14,7 @@ import msgspec
 
 from fairlead.fleet.directory import Pool
 from fairlead.gateway.openai.errors import bad_request
-from fairlead_common.adapters import with_adapter
-from fairlead_common.budget import (
+from fairlead_common.openai.budget import (
     MAX_CACHE_SALT_LENGTH,
     MAX_MESSAGES,
     MAX_MODEL_NAME_LENGTH,
@@ -24,9 +23,10 @@ from fairlead_common.budget import (
     Priority,
     check_json,
 )
-from fairlead_common.messages import FIELD_TOKENS, PRIVATE_FIELD_PREFIX
-from fairlead_common.prompts import PromptError
-from fairlead_common.translate import Translation
+from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.translate import Translation
+from fairlead_common.wire.adapters import with_adapter
+from fairlead_common.wire.messages import FIELD_TOKENS, PRIVATE_FIELD_PREFIX
 
 FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent"})
 """Client headers that engines get; credentials and everything else end here."""

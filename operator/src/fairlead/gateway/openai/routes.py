@@ -9,8 +9,8 @@ from typing import Any
 from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead.gateway.openai.errors import model_not_found
-from fairlead_common.adapters import with_adapter
-from fairlead_common.translate import TRANSLATED_PATHS
+from fairlead_common.openai.translate import TRANSLATED_PATHS
+from fairlead_common.wire.adapters import with_adapter
 
 CHAT_PATH = "/v1/chat/completions"
 EMBEDDINGS_PATH = "/v1/embeddings"

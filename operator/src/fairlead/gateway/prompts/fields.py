@@ -11,10 +11,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fairlead.gateway.openai.routes import CLASSIFY_PATH, EMBEDDINGS_PATH, READING_PATHS, RERANK_PATH, SCORE_PATH
-from fairlead_common.blocks import NO_EXTRA, extra_bytes
-from fairlead_common.budget import CacheSalt
-from fairlead_common.image_parts import image_parts, url_bytes
-from fairlead_common.prompts import (
+from fairlead_common.openai.budget import CacheSalt
+from fairlead_common.openai.image_parts import image_parts, url_bytes
+from fairlead_common.openai.prompts import (
     AnswerLimit,
     ChatPrompt,
     ClassifyPrompt,
@@ -28,6 +27,7 @@ from fairlead_common.prompts import (
     ScorePrompt,
     TextPrompts,
 )
+from fairlead_common.wire.blocks import NO_EXTRA, extra_bytes
 
 Raw: TypeAlias = "msgspec.Raw | bytes | memoryview"
 """A field's JSON."""

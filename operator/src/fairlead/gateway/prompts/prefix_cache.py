@@ -28,8 +28,8 @@ import msgspec
 import tokenizers
 
 from fairlead.gateway.prompts.prompt_jobs import Key
-from fairlead_common.least_tokens import LeastTokenCounter
-from fairlead_common.tokenizing import PromptTokenizer
+from fairlead_common.tokens.least_tokens import LeastTokenCounter
+from fairlead_common.tokens.tokenizing import PromptTokenizer
 
 MIN_PIECE = 256
 """Characters; shorter pieces join the next one, as each costs a few microseconds."""

@@ -9,7 +9,7 @@ import msgspec
 from fairlead.gateway.prompts.fields import PromptBound
 from fairlead.routing.prompt import Tokens
 from fairlead.routing.replica import Limits, Replica
-from fairlead_common.blocks import DIGEST_SIZE, BlockHash
+from fairlead_common.wire.blocks import DIGEST_SIZE, BlockHash
 
 Key = tuple[str, str]
 """A tokenizer's name and a piece of text."""

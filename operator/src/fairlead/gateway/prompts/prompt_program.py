@@ -16,10 +16,10 @@ import msgspec
 from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE, RawPrompt, raw_prompt
 from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, Encoding, Ids, PrefixCache
 from fairlead.gateway.prompts.prompt_jobs import EncodeJob, Engines, Key, PackedTokens, ReadJob, ReadOutcome, ReadReply
-from fairlead_common.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
-from fairlead_common.messages import ModelInfo
-from fairlead_common.prompts import Part, PromptError, PromptFields, PromptTooLong, TooLong, cannot_be_tokenised
-from fairlead_common.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_common.openai.prompts import Part, PromptError, PromptFields, PromptTooLong, TooLong, cannot_be_tokenised
+from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_common.wire.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
+from fairlead_common.wire.messages import ModelInfo
 from fairlead_common.workers.process import Handler
 
 MAX_CHARACTERS_PER_TOKEN = 32

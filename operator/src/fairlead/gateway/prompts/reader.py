@@ -20,10 +20,10 @@ from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.fields import PromptBound, Raw, prompt_fields, raw_prompt
 from fairlead.gateway.prompts.prompt_jobs import EncodeJob, Engines, ReadJob, ReadOutcome, ReadReply
 from fairlead.routing.prompt import Prompt
-from fairlead_common.adapters import with_adapter
-from fairlead_common.lanes import Pacer
-from fairlead_common.messages import ModelBrief, PromptTokens
-from fairlead_common.prompts import TooLong
+from fairlead_common.http.lanes import Pacer
+from fairlead_common.openai.prompts import TooLong
+from fairlead_common.wire.adapters import with_adapter
+from fairlead_common.wire.messages import ModelBrief, PromptTokens
 from fairlead_common.workers.branch import WorkerError, WorkerExceeded, WorkerInterrupted
 from fairlead_common.workers.limits import WorkerLimits
 from fairlead_common.workers.pool import GivenUp, Workers

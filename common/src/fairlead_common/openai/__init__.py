@@ -1,0 +1,1 @@
+"""OpenAI requests as gateway and engine read them: prompts, chat rendering, bounds, translations."""

@@ -1,0 +1,532 @@
+"""The prompt of a request → token ids: the only way from the fields of a request to the input of a model.
+
+Gateway and engine decode the same fields into these structs, so they cannot disagree. The module knows the shapes of
+the OpenAI API, not HTTP. Callers pass the longest context; both programs refuse longer prompts in the same words.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from fairlead_common.openai.budget import Messages, OverBudget, Tools, check_json, nesting
+from fairlead_common.openai.chat import ChatTemplateError, Message
+from fairlead_common.tokens.least_tokens import LeastTokenCounter, most_units
+from fairlead_common.tokens.tokenizing import PromptTokenizer
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "self"})
+"""Variables of a chat template that `chat_template_kwargs` must not set."""
+
+
+class PromptError(ValueError):
+    """The prompt of a request cannot be turned into tokens; `field` names the part of the request that is wrong."""
+
+    code: str | None = None
+    """For programs, as in OpenAI's errors."""
+
+    def __init__(self, field: str, message: str) -> None:
+        self.field = field
+        self.message = message
+        super().__init__(message)
+
+
+class NotSupported(PromptError):
+    """OpenAI accepts this value, and no model here can act on it."""
+
+    code = "unsupported_value"
+
+
+class TooLong(PromptError):
+    """No engine with this context takes it."""
+
+    code = "context_length_exceeded"
+
+
+class PromptTooLong(TooLong):
+    """A prompt has more tokens than the model takes."""
+
+    def __init__(self, field: str, num_tokens: int, max_model_len: int, *, or_more: bool = False) -> None:
+        """`or_more`: the prompt was not tokenised, and `num_tokens` is a lower bound."""
+        super().__init__(
+            field,
+            f"This model's maximum context length is {max_model_len} tokens, but the prompt has "
+            f"{'at least ' if or_more else ''}{num_tokens}; shorten it to at most {max_model_len - 1} tokens, "
+            "so that there is room for an answer",
+        )
+
+
+class AnswerTooLong(TooLong):
+    """Prompt and requested answer together have more tokens than the context of the model."""
+
+    def __init__(
+        self, field: str, max_tokens: int, num_tokens: int, max_model_len: int, *, or_more: bool = False
+    ) -> None:
+        """`field`: the field that limits the answer. `or_more`: the prompt was not tokenised; `num_tokens` is a lower
+        bound."""
+        super().__init__(
+            field,
+            f"This model's maximum context length is {max_model_len} tokens, but the prompt has "
+            f"{'at least ' if or_more else ''}{num_tokens} and {field} asks for "
+            f"{max_tokens} more; lower {field} to at most {max_model_len - num_tokens}, or shorten "
+            "the prompt",
+        )
+
+
+def cannot_be_tokenised(place: str, error: Exception) -> PromptError:
+    """The error for a text that the tokenizer has no tokens for, such as a word outside of the vocabulary."""
+    return PromptError(place, f"{place} cannot be tokenised by this model: {error}")
+
+
+class Pair(NamedTuple):
+    """Two texts that are one prompt."""
+
+    first: str
+    second: str
+
+
+class EncodedPrompt(NamedTuple):
+    """A prompt as a model reads it."""
+
+    token_ids: list[int]
+    second_start: int | None = None
+    """Index of the first token of the second text of a pair; None = no pair, or the tokenizer marks no second text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One prompt of a request, before it is tokenised."""
+
+    place: str
+    """Where it stands in the request."""
+    content: str | list[int] | Pair
+    """A text, the ids that the client sent, or two texts."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of the content; empty for token ids."""
+        if isinstance(self.content, str):
+            return (self.content,)
+        return tuple(self.content) if isinstance(self.content, Pair) else ()
+
+    def check_length(self, least: LeastTokenCounter, max_model_len: int) -> None:
+        """Raises `PromptTooLong` where a lower bound of tokens leaves no room for an answer. Tokenises nothing."""
+        if sum(map(most_units, self.texts)) < max_model_len > len(self.content):
+            return
+        is_text = isinstance(self.content, str | Pair)
+        num_tokens = sum(least.of(text, max_model_len) for text in self.texts) if is_text else len(self.content)
+        if num_tokens >= max_model_len:
+            raise PromptTooLong(self.place, num_tokens, max_model_len, or_more=is_text)
+
+    def encoded(self, tokenizer: PromptTokenizer, add_special_tokens: bool) -> EncodedPrompt:
+        """Raises `PromptError` for a text that this tokenizer has no tokens for."""
+        try:
+            if isinstance(self.content, Pair):
+                pair = tokenizer.encode_pair(*self.content, add_special_tokens=add_special_tokens)
+                return EncodedPrompt(*pair)
+            if isinstance(self.content, str):
+                return EncodedPrompt(tokenizer.encode(self.content, add_special_tokens=add_special_tokens))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise cannot_be_tokenised(self.place, error) from error
+        return EncodedPrompt(self.content)
+
+
+class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
+    """The fields of a chat request that decide its prompt. Everything optional may be null."""
+
+    messages: Messages
+    tools: Tools | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    """A variable of the template; a value in `chat_template_kwargs` overrides this field."""
+    add_generation_prompt: bool | None = None
+    """None = true, or false with `continue_final_message`."""
+    continue_final_message: bool | None = None
+    """The prompt ends with the last message's text, which the answer continues; None = false."""
+    add_special_tokens: bool | None = None
+    """None = false: the template writes special tokens itself."""
+
+    FIELD: ClassVar[str] = "messages"
+
+    def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
+        """Where the prompt stands. Raises `PromptError` for messages or variables that no template may see."""
+        check_messages(self.messages)
+        check_tool_types(self.tools or (), self.messages)
+        _check_calls(self.messages)
+        if reserved := RESERVED_VARIABLES.intersection(self.chat_template_kwargs or ()):
+            raise PromptError("chat_template_kwargs", f"chat_template_kwargs must not set {min(reserved)!r}")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise PromptError(
+                "add_generation_prompt", "add_generation_prompt must be false or left out with continue_final_message"
+            )
+        return ["messages"]
+
+    def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
+        """The chat as a single text, rendered by the template of the model. Raises `PromptError`."""
+        [place] = self.places()
+        try:
+            return [Part(place, self._rendered(tokenizer, self.tools))]
+        except ChatTemplateError as error:
+            if self.tools and self._is_rendered_without_tools(tokenizer):
+                problem = f"{error}; without tools it does, so look at their parameters"
+                raise PromptError("tools", problem) from error
+            raise PromptError(place, str(error)) from error
+
+    def _rendered(self, tokenizer: PromptTokenizer, tools: Tools | None) -> str:
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return tokenizer.render_chat(
+            self.messages,
+            tools=tools,
+            add_generation_prompt=self.add_generation_prompt is not False,
+            continue_final_message=bool(self.continue_final_message),
+            **{**effort, **(self.chat_template_kwargs or {})},
+        )
+
+    def _is_rendered_without_tools(self, tokenizer: PromptTokenizer) -> bool:
+        try:
+            self._rendered(tokenizer, None)
+        except ChatTemplateError:
+            return False
+        return True
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """Whether the rendered text is tokenised with the special tokens of a plain text."""
+        return bool(self.add_special_tokens)
+
+
+class _Texts(msgspec.Struct, kw_only=True, frozen=True):
+    add_special_tokens: bool | None = None
+    """None = true."""
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """Whether texts are tokenised with the special tokens of a plain text."""
+        return self.add_special_tokens is not False
+
+
+class TextPrompts(_Texts, kw_only=True, frozen=True):
+    """The fields that decide the prompts of a request with texts or token ids in the field `FIELD`."""
+
+    FIELD: ClassVar[str]
+
+    @property
+    def content(self) -> str | list[Any]:
+        """A text, several texts, token ids, or several lists of token ids."""
+        content: str | list[Any] = getattr(self, self.FIELD)
+        return content
+
+    @property
+    def contents(self) -> list[Any]:
+        """One for each of `places()`."""
+        return [self.content] if self.places() == [self.FIELD] else list(self.content)
+
+    @property
+    def num_prompts(self) -> int:
+        """Number of prompts by the shape alone, before any prompt is checked."""
+        return num_prompts(self.content)
+
+    @property
+    def is_of_ids(self) -> bool:
+        """Whether there is no text in it."""
+        content = self.content
+        return isinstance(content, list) and not any(isinstance(part, str) for part in content)
+
+    def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
+        """Where each prompt stands. Raises `PromptError` for any other shape."""
+        content, name = self.content, self.FIELD
+        if isinstance(content, str):
+            return [name]
+        if not content:
+            raise PromptError(name, f"{name} is empty; send a text or token ids")
+        if _is_ids(content):
+            return [name]
+        if all(isinstance(part, str) for part in content) or all(_is_ids(part) for part in content):
+            return [f"{name}[{position}]" for position in range(len(content))]
+        raise PromptError(name, f"{name} must be a text, a list of texts, token ids, or a list of lists of token ids")
+
+    def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
+        """Its prompts, in the request's order. Raises `PromptError`."""
+        places, contents = self.places(), self.contents
+        return [Part(place, content) for place, content in zip(places, contents, strict=True)]
+
+
+class CompletionPrompt(TextPrompts, kw_only=True, frozen=True):
+    """Those of a text completion."""
+
+    FIELD = "prompt"
+
+    prompt: str | list[Any]
+
+
+class EmbeddingPrompt(TextPrompts, kw_only=True, frozen=True):
+    """Those of a request for embeddings."""
+
+    FIELD = "input"
+
+    input: str | list[Any]
+
+
+class ClassifyPrompt(TextPrompts, kw_only=True, frozen=True):
+    """Those of a request for classes."""
+
+    FIELD = "input"
+
+    input: str | list[Any]
+
+
+class _Side(NamedTuple):
+    """One side of a comparison."""
+
+    name: str
+    """Of its field."""
+    texts: list[str]
+    is_list: bool
+
+    def place(self, index: int) -> str:
+        """Where a text of it stands; a single one is every pair's."""
+        return f"{self.name}[{index}]" if self.is_list else self.name
+
+    def at(self, index: int) -> int:
+        """The text that is of pair `index`."""
+        return index if len(self.texts) > 1 else 0
+
+
+class PairPrompts(_Texts, kw_only=True, frozen=True):
+    """The fields of a request that compares texts.
+
+    A prompt is a pair for models that read pairs, and a text for models that make vectors.
+    """
+
+    def sides(self) -> tuple[_Side, _Side]:
+        """The two sides of the comparison. Raises `PromptError` for wrong fields."""
+        raise NotImplementedError
+
+    @property
+    def given(self) -> list[Any]:
+        """The two sides as sent, unchecked."""
+        raise NotImplementedError
+
+    @property
+    def num_prompts(self) -> int:
+        """Number of pairs by the shape alone, before any text is checked."""
+        return max((len(each) if isinstance(each, list) else 1 for each in self.given), default=0)
+
+    @property
+    def beginning(self) -> str:
+        """First text of the first prompt; empty where no text stands at that place."""
+        first = next(iter(self.given), "")
+        first = first[0] if isinstance(first, list) and first else first
+        return first if isinstance(first, str) else ""
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Pairs of indices into the first and the second side. Raises `PromptError` where the first side has several
+        texts and the second side a different number."""
+        first, second = self.sides()
+        num_first, num_second = len(first.texts), len(second.texts)
+        if num_first not in (1, num_second):
+            raise PromptError(
+                second.name,
+                f"{first.name} has {num_first} texts and {second.name} {num_second}; send one text with one or several "
+                "others, or as many as there are others",
+            )
+        return [(first.at(index), second.at(index)) for index in range(num_second)]
+
+    def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
+        """Where each prompt stands; without a tokenizer, the pairs. Raises `PromptError`."""
+        first, second = self.sides()
+        pairs = self.pairs()
+        places = [second.place(index) for index in range(len(pairs))]
+        if tokenizer is None or tokenizer.joins_pairs:
+            return places
+        return [*(first.place(index) for index in range(len(first.texts))), *places]
+
+    def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
+        """The prompts, in the order of the request: pairs, or the texts of the first side, then of the second side.
+        Raises `PromptError`."""
+        first, second = self.sides()
+        places = self.places(tokenizer)
+        contents: list[str | Pair] = [*first.texts, *second.texts]
+        if tokenizer.joins_pairs:
+            contents = [Pair(first.texts[one], second.texts[other]) for one, other in self.pairs()]
+        return [Part(place, content) for place, content in zip(places, contents, strict=True)]
+
+
+class RerankPrompt(PairPrompts, kw_only=True, frozen=True):
+    """Those of a request that ranks documents."""
+
+    FIELD: ClassVar[str] = "documents"
+
+    query: str
+    documents: list[Any]
+
+    @property
+    def given(self) -> list[Any]:
+        return [self.query, self.documents]
+
+    def sides(self) -> tuple[_Side, _Side]:
+        """The query, and each document, which may be an object with a text."""
+        return _side("query", self.query), _side("documents", self.documents)
+
+
+class ScorePrompt(PairPrompts, kw_only=True, frozen=True):
+    """Prompts of a request that scores pairs; the two sides have one of several pairs of names."""
+
+    FIELD: ClassVar[str] = "text_2"
+    NAMES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"),
+    )  # fmt: skip
+
+    text_1: str | list[Any] | None = None
+    text_2: str | list[Any] | None = None
+    queries: str | list[Any] | None = None
+    documents: str | list[Any] | None = None
+    items: str | list[Any] | None = None
+    data_1: str | list[Any] | None = None
+    data_2: str | list[Any] | None = None
+
+    @property
+    def _given_names(self) -> tuple[str, ...]:
+        names = dict.fromkeys(name for pair in self.NAMES for name in pair)
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    @property
+    def given(self) -> list[Any]:
+        return [getattr(self, name) for name in self._given_names]
+
+    def sides(self) -> tuple[_Side, _Side]:
+        given = self._given_names
+        if given not in self.NAMES:
+            missing = next((pair for pair in self.NAMES if set(given) < set(pair)), self.NAMES[0])
+            wrong = next((name for name in missing if name not in given), given[-1] if given else missing[0])
+            told = " and ".join(given) or "none"
+            raise PromptError(
+                wrong, f"send {', or '.join(' and '.join(pair) for pair in self.NAMES)}, and no more; {told} came"
+            )
+        first, second = (_side(name, getattr(self, name)) for name in given)
+        return first, second
+
+
+PromptFields = ChatPrompt | CompletionPrompt | EmbeddingPrompt | ClassifyPrompt | RerankPrompt | ScorePrompt
+
+
+def _side(name: str, given: str | list[Any]) -> _Side:
+    """Raises `PromptError` for values other than texts, by name."""
+    if isinstance(given, str):
+        texts = [given]
+    elif not given:
+        raise PromptError(name, f"{name} is empty; send at least one text")
+    else:
+        texts = [_text_of(each, f"{name}[{index}]") for index, each in enumerate(given)]
+    return _Side(name, texts, isinstance(given, list))
+
+
+def _text_of(given: Any, place: str) -> str:
+    """As Jina and Cohere have it, a text may stand in an object."""
+    text = given.get("text") if isinstance(given, dict) else given
+    if not isinstance(text, str):
+        raise PromptError(place, f'{place} must be a text, or an object as {{"text": …}}')
+    return text
+
+
+def num_prompts(content: str | list[Any]) -> int:
+    """Number of prompts in a field of texts or token ids, by the shape alone, before any prompt is checked."""
+    is_batch = isinstance(content, list) and content and not isinstance(content[0], int)
+    return len(content) if is_batch else 1
+
+
+class AnswerLimit(NamedTuple):
+    """The limit of an answer in tokens, as the client wrote it; None = an answer may fill the context."""
+
+    field: str
+    max_tokens: int | None
+
+    @classmethod
+    def of(cls, max_tokens: int | None, max_completion_tokens: int | None = None) -> "AnswerLimit":
+        """The newer field goes first; chats alone have it."""
+        if max_completion_tokens is None:
+            return cls("max_tokens", max_tokens)
+        return cls("max_completion_tokens", max_completion_tokens)
+
+    def check(self, num_tokens: int, max_model_len: int, *, or_more: bool = False) -> None:
+        """Raises `AnswerTooLong` where a prompt of `num_tokens` leaves less room, as OpenAI and vLLM do."""
+        if self.max_tokens is not None and num_tokens + self.max_tokens > max_model_len:
+            raise AnswerTooLong(self.field, self.max_tokens, num_tokens, max_model_len, or_more=or_more)
+
+
+def rendered_factor(messages: Sequence[Message] | None, tools: Any = None, variables: Any = None) -> int:
+    """Upper bound of the size of a rendered chat, as a multiple of the size of the request: a template may write the
+    whole chat once per message, or indent two characters by four spaces for each enclosing list or object."""
+    return max(1, len(messages or ()), 2 * max(nesting(tools), nesting(variables)))
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Raises `PromptError` for messages without a known role or with content that is neither text nor parts."""
+    if not messages:
+        raise PromptError("messages", "messages is empty; send at least one message")
+    for position, message in enumerate(messages):
+        place = f"messages[{position}]"
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            problem = "is missing" if role is None else f"must be one of {', '.join(ROLES)}, not {role!r}"
+            raise PromptError(f"{place}.role", f"{place}.role {problem}")
+        if content is None and role != "assistant":
+            raise PromptError(f"{place}.content", f"{place}.content is missing")
+        if not isinstance(content, str | list | None):
+            kind = type(content).__name__
+            raise PromptError(f"{place}.content", f"{place}.content must be text or a list of parts, not {kind}")
+    written = [text for _, call in _calls(messages) if isinstance(text := _function(call).get("arguments"), str)]
+    try:
+        check_json("".join(written).encode(errors="replace"))  # they are decoded for the template
+    except OverBudget as error:
+        raise PromptError("messages", f"the arguments of tool calls in messages: {error}") from error
+
+
+def check_tool_types(tools: Sequence[Any], messages: Sequence[Message]) -> None:
+    """Raises `NotSupported` for the custom tools of OpenAI, and for calls of custom tools in a history."""
+    places = ((f"tools[{place}]", tool) for place, tool in enumerate(tools))
+    for place, tool in chain(places, _calls(messages)):
+        if _is_custom(tool):
+            raise NotSupported(f"{place}.type", f"{place}.type {CUSTOM_TOOL}")
+
+
+def _check_calls(messages: Sequence[Message]) -> None:
+    """Raises `PromptError` for earlier calls that name no function."""
+    for position, message in enumerate(messages):
+        if not isinstance(message.get("tool_calls"), list | None):
+            field = f"messages[{position}].tool_calls"
+            raise PromptError(field, f"{field} must be a list")
+    for place, call in _calls(messages):
+        if not isinstance(_function(call).get("name"), str):
+            shape = '{"id": …, "type": "function", "function": {"name": …, "arguments": …}}'
+            raise PromptError(place, f"{place} must be {shape}")
+
+
+def _calls(messages: Sequence[Message]) -> Iterator[tuple[str, Any]]:
+    """Each call of a tool in a history, with its place."""
+    for position, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        for place, call in enumerate(calls if isinstance(calls, list) else ()):
+            yield f"messages[{position}].tool_calls[{place}]", call
+
+
+def _function(call: Any) -> Mapping[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return function if isinstance(function, Mapping) else {}
+
+
+def _is_custom(tool: Any) -> bool:
+    return isinstance(tool, Mapping) and tool.get("type") == "custom"
+
+
+CUSTOM_TOOL = (
+    "'custom' is not supported: models write calls of functions here. Send a function with one text parameter instead, "
+    '{"type": "function", "function": {"name": …, "parameters": {"type": "object", "properties": {"input": {"type": '
+    '"string"}}, "required": ["input"]}}}; what a grammar says of the text, a "pattern" of that parameter may say'
+)
+
+
+def _is_ids(part: Any) -> bool:
+    return isinstance(part, list) and set(map(type, part)) <= {int}  # a million are looked at in ten milliseconds

@@ -1,0 +1,425 @@
+"""Anthropic's Messages API → chats, and answers back. Pure.
+
+A field without an equal in a chat is refused by name. Fields without effect are taken: `cache_control` and `metadata`,
+signatures of thinking, `eager_input_streaming`, and `redacted_thinking`, for Anthropic alone.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+
+from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, ModelName, check_json
+from fairlead_common.openai.prompts import PromptError
+
+COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
+_ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "overloaded_error"}
+_LONGEST_PLACE = 200
+"""Characters of the place of a problem; names from the client may be long."""
+_TOOL_ERROR = "Error: "
+"""Before the content of a `tool_result` with `is_error`: a chat has no field for it."""
+
+
+class _Cacheable(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    cache_control: Any = None
+    """No effect: cached prefixes are found without it."""
+
+
+class TextBlock(_Cacheable, tag="text", frozen=True, kw_only=True):
+    """A text."""
+
+    text: str
+    citations: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
+
+
+class Base64Source(msgspec.Struct, tag_field="type", tag="base64", forbid_unknown_fields=True, frozen=True):
+    """An image's bytes."""
+
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str
+
+    @property
+    def image_url(self) -> str:
+        return f"data:{self.media_type};base64,{self.data}"
+
+
+class URLSource(msgspec.Struct, tag_field="type", tag="url", forbid_unknown_fields=True, frozen=True):
+    """Where an image is."""
+
+    url: str
+
+    @property
+    def image_url(self) -> str:
+        return self.url
+
+
+class ImageBlock(_Cacheable, tag="image", frozen=True, kw_only=True):
+    """An image."""
+
+    source: Base64Source | URLSource
+
+
+class TextSource(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True, frozen=True):
+    """A document's text."""
+
+    data: str
+    media_type: Literal["text/plain"] = "text/plain"
+
+
+class ContentSource(msgspec.Struct, tag_field="type", tag="content", forbid_unknown_fields=True, frozen=True):
+    """A document in blocks."""
+
+    content: str | list[TextBlock | ImageBlock]
+
+
+class DocumentBlock(_Cacheable, tag="document", frozen=True, kw_only=True):
+    """A document that can be read as text. PDFs and files cannot."""
+
+    source: TextSource | ContentSource
+    title: str | None = None
+    context: str | None = None
+    citations: dict[str, Any] | None = None
+
+
+class DirectCaller(msgspec.Struct, tag_field="type", tag="direct", forbid_unknown_fields=True, frozen=True):
+    """The model itself, which is the only one that calls here."""
+
+
+class ToolUseBlock(_Cacheable, tag="tool_use", frozen=True, kw_only=True):
+    """A call that the model made."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: DirectCaller | None = None
+
+
+class ToolResultBlock(_Cacheable, tag="tool_result", frozen=True, kw_only=True):
+    """What a call gave."""
+
+    tool_use_id: str
+    content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
+    is_error: bool | None = None
+
+
+class ThinkingBlock(_Cacheable, tag="thinking", frozen=True, kw_only=True):
+    """The reasoning of an earlier answer; the model's chat template decides whether it is read again."""
+
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(_Cacheable, tag="redacted_thinking", frozen=True, kw_only=True):
+    """Reasoning that only Anthropic can read. No effect."""
+
+    data: str
+
+
+class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_fields=True, frozen=True):
+    """What a user says, and what tools gave."""
+
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | ToolResultBlock]
+
+
+class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant", forbid_unknown_fields=True, frozen=True):
+    """What the model said; as the last message, the beginning of its answer."""
+
+    content: str | list[TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock]
+
+
+class SystemMessage(msgspec.Struct, tag_field="role", tag="system", forbid_unknown_fields=True, frozen=True):
+    """Instructions in the middle of a conversation."""
+
+    content: str | list[TextBlock]
+
+
+class CustomTool(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A function that the client runs."""
+
+    name: str
+    input_schema: dict[str, Any]
+    description: str | None = None
+    type: Literal["custom"] | None = None
+    strict: bool | None = None
+    cache_control: Any = None
+    eager_input_streaming: bool | None = None
+
+
+class ToolChoice(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which tools an answer may or must call. Changes no prompt."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Whether the model is to reason; `adaptive` is the chat template's default."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class CountTokensRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """`POST /v1/messages/count_tokens`, as Anthropic's clients send it."""
+
+    messages: Annotated[
+        list[UserMessage | AssistantMessage | SystemMessage], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)
+    ]
+    model: ModelName | None = None
+    system: str | list[TextBlock] | None = None
+    tools: Annotated[list[CustomTool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    metadata: Any = None
+    cache_control: Any = None
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    """Reply of `/v1/messages/count_tokens`."""
+
+    input_tokens: int
+
+
+class DialectError(msgspec.Struct, frozen=True):
+    """What Anthropic's clients show of an error."""
+
+    type: str
+    message: str
+
+
+class DialectErrorReply(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    """The body of every refusal in Anthropic's shape."""
+
+    error: DialectError
+    request_id: str
+
+
+class Chat(NamedTuple):
+    """A conversation in the OpenAI form."""
+
+    fields: dict[str, Any]
+    """`messages`, and optionally `tools`, `chat_template_kwargs` and the fields for the end of the prompt."""
+    places: list[str]
+    """Place of each message in the request of Anthropic."""
+
+
+class CountTokens:
+    """A request to `/v1/messages/count_tokens` as a request to `/tokenize`."""
+
+    def __init__(self) -> None:
+        self._places: Sequence[str] = ()
+
+    def request(self, body: bytes) -> tuple[str, bytes]:
+        """Path and body. Raises PromptError and OverBudget."""
+        request = _decoded(body)
+        chat = chat_of(request)
+        self._places = chat.places
+        model = {} if request.model is None else {"model": request.model}
+        return "/tokenize", msgspec.json.encode(model | chat.fields)
+
+    def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
+        """Status and body of the answer of `/tokenize`, or of a refusal."""
+        if status < 400:
+            try:
+                return status, msgspec.json.encode(InputTokens(_reply.decode(body).count))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                status, message = 502, "What serves this model does not count the tokens of chats."
+        else:
+            message = self._message(status, body)
+        kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+        return status, msgspec.json.encode(DialectErrorReply(DialectError(kind, message), request_id))
+
+    def _message(self, status: int, body: bytes) -> str:
+        """The problem, with places in Anthropic's request."""
+        try:
+            told = msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            told = {}
+        error = told.get("error", told)
+        error = error if isinstance(error, dict) else {}
+        message, field = error.get("message"), error.get("param")
+        if not isinstance(message, str):
+            return f"What serves this model answered with HTTP {status}."
+        if isinstance(field, str) and field not in message:
+            message = f"{field}: {message}"
+        return _CHAT_PLACE.sub(self._place, message).replace("image_url", "image")
+
+    def _place(self, found: re.Match[str]) -> str:
+        index = int(found[1])
+        return self._places[index] if index < len(self._places) else found[0]
+
+
+def chat_of(request: CountTokensRequest) -> Chat:
+    """The conversation as a chat. Raises PromptError."""
+    fields: dict[str, Any] = {"messages": [], "add_generation_prompt": True}
+    places = []
+    for place, message in _chat_messages(request):
+        places.append(place)
+        fields["messages"].append(message)
+    last = fields["messages"][-1]
+    if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
+        fields |= {"add_generation_prompt": False, "continue_final_message": True}
+    if request.tools:
+        fields["tools"] = [{"type": "function", "function": _function(tool)} for tool in request.tools]
+    _check_choice(request)
+    if request.thinking is not None and request.thinking.type != "adaptive":
+        is_on = request.thinking.type == "enabled"
+        fields["chat_template_kwargs"] = {"enable_thinking": is_on, "thinking": is_on}  # Qwen's name, DeepSeek's
+    return Chat(fields, places)
+
+
+def _chat_messages(request: CountTokensRequest) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each message and its place in Anthropic's request."""
+    if request.system:
+        yield "system", {"role": "system", "content": _content(request.system, "system")}
+    for index, message in enumerate(request.messages):
+        place = f"messages.{index}"
+        match message:
+            case AssistantMessage(content):
+                yield place, _assistant(content)
+            case SystemMessage(content):
+                yield place, {"role": "system", "content": _content(content, f"{place}.content")}
+            case UserMessage(content):
+                yield from ((place, each) for each in _user(content, f"{place}.content"))
+
+
+def _user(content: str | Sequence[Any], place: str) -> Iterator[dict[str, Any]]:
+    """Results of tools as separate messages, in order, with the content between results as messages of the user."""
+    said: list[dict[str, Any]] = []
+    for index, block in enumerate([] if isinstance(content, str) else content):
+        if not isinstance(block, ToolResultBlock):
+            said += _parts(block, f"{place}.{index}")
+            continue
+        if said:
+            yield {"role": "user", "content": said}
+            said = []
+        result = _content(block.content or "", f"{place}.{index}.content")
+        if block.is_error:
+            result = f"{_TOOL_ERROR}{result}" if isinstance(result, str) else [_text(_TOOL_ERROR), *result]
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": result}
+    if said or isinstance(content, str) or not content:
+        yield {"role": "user", "content": content if isinstance(content, str) else said}
+
+
+def _assistant(content: str | Sequence[Any]) -> dict[str, Any]:
+    if isinstance(content, str):
+        return {"role": "assistant", "content": content}
+    texts = [block.text for block in content if isinstance(block, TextBlock)]
+    thoughts = [block.thinking for block in content if isinstance(block, ThinkingBlock)]
+    calls = [
+        {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": _json(use.input)}}
+        for use in content
+        if isinstance(use, ToolUseBlock)
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _content(content: str | Sequence[Any], place: str) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return content
+    return [part for index, block in enumerate(content) for part in _parts(block, f"{place}.{index}")]
+
+
+def _parts(block: TextBlock | ImageBlock | DocumentBlock, place: str) -> list[dict[str, Any]]:
+    """The parts of a chat's message for a block."""
+    if isinstance(block, TextBlock):
+        return [_text(block.text)]
+    if isinstance(block, ImageBlock):
+        return [{"type": "image_url", "image_url": {"url": block.source.image_url}}]
+    if block.citations and block.citations.get("enabled") is not False:
+        field = f"{place}.citations"
+        raise PromptError(field, f"{field}: citations are not supported; leave them out")
+    source = block.source
+    read = _content(source.data if isinstance(source, TextSource) else source.content, f"{place}.source.content")
+    head = [_text(f"{each}\n\n") for each in (block.title, block.context) if each]
+    return [*head, *([_text(read)] if isinstance(read, str) else read)]
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _function(tool: CustomTool) -> dict[str, Any]:
+    described = {} if tool.description is None else {"description": tool.description}
+    strict = {} if tool.strict is None else {"strict": tool.strict}
+    return {"name": tool.name, **described, "parameters": tool.input_schema, **strict}
+
+
+def _check_choice(request: CountTokensRequest) -> None:
+    choice, names = request.tool_choice, [tool.name for tool in request.tools or ()]
+    if choice is None or choice.type in ("auto", "none"):
+        return
+    if not names:
+        raise PromptError("tool_choice", "tool_choice: there are no tools to choose from; send tools, or leave it out")
+    if choice.type == "tool" and choice.name not in names:
+        problem = f"tool_choice.name: {choice.name!r} is none of the tools; send the name of one of them"
+        raise PromptError("tool_choice.name", problem)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+class _TokensReply(msgspec.Struct, frozen=True):
+    count: int
+
+
+_request: msgspec.json.Decoder[CountTokensRequest] = msgspec.json.Decoder(CountTokensRequest)
+_reply: msgspec.json.Decoder[_TokensReply] = msgspec.json.Decoder(_TokensReply)
+_CHAT_PLACE = re.compile(r"messages\[(\d+)\](?:\.\w+|\[\d+\])*")
+_PLACED = re.compile(r"(?P<problem>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+_ADVICE = (
+    (r"messages\.\d+\.role", "send user, assistant or system"),
+    (
+        r".*\bsource\.type",
+        "images have sources of type base64 and url, documents, which must be text, of type text and content",
+    ),
+    (r"tools\.\d+\.type", "send tools of type custom, with name, description and input_schema"),
+    (r"tool_choice\.type", "send auto, any, tool or none"),
+    (r"thinking\.type", "send enabled, disabled or adaptive"),
+    (
+        r".*\bcontent\.\d+\.type",
+        "a user's message has blocks of type text, image, document and tool_result, an assistant's of type text, "
+        "thinking, redacted_thinking and tool_use, a tool_result of type text, image and document; system has texts",
+    ),
+    (r".*", "send another"),
+)
+"""Place → advice for an unknown value."""
+
+
+def _decoded(body: bytes) -> CountTokensRequest:
+    """Raises PromptError and OverBudget."""
+    check_json(body)
+    try:
+        return _request.decode(body)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PromptError("", f"the request body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise PromptError("", "the request body is nested too deeply") from None
+
+
+def _refusal(error: str) -> PromptError:
+    """What msgspec says, in Anthropic's way to write places: `messages.0.content`."""
+    found = _PLACED.fullmatch(error)
+    assert found is not None  # the pattern matches any text
+    problem, path = found["problem"], re.sub(r"\[(\d+|\.\.\.)\]", r".\1", found["path"] or "").lstrip(".")
+    if named := _NAMED.fullmatch(problem):
+        path = f"{path}.{named['name']}".lstrip(".")
+        problem = "is missing" if named["what"].startswith("missing") else "is not supported; leave it out"
+    elif problem.startswith("Invalid"):
+        advice = next(advice for pattern, advice in _ADVICE if re.fullmatch(pattern, path))
+        problem = f"{problem.removeprefix('Invalid enum value ').removeprefix('Invalid value ')} is not supported; "
+        problem += advice
+    else:
+        problem = problem[:1].lower() + problem[1:]
+    path = path[:_LONGEST_PLACE]
+    return PromptError(path, f"{path or 'the request body'}: {problem}")

@@ -1,0 +1,1 @@
+"""Tokenising, and bounds on the number of tokens of a text."""

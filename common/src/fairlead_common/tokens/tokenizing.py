@@ -1,0 +1,302 @@
+"""Tokenising: `tokenizer.json` and chat template of a Hugging Face style folder, without transformers.
+
+Gateway and engine build the same `PromptTokenizer` from the same bytes, so both see the same ids for the same request.
+
+`quick_encoder` makes the same ids with fastokens, in a fraction of the time that `tokenizers` takes. fastokens knows
+fewer kinds of normalizers, pre-tokenizers and models, with the regular expressions of PCRE2. A file gets fastokens only
+after both libraries have encoded equal samples; `tokenizers` stays the reference.
+"""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import fastokens
+import tokenizers
+
+from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError, Message
+
+Encode = Callable[[str, bool], list[int]]
+"""Token ids of a text; the second argument: whether the special tokens around a text are added."""
+
+_SEED = 20
+_NUM_RANDOM = 60
+_MOST_ADDED = 64
+_WRITTEN = (
+    "",
+    " ",
+    "\n",
+    "Hello, world! It's 2026; we'll pay $1,234.50 (or 12% more)…  Two  spaces.",
+    'def f(x: int) -> str:\n\treturn f"{x!r}"  # comment\n\n\n    if x == 10_000:\r\n        pass\n',
+    '{"name": "get_weather", "arguments": {"city": "Zürich", "days": [1, 2, 3], "ok": null}}',
+    "https://example.com/a/b?c=d&e=%20#f user@example.com C:\\Users\\x ../..",
+    "I'm you're HE'LL they'VE don't 'S 'tis O'Neill",
+    "naïve café Ångström ÆØÅ ßẞ İıI ﬁ Ⅷ ½ x² a\u0301 e\u0308 \u212b",
+    "Съешь же ещё этих мягких французских булок. Ελληνικά: Καλημέρα κόσμε.",
+    "日本語のテキスト、「引用」です。カタカナ漢字 中文没有空格，标点。 한국어 문장입니다.",
+    "नमस्ते दुनिया สวัสดีชาวโลก שלום עולם مرحبا بالعالم ١٢٣ বাংলা தமிழ்",
+    "👨\u200d👩\u200d👧 🏳️\u200d🌈 👍🏽 \U0001f1e8\U0001f1ed ✓ → ∑∫√ \ufeff\u200b\u00a0\u3000|",
+    "1 12 123 1234 12345 3.14159 1e-9 0x1F ...... ------ ====== !?!?",
+    "<|im_start|>user\n<s>[INST] <think> </s><|eot_id|><bos><unk>",
+    "\x00\x01\x1b[0m \x7f \x85 \u2028",
+)
+
+
+def quick_encoder(tokenizer_json: str, reference: tokenizers.Tokenizer) -> Encode | None:
+    """The encoder of this file; None where fastokens refuses the file or differs from `reference` on a sample.
+    `reference` must neither truncate nor pad."""
+    try:
+        quick = fastokens.Tokenizer.from_json_str(tokenizer_json)
+        quick.no_truncation()
+        quick.no_padding()
+        samples = _samples([str(token["content"]) for token in quick.added_tokens()])
+
+        def encode(text: str, add_special_tokens: bool) -> list[int]:
+            ids: list[int] = quick.encode(text, add_special_tokens).ids
+            return ids
+
+        is_same = all(_agree(encode, reference, samples, framed) for framed in (False, True))
+    except Exception:  # of many kinds: whatever it cannot do
+        return None
+    return encode if is_same else None
+
+
+def _agree(encode: Encode, reference: tokenizers.Tokenizer, samples: Sequence[str], framed: bool) -> bool:
+    expected = reference.encode_batch_fast(list(samples), add_special_tokens=framed)
+    return all(encode(text, framed) == each.ids for text, each in zip(samples, expected, strict=True))
+
+
+def _samples(added_tokens: Sequence[str]) -> list[str]:
+    """Texts in many scripts, characters at random, and added tokens between both."""
+    rng = random.Random(_SEED)
+    texts = [*_WRITTEN, *("".join(_character(rng) for _ in range(80)) for _ in range(_NUM_RANDOM))]
+    chosen = rng.sample(added_tokens, min(len(added_tokens), _MOST_ADDED))
+    return texts + [f"{rng.choice(texts)[:20]}{token} {token}{rng.choice(texts)[:20]}" for token in chosen]
+
+
+def _character(rng: random.Random) -> str:
+    low, high = rng.choice(((0x20, 0x7F), (0x09, 0x0E), (0x80, 0x3000), (0x3000, 0xD800), (0xE000, 0x110000)))
+    return chr(rng.randrange(low, high))
+
+
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class TokenizerError(ValueError):
+    """The folder has no tokenizer that can be used; the text names the file and the remedy."""
+
+
+class panics_as_errors:
+    """Raises a panic in Rust, which is no Exception in Python, as a TokenizerError."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if kind is not None and kind.__name__ == "PanicException":
+            raise TokenizerError(f"its tokenizer fails: {error}") from error
+
+
+class PromptTokenizer:
+    """A model's tokenizer and chat template.
+
+    `special_tokens` maps `bos_token`, `eos_token`, … to their text, as templates expect them.
+    """
+
+    def __init__(
+        self,
+        tokenizer_json: str,
+        *,
+        chat_template: str | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+        joins_pairs: bool = False,
+        image_token: str | None = None,
+        renders: bool = True,
+    ) -> None:
+        """`joins_pairs`: whether the model reads two texts to compare as one prompt. `image_token`: text of the token
+        for an image in a prompt; None = the model sees no images. `renders`: whether to compile the template, which
+        runs parts of the source; needed for rendering."""
+        try:
+            with panics_as_errors():
+                self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
+        except Exception as error:  # the Rust side raises bare Exception
+            raise TokenizerError(f"tokenizer.json cannot be read: {error}") from error
+        self.backend.no_truncation()
+        self.backend.no_padding()
+        self.tokenizer_json = tokenizer_json
+        self.joins_pairs = joins_pairs
+        self.special_tokens = dict(special_tokens or {})
+        self.image_token = image_token
+        self._renders = renders
+        self.chat_template = self._template(chat_template) if chat_template else None
+        self._quick: Encode | None = None
+
+    def quicken(self) -> bool:
+        """Encodes with fastokens from now on if both give the same ids; returns whether. For processes that encode many
+        texts: loading again and comparing take three times as long as loading once."""
+        with suppress(TokenizerError), panics_as_errors():
+            self._quick = quick_encoder(self.tokenizer_json, self.backend)
+        return self._quick is not None
+
+    def forget_json(self) -> None:
+        """Drops the text of `tokenizer.json`, up to five times as many bytes as the file. Call `quicken` and `digest`
+        before, if needed."""
+        self.tokenizer_json = ""
+
+    @classmethod
+    def from_folder(cls, folder: Path, *, renders: bool = True) -> "PromptTokenizer":
+        """Reads `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` of a model's folder. `renders`: as
+        the class has it.
+
+        Raises `TokenizerError` when there is no usable `tokenizer.json`.
+        """
+        path = folder / "tokenizer.json"
+        try:
+            tokenizer_json = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            problem = error.strerror if isinstance(error, OSError) else error
+            raise TokenizerError(
+                f"{path} cannot be read ({problem}); a model's folder needs a fast tokenizer's tokenizer.json"
+            ) from error
+        config = _read_json(folder / "tokenizer_config.json")
+        return cls(
+            tokenizer_json,
+            chat_template=_chat_template(folder, config),
+            special_tokens={name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name)))},
+            renders=renders,
+        )
+
+    def joining_pairs(self) -> "PromptTokenizer":
+        """A copy for a model that reads pairs."""
+        tokenizer = copy(self)
+        tokenizer.__dict__.pop("digest", None)
+        tokenizer.joins_pairs = True
+        return tokenizer
+
+    def seeing(self, image_token: str) -> "PromptTokenizer":
+        """A copy for a model that sees images; templates write `image_token` for each image."""
+        tokenizer = copy(self)
+        tokenizer.__dict__.pop("digest", None)
+        tokenizer.image_token = image_token
+        if self.chat_template is not None:
+            tokenizer.chat_template = tokenizer._template(self.chat_template.source)
+        return tokenizer
+
+    def _template(self, source: str) -> ChatTemplate:
+        sees_images = self.image_token is not None
+        return ChatTemplate(source, self.special_tokens, sees_images=sees_images, renders=self._renders)
+
+    @cached_property
+    def digest(self) -> str:
+        """Names this tokenizer and template, and whether pairs are joined: equal digests tokenise every request equally
+        (hexadecimal)."""
+        digest = blake2b(digest_size=16)
+        template = self.chat_template.source if self.chat_template else ""
+        pairs = ("joins pairs",) if self.joins_pairs else ()
+        special = json.dumps(self.special_tokens, sort_keys=True)
+        of_images = () if self.image_token is None else (f"image {self.image_token}",)
+        for part in (self.tokenizer_json, template, special, *pairs, *of_images):
+            raw = part.encode()
+            digest.update(len(raw).to_bytes(8, "little"))
+            digest.update(raw)
+        return digest.hexdigest()
+
+    @property
+    def template_source(self) -> str | None:
+        """The chat template's."""
+        return None if self.chat_template is None else self.chat_template.source
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids including added tokens."""
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`."""
+        return self.encode_each([text], add_special_tokens=add_special_tokens)[0]
+
+    def encode_each(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[list[int]]:
+        """Token ids of each text. Releases the lock of the interpreter, unlike `backend.encode`, and takes half of the
+        second per megabyte."""
+        if self._quick is not None:
+            with suppress(Exception), panics_as_errors():  # what it refuses, the reference may take
+                return [self._quick(text, add_special_tokens) for text in texts]
+        with panics_as_errors():
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_pair(self, first: str, second: str, *, add_special_tokens: bool = True) -> tuple[list[int], int | None]:
+        """Token ids of two texts as one prompt, and the index where the second begins; None where the tokenizer marks
+        no second text."""
+        with panics_as_errors():
+            [encoding] = self.backend.encode_batch_fast([(first, second)], add_special_tokens=add_special_tokens)
+        types: list[int] = encoding.type_ids
+        return encoding.ids, types.index(1) if 1 in types else None
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`."""
+        with panics_as_errors():
+            return self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def token_id(self, text: str) -> int | None:
+        """The id of one token given as text, or None when the vocabulary lacks it."""
+        return self.backend.token_to_id(text)
+
+    def render_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any
+    ) -> str:
+        """The prompt text for a chat; `ChatTemplateError` when the model has no template or it refuses."""
+        if self.chat_template is None:
+            raise ChatTemplateError("this model has no chat template; use /v1/completions instead")
+        return self.chat_template.render(messages, tools=tools, **variables)
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any
+    ) -> list[int]:
+        """Token ids for a chat. The template writes the special tokens itself, so none are added."""
+        return self.encode(self.render_chat(messages, tools=tools, **variables), add_special_tokens=False)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise TokenizerError(f"{path} must hold a JSON object")
+    return content
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """A template in its own file wins over the one in tokenizer_config.json, as in transformers."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TokenizerError(f"{path} cannot be read: {error}") from error
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several named templates
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if not isinstance(template, str | None):
+        raise TokenizerError(f"{folder / 'tokenizer_config.json'}: chat_template must be a text, or several with names")
+    try:
+        (template or "").encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(f"{folder / 'tokenizer_config.json'}: chat_template is no text: {error}") from error
+    return template
+
+
+def _token_text(token: Any) -> str | None:
+    """Special tokens are stored as text or as an AddedToken object."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return text if isinstance(text, str) else None

@@ -1,0 +1,1 @@
+"""The protocol between engines, gateways and the operator: messages, block hashes, profiles, downloads."""

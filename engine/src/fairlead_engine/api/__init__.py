@@ -1,0 +1,1 @@
+"""OpenAI-style requests in, answers out: endpoints, schemas, prompts, answers, structured output."""

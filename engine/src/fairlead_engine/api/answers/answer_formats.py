@@ -1,0 +1,187 @@
+"""Choice of the formats of a model's calls and reasoning: by setting, or by the chat template.
+
+A template renders a known call, and each format tries to read the call back. Templates come with models and are not
+trusted: a server runs the choice in a process with limits (`prompt_program.py`).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError
+from fairlead_engine.api.answers.answer_text import AnswerSource, CallArguments, CallBegun, CallCut, CallEnded
+from fairlead_engine.api.answers.reasoning_formats import REASONING_FORMATS, ReasoningFormat
+from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS, ToolFormat
+
+_MOST_CHARACTERS = 10_000
+"""Bound on the examined text behind the question: a call takes a few hundred characters."""
+_QUESTION = "How is the tide at 59.9 N 10.7 E?"
+_NAME = "look_up_tide"
+_ARGUMENTS: Mapping[str, Any] = {"place": "Oslo", "days": 2, "heights": [0.5, "low"]}
+_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "place": {"type": "string", "description": "A place"},
+        "days": {"type": "integer", "description": "A number of days"},
+        "heights": {"type": "array", "items": {}, "description": "Heights"},
+    },
+    "required": ["place"],
+}
+_TOOL = {
+    "type": "function",
+    "function": {"name": _NAME, "description": "The tide at a place", "parameters": _PARAMETERS},
+}
+_CALL = {"id": "a1B2c3D4e", "type": "function", "function": {"name": _NAME, "arguments": json.dumps(_ARGUMENTS)}}
+_RESULT = {"role": "tool", "tool_call_id": "a1B2c3D4e", "name": _NAME, "content": "high"}
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+def written_format(template: str, special_tokens: Mapping[str, str] | None = None) -> tuple[str | None, bool]:
+    """Name of the format that reads the template's call, and whether the template writes calls at all."""
+    does_write = False
+    for answer in _answers(template, {**dict.fromkeys(_TOKENS, ""), **(special_tokens or {})}):
+        does_write = True
+        found = next((name for name, kind in TOOL_FORMATS.items() if _reads(kind(template), answer)), None)
+        if found is not None:
+            return found, True
+    return None, does_write
+
+
+def _answers(template: str, special_tokens: Mapping[str, str]) -> Iterator[str]:
+    """The template's text for an answer with a call, for several forms of messages; from the answer's beginning if
+    known, and from the question on."""
+    try:
+        chat = ChatTemplate(template, special_tokens)
+    except ChatTemplateError:
+        return
+    question: Mapping[str, Any] = {"role": "user", "content": _QUESTION}
+    before = _behind_question(chat, [question], add_generation_prompt=True)
+    for content in ({}, {"content": ""}):
+        call: Mapping[str, Any] = {"role": "assistant", **content, "tool_calls": [_CALL]}
+        for messages in ([question, call], [question, call, _RESULT]):
+            text = _behind_question(chat, messages, add_generation_prompt=False)
+            if text is None or _NAME not in text:
+                continue
+            if before and text.startswith(before):
+                yield text[len(before) :]
+            yield text
+
+
+def _behind_question(
+    chat: ChatTemplate, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
+) -> str | None:
+    try:
+        text = chat.render(messages, tools=[_TOOL], add_generation_prompt=add_generation_prompt)
+    except ChatTemplateError:
+        return None
+    place = text.rfind(_QUESTION)
+    return None if place < 0 else text[place + len(_QUESTION) :][:_MOST_CHARACTERS]
+
+
+def _reads(tools: ToolFormat, answer: str) -> bool:
+    """Whether the format finds exactly the rendered call behind its marker."""
+    if tools.shape.begin not in answer:
+        return False
+    source = AnswerSource()
+    source.add(answer)
+    source.is_over = True
+    names, arguments, num_whole = list[str](), "", 0
+    for part in tools.read(source, {_NAME: _PARAMETERS}):
+        match part:
+            case CallBegun():
+                names.append(part.name)
+            case CallArguments():
+                arguments += part.text
+            case CallEnded():
+                num_whole += 1
+            case CallCut():
+                return False
+    try:
+        return names == [_NAME] and num_whole == 1 and json.loads(arguments) == _ARGUMENTS
+    except (ValueError, RecursionError):
+        return False
+
+
+AUTO, NONE = "auto", "none"
+_TOOLS_SHOW = (
+    *((marker, NONE) for marker in ("<function=", "<arg_key>", "<invoke ", "<tool_calls>")),  # not Hermes' all the same
+    ("<|channel|>", "harmony"),
+    ("<｜tool▁calls▁begin｜>", "deepseek_v3"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<tool_call>", "hermes"),
+    ("<|python_tag|>", "llama3_json"),
+)
+"""Signs of a format in templates that write no earlier calls."""
+_REASONING_SHOWS = (("[THINK]", "mistral"), ("<think>", "think"))
+
+
+class AnswerFormats(NamedTuple):
+    """Formats of an answer's parts besides text."""
+
+    tools: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
+
+    @property
+    def thought(self) -> ReasoningFormat | None:
+        return self.reasoning if self.tools is None else self.tools.thought or self.reasoning
+
+    @property
+    def answer(self) -> str | None:
+        """Prefix of a text, for formats that need a prefix."""
+        return None if self.tools is None else self.tools.answer
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts with a meaning in the formats; some may be special tokens."""
+        return tuple(marker for each in (self.tools, self.reasoning) if each is not None for marker in each.markers)
+
+
+TEXT_ONLY = AnswerFormats()
+
+
+def choose_formats(
+    template: str | None,
+    tool_call_parser: str,
+    reasoning_parser: str,
+    special_tokens: Mapping[str, str] | None = None,
+) -> AnswerFormats:
+    """The formats by name; `auto` = by the template, `none` = all is text. A malicious template may take forever."""
+    return formats_named(*choose_names(template, tool_call_parser, reasoning_parser, special_tokens), template)
+
+
+def choose_names(
+    template: str | None,
+    tool_call_parser: str,
+    reasoning_parser: str,
+    special_tokens: Mapping[str, str] | None = None,
+    *,
+    renders: bool = True,
+) -> tuple[str, str]:
+    """Names of the formats of calls and reasoning; for a template that writes no calls, the format shown by the
+    template's text. `renders`: whether the template may run."""
+    tools = tool_call_parser
+    if tool_call_parser == AUTO:
+        found, does_write = written_format(template, special_tokens) if template and renders else (None, False)
+        tools = (found or NONE) if found is not None or does_write else _shown(template)
+    return tools, _chosen(reasoning_parser, template, _REASONING_SHOWS)
+
+
+def formats_named(tools: str, reasoning: str, template: str | None) -> AnswerFormats:
+    """The formats of these names; `none` = None."""
+    return AnswerFormats(
+        TOOL_FORMATS[tools](template) if tools in TOOL_FORMATS else None,
+        REASONING_FORMATS.get(reasoning) if tools != "harmony" else None,  # harmony has reasoning of its own
+    )
+
+
+def _shown(template: str | None) -> str:
+    found = _chosen(AUTO, template, _TOOLS_SHOW)
+    if found == NONE and template and "<|start_header_id|>" in template and '"parameters": ' in template:
+        return "llama3_json"  # as bare objects
+    return found
+
+
+def _chosen(name: str, template: str | None, shows: tuple[tuple[str, str], ...]) -> str:
+    if name != AUTO:
+        return name
+    return next((found for marker, found in shows if template is not None and marker in template), NONE)

@@ -1,0 +1,262 @@
+"""Passes requests to the server and answers back, counting both.
+
+The gateway's private fields end here: the request's number, and the prompts' token ids, which predict the server's
+cache hits.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from fairlead_common.http.client import HttpClient, TimeLimits
+from fairlead_common.http.client_connection import AnswerTooLarge, Connection, TransportError, cause_of, request_head
+from fairlead_common.openai.budget import OverBudget, check_json
+from fairlead_common.wire import messages
+from fairlead_common.wire.blocks import BlockHash, extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_engine.errors import EngineDead, EngineError, RequestError
+from fairlead_engine.external.front_service import FrontService
+from fairlead_engine.external.passing_requests import PassingRequest
+from fairlead_engine.host.exchange import Events, Exchange
+from fairlead_engine.host.lifecycle import Admission
+
+log = logging.getLogger(__name__)
+
+MAX_IDLE = 100
+"""Connections to the server kept for later requests."""
+IDLE_SECONDS = 4.0
+"""Shorter than most servers' 5 s, as a request sent into a closing connection cannot be repeated."""
+BYTES_PER_TOKEN = 4
+"""For prompts with unknown tokens."""
+_CONNECT_SECONDS = 5.0
+_SILENT_SECONDS = 86400.0
+"""The client decides how long to wait."""
+_LIMITS = TimeLimits(connect=_CONNECT_SECONDS, first_byte=_SILENT_SECONDS, silence=_SILENT_SECONDS)
+_RELAYED = TimeLimits(connect=_CONNECT_SECONDS, first_byte=30.0, silence=30.0, whole=60.0)
+_EVENT_STREAM, _JSON = b"text/event-stream", b"application/json"
+_PASSED_HEADERS = ("accept", "traceparent", "tracestate", "baggage", "user-agent")
+_DATA, _DONE, _ERROR = b"\ndata:", b"\ndata: [DONE]", b'\ndata: {"error"'
+"""At the beginning of a line: line ends in a model's text are escaped."""
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+MAX_EVENT_BYTES = 8 * 2**20
+"""The longest event of a stream: an echoed prompt is one event."""
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Reply(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class _Passing:
+    """The relevant part of a request's body."""
+
+    def __init__(self, body: bytes, service: FrontService) -> None:
+        """Raises RequestError."""
+        try:
+            check_json(body)
+            fields = _fields.decode(body)
+        except OverBudget as error:
+            raise RequestError(None, str(error), "request_too_complex") from None
+        except _UNREADABLE as error:
+            raise RequestError(None, f"the request body is not a JSON object: {error}") from None
+        tokens = fields.get(messages.FIELD_TOKENS)
+        for name in [name for name in fields if name.startswith(messages.PRIVATE_FIELD_PREFIX)]:
+            del fields[name]
+        self.body = msgspec.json.encode(fields)
+        self.is_streamed = bytes(fields.get("stream", b"false")).strip() == b"true"
+        prompts = _prompts(tokens, service)
+        guessed = min(len(body) // BYTES_PER_TOKEN, service.model().max_model_len)  # images are long, and few tokens
+        self.num_prompt_tokens = sum(map(len, prompts)) if prompts else guessed
+        self.num_seqs = max(1, len(prompts)) * min(max(1, _decoded(fields.get("n"), int) or 1), 1024)
+        self.chains = _chains(prompts, fields, service)
+
+
+def _prompts(raw: msgspec.Raw | None, service: FrontService) -> list[list[int]]:
+    """The token ids of each prompt, if the gateway made them with the model's tokenizer."""
+    try:
+        tokens = None if raw is None else msgspec.json.decode(raw, type=messages.PromptTokens)
+    except _UNREADABLE:
+        return []
+    own = service.tokenizer
+    return tokens.prompts if tokens is not None and own is not None and tokens.digest == own.digest else []
+
+
+def _chains(
+    prompts: Sequence[Sequence[int]], fields: Mapping[str, msgspec.Raw], service: FrontService
+) -> list[list[BlockHash]]:
+    """Cacheable blocks of each prompt."""
+    size = service.model().block_size
+    salt = _decoded(fields.get("cache_salt"), str)
+    extra = extra_bytes(cache_salt=salt)
+    try:
+        return [hash_blocks(ids[: num_cacheable_blocks(len(ids), size) * size], size, extra=extra) for ids in prompts]
+    except (OverflowError, TypeError):  # the server will refuse the ids
+        return []
+
+
+def _decoded(raw: msgspec.Raw | None, kind: type) -> Any:
+    """None = missing, or of another type."""
+    try:
+        return None if raw is None else msgspec.json.decode(raw, type=kind)
+    except _UNREADABLE:
+        return None
+
+
+class FrontProxy:
+    """Passes requests on. One per process."""
+
+    def __init__(self, service: FrontService) -> None:
+        self._service = service
+        keeps = service.client.engine.keeps_connections
+        self._http = HttpClient(max_idle=MAX_IDLE if keeps else 0, idle_seconds=IDLE_SECONDS)
+
+    def close(self) -> None:
+        self._http.close()
+
+    async def infer(self, exchange: Exchange) -> None:
+        """Passes a request for the model on."""
+        service = self._service
+        service.model()
+        with (
+            service.lifecycle.admitted() as admission,
+            service.stream.dispatches.arrived(exchange.headers.get(messages.HEADER_DISPATCH)) as dispatch,
+        ):
+            passing = _Passing(await exchange.body(), service)
+            with service.client.passing(
+                passing.chains,
+                passing.num_prompt_tokens,
+                num_seqs=passing.num_seqs,
+                is_streamed=passing.is_streamed,
+            ) as counted:
+                number = service.client.num_commands
+                service.stream.sent(number, dispatch)
+                service.stream.stepped(None, number)
+                await exchange.while_connected(self._exchange(exchange, passing, counted, admission))
+
+    async def relay(self, exchange: Exchange) -> None:
+        """Passes a cheap request on."""
+        method = exchange.scope["method"]
+        body = await exchange.body() if method == "POST" else b""
+        await exchange.while_connected(self._relay(exchange, "GET" if method == "HEAD" else method, body))
+
+    async def _relay(self, exchange: Exchange, method: str, body: bytes) -> None:
+        head = self._head(exchange, method, body)
+        try:
+            async with (
+                asyncio.timeout(_RELAYED.whole),
+                self._http.exchange(self._service.config.origin, head, body, _RELAYED) as response,
+            ):
+                await self._whole(exchange, response, None)
+        except (TransportError, TimeoutError) as error:
+            raise EngineDead(f"the server behind this front does not answer: {cause_of(error)}") from error
+
+    async def _exchange(
+        self, exchange: Exchange, passing: _Passing, counted: PassingRequest, admission: Admission
+    ) -> None:
+        head = self._head(exchange, "POST", passing.body)
+        stopped: list[EngineError] = []
+        try:
+            async with self._http.exchange(
+                self._service.config.origin, head, passing.body, _LIMITS, may_repeat=False
+            ) as response:
+
+                def stop(error: EngineError) -> None:
+                    stopped.append(error)
+                    response.close()
+
+                admission.attach(stop)
+                is_stream = response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM)
+                if is_stream and response.status == HTTPStatus.OK:
+                    await exchange.send_events(self._events(response, passing, counted, stopped))
+                elif num_tokens := await self._whole(exchange, response, passing):
+                    self._service.client.came(counted, passing.chains, num_tokens)
+        except AnswerTooLarge as error:
+            raise EngineError(f"the answer is larger than this front takes: {error}") from error
+        except TransportError as error:
+            raise stopped[0] if stopped else EngineDead(f"the server died: {cause_of(error)}") from error
+
+    async def _events(
+        self, response: Connection, passing: _Passing, counted: PassingRequest, stopped: list[EngineError]
+    ) -> AsyncIterator[Events]:
+        """The server's events; an incomplete stream is an error."""
+        core, is_whole, rest = self._service.client, False, b""
+        try:
+            while chunk := await response.chunk():
+                rest += chunk
+                # Half an event would swallow an error behind.
+                end = max((at + len(mark) for mark in _EVENT_ENDS if (at := rest.rfind(mark)) >= 0), default=0)
+                events, rest = rest[:end], rest[end:]
+                lines = b"\n" + events
+                is_failed = _ERROR in lines
+                is_whole = is_whole or is_failed or _DONE in lines
+                if not is_failed and (num_events := lines.count(_DATA)):
+                    core.came(counted, passing.chains, num_events)
+                if events:
+                    yield Events(events)
+                if len(rest) > MAX_EVENT_BYTES:
+                    raise EngineError(f"the server has begun an event of more than {MAX_EVENT_BYTES} bytes")
+        except TransportError as error:
+            if not is_whole:
+                raise stopped[0] if stopped else EngineDead(f"the server died: {cause_of(error)}") from error
+        if not is_whole:
+            raise EngineDead("the server ended the stream without saying that it is complete")
+        yield Events(b"", are_last=True)
+
+    async def _whole(self, exchange: Exchange, response: Connection, passing: _Passing | None) -> int:
+        """Sends the server's whole answer; returns the number of generated tokens, 0 for a refusal."""
+        body = await response.read(self._service.config.max_reply_bytes)
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            body = _in_envelope(body)
+        kind, headers = response.headers.get(b"content-type", _JSON), {}
+        num_tokens = int(response.status == HTTPStatus.OK)
+        if passing is not None and num_tokens:
+            usage = _usage(body)
+            if usage is not None:
+                num_tokens = usage.completion_tokens or 1
+                if usage.prompt_tokens_details is not None:
+                    headers[messages.HEADER_CACHED_TOKENS] = str(usage.prompt_tokens_details.cached_tokens or 0)
+        if (retry := response.headers.get(b"retry-after")) is not None:
+            headers["retry-after"] = retry.decode("latin-1")
+        await exchange.send_body(body, kind.decode("latin-1"), status=response.status, headers=headers)
+        return num_tokens
+
+    def _head(self, exchange: Exchange, method: str, body: bytes) -> bytes:
+        target = exchange.scope["raw_path"].decode("latin-1")
+        fields = {
+            "host": self._service.config.origin.host_header,
+            messages.HEADER_REQUEST_ID: exchange.request_id,
+            "accept-encoding": "identity",
+            **{name: exchange.headers[name] for name in _PASSED_HEADERS if name in exchange.headers},
+        }
+        if method == "POST":
+            fields |= {"content-type": "application/json", "content-length": str(len(body))}
+        return request_head(method, target, fields)
+
+
+def _in_envelope(body: bytes) -> bytes:
+    """An error in OpenAI's shape: SGLang leaves the outer object out."""
+    try:
+        fields = _fields.decode(body)
+    except _UNREADABLE:
+        return body
+    return msgspec.json.encode({"error": fields}) if "message" in fields and "error" not in fields else body
+
+
+def _usage(body: bytes) -> _Usage | None:
+    try:
+        return msgspec.json.decode(body, type=_Reply).usage
+    except _UNREADABLE:
+        return None

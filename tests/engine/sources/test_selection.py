@@ -1,0 +1,88 @@
+"""Which files of a listing are fetched, by listings as public models have them; and what none can be served of."""
+
+import pytest
+
+from fairlead_common.wire.downloads import DownloadFailure
+from fairlead_engine.sources.remote import DownloadError, RemoteFile
+from fairlead_engine.sources.selection import SourceKind, needed
+
+ALL = frozenset({".safetensors", ".bin", ".pt", ".gguf"})
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+
+def chosen(*paths: str, suffixes: frozenset[str] = ALL, kind: SourceKind = SourceKind.MODEL) -> set[str]:
+    return {file.path for file in needed([RemoteFile(path) for path in paths], "hf://a/b", suffixes, kind)}
+
+
+@pytest.mark.parametrize(
+    ("listed", "left_out"),
+    [
+        (["config.json", "model.safetensors.index.json", *SHARDS, "tokenizer.model"], ["consolidated.safetensors"]),
+        (["config.json", "model.safetensors"], ["model.fp16.safetensors", "tf_model.h5", "flax_model.msgpack"]),
+        (["config.json", "model.safetensors", "vocab.txt"], ["pytorch_model.bin", "rust_model.ot"]),
+        (["config.json", "pytorch_model.bin"], ["training_args.bin", "optimizer.pt", "scheduler.pt"]),
+        (["config.json", "pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin"], ["x.gguf", "LICENSE"]),
+        (["config.json", "consolidated.safetensors"], ["params.json"]),
+        (["config.json", "medusa_lm_head.pt"], ["README.md", "training_args.bin"]),
+        (["config.json", "medusa_lm_head.safetensors"], ["medusa_lm_head.pt"]),
+        (["model-q4_0.gguf"], ["README.md", "imatrix.dat"]),
+        (["model-q4_0.gguf"], ["config.json", "tokenizer.json"]),
+        (["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors", "model.safetensors"],
+         ["onnx/model.onnx", "openvino/config.json", "3_Other/pytorch_model.bin"]),
+        (["config.json", "model.safetensors", "additional_chat_templates/tool.jinja"], ["assets/tool.jinja"]),
+    ],
+)  # fmt: skip
+def test_what_serving_needs(listed: list[str], left_out: list[str]) -> None:
+    assert chosen(*listed, *left_out) == set(listed)
+
+
+@pytest.mark.parametrize(
+    ("listed", "reason", "words"),
+    [
+        (["config.json", "tf_model.h5"], DownloadFailure.SOURCE_NOT_FOUND, "holds no weights"),
+        (["adapter_config.json", "adapter_model.bin"], DownloadFailure.SOURCE_NOT_FOUND, "is an adapter and no model"),
+        (["model.safetensors"], DownloadFailure.SOURCE_NOT_FOUND, "no config.json"),
+        (["a-q4.gguf", "a-q8.gguf"], DownloadFailure.SOURCE_NOT_SUPPORTED, "a-q4.gguf, a-q8.gguf"),
+        (["big-00001-of-00002.gguf", "big-00002-of-00002.gguf"], DownloadFailure.SOURCE_NOT_SUPPORTED, "in 2 parts"),
+        (["config.json", "model.safetensors", "../x"], DownloadFailure.SOURCE_NOT_SUPPORTED, "no path below a folder"),
+        (["config.json", "model.safetensors", "/x"], DownloadFailure.SOURCE_NOT_SUPPORTED, "no path below a folder"),
+    ],
+)
+def test_what_cannot_be_served(listed: list[str], reason: str, words: str) -> None:
+    with pytest.raises(DownloadError) as caught:
+        chosen(*listed)
+    assert caught.value.reason == reason and words in caught.value.message
+
+
+def test_weights_that_nothing_reads_are_not_fetched() -> None:
+    with pytest.raises(DownloadError) as caught:
+        chosen("config.json", "pytorch_model.bin", suffixes=frozenset({".safetensors"}))
+    assert caught.value.reason == DownloadFailure.SOURCE_NOT_SUPPORTED and ".bin" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("listed", "left_out"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors"], ["adapter_model.bin", "README.md", "tokenizer.json"]),
+        (["adapter_config.json", "adapter_model.bin"], ["training_args.bin", "optimizer.pt", "config.json"]),
+        (["adapter_config.json", "adapter_model.safetensors"], ["config.json", "model.safetensors"]),
+    ],
+)
+def test_what_an_adapter_needs(listed: list[str], left_out: list[str]) -> None:
+    assert chosen(*listed, *left_out, kind=SourceKind.ADAPTER) == set(listed)
+
+
+def test_a_model_beside_an_adapter_is_taken_without_it() -> None:
+    found = chosen("config.json", "model.safetensors", "adapter_config.json", "adapter_model.safetensors")
+    assert "model.safetensors" in found and "adapter_model.safetensors" not in found
+
+
+@pytest.mark.parametrize(
+    "listed", [["config.json", "model.safetensors"], ["adapter_config.json"], ["adapter_model.bin"]]
+)
+def test_what_is_no_adapter(listed: list[str]) -> None:
+    with pytest.raises(DownloadError) as caught:
+        chosen(*listed, kind=SourceKind.ADAPTER)
+    assert caught.value.reason == DownloadFailure.SOURCE_NOT_FOUND
+    assert "hf://a/b holds no adapter, which has adapter_config.json" in caught.value.message
+    assert ("it is a model" in caught.value.message) == ("config.json" in listed)
