@@ -136,12 +136,14 @@ def test_a_call_that_goes_on_as_no_call_does_is_not_said_to_be_finished() -> Non
 
 
 def test_json_that_is_no_call_stays_text_wherever_it_is_cut() -> None:
-    for text in ('{"city": "Oslo', '{"name": "Ad', '{"name": "get_weather_report', '{"name": 1', "{ x", "{"):
+    cuts = '{"city": "Oslo', '{"name": "Ad', '{"name": "Ada"', '{"name": "get_weather_report', '{"name": 1', "{ x", "{"
+    for text in cuts:
         is_text = text != "{"  # which may become one
         for end, stop_reason in ((FinishReason.LENGTH, None), (FinishReason.STOP, None)):
-            content, calls, _ = read("llama3_json", [text], end, stop_reason)
-            assert not calls
-            assert content == (text if is_text or end is FinishReason.STOP else "")
+            for pieces in ([text], [*text, ""]):
+                content, calls, _ = read("llama3_json", pieces, end, stop_reason)
+                assert not calls
+                assert content == (text if is_text or end is FinishReason.STOP else "")
 
 
 def test_calls_beyond_the_most_do_not_say_how_an_answer_ends() -> None:

@@ -64,7 +64,7 @@ def call_object(source: AnswerSource, names: Collection[str] | None = None) -> R
         return Found.CALL
     is_cut = source.is_spent
     source.back()
-    if not is_cut or not reader.may_become_call(source.rest):
+    if not is_cut or reader.is_other or not reader.may_become_call(source.rest):
         return Found.OTHER
     if names is not None and not source.is_cut:  # no marker announces a call, and nothing cut one off
         return Found.OTHER
@@ -116,6 +116,8 @@ def ended(arguments: str, *, is_over: bool) -> Reading[None]:
 class _ObjectReader:
     def __init__(self, source: AnswerSource, names: Collection[str] | None) -> None:
         self.name: str | None = None
+        self.is_other = False
+        """Whether the object's name is complete, and that of no function."""
         self._source = source
         self._names = names
         self._keys: list[str] = []
@@ -165,6 +167,7 @@ class _ObjectReader:
                 return True
             name = yield from json_text(self._source)
             if not self._may_be(name):
+                self.is_other = name is not None
                 return False
             yield from self._begin(name)
             return True
