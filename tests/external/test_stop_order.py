@@ -3,6 +3,7 @@ first when the pod goes. The processes are real, on a node of local mode."""
 
 import asyncio
 import json
+import os
 import sys
 from copy import deepcopy
 from pathlib import Path
@@ -21,6 +22,8 @@ from fairlead_local.kubelet.environment import OWN_IMAGES, Program
 from fairlead_testing.local_api import LocalApi, eventually, local_api_server
 
 IMAGES = {**OWN_IMAGES, "vllm": Program((sys.executable, "-m", "fairlead_testing.fake_vllm"), is_stand_in=True)}
+POD = f"p-{os.getpid()}"
+"""Its server's events have an address of this name, which is the machine's, whatever else runs there."""
 NUM_TOKENS = 600
 """Some three seconds of the fake's steps."""
 OPTIONS = WriteOptions(manager="test")
@@ -40,7 +43,7 @@ def manifests(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     settings = OperatorSettings(allow_file_sources=True)
     config, deployment, _ = children(LLMDeployment.from_body(body), settings)
     template = deployment["spec"]["template"]
-    metadata = {"name": "p", "namespace": "default", "annotations": template["metadata"]["annotations"]}
+    metadata = {"name": POD, "namespace": "default", "annotations": template["metadata"]["annotations"]}
     config["metadata"].pop("ownerReferences")
     return config, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
@@ -55,7 +58,7 @@ def side_by_side(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_ready(api: LocalApi) -> bool:
-    found = (api.operations.find(PODS, "default", "p") or {}).get("status") or {}
+    found = (api.operations.find(PODS, "default", POD) or {}).get("status") or {}
     return any(each["type"] == "Ready" and each["status"] == "True" for each in found.get("conditions") or ())
 
 
@@ -64,7 +67,7 @@ async def answer_across_the_end(api: LocalApi, pod: dict[str, Any], config: dict
     api.operations.create(CONFIG_MAPS, "default", config, OPTIONS)
     api.operations.create(PODS, "default", pod, OPTIONS)
     await eventually(lambda: is_ready(api), 60.0)
-    address = api.operations.get(PODS, "default", "p")["status"]["podIP"]
+    address = api.operations.get(PODS, "default", POD)["status"]["podIP"]
     body = {"model": "boat", "prompt": "ahoy", "max_tokens": NUM_TOKENS, "stream": True, "ignore_eos": True}
     lines: list[bytes] = []
     async with (
@@ -75,10 +78,10 @@ async def answer_across_the_end(api: LocalApi, pod: dict[str, Any], config: dict
         async for line in response.content:
             lines.append(line)
             if len(lines) == 1:
-                api.operations.delete(PODS, "default", "p", DeleteOptions())
+                api.operations.delete(PODS, "default", POD, DeleteOptions())
     texts = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: {")]
     num_tokens = sum(bool(choice["text"]) for each in texts for choice in json.loads(each).get("choices") or ())
-    await eventually(lambda: api.operations.find(PODS, "default", "p") is None, 30.0)
+    await eventually(lambda: api.operations.find(PODS, "default", POD) is None, 30.0)
     return num_tokens, b"data: [DONE]\n" in lines
 
 
@@ -104,11 +107,11 @@ async def test_a_server_that_dies_is_started_again_and_the_front_waits_for_it(fo
         api.operations.create(CONFIG_MAPS, "default", config, OPTIONS)
         api.operations.create(PODS, "default", pod, OPTIONS)
         await eventually(lambda: is_ready(api), 60.0)
-        (server,) = api.operations.get(PODS, "default", "p")["status"]["initContainerStatuses"]
+        (server,) = api.operations.get(PODS, "default", POD)["status"]["initContainerStatuses"]
         process = await asyncio.create_subprocess_exec("kill", "-9", server["containerID"].removeprefix("process://"))
         await process.wait()
         await eventually(lambda: not is_ready(api))
         await eventually(lambda: is_ready(api), 60.0)
-        status = api.operations.get(PODS, "default", "p")["status"]
+        status = api.operations.get(PODS, "default", POD)["status"]
         assert [each["restartCount"] for each in status["initContainerStatuses"]] == [1]
         assert [each["restartCount"] for each in status["containerStatuses"]] == [0]
