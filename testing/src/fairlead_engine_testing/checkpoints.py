@@ -77,6 +77,24 @@ def olmo3_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Olmo3ForCausalLM", "olmo3"), **own, **changes}
 
 
+def ernie4_5_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny ERNIE 4.5, with changes; its heads are turned by adjacent pairs."""
+    return {**_fields("Ernie4_5ForCausalLM", "ernie4_5"), "head_dim": 24, "use_bias": False, **changes}
+
+
+def glm4_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny GLM-4, with changes; halves of its heads are turned, by adjacent pairs."""
+    own = {"head_dim": 32, "attention_bias": True, "partial_rotary_factor": 0.5, "pad_token_id": 0}
+    return {**_fields("Glm4ForCausalLM", "glm4"), **own, **changes}
+
+
+def granite_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Granite, with changes; its output projection is the embedding table."""
+    factors = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1}
+    own = {"logits_scaling": 3.0, "tie_word_embeddings": True}
+    return {**_fields("GraniteForCausalLM", "granite"), **factors, **own, **changes}
+
+
 def exaone4_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny EXAONE 4, with changes; one of its layers sees all, without positions."""
     own = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]}
@@ -171,11 +189,14 @@ def deepseek_v3_fields(**changes: Any) -> dict[str, Any]:
 FAMILIES = {
     "deepseek_v2": deepseek_v2_fields,
     "deepseek_v3": deepseek_v3_fields,
+    "ernie4_5": ernie4_5_fields,
     "exaone4": exaone4_fields,
     "gemma2": gemma2_fields,
     "gemma3": gemma3_fields,
+    "glm4": glm4_fields,
     "glm4_moe": glm4_moe_fields,
     "gpt_oss": gpt_oss_fields,
+    "granite": granite_fields,
     "llama": llama_fields,
     "qwen2": qwen2_fields,
     "qwen3": qwen3_fields,
@@ -235,6 +256,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     gated = {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
     if family == "Phi3ForCausalLM":
         qkv = {"qkv_proj": (query + 2 * kv, hidden)}
+    if family in ("Phi3ForCausalLM", "Glm4ForCausalLM"):
         gated = {"gate_up_proj": (2 * inner, hidden), "down_proj": (hidden, inner)}
     expert = {"w1": (inner, hidden), "w3": (inner, hidden), "w2": (hidden, inner)}
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
@@ -246,6 +268,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         if config.query_norm is QueryNorm.PROJECTIONS:
             yield f"{prefix}.self_attn.q_norm.weight", (query,)
             yield f"{prefix}.self_attn.k_norm.weight", (kv,)
+        if family == "Glm4ForCausalLM":
+            norms += ["post_self_attn_layernorm", "post_mlp_layernorm"]
         elif family.startswith("Gemma"):
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in norms)

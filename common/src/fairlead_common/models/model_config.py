@@ -147,6 +147,11 @@ class ModelConfig(DecoderShape):
     """Bound of attention scores, by tanh; 0 = unbounded."""
     logit_soft_cap: float = 0.0
     """Bound of logits, by tanh; 0 = unbounded."""
+    logit_scale: float = 1.0
+    """Factor of logits, which the weights of the last normalisation take in when they are loaded."""
+    are_pairs_adjacent: bool = False
+    """Whether elements of a head that are turned together lie side by side in the checkpoint; else half a head apart,
+    as they are once loaded."""
     tie_word_embeddings: bool
     """Whether the output projection is the embedding table."""
     vision: VisionConfig | None = None

@@ -65,6 +65,8 @@ class Checkpoint:
         self._stored: dict[str, str] = {}
         """Names in the files, of tensors with other names here."""
         self._read: set[str] = set()
+        self._orders: dict[str, Tensor] = {}
+        """Orders in which the rows of each head are read: int64 [head_dim]."""
         self._parts: dict[str, _Part] = {}
         self._slabs: dict[str, _Slab] = {}
         self._open = ExitStack()
@@ -137,6 +139,11 @@ class Checkpoint:
             for part, size in parts.items():
                 self._parts[f"{part}.{kind}"] = _Part(f"{name}.{kind}", first, sum(parts.values()))
                 first += size
+
+    def reorder(self, layer: str, order: Tensor) -> None:
+        """Reads rows of each head of a layer's weight and bias in this order: int64 [head_dim]. Only whole heads can be
+        read then."""
+        self._orders |= dict.fromkeys((f"{layer}.weight", f"{layer}.bias"), order)
 
     def place(self, layer: str, num_rows: int) -> tuple[str, int, int]:
         """The layer whose weight contains `layer`'s, the first row there, and the number of rows."""
@@ -242,7 +249,7 @@ class Checkpoint:
         file, stored = self._files[self._file_of[name]], self._stored.get(name, name)
         whole = all(each == WHOLE for each in part)
         found: Tensor = file.get_tensor(stored) if whole else file.get_slice(stored)[part]
-        return found
+        return found if (order := self._orders.get(name)) is None else reordered(found, order)
 
     def _slab(
         self, slab: _Slab, shapes: Sequence[tuple[int, ...]], dtypes: Collection[torch.dtype], part: tuple[slice, ...]
@@ -258,6 +265,11 @@ class Checkpoint:
         if name not in self._files:
             self._files[name] = opening.enter_context(_open_safetensors(self._folder / name))
         return self._files[name]
+
+
+def reordered(rows: Tensor, order: Tensor) -> Tensor:
+    """[heads x head_dim, ...] with the rows of each head in another order: int64 [head_dim]."""
+    return rows.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
 
 
 def _open_safetensors(path: Path) -> Any:

@@ -43,6 +43,13 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
             return (1 - keep) * plain / rope.factor + keep * plain
 
 
+def halves_of_pairs(head_dim: int, num_turned: int) -> Tensor:
+    """Order of a head's elements in which adjacent pairs are parted into halves, as rotations take them: int64
+    [head_dim]. Elements behind the first `num_turned` are not turned, and stay."""
+    turned = torch.arange(num_turned)
+    return torch.cat((turned[::2], turned[1::2], torch.arange(num_turned, head_dim)))
+
+
 class RotaryEmbedding:
     """Computes from positions the cosines and sines for `norm_rope`."""
 

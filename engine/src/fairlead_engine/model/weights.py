@@ -37,7 +37,7 @@ from fairlead_engine.model.linear import Linear, PlainLinear, SideBySideLinear, 
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat
 from fairlead_engine.model.quantization.source import WeightSource
-from fairlead_engine.model.rope import RotaryEmbedding
+from fairlead_engine.model.rope import RotaryEmbedding, halves_of_pairs
 from fairlead_engine.model.shard import ALONE, Shard, scaled
 from fairlead_engine.model.vision_tower import VisionTower
 from fairlead_engine.model.weight_stack import (
@@ -121,6 +121,8 @@ class Weights:
             for prefix in (f"model.layers.{index}" for index in range(config.num_layers))
         )
         final_norm = self.norm("model.norm", config.hidden_size)
+        if not config.task.labels:
+            final_norm.weight.mul_(config.logit_scale)
         classifier = self._classifier() if config.task.labels else None
         is_tied = config.tie_word_embeddings
         head = self._head(embedding if is_tied else None, words) if classifier is None else classifier.projection
@@ -207,6 +209,10 @@ class Weights:
         projections = {f"{prefix}.q_proj": query_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
         if is_fused:
             self._divide(f"{prefix}.qkv_proj", projections)
+        if config.are_pairs_adjacent:
+            order = halves_of_pairs(config.head_dim, config.rope.num_turned(config.head_dim))
+            for name in ("q_proj", "k_proj"):
+                self._reorder(f"{prefix}.{name}", order)
         head_norm = None
         if config.query_norm is QueryNorm.HEADS:
             query, key = (self.norm(f"{prefix}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
@@ -395,6 +401,12 @@ class Weights:
             return made
         stored = dict.fromkeys(self._checkpoint.place(name, 0)[0] for name in names)
         return self._watch(list(stored), made, is_sensitive)
+
+    def _reorder(self, name: str, order: Tensor) -> None:
+        """The rows of each head are read in another order."""
+        self._checkpoint.reorder(name, order)
+        if self._slots is not None:
+            self._slots.orders[name] = order
 
     def _divide(self, name: str, parts: Mapping[str, int]) -> None:
         """Several projections are stored as one."""

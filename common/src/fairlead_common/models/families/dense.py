@@ -31,6 +31,41 @@ def parse_llama(fields: JsonFields) -> ModelConfig:
     )
 
 
+def parse_granite(fields: JsonFields) -> ModelConfig:
+    """Llama with factors. All that is added to the stream has one, so the stream is kept divided by it: normalisations
+    do not see that, with an epsilon divided by its square."""
+    shape = parse_shape(fields)
+    added = fields.positive_number("residual_multiplier", 1.0)
+    config = ModelConfig(**shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False))
+    return replace(
+        config,
+        rms_norm_eps=config.rms_norm_eps / added**2,
+        embedding_scale=fields.positive_number("embedding_multiplier", 1.0) / added,
+        query_scale=fields.positive_number("attention_multiplier", 1.0) * config.head_dim**0.5,
+        logit_scale=1.0 / fields.positive_number("logits_scaling", 1.0),
+    )
+
+
+def parse_ernie4_5(fields: JsonFields) -> ModelConfig:
+    bias = fields.boolean("use_bias", False)
+    shape = _paired(fields, num_kv_heads=2, head_dim=128, rope_theta=500_000.0, tie_word_embeddings=True)
+    return ModelConfig(**shape, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
+
+
+def parse_glm4(fields: JsonFields) -> ModelConfig:
+    """Half of each head is turned, and what both parts of a layer add is normalised, too."""
+    shape = _paired(fields, num_kv_heads=2, head_dim=128, rms_norm_eps=1.5625e-7, turned_share=0.5)
+    return ModelConfig(**shape, qkv_bias=fields.boolean("attention_bias", True), norms_per_layer=4)
+
+
+def _paired(fields: JsonFields, **defaults: Any) -> dict[str, Any]:
+    """Of families whose heads are turned by adjacent pairs; the rows of quantised weights are not parted."""
+    shape = parse_shape(fields, **defaults)
+    if shape["quantization"] is not None:
+        raise refuse("quantization_config in this family", "use unquantised weights, which --quantization rounds")
+    return {**shape, "are_pairs_adjacent": True}
+
+
 def parse_seed_oss(fields: JsonFields) -> ModelConfig:
     """Biases of queries, keys and values, but not of the output."""
     return ModelConfig(

@@ -17,6 +17,7 @@ from fairlead_engine.model.weights import BEFORE_BOTH, NormNames, Weights
 _GEMMA_NORMS = NormNames(
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
 )
+_GLM4_NORMS = NormNames("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
 _OLMO_NORMS = NormNames(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 
 
@@ -39,6 +40,14 @@ def build(
 
 def build_gemma(weights: Weights, config: ModelConfig) -> Decoder:
     return build(weights, config, _GEMMA_NORMS, gelu_mul)
+
+
+def build_glm4(weights: Weights, config: ModelConfig) -> Decoder:
+    return weights.decoder(
+        attention=weights.attention,
+        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp", fused="gate_up_proj"),
+        norms=_GLM4_NORMS,
+    )
 
 
 def build_olmo(weights: Weights, config: ModelConfig) -> Decoder:

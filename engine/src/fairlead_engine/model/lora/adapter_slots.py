@@ -156,6 +156,8 @@ class AdapterSlots:
         self.now: AdaptedRows | None = None
         self.modules: dict[str, Module] = {}
         """By their names in checkpoints and in the folders of adapters."""
+        self.orders: dict[str, Tensor] = {}
+        """Orders of each head's outputs of a module, where they differ from the checkpoint's: int64 [head_dim]."""
         self._linears: list[AdaptedLinear] = []
         self._fused: dict[str, tuple[str, int, int]] = {}
         """Projection stored as a part of another → the other's name, number of rows, and first row of the part."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairlead_common.models.weight_formats import decoder_name
 from fairlead_engine.errors import AdapterError
+from fairlead_engine.model.checkpoint import reordered
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter, Module
 from fairlead_engine.model.lora.peft_files import FLOATS, SOFT_PROMPTS, PeftFiles, read_soft_prompt
 from fairlead_engine.types.adapters import CONFIG_FILE
@@ -197,7 +198,7 @@ def _tensors(file: Any, config: _Config, slots: AdapterSlots) -> Iterator[tuple[
             name = f"{_PREFIX}{module}.lora_{lacks[0]}.weight"
             raise AdapterError(f"{config.weights} has no tensor {name}, and target_modules names its module")
     for module in found:
-        yield from _placed(file, stored[module], slots.modules[module], config, slots)
+        yield from _placed(file, stored[module], slots.modules[module], config, slots, slots.orders.get(module))
 
 
 def _why_not(key: str, is_lora: bool, slots: AdapterSlots) -> str:
@@ -215,12 +216,12 @@ def _why_not(key: str, is_lora: bool, slots: AdapterSlots) -> str:
 
 
 def _placed(
-    file: Any, name: str, module: Module, config: _Config, slots: AdapterSlots
+    file: Any, name: str, module: Module, config: _Config, slots: AdapterSlots, order: Tensor | None
 ) -> Iterator[tuple[Any, Tensor, Tensor]]:
     rank = config.rank_of(name)
     down = _tensor(file, f"{_PREFIX}{name}.lora_A.weight", (rank, module.in_features), config)
     up = _tensor(file, f"{_PREFIX}{name}.lora_B.weight", (module.out_features, rank), config)
-    up = (up * config.scale_of(name)).T
+    up = (up * config.scale_of(name) if order is None else reordered(up * config.scale_of(name), order)).T
     for whole in (down, up):  # not a rank's part of it alone: all ranks have to judge alike
         if not bool(whole.to(slots.dtype).isfinite().all()):
             raise AdapterError(f"{config.weights}: tensors of {name} hold what is no finite number in {slots.dtype}")
