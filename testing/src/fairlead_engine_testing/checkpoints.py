@@ -77,6 +77,14 @@ def olmo3_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Olmo3ForCausalLM", "olmo3"), **own, **changes}
 
 
+def cohere2_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Command A, with changes; one of its layers sees all, without positions."""
+    own = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True}
+    return {
+        **_fields("Cohere2ForCausalLM", "cohere2"), **own, "layer_norm_eps": 1e-5, "logit_scale": 0.25, **changes
+    }  # fmt: skip
+
+
 def ernie4_5_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny ERNIE 4.5, with changes; its heads are turned by adjacent pairs."""
     return {**_fields("Ernie4_5ForCausalLM", "ernie4_5"), "head_dim": 24, "use_bias": False, **changes}
@@ -187,6 +195,7 @@ def deepseek_v3_fields(**changes: Any) -> dict[str, Any]:
 
 
 FAMILIES = {
+    "cohere2": cohere2_fields,
     "deepseek_v2": deepseek_v2_fields,
     "deepseek_v3": deepseek_v3_fields,
     "ernie4_5": ernie4_5_fields,
@@ -268,6 +277,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         if config.query_norm is QueryNorm.PROJECTIONS:
             yield f"{prefix}.self_attn.q_norm.weight", (query,)
             yield f"{prefix}.self_attn.k_norm.weight", (kv,)
+        if family == "Cohere2ForCausalLM":
+            norms = norms[:1]
         if family == "Glm4ForCausalLM":
             norms += ["post_self_attn_layernorm", "post_mlp_layernorm"]
         elif family.startswith("Gemma"):

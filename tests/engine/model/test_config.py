@@ -16,8 +16,12 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
+    cohere2_fields,
     deepseek_v2_fields,
     deepseek_v3_fields,
+    ernie4_5_fields,
+    exaone4_fields,
+    glm4_fields,
     llama_fields,
     mistral_fields,
     mixtral_fields,
@@ -25,6 +29,7 @@ from fairlead_engine_testing.checkpoints import (
     qwen2_fields,
     qwen3_fields,
     qwen3_moe_fields,
+    smollm3_fields,
 )
 
 
@@ -234,6 +239,19 @@ def test_a_qwen_with_experts_says_which_layers_have_none(tmp_path):
         load(tmp_path, qwen3_moe_fields(mlp_only_layers=[-1]))
     with pytest.raises(ModelLoadError, match=r"num_experts_per_tok is 7 .* num_experts \(6\)"):
         load(tmp_path, qwen3_moe_fields(num_experts_per_tok=7))
+
+
+@pytest.mark.parametrize("fields", [cohere2_fields, ernie4_5_fields, glm4_fields])
+def test_quantised_rows_of_paired_heads_are_refused_by_name(fields, tmp_path):
+    with pytest.raises(ModelLoadError, match=r"quantization_config in this family.*--quantization"):
+        load(tmp_path, fields(quantization_config={"quant_method": "fp8"}))
+
+
+def test_layers_without_positions_are_named_for_every_layer(tmp_path):
+    assert load(tmp_path, smollm3_fields()).unturned == {1}
+    assert load(tmp_path, exaone4_fields(sliding_window=None, layer_types=["full_attention"] * 2)).local_rope is None
+    with pytest.raises(ModelLoadError, match=r"no_rope_layers .* must have as many as num_hidden_layers \(2\)"):
+        load(tmp_path, smollm3_fields(no_rope_layers=[1]))
 
 
 def test_more_experts_per_token_than_there_are_is_named(tmp_path):

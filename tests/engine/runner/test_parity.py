@@ -13,6 +13,7 @@ from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.model import weights
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
+    cohere2_fields,
     deepseek_v2_fields,
     deepseek_v3_fields,
     ernie4_5_fields,
@@ -62,6 +63,8 @@ SHAPES = {
     "phi4-mini": phi3_fields(partial_rotary_factor=0.75, tie_word_embeddings=True, sliding_window=None),
     "dynamic-rope": llama_fields(rope_scaling={"type": "dynamic", "factor": 4.0}),
     "phi4": phi3_fields(num_key_value_heads=1, sliding_window=None, tie_word_embeddings=True),
+    "cohere2": cohere2_fields(),
+    "cohere2-pattern": cohere2_fields(num_hidden_layers=5, layer_types=None, attention_bias=True),
     "ernie4.5": ernie4_5_fields(),
     "ernie4.5-biases": ernie4_5_fields(use_bias=True, num_key_value_heads=1, tie_word_embeddings=True),
     "glm4": glm4_fields(),

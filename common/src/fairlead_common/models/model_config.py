@@ -137,6 +137,8 @@ class ModelConfig(DecoderShape):
     """Rotary embedding of local layers; None = `rope`."""
     unturned: frozenset[int] = frozenset()
     """Layers without positions, which are the local layers then; else layers with a window are."""
+    are_norms_centred: bool = False
+    """Whether normalisations subtract a vector's mean first, as LayerNorm does, here without a bias."""
     norm_offset: float = 0.0
     """Added to the weights of normalisations; some checkpoints store the difference."""
     embedding_scale: float = 1.0

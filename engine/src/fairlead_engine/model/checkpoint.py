@@ -269,7 +269,7 @@ class Checkpoint:
 
 def reordered(rows: Tensor, order: Tensor) -> Tensor:
     """[heads x head_dim, ...] with the rows of each head in another order: int64 [head_dim]."""
-    return rows.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
+    return rows.view(-1, len(order), *rows.shape[1:])[:, order].reshape(rows.shape)
 
 
 def _open_safetensors(path: Path) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
@@ -87,6 +88,19 @@ class RMSNorm:
         if update is None:
             return self.alone(stream), stream
         return add_rms_norm(update, stream, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class CentredNorm(RMSNorm):
+    """The same with the mean subtracted first, computed in float32."""
+
+    def alone(self, x: Tensor) -> Tensor:
+        return layer_norm(x.float(), x.shape[-1:], self.weight.float(), eps=self.eps).to(x.dtype)
+
+    def __call__(self, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
+        if update is not None:
+            stream = stream + (update if update.dim() == 2 else update.sum(1))
+        return self.alone(stream), stream
 
 
 class FeedForward(Protocol):
@@ -306,6 +320,15 @@ class DecoderLayer:
         if norm is None and isinstance(feed_forward, GroupedExperts) and feed_forward.shard.size == 1:
             return feed_forward.parts(seen)
         return _alone(norm, feed_forward(seen))
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLayer(DecoderLayer):
+    """Attention and feed-forward of the same normalised stream, which add to the stream together."""
+
+    def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
+        seen, _ = _joined(self.norms.before_attention, None, stream)
+        return self.attention.output(attended) + self.feed_forward(seen), stream
 
 
 def _joined(norm: RMSNorm | None, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,7 @@ from fairlead_engine.model.decoder import Decoder, TokenEmbedding
 from fairlead_engine.model.layers import (
     Attention,
     AttentionLayer,
+    CentredNorm,
     DecoderLayer,
     Experts,
     FeedForward,
@@ -103,15 +104,16 @@ class Weights:
         feed_forward: Callable[[str], FeedForward],
         norms: NormNames = BEFORE_BOTH,
         vision: VisionTower | None = None,
+        kind: type[DecoderLayer] = DecoderLayer,
     ) -> Decoder:
         """The whole model; `attention` and `feed_forward` make a layer's part, given the layer's name. No tensor may be
-        left over. `vision`: the tower for its images."""
+        left over. `vision`: the tower for its images; `kind`: of all layers."""
         config, words = self._config, self.shard.part(self._config.vocab_size)
         shape = config.vocab_size, config.hidden_size
         embedding = self._checkpoint.stacked(["model.embed_tokens.weight"], shape[:1], shape[1], row_parts=[words])
         self._count(embedding, config.vocab_size * config.hidden_size)
         layers = tuple(
-            DecoderLayer(
+            kind(
                 norms=LayerNorms(
                     *(name if name is None else self.norm(f"{prefix}.{name}", config.hidden_size) for name in norms)
                 ),
@@ -519,7 +521,8 @@ class Weights:
         if offset := self._config.norm_offset:
             weight = (weight.float() + offset).to(weight.dtype)
         self._count(weight, size)
-        return RMSNorm(weight, self._config.rms_norm_eps if eps is None else eps)
+        kind = CentredNorm if self._config.are_norms_centred else RMSNorm
+        return kind(weight, self._config.rms_norm_eps if eps is None else eps)
 
     def _rotary(self, rope: RopeConfig) -> RotaryEmbedding:
         return RotaryEmbedding(rope, self._config.rotary_dim, self._checkpoint.device)

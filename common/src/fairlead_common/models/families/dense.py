@@ -1,5 +1,6 @@
 """Families with one feed-forward per layer: defaults, and fields of `config.json` for dense families alone."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -90,14 +91,33 @@ def parse_smollm3(fields: JsonFields) -> ModelConfig:
 
 
 def parse_exaone4(fields: JsonFields) -> ModelConfig:
+    shape = parse_shape(fields, rms_norm_eps=1e-5, windows=_windows_or_none(fields))
+    return ModelConfig(**shape, **_whole_unturned(fields, shape), query_norm=QueryNorm.HEADS)
+
+
+def parse_cohere2(fields: JsonFields) -> ModelConfig:
+    """Both parts of a layer see the same."""
+    shape = _paired(fields, windows=_windows_or_none(fields), tie_word_embeddings=True)
+    shape["rms_norm_eps"] = fields.positive_number("layer_norm_eps", 1e-5)
+    return ModelConfig(
+        **shape, **_whole_unturned(fields, shape), **attention_bias(fields, False), are_norms_centred=True,
+        norms_per_layer=1, logit_scale=fields.positive_number("logit_scale", 0.0625),
+    )  # fmt: skip
+
+
+def _windows_or_none(fields: JsonFields) -> Callable[[JsonFields], tuple[int, ...]]:
+    """Every fourth layer sees all, or each does where `sliding_window` is null."""
+    if fields.names("sliding_window") and not fields.has("sliding_window"):
+        return windows_everywhere
+    return partial(windows_alternating, default=4096, every=fields.positive_int("sliding_window_pattern", 4))
+
+
+def _whole_unturned(fields: JsonFields, shape: dict[str, Any]) -> dict[str, Any]:
     """Of a model with windows, layers that see all have no positions."""
-    has_windows = fields.has("sliding_window")
-    every = fields.positive_int("sliding_window_pattern", 4) if has_windows else 1
-    windows = partial(windows_alternating, default=4096, every=every) if has_windows else windows_everywhere
-    shape = parse_shape(fields, rms_norm_eps=1e-5, windows=windows)
+    if fields.names("sliding_window") and not fields.has("sliding_window"):
+        return {}
     whole = frozenset(index for index, window in enumerate(shape["windows"]) if not window)
-    config = ModelConfig(**shape, query_norm=QueryNorm.HEADS, local_rope=UNTURNED if has_windows else None)
-    return replace(config, unturned=whole if has_windows else frozenset())
+    return {"unturned": whole, "local_rope": UNTURNED}
 
 
 def attention_bias(fields: JsonFields, default: bool) -> dict[str, Any]:

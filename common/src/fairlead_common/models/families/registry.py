@@ -28,6 +28,7 @@ class FamilyFields(NamedTuple):
 
 
 ARCHITECTURES: dict[str, FamilyFields] = {
+    "Cohere2ForCausalLM": FamilyFields("cohere2", dense.parse_cohere2),
     "DeepseekV2ForCausalLM": FamilyFields("deepseek_v2", parse_deepseek_v2),
     "DeepseekV3ForCausalLM": FamilyFields("deepseek_v3", parse_deepseek_v3),
     "Ernie4_5ForCausalLM": FamilyFields("ernie4_5", dense.parse_ernie4_5),

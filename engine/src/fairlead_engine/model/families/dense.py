@@ -12,6 +12,7 @@ from torch import Tensor
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_engine.kernels.gates import gelu_mul
 from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.layers import ParallelLayer
 from fairlead_engine.model.weights import BEFORE_BOTH, NormNames, Weights
 
 _GEMMA_NORMS = NormNames(
@@ -35,6 +36,15 @@ def build(
             f"{prefix}.mlp", bias=config.mlp_bias, combine=combine, fused=fused
         ),
         norms=norms,
+    )
+
+
+def build_cohere2(weights: Weights, config: ModelConfig) -> Decoder:
+    return weights.decoder(
+        attention=weights.attention,
+        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp"),
+        norms=NormNames("input_layernorm", None, None, None),
+        kind=ParallelLayer,
     )
 
 
