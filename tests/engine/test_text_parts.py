@@ -22,6 +22,9 @@ from fairlead_engine_testing.letters import write_letters
 PROMPT = [7 + (5 * index + index * index // 3) % 40 for index in range(30)]
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "max_model_len": 90}
 THREE_PLACES = {"rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+PART_TURNED = {
+    "rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10_000.0, "partial_rotary_factor": 0.5
+}  # fmt: skip
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma3": (
         "gemma3",
@@ -31,6 +34,18 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mistral3": ("mistral3", {"model_type": "mistral", "head_dim": 24}, {"model_type": "pixtral", "head_dim": 16}),
     "llava": ("llava", {"model_type": "llama"}, {"model_type": "clip_vision_model"}),
     "internvl": ("internvl", {"model_type": "qwen2"}, {"image_size": [28, 28], "patch_size": [14, 14]}),
+    "llava_onevision": ("llava_onevision", {"model_type": "qwen2"}, {"model_type": "siglip_vision_model"}),
+    "idefics3": ("idefics3", {"model_type": "llama"}, {}),
+    "smolvlm": ("smolvlm", {"model_type": "llama"}, {}),
+    "glm4v": ("glm4v", {"head_dim": 16, "rope_parameters": PART_TURNED}, {}),
+    "glm4v_moe": (
+        "glm4v_moe",
+        {
+            "head_dim": 16, "rope_parameters": PART_TURNED, "n_routed_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+        },
+        {},
+    ),
     "qwen3_vl": ("qwen3_vl", {"head_dim": 16, "rope_scaling": THREE_PLACES}, {}),
     "qwen3_vl_moe": (
         "qwen3_vl_moe",

@@ -11,6 +11,9 @@ from fairlead_common.models.json_fields import JsonFields
 
 _SECTION = "text_config"
 _CHANGES: dict[str, dict[str, Any]] = {
+    "glm4v_text": {"model_type": "glm4"},
+    "glm4v_moe_text": {"model_type": "glm4_moe"},
+    "qwen2_vl_text": {"model_type": "qwen2"},
     "qwen3_vl_text": {"model_type": "qwen3"},
     "qwen3_vl_moe_text": {"model_type": "qwen3_moe", "norm_topk_prob": True},
 }

@@ -15,6 +15,7 @@ _WITHIN = (
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
     ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
 )
 """Beginnings of a decoder's names in a checkpoint that reads more than text, by older and newer files → those of the
 decoder by itself."""
