@@ -29,7 +29,7 @@ TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
     "lines of the product": 83_980,
-    "lines of tests, e2e and testing": 94_130,
+    "lines of tests, e2e and testing": 94_150,
     "modules of the product": 524,
     "% placeholder words in docstrings": 5.9,
     "short modules with one importer": 4,
