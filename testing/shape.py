@@ -28,8 +28,8 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 83_980,
-    "lines of tests, e2e and testing": 94_150,
+    "lines of the product": 83_990,
+    "lines of tests, e2e and testing": 94_170,
     "modules of the product": 524,
     "% placeholder words in docstrings": 5.9,
     "short modules with one importer": 4,

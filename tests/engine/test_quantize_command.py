@@ -71,7 +71,11 @@ def test_rounding_to_nearest_is_what_rounding_at_load_is(name: str, tmp_path: Pa
     assert compare(stored, logits(folder, quantization=name), TOKENS[:2]).max_logit_error == 0.0
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gpt_oss"}))
+PAIRED = {"cohere2", "ernie4_5", "glm4"}
+"""Families whose rows of heads are parted when they are loaded."""
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gpt_oss"} - PAIRED))
 @pytest.mark.parametrize("method", ["awq", "gptq"])
 def test_every_family_stays_what_it_was(family: str, method: str, tmp_path: Path) -> None:
     """With a grid so fine that a scale which one side lacks would be seen: biases, offsets of norms, shared heads."""
@@ -85,6 +89,14 @@ def test_every_family_stays_what_it_was(family: str, method: str, tmp_path: Path
     if method == "awq" and family in ("gemma2", "llama", "qwen2"):
         key = "model.layers.0.input_layernorm.weight"
         assert not torch.equal(load_file(folder / WEIGHTS)[key], load_file(stored / WEIGHTS)[key])
+
+
+@pytest.mark.parametrize("family", sorted(PAIRED))
+def test_a_family_whose_quantised_checkpoints_are_not_read_is_refused(family: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", FAMILIES[family]())
+    with pytest.raises(ConfigError, match=r"quantised checkpoints are not read.*--quantization"):
+        written(folder, tmp_path / "stored", format_name="int8", method="rtn")
+    assert not (tmp_path / "stored").exists()
 
 
 def test_experts_that_are_stored_as_one_tensor_are_refused(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def cohere2_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Command A, with changes; one of its layers sees all, without positions."""
     own = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True}
     return {
-        **_fields("Cohere2ForCausalLM", "cohere2"), **own, "layer_norm_eps": 1e-5, "logit_scale": 0.25, **changes
+        **_fields("Cohere2ForCausalLM", "cohere2"), **own, "layer_norm_eps": 1e-5, "logit_scale": 1.5, **changes
     }  # fmt: skip
 
 
@@ -98,8 +98,8 @@ def glm4_fields(**changes: Any) -> dict[str, Any]:
 
 def granite_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Granite, with changes; its output projection is the embedding table."""
-    factors = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1}
-    own = {"logits_scaling": 3.0, "tie_word_embeddings": True}
+    factors = {"embedding_multiplier": 2.0, "residual_multiplier": 0.6, "attention_multiplier": 0.1}
+    own = {"logits_scaling": 0.5, "tie_word_embeddings": True}
     return {**_fields("GraniteForCausalLM", "granite"), **factors, **own, **changes}
 
 

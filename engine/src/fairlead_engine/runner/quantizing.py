@@ -62,6 +62,9 @@ def quantize(folder: Path, target: Path, orders: QuantizeOrders, texts: Tensor |
     grid, config = orders.grid(), read_config(folder)
     if config.quantization is not None:
         raise ConfigError("model", f"{folder} is quantised already", "name the checkpoint that it was made of")
+    if config.are_pairs_adjacent:
+        problem = f"{folder} is of a family whose quantised checkpoints are not read"
+        raise ConfigError("model", problem, "serve it with --quantization, which rounds while weights are loaded")
     if config.is_text_part:
         problem = f"{folder} reads more than text, and its decoder alone is not written apart"
         raise ConfigError("model", problem, "serve it with --quantization, which rounds while weights are loaded")
