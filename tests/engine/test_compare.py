@@ -47,6 +47,8 @@ def bounds(family: str, dense: tuple[float, float, float]) -> tuple[float, float
         divergence, error = divergence + ROUTED_DIVERGENCE, error + ROUTED_ERROR
         if family == "deepseek_v3":  # chooses groups as well, and its experts count 2.5 times
             return 2 * divergence, 1.2 * error, agreement - 3 * ROUTED_DISAGREEMENT
+        if family == "minimax_m2":  # whose scores, sigmoids with a bias, lie closer, and no expert is shared
+            return 2 * divergence, 1.4 * error, agreement - 3 * ROUTED_DISAGREEMENT
         return divergence, error, agreement - ROUTED_DISAGREEMENT
     return dense
 
