@@ -15,7 +15,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.model import weights
 from fairlead_engine.runner import model_part, step_graphs
 from fairlead_engine.runner.cuda_device import CUDAGraphs, choose_recorder
-from fairlead_engine.runner.step_graphs import decode_sizes, token_sizes
+from fairlead_engine.runner.step_graphs import GraphRecorder, decode_sizes, token_sizes
 from fairlead_engine.types import EngineRequest, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import (
@@ -45,9 +45,9 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[CPUGraphs]:
     """Has runners on a CPU capture their steps; what captured them."""
     made: list[CPUGraphs] = []
 
-    def choose(device: torch.device, model: Any, backend: Any, *, enforce_eager: bool) -> CPUGraphs | None:
-        if enforce_eager:
-            return None
+    def choose(device: torch.device, model: Any, backend: Any, *, enforce_eager: bool) -> GraphRecorder | None:
+        if enforce_eager or device.type == "cuda":
+            return choose_recorder(device, model, backend, enforce_eager=enforce_eager)
         made.append(CPUGraphs())
         return made[-1]
 

@@ -84,10 +84,10 @@ def _with_product(  # type: ignore[no-untyped-def]
     is_in = is_column[:, None] & is_row[None, :]
     weight = tl.load(values + (row * weight_stride)[None, :] + column[:, None], mask=is_in, other=0.0)
     if SCALING <= _PER_ROW:
-        total += tl.dot(some, weight.to(some.dtype), input_precision="ieee")
+        total += tl.dot(some, weight.to(some.dtype), input_precision="tf32x3")
     elif SCALING == _PER_TILE:
         group = row * num_groups + at // GROUP_SIZE
-        product = tl.dot(some, weight.to(some.dtype), input_precision="ieee")
+        product = tl.dot(some, weight.to(some.dtype), input_precision="tf32x3")
         total += product * tl.load(scales + group, mask=is_row, other=0.0)[None, :]
         if HAS_OFFSETS:
             offset = tl.load(offsets + group, mask=is_row, other=0.0)
@@ -101,7 +101,7 @@ def _with_product(  # type: ignore[no-untyped-def]
         decoded = weight.to(tl.float32) * tl.load(scales + place, mask=is_in, other=0.0)
         if HAS_OFFSETS:
             decoded += tl.load(offsets + place, mask=is_in, other=0.0)
-        total += tl.dot(some, decoded.to(some.dtype), input_precision="ieee")
+        total += tl.dot(some, decoded.to(some.dtype), input_precision="tf32x3")
     return total
 
 

@@ -25,7 +25,7 @@ def scales_of(low, high, LARGEST: tl.constexpr):  # type: ignore[no-untyped-def]
     """`quantize_heads`' scales [heads] of two halves of heads, each float32 [heads, half]."""
     highest = tl.maximum(tl.max(tl.abs(low), 1), tl.max(tl.abs(high), 1))
     spoilt = tl.sum(low - low, 1) + tl.sum(high - high, 1)  # 0, or NaN where some number is not finite
-    return tl.maximum(tl.div_rn(highest, LARGEST), _SMALLEST_SCALE) + spoilt
+    return tl.maximum(highest * (1 / LARGEST), _SMALLEST_SCALE) + spoilt
 
 
 @triton.jit  # type: ignore[untyped-decorator]

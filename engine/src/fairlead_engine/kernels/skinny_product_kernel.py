@@ -58,7 +58,7 @@ def skinny_product_kernel(  # type: ignore[no-untyped-def]
             is_of_x, is_of_weight = is_of_x & is_in[:, None, :], is_of_weight & is_in[:, :, None]
         some = tl.load(rows + first, mask=is_of_x, other=0.0)
         weights = tl.load(outputs + first, mask=is_of_weight, other=0.0)
-        sums += tl.dot(some, weights, input_precision="ieee")
+        sums += tl.dot(some, weights, input_precision="tf32x3")
     total = tl.sum(sums, 0)
     if HAS_BIAS:
         total += tl.load(bias + n, mask=is_output, other=0.0).to(tl.float32)[None, :]

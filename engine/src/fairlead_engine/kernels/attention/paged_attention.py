@@ -138,11 +138,11 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
             v = tl.load(of_key + REST_DIM + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
             k_rest = tl.load(of_key + r[None, :], mask=is_token[:, None] & is_rest[None, :], other=0.0)
             v, k_rest = v.to(q.dtype), k_rest.to(q.dtype)
-            scores = tl.dot(q, tl.trans(v), input_precision="ieee")
-            scores = tl.dot(q_rest, tl.trans(k_rest), scores, input_precision="ieee") * scale
+            scores = tl.dot(q, tl.trans(v), input_precision="tf32x3")
+            scores = tl.dot(q_rest, tl.trans(k_rest), scores, input_precision="tf32x3") * scale
         else:
             k = tl.load(keys + place[None, :] + d[:, None], mask=is_token[None, :] & is_dim[:, None], other=0.0)
-            scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scale
+            scores = tl.dot(q, k.to(q.dtype), input_precision="tf32x3") * scale
         if HAS_SCALES:
             scores *= tl.load(key_scales + stored_head, mask=is_token, other=0.0)[None, :]
         if HAS_SOFT_CAP:
@@ -172,7 +172,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
             unit = larger
         if REST_DIM == 0:
             v = tl.load(values + place[:, None] + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
-        mixed = mixed * fading[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
+        mixed = mixed * fading[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="tf32x3")
         highest = higher
 
     if HAS_SCALES:

@@ -94,7 +94,8 @@ def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     nearest. A head with a number that is not finite has the scale NaN, and is NaN as a whole."""
     wide = heads.float()
     highest = wide.abs().amax(-1)
-    scales = (highest / LARGEST[dtype]).clamp_min_(SMALLEST_SCALE)
+    # A division by a number is a product with its inverse on CUDA and none on a CPU.
+    scales = (highest * (1 / LARGEST[dtype])).clamp_min_(SMALLEST_SCALE)
     scales.masked_fill_(~highest.isfinite(), float("nan"))
     numbers = wide / scales.unsqueeze(-1)
     return (numbers.round_() if dtype == torch.int8 else numbers).to(dtype), scales
