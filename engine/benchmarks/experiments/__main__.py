@@ -13,6 +13,7 @@ CASES = {
     "batch_invariance": "whether an answer depends on what is computed beside it",
     "cold_load": "what reading ahead brings while a model loads from a disk",
     "core_steps": "what the core's own Python costs per step",
+    "device_steps": "how near steps come to what this device's memory allows",
     "front_hop": "what the front before an external engine costs",
     "overlapped_sums": "whether ranks gain by summing one half of a batch while the other is multiplied",
     "server_path": "what the HTTP process costs per streamed token",

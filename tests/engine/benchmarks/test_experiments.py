@@ -41,3 +41,14 @@ def test_core_steps_measures_every_part_of_a_step() -> None:
     parts = {row.pop("part"): row for row in json.loads(done.stdout)}
     assert {"schedule", "prepare", "commit", "outputs", "send", "python"} <= parts.keys()
     assert all(row["p50"] > 0 for row in parts.values())
+
+
+def test_device_steps_times_first_tokens_and_decodes_with_tiny_shapes_on_any_machine() -> None:
+    flags = ("--tiny", "--sampled", "--models", "0.6b", "--json")
+    done = subprocess.run(
+        [sys.executable, str(FOLDER), "device_steps", *flags], capture_output=True, text=True, check=True
+    )
+    copy, first, *decodes = json.loads(done.stdout)
+    assert copy["tokens/s"] > 0 and first["step ms"] > 0
+    assert [row["sequences"] for row in decodes] == [1, 3]
+    assert all(row["share"] > 0 and row["host ms"] > 0 for row in decodes)

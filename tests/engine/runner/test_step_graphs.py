@@ -56,12 +56,14 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[CPUGraphs]:
 
 
 def test_sizes_end_with_the_most_there_can_be() -> None:
-    assert decode_sizes(1) == token_sizes(1) == [1]
+    assert decode_sizes(1) == token_sizes(1, 10**9) == [1]
     assert decode_sizes(2) == [1, 2]
     assert decode_sizes(30) == [1, 2, 4, 8, 16, 24, 30]
     assert decode_sizes(256)[-3:] == [240, 248, 256]
-    assert decode_sizes(10_000)[-1] == token_sizes(10_000)[-1] == 512
-    assert token_sizes(50) == [8, 16, 32, 48, 50]
+    assert decode_sizes(10_000)[-1] == token_sizes(10_000, 200 * 10**6)[-1] == 512
+    assert token_sizes(50, 1) == [8, 16, 32, 48, 50]
+    assert token_sizes(700, 1)[-3:] == [512, 640, 700]
+    assert [token_sizes(8192, millions * 10**6)[-1] for millions in (15, 40, 50, 70)] == [2048, 1024, 896, 640]
 
 
 @pytest.mark.skipif(HAS_CUDA, reason="CUDA plays itself where there is one")

@@ -183,7 +183,9 @@ class ModelPart:
         to_come = max_num_seqs * (4 * max_model_len + 8 * -(-max_model_len // self.layout.block_size))
         if self._recorder is not None:
             limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
-            to_come += foreseen_bytes(self.config.num_layers, limits, memory.work_space, self._adapters is not None)
+            assert isinstance(self.model, Decoder)
+            size = self.config.num_layers, self.model.config.num_parameters
+            to_come += foreseen_bytes(*size, limits, memory.work_space, self._adapters is not None)
         return self.shard.least(memory.left(utilization, to_come), self.device)
 
     def capture(self, most_tokens: int) -> None:
