@@ -199,6 +199,37 @@ def test_values_of_any_size_keep_their_precision_in_half_precision(device, size)
     torch.testing.assert_close(output.double() / size, expected / size, rtol=2e-3, atol=2e-3)
 
 
+@on_each_device
+@pytest.mark.parametrize("shared_value_dim", [None, 16])
+@pytest.mark.parametrize("size", [1e-30, 1e-5, 1.0, 1e5, 1e30])
+def test_queries_of_any_size_keep_their_precision_beside_floats_of_8_bits(device, size, shared_value_dim):
+    """No bfloat16 beyond 65,504 is a number of float16, nor one below 6e-8 by itself."""
+    from fairlead_engine.kernels.attention.paged_attention import paged_attention
+    from fairlead_engine.kernels.attention.triton_paged import TritonPaged
+
+    layout = CacheLayout(
+        num_layers=1, num_heads=4, num_kv_heads=1, head_dim=32, block_size=16, dtype=torch.bfloat16,
+        device=torch.device(device), kv_dtype=torch.float8_e4m3fn, shared_value_dim=shared_value_dim,
+    )  # fmt: skip
+    backend = TritonPaged()
+    (cache,) = backend.allocate(layout, 10)
+    sizes = size * torch.tensor([1.0, 0.01, 3.0, 0.0], device=device)  # of one tile's rows
+    query = torch.randn(1, 4, 32, device=device) * 10.0 ** torch.linspace(-4, 0, 32, device=device)
+    query = (query * sizes[:, None]).bfloat16()
+    key, value = torch.randn(150, 1, 32, device=device) / size, torch.randn(150, 1, 32, device=device)
+    for pool, written in zip(cache.stored, (key, value), strict=False):
+        pool.flatten(0, 1).put(0, torch.arange(150, device=device), written)
+    step = backend.prepare(device_batch([0], [1], [150], [list(range(10))]), backend.tables(layout, 1, 10))
+    output = torch.empty_like(query, dtype=torch.float32)[..., : shared_value_dim or 32].contiguous()
+    paged_attention(query, cache.keys, cache.values, output, step)
+    stored = [as_stored(each, torch.float8_e4m3fn) for each in (key, value)]
+    if shared_value_dim is not None:
+        stored[1] = stored[0][..., -shared_value_dim:]
+    expected = attention_written_out(query, *stored, [range(150)])
+    largest = stored[1].abs().max()
+    torch.testing.assert_close(output.double() / largest, expected / largest, rtol=1e-3, atol=1e-3)
+
+
 @given(
     exponent=st.integers(-30, 30),
     dtype=st.sampled_from([torch.int8, torch.float8_e4m3fn]),
@@ -236,7 +267,7 @@ latent = dict(NUM_HEADS=128, NUM_KV_HEADS=1, HEAD_DIM=576, REST_DIM=64, PADDED_D
 chunk, latent_chunk = triton_paged.CHUNK_TILE, triton_paged.LATENT_CHUNK_TILE
 for name, rows, splits, shape, dims, formats, window in (
     ("decode", 16, 1, triton_paged.DECODE_TILE, heads, stored_in, 0),
-    ("split decode", 16, 8, triton_paged.DECODE_TILE, heads, ["bf16"], 0),
+    ("split decode", 16, 8, triton_paged.DECODE_TILE, heads, stored_in, 0),
     ("chunk", chunk.least_rows, 1, chunk, heads, stored_in, 0),
     ("latent decode", 16, 8, triton_paged.LATENT_DECODE_TILE, latent, stored_in, 0),
     ("latent chunk", latent_chunk.least_rows, 1, latent_chunk, latent, stored_in, 0),
@@ -272,6 +303,10 @@ def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path
         assert code.wide_loads, (name, code)
         if not name.startswith("tree"):  # so that two programs fit a multiprocessor
             assert code.shared_bytes <= 113 * 1024, (name, code)
+    for name in ("decode, bf16", "decode, i8", "decode, fp8e4nv", "split decode, bf16"):
+        assert found[name].registers * 128 * 3 <= 65536, (name, found[name])  # three programs fit, with two tiles each
+        assert found[name].shared_bytes * 3 <= 224 * 1024, (name, found[name])
+        assert found[name].shared_bytes >= 2 * 64 * 256 * (2 if "bf16" in name else 1), (name, found[name])
     assert all(code.tensor_products for name, code in found.items() if "decode" in name or "chunk" in name), found
 
 

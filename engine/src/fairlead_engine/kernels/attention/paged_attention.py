@@ -40,6 +40,13 @@ def _num_set(bits):  # type: ignore[no-untyped-def]
     return ((bits * 0x0101010101010101) >> 56).to(tl.int32)
 
 
+@triton.jit
+def _as_half(q, exponent):  # type: ignore[no-untyped-def]
+    """Queries of bfloat16 [rows, elements] in float16, multiplied by 2**(142 - exponent) [rows]."""
+    factor = ((269 - exponent) << 23).to(tl.float32, bitcast=True)
+    return (q.to(tl.float32) * factor[:, None]).to(tl.float16)
+
+
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["grid_row"], do_not_specialize_on_alignment=_UNALIGNED
 )
@@ -107,6 +114,17 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
         r = tl.arange(0, PADDED_REST)
         is_rest = r < REST_DIM
         q_rest = tl.load(of_query + r[None, :], mask=is_query[:, None] & is_rest[None, :], other=0.0)
+    factor = tl.zeros([TILE_ROWS], tl.float32) + (scale if HAS_SOFT_CAP else scale * _LOG2E)  # of products with keys
+    if keys.dtype.element_ty == tl.float8e4nv and q.dtype == tl.bfloat16:
+        # Such keys become float16 in a third of the instructions. A row's largest magnitude becomes 2**15 or more.
+        largest = tl.max(tl.abs(q.to(tl.float32)), 1)
+        if REST_DIM > 0:
+            largest = tl.maximum(largest, tl.max(tl.abs(q_rest.to(tl.float32)), 1))
+        exponent = tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 16)
+        if REST_DIM > 0:
+            q_rest = _as_half(q_rest, exponent)
+        q = _as_half(q, exponent)
+        factor *= ((exponent - 15) << 23).to(tl.float32, bitcast=True)
 
     # What the tile's queries see between them, and this program's share of it.
     visible_end = context - end_row + last_row
@@ -127,26 +145,30 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     total = tl.zeros([TILE_ROWS], tl.float32)
     mixed = tl.zeros([TILE_ROWS, PADDED_DIM], tl.float32)
     unit = tl.zeros([], tl.float32) + _SMALLEST_SCALE  # what `mixed` is counted in: the largest scale of values so far
+    # Blocks are read a tile ahead: keys and values, whose addresses are known then, are what is pipelined.
+    block = tl.load(table + (start + n) // BLOCK_SIZE, mask=start + n < end, other=0).to(tl.int32)
     for first in range(start, end, TILE_TOKENS):
         token = first + n
         is_token = token < end
-        block = tl.load(table + token // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)
-        stored_head = (block * BLOCK_SIZE + token % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
-        place = stored_head * HEAD_DIM
+        stored_head = (block * BLOCK_SIZE + token % BLOCK_SIZE) * NUM_KV_HEADS + kv_head  # below 2**31
+        place = stored_head.to(tl.int64) * HEAD_DIM
+        ahead = token + TILE_TOKENS
+        block = tl.load(table + ahead // BLOCK_SIZE, mask=ahead < end, other=0).to(tl.int32)
         if REST_DIM > 0:  # rows of one tile, which is transposed for the scores
             of_key = keys + place[:, None]
             v = tl.load(of_key + REST_DIM + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
             k_rest = tl.load(of_key + r[None, :], mask=is_token[:, None] & is_rest[None, :], other=0.0)
             v, k_rest = v.to(q.dtype), k_rest.to(q.dtype)
             scores = tl.dot(q, tl.trans(v), input_precision="tf32x3")
-            scores = tl.dot(q_rest, tl.trans(k_rest), scores, input_precision="tf32x3") * scale
+            scores = tl.dot(q_rest, tl.trans(k_rest), scores, input_precision="tf32x3")
         else:
-            k = tl.load(keys + place[None, :] + d[:, None], mask=is_token[None, :] & is_dim[:, None], other=0.0)
-            scores = tl.dot(q, k.to(q.dtype), input_precision="tf32x3") * scale
+            k = tl.load(keys + place[:, None] + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
+            scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="tf32x3")
+        scores *= factor[:, None]
         if HAS_SCALES:
             scores *= tl.load(key_scales + stored_head, mask=is_token, other=0.0)[None, :]
         if HAS_SOFT_CAP:
-            scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)
+            scores = soft_cap * _LOG2E * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)
         if HAS_TREES:
             offset = token[None, :] - limit[:, None]
             behind = bits[:, None] >> tl.minimum(tl.maximum(offset, 0), 63).to(tl.uint64)
@@ -158,7 +180,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
             is_visible = is_token[None, :] & (token[None, :] <= position[:, None])
             if WINDOW > 0:
                 is_visible = is_visible & (token[None, :] > position[:, None] - WINDOW)
-        scores = tl.where(is_visible, scores * _LOG2E, float("-inf"))
+        scores = tl.where(is_visible, scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
         weights = tl.exp2(scores - base[:, None])
@@ -172,7 +194,11 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
             unit = larger
         if REST_DIM == 0:
             v = tl.load(values + place[:, None] + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
-        mixed = mixed * fading[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="tf32x3")
+            v = v.to(q.dtype)
+            if HAS_SCALES and TILE_ROWS < 64:
+                # Always true. Triton, which does not know, converts 16 bytes at a time before the product's layout.
+                v = tl.where((n >= 0)[:, None], v, 0.0)
+        mixed = mixed * fading[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="tf32x3")
         highest = higher
 
     if HAS_SCALES:
@@ -254,7 +280,7 @@ class Grid:
     num_warps: int
     """Of 32 threads each, that work on a tile."""
     num_stages: int
-    """Tiles of keys and values in flight at a time."""
+    """One more than the tiles of keys and values in shared memory or on their way there."""
     num_splits: int
     """Programs that share the context of a tile."""
     is_of_decodes: bool = False
@@ -308,7 +334,9 @@ def paged_attention(
     window a dozen operations on whole numbers, beside 4 x head_dim on floats.
 
     Numbers of 8 bits are exact in every format of queries, and scales come after the products: a key's to its scores, a
-    value's to its weights. Weights are at most 1 then, for float16's sake: the largest scale so far is taken out.
+    value's to its weights. Weights are at most 1 then, for float16's sake: the largest scale so far is taken out. With
+    8-bit floats bfloat16 becomes float16, each row of queries times a power of two: elements below 2**-29 of the row's
+    largest lose bits.
     """
     window, soft_cap, sinks = scoring
     num_heads, head_dim = query.shape[1:]

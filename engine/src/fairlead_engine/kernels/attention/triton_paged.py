@@ -28,14 +28,16 @@ class TileShape(NamedTuple):
     tokens: int
     num_warps: int
     num_stages: int
-    """Tiles of keys and values in flight at a time."""
+    """`Grid.num_stages`."""
 
 
 # Compiled for compute capability 9.0 with heads of 128, and latents of 512 beside 64, these keep everything in
 # registers, read 16 bytes at a time and overlap loads with products (tests/engine/kernels/test_paged_attention.py).
-DECODE_TILE, CHUNK_TILE = TileShape(None, 1, 64, 4, 3), TileShape(None, 128, 64, 8, 3)
+DECODE_TILE, CHUNK_TILE = TileShape(None, 1, 64, 4, 3), TileShape(None, 128, 64, 8, 2)
 LATENT_DECODE_TILE, LATENT_CHUNK_TILE = TileShape(16, 1, 32, 8, 2), TileShape(16, 32, 32, 8, 2)
 """For values that are a part of keys: one long key may serve all query heads."""
+_PROGRAMS_PER_MULTIPROCESSOR = 3
+"""Of decodes: as many as its shared memory has room for with 16 bits, its registers with 8."""
 _SPLIT_TOKENS = 256
 """Least length of a split, beside which joining splits costs little."""
 _MAX_SPLITS = 32
@@ -49,10 +51,11 @@ class TritonPaged(BlockCache):
     pads_contexts = False
 
     def __init__(self, num_programs: int | None = None) -> None:
-        """`num_programs`: how many fill the device; None = four per multiprocessor, or one without any."""
+        """`num_programs`: how many fill the device; None = all that run at a time, or one without CUDA."""
         if num_programs is None:
             has_cuda = torch.cuda.is_available()
-            num_programs = 4 * torch.cuda.get_device_properties().multi_processor_count if has_cuda else 1
+            num_processors = torch.cuda.get_device_properties().multi_processor_count if has_cuda else 0
+            num_programs = max(1, _PROGRAMS_PER_MULTIPROCESSOR * num_processors)
         self._num_programs = num_programs
 
     def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> PagedStep:
