@@ -5,6 +5,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.chosen_tokens import put
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.types.batch import Numbers
 
@@ -49,7 +50,7 @@ class SlotTokens:
 
     def put(self, slots: Tensor, positions: Tensor, token_ids: Tensor) -> None:
         """Writes a step's choices. A missing token becomes any token, as its sequence ends."""
-        self.rows[slots, positions] = token_ids.clamp(min=0).int()
+        put(self.rows, slots, positions, token_ids)
 
     def _widen(self, num_columns: int) -> None:
         num_slots, before = self.rows.shape
