@@ -188,10 +188,12 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
         total = total * fading + tl.sum(weights, 1)
         if HAS_SCALES:
             value_scale = tl.load(value_scales + stored_head, mask=is_token, other=0.0)
-            larger = tl.maximum(unit, tl.max(value_scale, 0))
-            weights *= (value_scale / larger)[None, :]
-            fading *= unit / larger
-            unit = larger
+            if q.dtype == tl.float16:
+                larger = tl.maximum(unit, tl.max(value_scale, 0))
+                value_scale /= larger
+                fading *= unit / larger
+                unit = larger
+            weights *= value_scale[None, :]
         if REST_DIM == 0:
             v = tl.load(values + place[:, None] + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
             v = v.to(q.dtype)
@@ -201,7 +203,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
         mixed = mixed * fading[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="tf32x3")
         highest = higher
 
-    if HAS_SCALES:
+    if HAS_SCALES and q.dtype == tl.float16:
         mixed *= unit
     place = row.to(tl.int64) * NUM_HEADS + head
     if NUM_SPLITS == 1:
@@ -334,8 +336,8 @@ def paged_attention(
     window a dozen operations on whole numbers, beside 4 x head_dim on floats.
 
     Numbers of 8 bits are exact in every format of queries, and scales come after the products: a key's to its scores, a
-    value's to its weights. Weights are at most 1 then, for float16's sake: the largest scale so far is taken out. With
-    8-bit floats bfloat16 becomes float16, each row of queries times a power of two: elements below 2**-29 of the row's
+    value's to its weights. In float16 weights are at most 1 then: the largest scale so far is taken out. Beside 8-bit
+    floats bfloat16 becomes float16, each row of queries times a power of two: elements below 2**-29 of the row's
     largest lose bits.
     """
     window, soft_cap, sinks = scoring
