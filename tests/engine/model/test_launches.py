@@ -16,6 +16,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.kernels import (
     chosen_tokens_kernel,
+    decoded_product_kernel,
     draw_kernel,
     expert_product_kernel,
     gates_kernel,
@@ -30,7 +31,9 @@ from fairlead_engine.kernels.attention import paged_attention, triton_paged
 from fairlead_engine.model import layers, weights
 from fairlead_engine.model.linear import PlainLinear
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine.model.quantization import int8
+from fairlead_engine.model.quantization import coded_linear, int4_weight_only, int8
+from fairlead_engine.model.quantization.fp8 import Fp8
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.stored import FORMATS
 from fairlead_engine.runner import (
     drawing,
@@ -75,6 +78,7 @@ def launches(monkeypatch) -> Launches:
         (routes_kernel, ("routes_kernel",)),
         (rounded_rows_kernel, ("rounded_rows_kernel",)),
         (scaled_product_kernel, ("scaled_product_kernel",)),
+        (decoded_product_kernel, ("decoded_product_kernel", "decoded_kernel")),
         (draw_kernel, ("draw_kernel",)),
         (penalise_kernel, ("count_kernel", "change_kernel")),
         (chosen_tokens_kernel, ("parts_kernel", "likeliest_kernel", "put_kernel")),
@@ -135,6 +139,34 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
     folder = write_random_checkpoint(tmp_path / "model", fields())
     num_layers = counted_decode(folder, num_sequences, launches, monkeypatch)
     assert launches.by_name.total() - OF_NO_LAYER <= MOST_LAUNCHES * num_layers, launches.by_name
+
+
+@pytest.fixture
+def coded(monkeypatch) -> None:
+    """Weights are decoded by the kernel as on CUDA."""
+    monkeypatch.setattr(coded_linear, "has_kernels", lambda tensor: True)
+    monkeypatch.setattr(coded_linear, "can_multiply", lambda *kind: True)
+    for name in ("decoded_product", "decoded"):
+        monkeypatch.setattr(coded_linear, name, getattr(decoded_product_kernel, name))
+
+
+def in_blocks(weight: torch.Tensor) -> QuantizedWeight:
+    """As fp8 checkpoints store them."""
+    return quantize_weight(weight, torch.float8_e4m3fn, largest=448, low=-448, high=448, group_size=32)
+
+
+@pytest.mark.parametrize("num_sequences", [1, 5, 20])
+@pytest.mark.parametrize("name", ["int4-weight-only", "fp8"])
+def test_a_layer_whose_weights_are_decoded_launches_no_more_than_its_graph_is_foreseen_for(
+    name, num_sequences, launches, coded, monkeypatch, tmp_path: Path
+) -> None:
+    if name == "fp8":
+        monkeypatch.setattr(Fp8, "quantize", lambda self, weight: in_blocks(weight))
+    monkeypatch.setattr(int4_weight_only, "can_pack_int4", lambda dtype: False)
+    folder = write_random_checkpoint(tmp_path / "model", qwen3_fields())
+    num_layers = counted_decode(folder, num_sequences, launches, monkeypatch, name)
+    assert launches.by_name["decoded_product_kernel"] == 4 * num_layers, launches.by_name
+    assert launches.by_name.total() - OF_NO_LAYER <= step_graphs._LAUNCHES_PER_LAYER * num_layers, launches.by_name
 
 
 @pytest.mark.parametrize("num_sequences", [1, 5, pytest.param(40, marks=pytest.mark.compute)])

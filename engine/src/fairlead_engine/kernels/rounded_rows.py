@@ -54,7 +54,7 @@ def rounded_blocks(x: Tensor, size: int, row_format: RowFormat) -> Tensor:
     columns = x.shape[1]
     blocks = functional.pad(x, (0, -columns % size)).view(-1, size)  # zeros beside them change no scale
     rows, scales = rounded_rows(blocks, row_format)
-    return decode(rows, torch.float32).mul_(scales).view(len(x), -1)[:, :columns].to(x.dtype)
+    return decode(rows, torch.float32).mul_(scales).view(len(x), columns + -columns % size)[:, :columns].to(x.dtype)
 
 
 def decode(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, rounded_rows
 from fairlead_engine.model.product_trial import is_right
+from fairlead_engine.model.quantization.coded_linear import coded_linear
 from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
@@ -32,6 +33,9 @@ class Fp8:
         fits = weight.has_scale_per_row and not any(size % _ALIGNMENT for size in values.shape)
         if fits and dtype is torch.bfloat16 and values.is_cuda and can_multiply_fp8(values.device):
             return ScaledFp8Linear(weight, bias, dtype)
+        coded = coded_linear(weight, bias, dtype, E4M3_ROWS)
+        if coded is not None:
+            return coded
         size = "a scale for each output" if weight.has_scale_per_row else f"groups of {weight.group_size}"
         tell_decoding(self.name, values.device.type, f"{dtype} with 8-bit floats in {size}")
         return DecodedFp8Linear(weight, bias, dtype)

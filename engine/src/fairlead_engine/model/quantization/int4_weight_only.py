@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.product_trial import is_right
+from fairlead_engine.model.quantization.coded_linear import coded_linear
 from fairlead_engine.model.quantization.dequantized_linear import PART_ELEMENTS, DequantizedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
@@ -71,6 +72,9 @@ class Int4WeightOnly:
         fits = is_whole and weight.group_size in _PACKED_GROUPS and rows % _ROWS_TOGETHER == 0
         if fits and weight.values.device.type == "cpu" and can_pack_int4(dtype):
             return PackedInt4Linear(weight, bias, dtype)
+        coded = coded_linear(weight, bias, dtype, None, num_bits=4)
+        if coded is not None:
+            return coded
         size = "inputs in any order" if weight.groups is not None else f"{weight.group_size} inputs"
         tell_decoding(self.name, weight.values.device.type, f"{dtype} with 4-bit integers in groups of {size}")
         return DequantizedLinear(weight, bias, dtype)

@@ -12,6 +12,7 @@ from torch import Tensor
 from fairlead_engine.kernels.rounded_rows import INT8_ROWS, rounded_rows
 from fairlead_engine.kernels.scaled_product import scaled_product
 from fairlead_engine.model.product_trial import is_right
+from fairlead_engine.model.quantization.coded_linear import coded_linear
 from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear, DequantizedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
@@ -127,6 +128,9 @@ class Int8WeightOnly:
         fits = weight.has_scale_per_row and weight.offsets is None and dtype is torch.bfloat16
         if fits and weight.values.device.type == "cpu" and can_multiply_mixed():
             return MixedInt8Linear(weight, bias, dtype)
+        coded = coded_linear(weight, bias, dtype, None)
+        if coded is not None:
+            return coded
         groups = "a scale for each output" if fits or weight.has_scale_per_row else f"groups of {weight.group_size}"
         tell_decoding(self.name, weight.values.device.type, f"{dtype} with 8-bit integers in {groups}")
         return DequantizedLinear(weight, bias, dtype)
