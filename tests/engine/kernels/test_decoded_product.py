@@ -191,7 +191,7 @@ found = {}
 for stored, size, rounding, scaling in (
     ("fp8e4nv", 128, kernel.BY_TILE, kernel.PER_TILE),
     ("fp8e4nv", 128, kernel.TILES_BEFORE, kernel.PER_TILE),
-    ("fp8e4nv", 4096, kernel.BY_ROW, kernel.PER_ROW),
+    ("fp8e4nv", 4096, kernel.ROWS_BEFORE, kernel.PER_ROW),
     ("i8", 4096, kernel.UNROUNDED, kernel.PER_ROW),
     ("i8", 128, kernel.UNROUNDED, kernel.PER_TILE),
     ("i8", 32, kernel.UNROUNDED, kernel.PER_TILE),
@@ -204,7 +204,7 @@ for stored, size, rounding, scaling in (
         types = dict.fromkeys(("output", "bias", "x"), "*bf16") | {"values": "*" + stored, "arrivals": "*i32"}
         types |= dict.fromkeys(("parts", "x_scales", "scales", "offsets"), "*fp32")
         types |= dict.fromkeys(("num_rows", "OUTPUT_SIZE", "INPUT_SIZE", "x_stride"), "i32")
-        if rounding in (kernel.BY_ROW, kernel.TILES_BEFORE):
+        if rounding in (kernel.ROWS_BEFORE, kernel.TILES_BEFORE):
             types["x"] = "*fp8e4nv"
         is_packed = stored == "u8"
         most = 64 if is_packed and rows == kernel.MANY_ROWS else 128

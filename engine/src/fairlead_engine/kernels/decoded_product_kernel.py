@@ -29,12 +29,13 @@ from fairlead_engine.kernels.rounded_rows_kernel import nearest, rounded_rows, s
 
 FLOATS, PER_ROW, PER_TILE, PER_COLUMN = range(4)
 """How many scales a tile of a weight has."""
-UNROUNDED, BY_ROW, BY_TILE, TILES_BEFORE = range(4)
-"""How rows are rounded: not, as a whole and before, by tile of inputs within, or before."""
+UNROUNDED, BY_ROW, ROWS_BEFORE, BY_TILE, TILES_BEFORE = range(5)
+"""How rows are rounded: not, as a whole or by tile of inputs, within or before."""
 _PER_ROW: tl.constexpr = tl.constexpr(PER_ROW)
 _PER_TILE: tl.constexpr = tl.constexpr(PER_TILE)
 _UNROUNDED: tl.constexpr = tl.constexpr(UNROUNDED)
 _BY_ROW: tl.constexpr = tl.constexpr(BY_ROW)
+_ROWS_BEFORE: tl.constexpr = tl.constexpr(ROWS_BEFORE)
 _BY_TILE: tl.constexpr = tl.constexpr(BY_TILE)
 _TILES_BEFORE: tl.constexpr = tl.constexpr(TILES_BEFORE)
 
@@ -60,6 +61,7 @@ def add_product(  # type: ignore[no-untyped-def]
     x_scale,
     row,
     is_row,
+    at,
     column,
     is_column,
     scales,
@@ -77,7 +79,7 @@ def add_product(  # type: ignore[no-untyped-def]
     if SCALING <= _PER_ROW:
         total = tl.dot(weight.to(some.dtype), some, total, input_precision="tf32x3")
     elif SCALING == _PER_TILE:
-        place = row * row_stride + tl.min(column, 0) // GROUP_SIZE * group_stride
+        place = row * row_stride + at // GROUP_SIZE * group_stride
         scale = tl.load(scales + place, mask=is_row, other=0.0).to(tl.float32)
         product = tl.dot(weight.to(some.dtype), some, input_precision="tf32x3") * scale[:, None]
         if HAS_OFFSETS:
@@ -100,20 +102,36 @@ def add_product(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def some_inputs(  # type: ignore[no-untyped-def]
-    rows, is_in, x_scales, is_x, ROUNDING: tl.constexpr, LARGEST: tl.constexpr, IS_INTEGER: tl.constexpr
+    rows, is_in, x_scale, x_scales, is_x, ROUNDING: tl.constexpr, LARGEST: tl.constexpr, IS_INTEGER: tl.constexpr
 ):
-    """Inputs [inputs, rows] at these addresses, and their scales [rows], found here or read."""
+    """Inputs [inputs, rows] at these addresses, rounded where they are not, and the scales of their rows."""
     some = tl.load(rows, mask=is_in, other=0.0)
-    x_scale = tl.zeros([some.shape[1]], tl.float32)
-    if ROUNDING == _BY_TILE:
+    if (ROUNDING == _BY_ROW) | (ROUNDING == _BY_TILE):
         wide = some.to(tl.float32)
-        x_scale = scales_of_rows(tl.max(tl.abs(wide), 0), LARGEST)
-        some = nearest(wide * (1 / x_scale)[None, :], IS_INTEGER).to(tl.float16)
+        if ROUNDING == _BY_TILE:
+            x_scale = scales_of_rows(tl.max(tl.abs(wide), 0), LARGEST)
+        rounded = nearest(wide * (1 / x_scale)[None, :], IS_INTEGER)
+        some = rounded.to(tl.float16) if ROUNDING == _BY_TILE else rounded.to(some.dtype)
     elif ROUNDING != _UNROUNDED:
         some = some.to(tl.float16)
         if ROUNDING == _TILES_BEFORE:
             x_scale = tl.load(x_scales, mask=is_x, other=0.0)
     return some, x_scale
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def finished(  # type: ignore[no-untyped-def]
+    total, x_scale, row, is_row, scales, bias,
+    SCALING: tl.constexpr, ROUNDING: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """The steps after the sum [outputs, rows] that are the same for all columns."""
+    if SCALING == _PER_ROW:
+        total *= tl.load(scales + row, mask=is_row, other=0.0).to(tl.float32)[:, None]
+    if (ROUNDING == _BY_ROW) | (ROUNDING == _ROWS_BEFORE):
+        total *= x_scale[None, :]
+    if HAS_BIAS:
+        total += tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)[:, None]
+    return total
 
 
 @triton.jit
@@ -168,6 +186,9 @@ def decoded_product_kernel(  # type: ignore[no-untyped-def]
     stored = values + (n.to(tl.int64) * INPUT_SIZE)[:, None] + k[None, :]
     share = tl.cdiv(INPUT_SIZE, SPLITS * TILE_INPUTS) * TILE_INPUTS
     first = tl.program_id(2) * share
+    x_scale = tl.zeros([TILE_ROWS], tl.float32)
+    if ROUNDING == _ROWS_BEFORE:
+        x_scale = tl.load(x_scales + m, mask=is_x, other=0.0)
     total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     for at in range(first, tl.minimum(first + share, INPUT_SIZE), TILE_INPUTS):
         column = at + k
@@ -177,22 +198,24 @@ def decoded_product_kernel(  # type: ignore[no-untyped-def]
         is_in = is_column[:, None] & is_x[None, :]
         weight = tl.load(stored + at, mask=is_output[:, None] & is_column[None, :], other=0.0)
         scale_at = tile_scales + at // TILE_INPUTS
-        some, x_scale = some_inputs(rows + at, is_in, scale_at, is_x, ROUNDING, LARGEST, IS_INTEGER)
+        some, x_scale = some_inputs(rows + at, is_in, x_scale, scale_at, is_x, ROUNDING, LARGEST, IS_INTEGER)
         if IS_PACKED:
-            wide = weight.to(tl.int16)
+            wide, above = weight.to(tl.int16), at + INPUT_SIZE
             total = add_product(
-                total, whole_numbers(wide & 15, some), some, x_scale, n, is_output, column, is_column, scales, offsets,
-                scales, 1, OUTPUT_SIZE, GROUP_SIZE, SCALING, HAS_OFFSETS, False, ROUNDING,
+                total, whole_numbers(wide & 15, some), some, x_scale, n, is_output, at, column, is_column, scales,
+                offsets, scales, 1, OUTPUT_SIZE, GROUP_SIZE, SCALING, HAS_OFFSETS, False, ROUNDING,
             )  # fmt: skip
-            some, x_scale = some_inputs(rows + INPUT_SIZE + at, is_in, scale_at, is_x, ROUNDING, LARGEST, IS_INTEGER)
+            some, x_scale = some_inputs(
+                rows + above, is_in, x_scale, scale_at, is_x, ROUNDING, LARGEST, IS_INTEGER
+            )  # fmt: skip
             total = add_product(
-                total, whole_numbers(wide >> 4, some), some, x_scale, n, is_output, column + INPUT_SIZE, is_column,
-                scales, offsets, scales, 1, OUTPUT_SIZE, GROUP_SIZE, SCALING, HAS_OFFSETS, False, ROUNDING,
+                total, whole_numbers(wide >> 4, some), some, x_scale, n, is_output, above, above + k, is_column, scales,
+                offsets, scales, 1, OUTPUT_SIZE, GROUP_SIZE, SCALING, HAS_OFFSETS, False, ROUNDING,
             )  # fmt: skip
         else:
             total = add_product(
-                total, weight, some, x_scale, n, is_output, column, is_column, scales, offsets, scales, 1, OUTPUT_SIZE,
-                GROUP_SIZE, SCALING, HAS_OFFSETS, False, ROUNDING,
+                total, weight, some, x_scale, n, is_output, at, column, is_column, scales, offsets, scales, 1,
+                OUTPUT_SIZE, GROUP_SIZE, SCALING, HAS_OFFSETS, False, ROUNDING,
             )  # fmt: skip
     place = (m.to(tl.int64) * OUTPUT_SIZE)[None, :] + n[:, None]
     is_in = is_output[:, None] & is_x[None, :]
@@ -209,12 +232,7 @@ def decoded_product_kernel(  # type: ignore[no-untyped-def]
                 total += tl.load(parts + part * part_size + place, mask=is_in, other=0.0, cache_modifier=".cg")
             tl.store(arrival, 0)
     if is_last:
-        if SCALING == _PER_ROW:
-            total *= tl.load(scales + n, mask=is_output, other=0.0).to(tl.float32)[:, None]
-        if ROUNDING == _BY_ROW:
-            total *= tl.load(x_scales + m, mask=is_x, other=0.0)[None, :]
-        if HAS_BIAS:
-            total += tl.load(bias + n, mask=is_output, other=0.0).to(tl.float32)[:, None]
+        total = finished(total, x_scale, n, is_output, scales, bias, SCALING, ROUNDING, HAS_BIAS)
         tl.store(output + place, total.to(output.dtype.element_ty), mask=is_in)
 
 
@@ -332,7 +350,7 @@ def decoded_product(x: Tensor, weight: CodedWeight, bias: Tensor | None = None) 
         return output
     tiles, rounding, x_scales = product_tiles(weight, num_rows), UNROUNDED, weight.scales
     if weight.row_format is not None:
-        rounding, size = BY_ROW, in_features
+        rounding, size = ROWS_BEFORE, in_features
         if tiles.scaling != PER_ROW:
             size = weight.group_size
             rounding = TILES_BEFORE if tiles.rows > FEW_ROWS and in_features % size == 0 else BY_TILE
