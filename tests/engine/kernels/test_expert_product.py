@@ -225,7 +225,7 @@ for name, rows, stored, size, scaling, rounding, gates in (
         )
         found[f"{name}, {rows}, {gate}"] = compile_for_gpu(
             kernel.expert_product_kernel, types | {"values": "*" + stored}, constants,
-            num_warps=kernel.num_warps(gate, rows), num_stages=kernel.num_stages(shape, rows),
+            num_warps=kernel.num_warps(gate, shape, rows), num_stages=kernel.num_stages(shape, rows),
         )
 tell(found)
 """
@@ -235,5 +235,7 @@ tell(found)
 def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
     for name, code in compiled(COMPILE, tmp_path).items():
         assert code.spilled_bytes == 0, (name, code)
-        assert code.wide_loads and code.tensor_products, (name, code)
+        assert code.tensor_products, (name, code)
+        is_narrow = name.startswith("groups") and ", 16, " in name  # 32 bytes of a row, 8 of them a thread
+        assert code.wide_loads or is_narrow, (name, code)
         assert code.shared_bytes <= 75 * 1024, (name, code)  # so that three programs fit a multiprocessor

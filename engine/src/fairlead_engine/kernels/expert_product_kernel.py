@@ -8,9 +8,7 @@ The pairs of an expert are cut into tiles. The number of tiles depends on the ro
 launch has as many programs as tiles are possible, each finds its tile from the experts' numbers of pairs, and programs
 without a tile end at once. Rows are read, and results written, in place.
 
-Numbers of 8 bits are exact in 16: tiles of weights are multiplied unscaled, and the scale of a group of columns is
-applied to the sums, which are fewer; with columns in groups of any order, or several groups to a tile, each number is
-scaled before the product.
+Tiles of weights are decoded as a single weight's are (`decoded_product_kernel.py`).
 
 Bytes: the weight of each chosen expert, 2 x out_features x in_features in 16 bits, for each 16 of its pairs, or 64
 where there are many; half in 8 bits, and 4 for each scale (offsets as many), 9/16 in groups of 32. A pair's inputs once
@@ -27,14 +25,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairlead_engine.kernels.decoded_product_kernel import (
+    BY_ROW,
+    BY_TILE,
+    FEW_ROWS,
+    FLOATS,
+    MANY_ROWS,
+    PER_COLUMN,
+    PER_ROW,
+    PER_TILE,
+    UNROUNDED,
+    add_product,
+    finished,
+    some_inputs,
+)
 from fairlead_engine.kernels.expert_product import ExpertWeights
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.rounded_rows import rounded_blocks
-from fairlead_engine.kernels.rounded_rows_kernel import nearest, scales_of_rows
+from fairlead_engine.kernels.rounded_rows_kernel import scales_of_rows
 from fairlead_engine.kernels.routes import ExpertRouting, Routes
 
-FEW_ROWS, MANY_ROWS = 16, 64
-"""Pairs to a tile: tensor cores multiply 16 at least."""
 _MANY_PAIRS = 32
 """Mean pairs per expert from which on tiles are large."""
 TILE_OUTPUTS = 64
@@ -45,79 +55,11 @@ _MOST_INPUTS = {FEW_ROWS: 128, MANY_ROWS: 64}
 _TILE_COLUMNS = 32
 """With a separate scale for each column."""
 
-FLOATS, PER_ROW, PER_TILE, PER_COLUMN = range(4)
-"""How many scales a tile of a weight has."""
-UNROUNDED, BY_ROW, BY_TILE = range(3)
 UNGATED, SIDE_BY_SIDE, BY_TURNS = range(3)
-_PER_ROW: tl.constexpr = tl.constexpr(PER_ROW)
-_PER_TILE: tl.constexpr = tl.constexpr(PER_TILE)
 _BY_ROW: tl.constexpr = tl.constexpr(BY_ROW)
-_BY_TILE: tl.constexpr = tl.constexpr(BY_TILE)
 _UNGATED: tl.constexpr = tl.constexpr(UNGATED)
 _SIDE_BY_SIDE: tl.constexpr = tl.constexpr(SIDE_BY_SIDE)
 _BY_TURNS: tl.constexpr = tl.constexpr(BY_TURNS)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _with_product(  # type: ignore[no-untyped-def]
-    total,
-    some,
-    row,
-    column,
-    is_row,
-    is_column,
-    expert,
-    values,
-    scales,
-    offsets,
-    groups,
-    weight_stride,
-    INPUT_SIZE,
-    num_groups,
-    at,
-    GROUP_SIZE: tl.constexpr,
-    SCALING: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-    HAS_GROUPS: tl.constexpr,
-):
-    """total plus some rows' inputs times a tile of the weight: `row` of all experts' weights, and `column`."""
-    is_in = is_column[:, None] & is_row[None, :]
-    weight = tl.load(values + (row * weight_stride)[None, :] + column[:, None], mask=is_in, other=0.0)
-    if SCALING <= _PER_ROW:
-        total += tl.dot(some, weight.to(some.dtype), input_precision="tf32x3")
-    elif SCALING == _PER_TILE:
-        group = row * num_groups + at // GROUP_SIZE
-        product = tl.dot(some, weight.to(some.dtype), input_precision="tf32x3")
-        total += product * tl.load(scales + group, mask=is_row, other=0.0)[None, :]
-        if HAS_OFFSETS:
-            offset = tl.load(offsets + group, mask=is_row, other=0.0)
-            total += tl.sum(some.to(tl.float32), 1)[:, None] * offset[None, :]
-    else:
-        if HAS_GROUPS:
-            group = tl.load(groups + expert * INPUT_SIZE + column, mask=is_column, other=0)
-        else:
-            group = column // GROUP_SIZE
-        place = (row * num_groups)[None, :] + group[:, None]
-        decoded = weight.to(tl.float32) * tl.load(scales + place, mask=is_in, other=0.0)
-        if HAS_OFFSETS:
-            decoded += tl.load(offsets + place, mask=is_in, other=0.0)
-        total += tl.dot(some, decoded.to(some.dtype), input_precision="tf32x3")
-    return total
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _finished(  # type: ignore[no-untyped-def]
-    total, row_scale, row, is_row, scales, bias,
-    SCALING: tl.constexpr, ROUNDING: tl.constexpr, HAS_BIAS: tl.constexpr,
-):  # fmt: skip
-    """The steps after the sum that are the same for all columns."""
-    if SCALING == _PER_ROW:
-        total *= tl.load(scales + row, mask=is_row, other=0.0)[None, :]
-    if ROUNDING == _BY_ROW:
-        total *= row_scale[:, None]
-    if HAS_BIAS:
-        total += tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)[None, :]
-    return total
 
 
 @triton.jit(do_not_specialize=["num_tokens"])  # type: ignore[untyped-decorator]
@@ -187,7 +129,7 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
     x_row = pair
     if GATE != _UNGATED:
         x_row = token
-    rows = x + (x_row * x_stride)[:, None] + k[None, :]
+    rows = x + (x_row * x_stride)[None, :] + k[:, None]
     row = expert * out_features + n
     if GATE == _BY_TURNS:
         row += n
@@ -197,30 +139,28 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
     up_row = row + 1
     if GATE == _SIDE_BY_SIDE:
         up_row = row + num_outputs
-    total = tl.zeros([TILE_ROWS, TILE_OUTPUTS], tl.float32)
+    total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     up = total
+    stored, up_stored = values + (row * weight_stride)[:, None], values + (up_row * weight_stride)[:, None]
     for at in range(0, tl.where(first < last, INPUT_SIZE, 0), TILE_INPUTS):
         column = at + k
         is_column = k < TILE_INPUTS
         if not IS_EVEN:
             is_column = column < INPUT_SIZE
-        some = tl.load(rows + at, mask=is_pair[:, None] & is_column[None, :], other=0.0)
-        if ROUNDING == _BY_ROW:
-            some = nearest(some.to(tl.float32) * (1 / row_scale)[:, None], IS_INTEGER).to(some.dtype)
-        elif ROUNDING == _BY_TILE:
-            wide = some.to(tl.float32)
-            tile_scale = scales_of_rows(tl.max(tl.abs(wide), 1), LARGEST)[:, None]
-            some = (nearest(wide * (1 / tile_scale), IS_INTEGER) * tile_scale).to(some.dtype)
-        total = _with_product(
-            total, some, row, column, is_output, is_column, expert, values, scales, offsets, groups, weight_stride,
-            INPUT_SIZE, num_groups, at, GROUP_SIZE, SCALING, HAS_OFFSETS, HAS_GROUPS,
+        is_x, is_weight = is_column[:, None] & is_pair[None, :], is_output[:, None] & is_column[None, :]
+        some, x_scale = some_inputs(rows + at, is_x, row_scale, x_largest, is_pair, ROUNDING, LARGEST, IS_INTEGER)
+        total = add_product(
+            total, tl.load(stored + column[None, :], mask=is_weight, other=0.0), some, x_scale, row, is_output, at,
+            column, is_column, scales, offsets, groups + expert * INPUT_SIZE, num_groups, 1, GROUP_SIZE, SCALING,
+            HAS_OFFSETS, HAS_GROUPS, ROUNDING,
         )  # fmt: skip
         if GATE != _UNGATED:
-            up = _with_product(
-                up, some, up_row, column, is_output, is_column, expert, values, scales, offsets, groups, weight_stride,
-                INPUT_SIZE, num_groups, at, GROUP_SIZE, SCALING, HAS_OFFSETS, HAS_GROUPS,
+            up = add_product(
+                up, tl.load(up_stored + column[None, :], mask=is_weight, other=0.0), some, x_scale, up_row, is_output,
+                at, column, is_column, scales, offsets, groups + expert * INPUT_SIZE, num_groups, 1, GROUP_SIZE,
+                SCALING, HAS_OFFSETS, HAS_GROUPS, ROUNDING,
             )  # fmt: skip
-    found = _finished(total, row_scale, row, is_output, scales, bias, SCALING, ROUNDING, HAS_BIAS)
+    found = finished(total, row_scale, row, is_output, scales, bias, SCALING, ROUNDING, HAS_BIAS)
     if GATE == _UNGATED:
         score = tl.load(scores + pair, mask=is_pair, other=0.0)
         if IS_NORMALISED:
@@ -228,11 +168,11 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
             place = token[:, None] * EACH + each[None, :]
             of_token = tl.load(scores + place, mask=is_pair[:, None] & (each < EACH)[None, :], other=0.0)
             score = score / tl.where(is_pair, tl.sum(of_token, 1) + least_sum, 1.0)
-        found *= (score * route_scale)[:, None]
+        found *= (score * route_scale)[None, :]
     else:
         # Rounded as torch's operations are, so that both ways give the same.
         gate = found.to(output.dtype.element_ty).to(tl.float32)
-        up = _finished(up, row_scale, up_row, is_output, scales, bias, SCALING, ROUNDING, HAS_BIAS)
+        up = finished(up, row_scale, up_row, is_output, scales, bias, SCALING, ROUNDING, HAS_BIAS)
         up = up.to(output.dtype.element_ty).to(tl.float32)
         if GATE == _SIDE_BY_SIDE:
             found = (gate * tl.sigmoid(gate)).to(output.dtype.element_ty).to(tl.float32) * up
@@ -241,10 +181,10 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
             up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
             found = tl.sigmoid(alpha * gate) * gate * (up + 1)
     found = found.to(output.dtype.element_ty)
-    is_in = is_pair[:, None] & is_output[None, :]
-    tl.store(output + (pair * num_outputs)[:, None] + n[None, :], found, mask=is_in)
+    is_in = is_output[:, None] & is_pair[None, :]
+    tl.store(output + (pair * num_outputs)[None, :] + n[:, None], found, mask=is_in)
     if TELLS_LARGEST:
-        highest = tl.max(tl.where(is_in, tl.abs(found.to(tl.float32)), 0.0), 1)
+        highest = tl.max(tl.where(is_in, tl.abs(found.to(tl.float32)), 0.0), 0)
         tl.atomic_max(output_largest + pair, highest, mask=is_pair)  # in whatever order
 
 
@@ -326,7 +266,7 @@ def _launch(
         GATE=kind,
         TELLS_LARGEST=tells_largest,
         IS_NORMALISED=routing.normalised,
-        num_warps=num_warps(kind, tile_rows),
+        num_warps=num_warps(kind, shape, tile_rows),
         num_stages=num_stages(shape, tile_rows),
     )
 
@@ -364,6 +304,6 @@ def num_stages(shape: ExpertTiles, tile_rows: int) -> int:
     return 2 if tile_rows == MANY_ROWS and shape.tile_inputs > 64 else 3
 
 
-def num_warps(kind: int, tile_rows: int) -> int:
-    """Warps of 32 threads per tile: more for two large sums in their registers."""
-    return 8 if tile_rows == MANY_ROWS and kind != UNGATED else 4
+def num_warps(kind: int, shape: ExpertTiles, tile_rows: int) -> int:
+    """Warps of 32 threads per tile: more for two large sums in their registers, or inputs that are rounded there."""
+    return 8 if tile_rows == MANY_ROWS and (kind != UNGATED or shape.rounding == BY_TILE) else 4
