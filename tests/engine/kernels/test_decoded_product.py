@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fairlead_engine.kernels.decoded_product import CodedWeight, decoded, decoded_product, packed, rounded
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS
 from fairlead_engine.model.quantization import coded_linear
+from fairlead_engine.model.quantization.fp8 import DecodedFp8Linear
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine_testing.devices import on_each_device
 from fairlead_engine_testing.gpu_code import compiled
@@ -181,6 +182,25 @@ def test_a_device_is_tried_and_what_the_kernel_does_not_take_is_told(device, dty
     assert not coded_linear.can_multiply(torch.device(device), dtype, torch.int8)
     assert coded_linear.coded_linear(QuantizedWeight(values, odd.scales, 48), None, dtype, None) is None
     coded_linear.can_multiply.cache_clear()
+
+
+@pytest.mark.parametrize("most", [0, 4])
+def test_rows_so_few_that_it_is_faster_take_the_kernel(monkeypatch, most):
+    weight = QuantizedWeight(torch.ones(16, 32).to(torch.float8_e4m3fn), torch.ones(16, 1), 32)
+    asked = []
+    monkeypatch.setattr(coded_linear, "kept_rows", lambda *product: asked.append(product) or most)
+    monkeypatch.setattr(coded_linear, "coded_linear", lambda *parts: lambda x: x + 1)
+    linear = coded_linear.faster_for_few_rows(
+        DecodedFp8Linear(weight, None, torch.float32), weight, None, torch.float32, E4M3_ROWS
+    )
+    name, ours, theirs, like, outputs = asked[0]
+    assert outputs == 16 and like.shape[1] == 32 and "e4m3" in name
+    x = torch.ones(5, 32)
+    assert ours(x, like).equal(x + 1) and theirs(x, like).equal(torch.full((5, 16), 32.0))
+    assert linear(x).equal(torch.full((5, 16), 32.0)) and linear.weight_bytes >= 16 * 32
+    assert linear(x[:4]).equal(x[:4] + 1 if most else torch.full((4, 16), 32.0))
+    monkeypatch.setattr(coded_linear, "coded_linear", lambda *parts: None)
+    assert coded_linear.faster_for_few_rows(linear, weight, None, torch.float32, E4M3_ROWS) is linear
 
 
 COMPILE = """

@@ -40,8 +40,8 @@ _LARGEST_ERROR = 0.02
 Product = Callable[[Tensor, Tensor], Tensor]
 Timer = Callable[[Callable[[], Tensor]], float]
 
-_known: dict[tuple[int | torch.dtype | torch.device, ...], int] = {}
-"""Results by shape, format and device of a weight."""
+_known: dict[tuple[str, int, int, torch.dtype, torch.device], int] = {}
+"""Results by our product, and a weight's shape, format and device."""
 
 
 def most_skinny_rows(weight: Tensor) -> int:
@@ -49,30 +49,36 @@ def most_skinny_rows(weight: Tensor) -> int:
     is_meant = weight.is_cuda and weight.dtype.itemsize == 2 and weight.stride(1) == 1
     if not is_meant or weight.shape[1] % 16 or weight.stride(0) % 16 or triton_lacks() is not None:
         return 0
-    kind = (*weight.shape, weight.dtype, weight.device)
-    if kind not in _known:
-        # Triton is needed on CUDA alone.
-        from fairlead_engine.kernels.compile_cache import kept_choices
-        from fairlead_engine.kernels.skinny_product_kernel import skinny_product
+    # Triton is needed on CUDA alone.
+    from fairlead_engine.kernels.skinny_product_kernel import skinny_product
 
-        outputs, inputs = weight.shape
+    return kept_rows("a skinny product", skinny_product, functional.linear, weight, len(weight))
+
+
+def kept_rows(name: str, product: Product, theirs: Product, weight: Tensor, num_outputs: int) -> int:
+    """`most_rows`, found once for such weights [any, in_features]. `name`: of our product, among choices that are
+    kept."""
+    kind = (name, num_outputs, weight.shape[1], weight.dtype, weight.device)
+    if kind not in _known:
+        from fairlead_engine.kernels.compile_cache import kept_choices
+
         kept = kept_choices().choose(
-            f"most rows of a skinny product with {outputs} x {inputs} {weight.dtype}",
-            lambda: most_rows(skinny_product, weight, seconds_on_device),
+            f"most rows of {name} with {num_outputs} x {weight.shape[1]} {weight.dtype}",
+            lambda: most_rows(product, weight, seconds_on_device, theirs),
         )
         _known[kind] = min(kept, MOST_ROWS)
-        logger.debug("products with a weight of %d x %d: our kernel up to %d rows", *weight.shape, _known[kind])
+        logger.debug("%s with a weight of %d x %d: our kernel up to %d rows", *kind[:3], _known[kind])
     return _known[kind]
 
 
-def most_rows(product: Product, weight: Tensor, seconds: Timer) -> int:
+def most_rows(product: Product, weight: Tensor, seconds: Timer, theirs: Product = functional.linear) -> int:
     """The most of `_TRIED_ROWS` up to which `product` is right and clearly faster than torch's; 0 = never."""
     most = 0
     for rows in _TRIED_ROWS:
         x = torch.randn(rows, weight.shape[1], device=weight.device).to(weight.dtype)
-        ours, theirs = partial(product, x, weight), partial(functional.linear, x, weight)
+        ours, torchs = partial(product, x, weight), partial(theirs, x, weight)
         try:
-            is_better = _is_near(ours(), theirs()) and seconds(ours) < _CLEARLY * seconds(theirs)
+            is_better = _is_near(ours(), torchs()) and seconds(ours) < _CLEARLY * seconds(torchs)
         except Exception as problem:  # whatever Triton's compiler or the driver makes of this GPU
             logger.info("torch's products instead of our kernel for few rows: %s", problem)
             is_better = False

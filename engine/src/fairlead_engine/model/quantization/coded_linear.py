@@ -9,8 +9,8 @@ from torch.nn import functional
 from fairlead_engine.kernels.decoded_product import CodedWeight, decoded, decoded_product, packed, rounded
 from fairlead_engine.kernels.dispatch import has_kernels
 from fairlead_engine.kernels.rounded_rows import RowFormat
-from fairlead_engine.model.product_trial import is_right
-from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine.model.product_trial import Product, is_right, kept_rows
+from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight
 
 MOST_ROWS = 512
 """Rows up to which the kernel multiplies, as in all captured steps; for more, the weight is decoded into memory."""
@@ -49,6 +49,40 @@ def coded_linear(
     if not takes(coded) or not can_multiply(weight.values.device, dtype, coded.values.dtype):
         return None
     return CodedLinear(coded, bias)
+
+
+class FewRowsLinear:
+    """A layer for few rows, and another with the same weight for more."""
+
+    copies_weight = True
+
+    def __init__(self, few: QuantizedLinear, many: QuantizedLinear, most_rows: int) -> None:
+        """`most_rows`: of few."""
+        self._few = few
+        self._many = many
+        self._most_rows = most_rows
+        self.weight_bytes = many.weight_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._few(x) if len(x) <= self._most_rows else self._many(x)
+
+
+def faster_for_few_rows(
+    linear: QuantizedLinear, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, row_format: RowFormat
+) -> QuantizedLinear:
+    """The layer with its weight of 8-bit numbers through the kernel that decodes, for as few rows as that is faster
+    for."""
+    coded = coded_linear(weight, bias, dtype, row_format)
+    if coded is None:
+        return linear
+    outputs, inputs = weight.values.shape
+    kind = torch.empty(1, inputs, dtype=dtype, device=weight.values.device)
+    most = kept_rows(f"a product with {weight.values.dtype}", _of(coded), _of(linear), kind, outputs)
+    return FewRowsLinear(coded, linear, most) if most else linear
+
+
+def _of(linear: QuantizedLinear) -> Product:
+    return lambda x, _: linear(x)
 
 
 def coded_weight(weight: QuantizedWeight, row_format: RowFormat | None, num_bits: int) -> CodedWeight:

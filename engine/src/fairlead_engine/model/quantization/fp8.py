@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, rounded_rows
 from fairlead_engine.model.product_trial import is_right
-from fairlead_engine.model.quantization.coded_linear import coded_linear
+from fairlead_engine.model.quantization.coded_linear import coded_linear, faster_for_few_rows
 from fairlead_engine.model.quantization.dequantized_linear import DecodedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight, quantize_weight
 
@@ -32,7 +32,7 @@ class Fp8:
         values = weight.values
         fits = weight.has_scale_per_row and not any(size % _ALIGNMENT for size in values.shape)
         if fits and dtype is torch.bfloat16 and values.is_cuda and can_multiply_fp8(values.device):
-            return ScaledFp8Linear(weight, bias, dtype)
+            return faster_for_few_rows(ScaledFp8Linear(weight, bias, dtype), weight, bias, dtype, E4M3_ROWS)
         coded = coded_linear(weight, bias, dtype, E4M3_ROWS)
         if coded is not None:
             return coded
