@@ -279,6 +279,8 @@ _TILE_OUTPUTS = 64
 """Tensor cores multiply 64 outputs at a time."""
 _MOST_INPUTS = 128
 """Of a tile: bytes of a row of the weight."""
+_ROUNDED_WITHIN = FEW_ROWS
+"""Most rows that are rounded to e4m3 for each tile of outputs anew, to save a launch."""
 _DECODED_OUTPUTS = 32
 """To a program that decodes into memory."""
 _PROGRAMS = 528
@@ -353,7 +355,7 @@ def decoded_product(x: Tensor, weight: CodedWeight, bias: Tensor | None = None) 
         rounding, size = ROWS_BEFORE, in_features
         if tiles.scaling != PER_ROW:
             size = weight.group_size
-            rounding = TILES_BEFORE if tiles.rows > FEW_ROWS and in_features % size == 0 else BY_TILE
+            rounding = TILES_BEFORE if num_rows > _ROUNDED_WITHIN and in_features % size == 0 else BY_TILE
         if rounding != BY_TILE:
             x, x_scales = rounded_rows(x.reshape(-1, size), weight.row_format)
             x = x.view(num_rows, in_features)

@@ -13,7 +13,7 @@ from fairlead_engine.model.product_trial import Product, is_right, kept_rows
 from fairlead_engine.model.quantization.quantized_weight import QuantizedLinear, QuantizedWeight
 
 MOST_ROWS = 512
-"""Rows up to which the kernel multiplies, as in all captured steps; for more, the weight is decoded into memory."""
+"""Rows up to which the kernel multiplies; for more, the weight is decoded into memory."""
 _PART_ELEMENTS = 2**24
 """Elements of the weight decoded at a time: 32 MiB in 16 bits."""
 
