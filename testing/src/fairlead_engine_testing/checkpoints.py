@@ -178,6 +178,26 @@ def qwen2_moe_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Qwen2MoeForCausalLM", "qwen2_moe"), **experts, **shared, **changes}
 
 
+_RECURRENT = {
+    "head_dim": 16, "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 12, "linear_value_head_dim": 20,
+    "linear_conv_kernel_dim": 4,
+}  # fmt: skip
+
+
+def qwen3_next_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Qwen3-Next, with changes."""
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    own = {"shared_expert_intermediate_size": 64, "partial_rotary_factor": 0.25}
+    return {**_fields("Qwen3NextForCausalLM", "qwen3_next"), **_RECURRENT, **experts, **own, **changes}
+
+
+def qwen3_5_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of the text part of a tiny Qwen3.5, with changes."""
+    own = {"partial_rotary_factor": 0.25}
+    return {**_fields("Qwen3_5ForCausalLM", "qwen3_5_text"), **_RECURRENT, **own, **changes}
+
+
 def deepseek_v2_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny DeepSeek-V2, with changes; its queries come through no narrower vector, as Lite's."""
     experts = {"topk_method": "greedy", "routed_scaling_factor": 1.5, "norm_topk_prob": False, "n_group": 1}
@@ -217,6 +237,8 @@ FAMILIES = {
     "phi3": phi3_fields,
     "qwen2_moe": qwen2_moe_fields,
     "qwen3_moe": qwen3_moe_fields,
+    "qwen3_next": qwen3_next_fields,
+    "qwen3_5": qwen3_5_fields,
     "seed_oss": seed_oss_fields,
     "smollm3": smollm3_fields,
 }
@@ -261,7 +283,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every tensor of a checkpoint with this configuration."""
     hidden, head_dim, inner = config.hidden_size, config.head_dim, config.intermediate_size
     query, kv, family = config.num_heads * head_dim, config.num_kv_heads * head_dim, config.architecture
-    qkv = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
+    qkv = {"q_proj": ((1 + config.gates_attention) * query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
     gated = {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
     if family == "Phi3ForCausalLM":
         qkv = {"qkv_proj": (query + 2 * kv, hidden)}
@@ -284,12 +306,14 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         elif family.startswith("Gemma"):
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in norms)
-        if isinstance(config, DeepseekConfig):
+        if index in config.recurrent:
+            yield from _recurrent_layer(f"{prefix}.linear_attn", config)
+        elif isinstance(config, DeepseekConfig):
             yield from _latent_attention(f"{prefix}.self_attn", config)
         else:
             yield from _linears(f"{prefix}.self_attn", qkv, config.qkv_bias)
             yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, config.output_bias)
-        if config.query_norm is QueryNorm.HEADS:
+        if config.query_norm is QueryNorm.HEADS and index not in config.recurrent:
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
         if isinstance(config, GptOssConfig):
@@ -310,6 +334,20 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)
+
+
+def _recurrent_layer(prefix: str, config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    state, hidden = config.state, config.hidden_size
+    assert state is not None
+    heads, values = state.num_heads, state.num_heads * state.value_dim
+    stored = {"in_proj_qkvz": state.channels + values, "in_proj_ba": 2 * heads}
+    if config.architecture != "Qwen3NextForCausalLM":
+        stored = {"in_proj_qkv": state.channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
+    yield from _linears(prefix, {name: (size, hidden) for name, size in stored.items()}, False)
+    yield f"{prefix}.conv1d.weight", (state.channels, 1, state.kernel_size)
+    yield from ((f"{prefix}.{name}", (heads,)) for name in ("A_log", "dt_bias"))
+    yield f"{prefix}.norm.weight", (state.value_dim,)
+    yield f"{prefix}.out_proj.weight", (hidden, values)
 
 
 def _latent_attention(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str, Shape]]:
@@ -393,6 +431,7 @@ def _random(name: str, shape: Shape, generator: torch.Generator, norm: float) ->
     """`norm`: about what a normalisation's weights are."""
     values = torch.randn(shape, generator=generator)
     if len(shape) == 1:
+        norm = 1.0 if name.endswith("linear_attn.norm.weight") else norm
         return 0.1 * values if name.endswith(".bias") else norm + 0.1 * values
     return values / math.sqrt(shape[1])
 

@@ -88,6 +88,11 @@ class FakeRunner:
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         self._store = [None] * (num_blocks * self.block_size)
 
+    state_bytes = 0
+
+    def allocate_snapshots(self, num_slots: int, num_snapshots: int) -> None:
+        self._states: list[tuple[int, ...]] = [()] * (num_slots + num_snapshots)
+
     def allocate_places(self, num_places: int) -> None:
         self._places: list[list[bytes | None]] = [[] for _ in range(num_places)]
 

@@ -93,6 +93,30 @@ class QueryNorm(Enum):
     """All heads of a token at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """State of a sequence in one recurrent layer: a matrix for each head, and the last inputs of a convolution."""
+
+    num_key_heads: int
+    """Heads of queries and keys; several heads of values share one."""
+    num_heads: int
+    """Heads of values."""
+    key_dim: int
+    value_dim: int
+    kernel_size: int
+    """Tokens that the convolution sees, including the present one."""
+
+    @property
+    def channels(self) -> int:
+        """Inputs of the convolution: queries, keys and values side by side."""
+        return 2 * self.num_key_heads * self.key_dim + self.num_heads * self.value_dim
+
+    def num_bytes(self, number_bytes: int) -> int:
+        """`number_bytes`: of an element of activations; matrices are float32."""
+        matrices = 4 * self.num_heads * self.key_dim * self.value_dim
+        return matrices + self.channels * (self.kernel_size - 1) * number_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
     """Facts of a decoder that any runner needs. Sizes count elements; nothing here depends on the runner."""
@@ -109,6 +133,10 @@ class DecoderShape:
     """Elements per head, as queries and keys have them in the cache; not always `hidden_size / num_heads`."""
     shared_value_dim: int | None = None
     """Number of last elements of a key with the value; None = values are stored beside keys, with equal length."""
+    recurrent: frozenset[int] = frozenset()
+    """Layers that keep `state` of a sequence in place of keys and values."""
+    state: StateShape | None = None
+    """None = all layers attend."""
     max_position_embeddings: int
     """Longest context, in tokens, that the model was made for."""
     dtype: str
@@ -119,6 +147,15 @@ class DecoderShape:
     """Quantisation of the weights in the checkpoint; None = floats."""
     task: ModelTask = GENERATES
     """What it was made for; filled in with `architecture`."""
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers with keys and values in the cache."""
+        return self.num_layers - len(self.recurrent)
+
+    def state_bytes(self, number_bytes: int) -> int:
+        """Bytes of a sequence's state in all recurrent layers."""
+        return 0 if self.state is None else len(self.recurrent) * self.state.num_bytes(number_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +206,8 @@ class ModelConfig(DecoderShape):
     query_norm: QueryNorm = QueryNorm.NONE
     norms_per_layer: int = 2
     """Normalisations of the stream in each layer."""
+    gates_attention: bool = False
+    """Whether each head's output is multiplied with the sigmoid of a projection beside the query's."""
     has_sinks: bool = False
     """Whether each head has a score for attending to nothing."""
 
@@ -221,8 +260,8 @@ class ModelConfig(DecoderShape):
 
     def attention_parts(self, ranks: int) -> list[WeightPart]:
         """Of all layers, what one rank has."""
-        heads, kv_heads, num = share(self.num_heads, ranks), self.kv_heads_of(ranks), self.num_layers
-        hidden, rows = self.hidden_size, (heads + 2 * kv_heads) * self.head_dim
+        heads, kv_heads, num = share(self.num_heads, ranks), self.kv_heads_of(ranks), self.num_attention_layers
+        hidden, rows = self.hidden_size, ((1 + self.gates_attention) * heads + 2 * kv_heads) * self.head_dim
         parts = [
             WeightPart("self_attn.qkv_proj", num, rows, hidden, bias=rows if self.qkv_bias else 0, projections=3),
             WeightPart("self_attn.o_proj", num, hidden, heads * self.head_dim, bias=hidden if self.output_bias else 0),
@@ -230,7 +269,21 @@ class ModelConfig(DecoderShape):
         if self.query_norm is not QueryNorm.NONE:
             normed = 2 if self.query_norm is QueryNorm.HEADS else heads + kv_heads
             parts.append(vector("self_attn.norms", num, normed * self.head_dim))
-        return [*parts, vector("self_attn.sinks", num, heads)] if self.has_sinks else parts
+        if self.has_sinks:
+            parts.append(vector("self_attn.sinks", num, heads))
+        return parts if self.state is None else [*parts, *self._recurrent_parts(self.state)]
+
+    def _recurrent_parts(self, state: StateShape) -> list[WeightPart]:
+        """Of all recurrent layers, which are not divided."""
+        num, hidden, values = len(self.recurrent), self.hidden_size, state.num_heads * state.value_dim
+        rows = state.channels + values + 2 * state.num_heads
+        return [
+            WeightPart("linear_attn.in_proj", num, rows, hidden, projections=2),
+            WeightPart("linear_attn.out_proj", num, hidden, values),
+            vector("linear_attn.conv1d", num, state.channels * state.kernel_size),
+            vector("linear_attn.rates", num, 2 * state.num_heads),
+            vector("linear_attn.norm", num, state.value_dim),
+        ]
 
     def feed_forward_parts(self, ranks: int) -> list[WeightPart]:
         """Of all layers, what one rank has."""
@@ -268,10 +321,11 @@ def parse_shape(
     tie_word_embeddings: bool = False,
     rope_names: Mapping[str, str] = {},
     turned_share: float | None = None,
+    intermediate_size: int | None = None,
 ) -> dict[str, Any]:
     """The fields of `ModelConfig` in the spelling of every family.
 
-    The arguments are the family's defaults: None = as many key and value heads as query heads, and a head size of
+    The arguments are the family's defaults; `intermediate_size` None = the file says it; else None = as many key and value heads as query heads, and a head size of
     hidden size over heads; `windows` reads the window of each layer; `rope_names` and `turned_share` are
     `parse_rope`'s. Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for options without a
     layer.
@@ -301,7 +355,7 @@ def parse_shape(
     return {
         "vocab_size": fields.positive_int("vocab_size"),
         "hidden_size": hidden_size,
-        "intermediate_size": fields.positive_int("intermediate_size"),
+        "intermediate_size": fields.positive_int("intermediate_size", intermediate_size),
         "num_layers": fields.positive_int("num_hidden_layers"),
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,

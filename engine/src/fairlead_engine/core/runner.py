@@ -76,6 +76,14 @@ class Runner(BlockMover, Protocol[Launched]):
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for blocks 0 to `num_blocks - 1` and for `num_slots` block tables; once, before `launch`."""
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a sequence's state in a recurrent model; 0 = the model has none."""
+
+    def allocate_snapshots(self, num_slots: int, num_snapshots: int) -> None:
+        """Makes room for snapshots of states beside those of the slots; after `allocate_kv_cache`, where there are
+        states."""
+
     def allocate_places(self, num_places: int) -> None:
         """Makes room for copies of blocks in the host's memory; called at most once, after `allocate_kv_cache`."""
 

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import numpy as np
+
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
@@ -107,6 +109,8 @@ class Scheduler:
         self.drafting = drafting
         self._adapters = adapters
         self.injections = Injections(self.max_len)
+        self._restored: list[tuple[int, int]] = []
+        """`Batch.restored` of the step that is planned."""
         self.injected: list[tuple[Sequence, Injection]] = []
         """Tokens that `schedule` has put into answers."""
         self._results = StepResults(blocks, self.coming, self.slots, self.counters)
@@ -155,7 +159,7 @@ class Scheduler:
     def rename(self, sequence: Sequence, extra: bytes) -> None:
         """Hashes all blocks of the sequence anew, with `extra` in place of the old value."""
         self.coming.gone(sequence)
-        sequence.extra, sequence.block_hashes, sequence.awaited = extra, [], None
+        sequence.extra, sequence.block_hashes, sequence.awaited, sequence.kept_end = extra, [], None, 0
         self._look_up(sequence)
         if sequence.slot == NO_SLOT:
             self.coming.expect(sequence)
@@ -226,12 +230,33 @@ class Scheduler:
         batch = self._schedule_running()
         if self.waiting and self.counters.num_preemptions == num_preemptions:
             batch.chunks += self._admit_waiting(self.limits.max_num_batched_tokens - batch.num_tokens)
+        if self.blocks.states is not None:
+            self._plan_states(batch)
         self.slots.complete([item for item in batch.chunks if item.samples])
         batch.chunks.sort(key=lambda item: item.num_tokens > 1)
         if self.drafting is not None:
             self._add_drafts(batch, self.drafting)
         self.blocks.host.flush()  # the step will overwrite what was evicted for it
         return batch
+
+    def _plan_states(self, batch: Batch) -> None:
+        """Of a recurrent model: states that begin with this step, and states to keep behind it."""
+        batch.restored, self._restored = self._restored, []
+        for item in batch.chunks:
+            item.kept = self.blocks.plan_states(item.sequence, item.start, item.end)
+        for row in np.flatnonzero(batch.decodes.ends % self.blocks.block_size == 0).tolist():
+            place = self.blocks.roll_state(batch.decodes.sequences[row])
+            if place is not None:
+                batch.kept.append((row, place))
+
+    def _keep_states(self, batch: Batch) -> None:
+        for item in batch.chunks:
+            for end, place in item.kept:
+                self.blocks.keep_state(item.sequence, end, place)
+        for row, place in batch.kept:
+            sequence, end = batch.decodes.sequences[row], int(batch.decodes.ends[row])
+            if self.blocks.keep_state(sequence, end, place) and sequence.slot != NO_SLOT:
+                sequence.kept_end = end
 
     def _schedule_running(self) -> Batch:
         """Plans a token of everyone past the prompt, and prompts with the rest of the budget."""
@@ -307,7 +332,7 @@ class Scheduler:
         self._leave(sequence)
         self.coming.gone(sequence)
         self.blocks.free(sequence)
-        sequence.num_computed_tokens, sequence.under_way = 0, None
+        sequence.num_computed_tokens, sequence.under_way, sequence.kept_end = 0, None, 0
         sequence.num_preemptions += 1
         self._preempted.append(sequence)
         self.counters.num_preemptions += 1
@@ -373,6 +398,8 @@ class Scheduler:
         self._parts.begin(sequence)
         if self._adapters is not None and sequence.adapter is not None:
             self._adapters.begin(sequence.adapter)
+        if self.blocks.states is not None:
+            self._restored.append((sequence.slot, self.blocks.begin_state(sequence, len(matched))))
         self.blocks.share(sequence, matched)
         self.coming.begin(sequence, len(matched))
         self.slots.computed(sequence, len(matched) * self.blocks.block_size)
@@ -393,6 +420,8 @@ class Scheduler:
         """Takes a step's results (`StepResults.write`), and frees ended sequences. `sampled` has one entry per item: a
         token exactly where the item `samples`. Returns the sequences that ended."""
         finished = self._results.write(batch, sampled, self._preempted)
+        if self.blocks.states is not None:
+            self._keep_states(batch)
         if self.drafting is not None:
             self.drafting.observe(len(batch.decodes), [item for item in batch.chunks if item.drafts])
         self._preempted.clear()

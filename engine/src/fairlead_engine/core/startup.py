@@ -17,6 +17,7 @@ from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.host_blocks import HostTier
 from fairlead_engine.core.runner import Runner, RunnerModel
 from fairlead_engine.core.scheduler import SchedulerLimits
+from fairlead_engine.core.state_snapshots import StateSnapshots
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.machine.memory import format_bytes, free_memory
@@ -33,13 +34,16 @@ class CacheSize:
     max_model_len: int
     """Longest prompt plus output, in tokens."""
     num_blocks: int
+    num_snapshots: int = 0
+    """Of a recurrent model's states, beside those of the slots."""
 
 
 def choose_cache_size(
-    config: EngineConfig, *, device_memory: int | None, bytes_per_block: int, max_position_embeddings: int
-) -> CacheSize:
+    config: EngineConfig, *, device_memory: int | None, bytes_per_block: int, max_position_embeddings: int,
+    state_bytes: int = 0,
+) -> CacheSize:  # fmt: skip
     """Context and KV blocks for the configured memory, or for `device_memory` bytes; None = the device has no memory of
-    its own. Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError
+    its own. `state_bytes`: of a sequence of a recurrent model. Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError
     for a context beyond the model's, and KVCacheTooSmall when one sequence does not fit."""
     max_model_len = _wanted_length(config, max_position_embeddings)
     if config.kv_cache_memory is not None:
@@ -48,10 +52,14 @@ def choose_cache_size(
         memory = device_memory
     else:
         memory = min(CPU_CACHE_BYTES, int(CPU_CACHE_SHARE * free_memory()))
+    memory = max(0, memory - state_bytes * ((config.max_num_seqs or 0) + 1))
     num_blocks = memory // bytes_per_block
     longest = num_blocks * config.block_size
     if max_model_len <= longest:
-        return CacheSize(max_model_len, num_blocks)
+        num_needed = -(-max_model_len // config.block_size)
+        for_states = min(memory // 2, memory - num_needed * bytes_per_block)
+        num_snapshots = for_states // state_bytes if state_bytes and config.enable_prefix_caching else 0
+        return CacheSize(max_model_len, (memory - num_snapshots * state_bytes) // bytes_per_block, num_snapshots)
     bytes_needed = -(-max_model_len // config.block_size) * bytes_per_block
     if config.max_model_len is not None or longest < min(LEAST_LOWERED, max_model_len):
         raise KVCacheTooSmall(
@@ -134,6 +142,7 @@ def cache_size_of(config: EngineConfig, runner: Runner[Any]) -> CacheSize:
         device_memory=None if config.kv_cache_memory else _device_memory(runner, config),
         bytes_per_block=runner.kv_bytes_per_block(),
         max_position_embeddings=model.max_position_embeddings,
+        state_bytes=runner.state_bytes,
     )
 
 
@@ -157,6 +166,8 @@ def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize)
     memory, setting = size.num_blocks * bytes_per_block, "kv-cache-memory"
     try:
         runner.allocate_kv_cache(size.num_blocks, config.max_num_seqs or 0, -(-size.max_model_len // config.block_size))
+        if size.num_snapshots:
+            runner.allocate_snapshots(config.max_num_seqs or 0, size.num_snapshots)
         if num_places:
             memory, setting = num_places * bytes_per_block, "host-kv-cache-memory"
             runner.allocate_places(num_places)
@@ -169,6 +180,7 @@ def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize)
         enable_prefix_caching=config.enable_prefix_caching and not runner.model_config.task.sees_all,
         make_allocator=runner.block_allocator,
         host=host,
+        states=StateSnapshots(size.num_snapshots) if runner.state_bytes else None,
     )
 
 

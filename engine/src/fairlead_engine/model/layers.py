@@ -17,6 +17,7 @@ from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, weighted_product
 from fairlead_engine.kernels.gates import SILU, Gate, silu_mul
 from fairlead_engine.kernels.norm_rope_store import HeadNorm, HeadTurn
+from fairlead_engine.kernels.recurrence import StateRows
 from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
 from fairlead_engine.kernels.routes import ExpertRouting, find_routes, route_top_k
 from fairlead_engine.model.linear import Linear
@@ -43,6 +44,8 @@ class ForwardInput:
     """The same among `logit_rows`."""
     given: "GivenEmbeddings | None" = None
     """Embeddings of tokens without their own; None = all tokens have their own."""
+    states: StateRows | None = None
+    """Of recurrent layers; None = there are none."""
     places: Tensor | None = None
     """int64 [3, tokens]: time, row and column for rotations, or [tokens] if all are equal; None = `positions`."""
 

@@ -38,6 +38,7 @@ from fairlead_engine.model.linear import Linear, PlainLinear, SideBySideLinear, 
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat
 from fairlead_engine.model.quantization.source import WeightSource
+from fairlead_engine.model.recurrent import GatedAttention
 from fairlead_engine.model.rope import RotaryEmbedding, halves_of_pairs
 from fairlead_engine.model.shard import ALONE, Shard, scaled
 from fairlead_engine.model.vision_tower import VisionTower
@@ -208,13 +209,17 @@ class Weights:
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
         query_part, kv_part = scaled(heads, config.head_dim), scaled(kv_heads, config.head_dim)
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        projections = {f"{prefix}.q_proj": query_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
+        asked = (1 + config.gates_attention) * query_size
+        projections = {f"{prefix}.q_proj": asked, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
+        if config.gates_attention:  # a head's gate lies behind its query
+            self.reorder(f"{prefix}.q_proj", parted(config.num_heads, (config.head_dim, config.head_dim)))
+            query_part = WHOLE
         if is_fused:
             self._divide(f"{prefix}.qkv_proj", projections)
         if config.are_pairs_adjacent:
             order = halves_of_pairs(config.head_dim, config.rope.num_turned(config.head_dim))
             for name in ("q_proj", "k_proj"):
-                self._reorder(f"{prefix}.{name}", order)
+                self.reorder(f"{prefix}.{name}", order)
         head_norm = None
         if config.query_norm is QueryNorm.HEADS:
             query, key = (self.norm(f"{prefix}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
@@ -231,7 +236,7 @@ class Weights:
             sinks = self._checkpoint.tensor(f"{prefix}.sinks", config.num_heads)[heads]
             self._count(sinks, config.num_heads)
             sinks = sinks.float()
-        return Attention(
+        return (GatedAttention if config.gates_attention else Attention)(
             qkv=self.linear(
                 projections, config.hidden_size, bias=config.qkv_bias, row_parts=[query_part, kv_part, kv_part]
             ),
@@ -404,8 +409,8 @@ class Weights:
         stored = dict.fromkeys(self._checkpoint.place(name, 0)[0] for name in names)
         return self._watch(list(stored), made, is_sensitive)
 
-    def _reorder(self, name: str, order: Tensor) -> None:
-        """The rows of each head are read in another order."""
+    def reorder(self, name: str, order: Tensor) -> None:
+        """The rows of each head, or all, are read in another order."""
         self._checkpoint.reorder(name, order)
         if self._slots is not None:
             self._slots.orders[name] = order
@@ -503,10 +508,10 @@ class Weights:
             self._watch([name], PlainLinear(weight), True)
         return weight
 
-    def offsets(self, name: str, size: int) -> Tensor:
-        """float32 [size], unrounded."""
-        offsets = self._checkpoint.stored(name, (size,)).float()
-        self._count(offsets, size)
+    def offsets(self, name: str, *shape: int) -> Tensor:
+        """float32 of this shape, unrounded."""
+        offsets = self._checkpoint.stored(name, shape).float()
+        self._count(offsets, offsets.numel())
         return offsets
 
     def skip(self, prefix: str) -> None:
@@ -515,10 +520,12 @@ class Weights:
             if name.startswith(prefix):
                 self._checkpoint.skip(name)
 
-    def norm(self, name: str, size: int, part: slice = WHOLE, *, eps: float | None = None) -> RMSNorm:
-        """`part`: this rank's part. `eps`: None = the configuration's."""
+    def norm(
+        self, name: str, size: int, part: slice = WHOLE, *, eps: float | None = None, offset: float | None = None
+    ) -> RMSNorm:
+        """`part`: this rank's part. `eps`, `offset`: None = the configuration's."""
         weight = self._checkpoint.tensor(f"{name}.weight", size)[part]
-        if offset := self._config.norm_offset:
+        if offset := self._config.norm_offset if offset is None else offset:
             weight = (weight.float() + offset).to(weight.dtype)
         self._count(weight, size)
         kind = CentredNorm if self._config.are_norms_centred else RMSNorm
@@ -531,6 +538,13 @@ class Weights:
         """Counts a tensor that is this rank's part of `num_parameters`."""
         self._num_parameters += num_parameters
         self._weight_bytes += tensor.nbytes
+
+
+def parted(num_groups: int, sizes: tuple[int, ...]) -> Tensor:
+    """Order of rows stored by group, each with parts of these sizes, in which equal parts of all groups follow each
+    other: int64 [rows]."""
+    stored = torch.arange(num_groups * sum(sizes)).view(num_groups, -1)
+    return torch.cat([part.flatten() for part in stored.split(sizes, 1)])
 
 
 def layer_index(prefix: str) -> int:

@@ -100,7 +100,10 @@ class EncoderRunner:
         """Blocks are only counted."""
         return LRUBlocks(num_blocks)
 
-    num_adapter_slots = 0
+    num_adapter_slots, state_bytes = 0, 0
+
+    def allocate_snapshots(self, num_slots: int, num_snapshots: int) -> None:
+        """Never called, as there are no states."""
 
     def read_adapter(self, key: int, folder: Path) -> "Future[AdapterFacts]":
         """Never called, as there is no slot."""

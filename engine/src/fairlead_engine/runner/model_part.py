@@ -18,6 +18,7 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBackend, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
 from fairlead_engine.kernels.dispatch import triton_lacks
+from fairlead_engine.kernels.recurrence import StateCache
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.decoder import Decoder, Taps
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig
@@ -33,6 +34,7 @@ from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.image_vectors import ImageVectors
 from fairlead_engine.runner.placement import choose_device, choose_dtype, pin_threads, set_num_threads
 from fairlead_engine.runner.prepared_batch import prepare
+from fairlead_engine.runner.slot_states import SlotStates
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan
@@ -84,7 +86,7 @@ class ModelPart:
         self.config = self.model.config
         heads, kv_heads = shard.part(self.config.num_heads), shard.key_heads(self.config.num_kv_heads)
         self.layout = CacheLayout(
-            num_layers=self.config.num_layers,
+            num_layers=self.config.num_attention_layers,
             num_heads=heads.stop - heads.start,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=self.config.head_dim,
@@ -108,7 +110,9 @@ class ModelPart:
         self.meter = choose_meter(self.device)
         """None = the device's memory is the machine's."""
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
-        self._caches: list[LayerCache] = []
+        self._caches: list[LayerCache | StateCache] = []
+        self._states: SlotStates | None = None
+        """Of a recurrent model, made with the cache."""
         self.host: HostCache | None = None
         """Copies of blocks in the host's memory; None without."""
         self._tables: Any = None
@@ -117,6 +121,8 @@ class ModelPart:
         folder = Path(settings.model)
         if settings.max_image_pixels is not None and found.task.images is None:
             raise ConfigError("max_image_pixels", "is set, and this model sees no images", "leave it out")
+        if found.recurrent:
+            _check_recurrent(settings, found, self.shard.size)
         if isinstance(found, ForeignConfig):
             check_settings(settings, self.shard.size)
             return load_foreign(folder, found, self.dtype, self.device)
@@ -140,7 +146,11 @@ class ModelPart:
         """Makes room for blocks and slots; forgets what an earlier cache held."""
         self._caches, self._graphs, self.host = [], None, None  # frees the earlier one first
         stays = self._recorder is not None  # what graphs read must stay where it is, and they need a slot to spare
-        self._caches = self.backend.allocate(self.layout, num_blocks + stays)
+        attended = iter(self.backend.allocate(self.layout, num_blocks + stays))
+        self._states = self._make_states(num_slots, 0)
+        kept = iter(() if self._states is None else self._states.caches)
+        recurrent = self.config.recurrent
+        self._caches = [next(kept if layer in recurrent else attended) for layer in range(self.config.num_layers)]
         self._tables = self.backend.tables(self.layout, num_slots + stays, blocks_per_slot)
         self.tokens = SlotTokens(num_slots + stays, blocks_per_slot * self.layout.block_size, self.device, stays=stays)
         if stays:
@@ -148,8 +158,24 @@ class ModelPart:
         if self.meter is not None:
             self.meter.begin()
 
+    def allocate_snapshots(self, num_slots: int, num_snapshots: int) -> None:
+        """Makes room for snapshots of a recurrent model's states; forgets all states."""
+        self._states = self._make_states(num_slots, num_snapshots)
+        assert self._states is not None
+        kept = iter(self._states.caches)
+        self._caches = [
+            next(kept) if layer in self.config.recurrent else cache for layer, cache in enumerate(self._caches)
+        ]
+
+    def _make_states(self, num_slots: int, num_snapshots: int) -> SlotStates | None:
+        shape, num_layers = self.config.state, len(self.config.recurrent)
+        if shape is None:
+            return None
+        return SlotStates(shape, num_layers, num_slots, num_snapshots, self.dtype, self.device)
+
     def allocate_places(self, num_places: int) -> None:
-        self.host = HostCache(self.backend, self.layout, self._caches, num_places)
+        caches = [cache for cache in self._caches if isinstance(cache, LayerCache)]
+        self.host = HostCache(self.backend, self.layout, caches, num_places)
 
     def clear(self) -> None:
         """Fills the cache with zeros, for readers of blocks never stored."""
@@ -207,10 +233,12 @@ class ModelPart:
         computed = None if self._graphs is None else self._decode(self._graphs, plan)
         if computed is not None:
             return computed
+        if self._states is not None:
+            self._states.restore(plan)
         images = None if self.images is None else self.images.rows(plan.images)
         step, sample_slots, sample_ends = prepare(
             plan, self.backend, self._tables, self.tokens, self.device, self.model.slots, images,
-            tree_step(plan, self.device) if plan.trees else None,
+            tree_step(plan, self.device) if plan.trees else None, self._states,
         )  # fmt: skip
         between = None
         if self._graphs is not None and step.adapted is None and step.given is None:
@@ -222,6 +250,8 @@ class ModelPart:
             hidden = self.model(step, self._caches, between, Taps(self.tapped_layers, tapped))
         else:
             hidden = self.model(step, self._caches, between)
+        if self._states is not None:
+            self._states.keep(plan)
         return self._read(plan, hidden, sample_slots, sample_ends, tapped)._replace(attention=step.attention)
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
@@ -273,6 +303,20 @@ def check_generates(config: DecoderShape, setting: str) -> None:
     """Raises ConfigError, naming the setting, for a model without logits of tokens."""
     if not config.task.generates and config.task.labels:
         raise ConfigError(setting, f"names a {config.architecture}, which generates nothing", "name one that generates")
+
+
+def _check_recurrent(settings: EngineConfig, config: DecoderShape, num_ranks: int) -> None:
+    """Raises ConfigError for a setting that a model with recurrent layers does not take."""
+    name = config.architecture
+    if num_ranks > 1:
+        problem = f"is {num_ranks}, and the recurrent layers of {name} are not divided"
+        raise ConfigError("tensor_parallel_size", problem, "leave it out, or take a smaller model")
+    if settings.host_kv_cache_memory is not None:
+        problem = f"is set, and the states of {name} are kept on the device alone"
+        raise ConfigError("host_kv_cache_memory", problem, "leave it out")
+    if settings.drafting_method is not None:
+        problem = f"is set, and the recurrent layers of {name} cannot go back behind a draft"
+        raise ConfigError("speculative_method", problem, "leave it out")
 
 
 def _for_images(config: ModelConfig, most: int | None) -> ModelConfig:

@@ -117,6 +117,14 @@ class ModelRunner:
             self._drafter.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
         self._sent = SentSlots(num_slots, 0 if self._drafter is None else self._drafter.num_ahead)
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one sequence's state on each rank; 0 = the model is not recurrent."""
+        return self._part.config.state_bytes(self.dtype.itemsize)
+
+    def allocate_snapshots(self, num_slots: int, num_snapshots: int) -> None:
+        self._everywhere("allocate_snapshots", num_slots, num_snapshots)
+
     def allocate_places(self, num_places: int) -> None:
         self._everywhere("allocate_places", num_places)
         if self._drafter is not None:

@@ -10,6 +10,7 @@ from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBa
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import ForwardInput, GivenEmbeddings
 from fairlead_engine.model.lora.adapter_slots import AdaptedRows, AdapterSlots
+from fairlead_engine.runner.slot_states import SlotStates
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SoftRows, StepPlan
 from fairlead_engine.runner.tree_step import TreeStep
@@ -36,10 +37,11 @@ def prepare(
     adapter_slots: AdapterSlots | None = None,
     images: GivenEmbeddings | None = None,
     trees: TreeStep | None = None,
+    states: SlotStates | None = None,
 ) -> PreparedBatch:
     """Flattens a batch's tokens in item order; updates `tables`, the backend's, and `tokens`. All numbers but the
     backend's go to the device in one copy. `images`: vectors in place of tokens. `trees`: places and visibility of
-    rows, for a step with trees.
+    rows, for a step with trees. `states`: of a recurrent model.
 
     Hidden states are wanted of the rows that choose a token, in item order, then of rows that score prompts, then of
     rows for vectors.
@@ -77,6 +79,7 @@ def prepare(
         adapted=_rows_on_device(adapter_slots, others[:2], num_rows) if is_adapted else None,
         adapted_reads=_rows_on_device(adapter_slots, others[2:4], len(reads)) if is_adapted else None,
         given=_with_soft_prompts(adapter_slots, plan.soft_rows, images, device) if plan.soft_rows else images,
+        states=None if states is None else states.rows_of(plan, row_slots_on_device),
         places=others[-1].view(3, num_rows) if has_places else None,
     )
     return PreparedBatch(forward, slots_on_device, ends_on_device)

@@ -63,7 +63,7 @@ class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 PartMethod = Literal[
-    "allocate", "allocate_places", "host.save", "host.load", "memory_for_cache", "capture",
+    "allocate", "allocate_places", "allocate_snapshots", "host.save", "host.load", "memory_for_cache", "capture",
     "host_adapters.read", "host_adapters.place", "host_adapters.forget",
 ]  # fmt: skip
 """Methods of `ModelPart` that every rank calls, as rank 0 does."""

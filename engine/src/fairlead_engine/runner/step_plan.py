@@ -92,6 +92,10 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """[3 x rows]: all places in time, then all rows, then all columns; empty = positions."""
     trees: list[PlannedTree] = []
     """Items with a tree of drafts."""
+    restored: list[tuple[int, int]] = []
+    """Slots whose states begin with this step, and the snapshot each begins with; `NO_SNAPSHOT` = zeros."""
+    kept: list[tuple[int, int, int]] = []
+    """Slots whose states are copied, the step's row behind which, and the snapshot."""
 
 
 class SoftRows(msgspec.Struct, frozen=True, array_like=True):
@@ -211,6 +215,7 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
     score_sizes: list[int] = []
     pool_rows: list[int] = []
     soft_rows: list[SoftRows] = []
+    kept = _kept_of_decodes(batch)
     row = len(decodes)
     for item in chunks:
         if item.reads_prompt:
@@ -218,6 +223,7 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
             score_rows += [offset + position - 1 for position in item.scores]  # logits tell of the next token
             score_sizes += [min(most_scored, item.scores.stop - position) for position in item.scores[::most_scored]]
             pool_rows += [offset + position for position in item.pools]
+        kept += [(item.sequence.slot, row + end - item.start - 1, snapshot) for end, snapshot in item.kept]
         if virtual := item.virtual_tokens:
             assert item.sequence.adapter is not None
             soft_rows.append(SoftRows(row, item.sequence.adapter.slot, virtual.start, virtual.stop))
@@ -238,7 +244,14 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
         soft_rows=soft_rows,
         images=_images(batch) if len(shifts) else [],
         places=_places(batch, shifts) if len(shifts) else _NONE,
+        restored=batch.restored,
+        kept=kept,
     )
+
+
+def _kept_of_decodes(batch: Batch) -> list[tuple[int, int, int]]:
+    slots = batch.decodes.slots
+    return [(int(slots[row]), row, snapshot) for row, snapshot in batch.kept]
 
 
 def _plan_decodes(batch: Batch, sent: SentSlots) -> StepPlan:
@@ -254,6 +267,7 @@ def _plan_decodes(batch: Batch, sent: SentSlots) -> StepPlan:
         new_blocks=sent.new_blocks(batch),
         adapters=sent.adapters(batch, slots),
         places=_places(batch, shifts) if len(shifts) else _NONE,
+        kept=_kept_of_decodes(batch),
     )
 
 

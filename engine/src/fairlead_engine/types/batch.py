@@ -4,7 +4,7 @@ The scheduler makes a `Batch`, the runner computes the batch, and the scheduler 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +40,8 @@ class Decodes:
 
 
 _NONE = np.empty(0, np.int64)
+NO_SNAPSHOT = -1
+"""In place of a snapshot: a state of zeros."""
 NO_DECODES = Decodes([], _NONE, _NONE, _NONE, [])
 
 
@@ -61,6 +63,10 @@ class Batch:
     """Shares of prompts and of preempted tokens; first of one token, then decodes with drafts, then the rest."""
     decodes: Decodes = NO_DECODES
     """Rows before `chunks`."""
+    restored: list[tuple[int, int]] = field(default_factory=list)
+    """Of recurrent models: slots that begin with this step, and the snapshot each begins with (`NO_SNAPSHOT`)."""
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    """Rows of decodes whose states are kept, and the snapshot each is copied to."""
     masks: Callable[[], TokenMasks] | None = None
     """Called during the forward pass, where tokens are constrained: may wait for the tokens that the previous batch
     chose. By then the drafts of constrained sequences are known. None = all tokens are allowed."""

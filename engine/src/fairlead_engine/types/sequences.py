@@ -74,6 +74,10 @@ class Sequence:
     """Hashes of its whole blocks so far."""
     num_expected_cached_tokens: int = 0
     """Of a waiting sequence: tokens expected in the cache, as of the last look."""
+    branch: int = 0
+    """Of a recurrent model, of a waiting sequence: tokens whose keys and values are cached, with or without a state."""
+    kept_end: int = 0
+    """Of a recurrent model: tokens behind which decodes have kept the state last; 0 = not yet."""
     awaited: BlockHash | None = None
     """Of a waiting sequence: a block that another sequence is computing."""
     num_preemptions: int = 0
@@ -114,7 +118,7 @@ class ScheduledSequence:
     stay valid when the sequence has moved on."""
 
     __slots__ = (
-        "block_table", "chosen", "depth", "drafts", "embedding", "end", "num_tokens", "parents", "pools",
+        "block_table", "chosen", "depth", "drafts", "embedding", "end", "kept", "num_tokens", "parents", "pools",
         "prompt_logprobs", "reads_prompt", "samples", "scores", "sequence", "start", "token_row", "way",
     )  # fmt: skip
 
@@ -140,6 +144,8 @@ class ScheduledSequence:
         self.num_tokens = num_tokens
         self.drafts = drafts or NO_DRAFTS
         """Tokens computed before they are accepted."""
+        self.kept: list[tuple[int, int]] = []
+        """Ends of tokens behind which the state of a recurrent model is kept, and the snapshot each is copied to."""
         self.chosen: list[SampledToken] = []
         """Accepted drafts and the token behind them; written by the runner."""
         before, num_known = sequence.under_way, decode_end

@@ -290,7 +290,7 @@ def kv_block_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
     """Of one block of one rank's cache."""
     is_float = choice.kv_dtype == KvCacheDtype.AUTO
     return block_bytes(
-        shape.num_layers, shape.kv_heads_of(choice.ranks), shape.head_dim, choice.block_size, each if is_float else 1,
+        shape.num_attention_layers, shape.kv_heads_of(choice.ranks), shape.head_dim, choice.block_size, each if is_float else 1,
         has_scales=not is_float, has_values=shape.shared_value_dim is None,
     )  # fmt: skip
 

@@ -119,7 +119,7 @@ class QwenExpertsConfig(ExpertsConfig):
 
 def parse_qwen2_moe(fields: JsonFields) -> QwenExpertsConfig:
     return QwenExpertsConfig(
-        **_qwen_experts(fields, parse_shape(fields), expert_size=1408, num_experts=60, chosen=4),
+        **qwen_experts(fields, parse_shape(fields), expert_size=1408, num_experts=60, chosen=4),
         shared_expert_size=fields.positive_int("shared_expert_intermediate_size", 5632),
         qkv_bias=fields.boolean("qkv_bias", True),
     )
@@ -128,16 +128,17 @@ def parse_qwen2_moe(fields: JsonFields) -> QwenExpertsConfig:
 def parse_qwen3_moe(fields: JsonFields) -> QwenExpertsConfig:
     shape = parse_shape(fields, num_kv_heads=4, head_dim=QWEN3_HEAD_DIM)
     return QwenExpertsConfig(
-        **_qwen_experts(fields, shape, expert_size=768, num_experts=128, chosen=8),
+        **qwen_experts(fields, shape, expert_size=768, num_experts=128, chosen=8),
         **attention_bias(fields, False),
         query_norm=QueryNorm.HEADS,
     )
 
 
-def _qwen_experts(
-    fields: JsonFields, shape: dict[str, Any], *, expert_size: int, num_experts: int, chosen: int
+def qwen_experts(
+    fields: JsonFields, shape: dict[str, Any], *, expert_size: int, num_experts: int, chosen: int, sums: bool = False
 ) -> dict[str, Any]:
-    """`shape` with the fields of experts; missing fields are the family's defaults. Newer versions of transformers have
+    """`shape` with the fields of experts; missing fields are the family's defaults, of which `sums` is that the weights
+    of a token's experts sum to 1. Newer versions of transformers have
     another name for `num_experts`."""
     num_experts = fields.positive_int("num_experts", fields.positive_int("num_local_experts", num_experts))
     num_layers, each = shape["num_layers"], fields.positive_int("decoder_sparse_step", 1)
@@ -147,7 +148,7 @@ def _qwen_experts(
         **shape,
         **experts,
         "expert_size": fields.positive_int("moe_intermediate_size", expert_size),
-        "is_normalised": fields.boolean("norm_topk_prob", False),
+        "is_normalised": fields.boolean("norm_topk_prob", sums),
         "dense_layers": frozenset(dense),
     }
 

@@ -6,7 +6,7 @@ The engine registers the computation of a family under the same names (`fairlead
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairlead_common.models.families import dense, experts
+from fairlead_common.models.families import dense, experts, recurrent
 from fairlead_common.models.families.deepseek import parse_deepseek_v2, parse_deepseek_v3
 from fairlead_common.models.families.dense import parse_qwen2_5_vl
 from fairlead_common.models.json_fields import JsonFields
@@ -51,6 +51,9 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Qwen2MoeForCausalLM": FamilyFields("qwen2_moe", experts.parse_qwen2_moe),
     "Qwen3ForCausalLM": FamilyFields("qwen3", dense.parse_qwen3),
     "Qwen3MoeForCausalLM": FamilyFields("qwen3_moe", experts.parse_qwen3_moe),
+    "Qwen3NextForCausalLM": FamilyFields("qwen3_next", recurrent.parse_qwen3_next),
+    "Qwen3_5ForCausalLM": FamilyFields("qwen3_5_text", recurrent.parse_qwen3_5),
+    "Qwen3_5MoeForCausalLM": FamilyFields("qwen3_5_moe_text", recurrent.parse_qwen3_5_moe),
     "SeedOssForCausalLM": FamilyFields("seed_oss", dense.parse_seed_oss),
     "SmolLM3ForCausalLM": FamilyFields("smollm3", dense.parse_smollm3),
 }

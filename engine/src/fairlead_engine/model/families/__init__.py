@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.families import deepseek, dense, experts, qwen2_5_vl
+from fairlead_engine.model.families import deepseek, dense, experts, qwen2_5_vl, recurrent
 from fairlead_engine.model.weights import Weights
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
@@ -34,6 +34,9 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Qwen2MoeForCausalLM": experts.build_qwen,
     "Qwen3ForCausalLM": dense.build,
     "Qwen3MoeForCausalLM": experts.build_qwen,
+    "Qwen3NextForCausalLM": recurrent.build_qwen3_next,
+    "Qwen3_5ForCausalLM": recurrent.build_qwen3_5,
+    "Qwen3_5MoeForCausalLM": recurrent.build_qwen3_5,
     "SeedOssForCausalLM": dense.build,
     "SmolLM3ForCausalLM": dense.build,
 }

@@ -5,6 +5,8 @@ with many narrow experts, and in the older ones an expert for all tokens. gpt-os
 clamped gates, stored in one tensor; every other layer has a window, and heads have sinks.
 """
 
+from collections.abc import Callable
+
 from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig, RoutedExpertsConfig
 from fairlead_engine.kernels.gates import Gate
 from fairlead_engine.kernels.routes import ExpertRouting
@@ -36,6 +38,11 @@ def build_minimax_m2(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
 
 
 def build_qwen(weights: Weights, config: QwenExpertsConfig) -> Decoder:
+    return weights.decoder(attention=weights.attention, feed_forward=qwen_feed_forward(weights, config))
+
+
+def qwen_feed_forward(weights: Weights, config: QwenExpertsConfig) -> Callable[[str], FeedForward]:
+    """What makes the feed-forward part of a layer, given its name."""
     routing = ExpertRouting(config.num_experts_per_token, config.is_normalised)
 
     def feed_forward(prefix: str) -> FeedForward:
@@ -50,7 +57,7 @@ def build_qwen(weights: Weights, config: QwenExpertsConfig) -> Decoder:
         gate = weights.linear({f"{mlp}.shared_expert_gate": 1}, config.hidden_size, is_sensitive=True)
         return SharedExpert(chosen, shared, gate)
 
-    return weights.decoder(attention=weights.attention, feed_forward=feed_forward)
+    return feed_forward
 
 
 def build_gpt_oss(weights: Weights, config: GptOssConfig) -> Decoder:

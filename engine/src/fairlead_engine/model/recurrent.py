@@ -1,0 +1,84 @@
+"""Layers that keep a state of each sequence in place of keys and values, and attention whose outputs are gated."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fairlead_common.models.model_config import StateShape
+from fairlead_engine.kernels.attention.backend import LayerCache
+from fairlead_engine.kernels.recurrence import StateCache, convolve, recur
+from fairlead_engine.kernels.rms_norm import rms_norm
+from fairlead_engine.model.layers import Attention, ForwardInput, Rotations
+from fairlead_engine.model.linear import Linear
+
+_NORM_EPS = 1e-6
+"""Of queries and keys, as transformers has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatedAttention(Attention):
+    """Attention with a gate for each query head, projected beside the queries."""
+
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        return 2 * (self.num_heads + self.num_kv_heads), self.head_dim
+
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
+        query, gate, others = heads.split((self.num_heads, self.num_heads, 2 * self.num_kv_heads), 1)
+        # An explicit class: a dataclass with slots is another class than the one that super() would look up.
+        attended = Attention.attend(self, torch.cat((query, others), 1), step, rotations, cache)
+        return attended * gate.flatten(1).sigmoid()
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaNet:
+    """A recurrent layer of Qwen3-Next (`AttentionLayer`)."""
+
+    project: Linear
+    """[rows, hidden] → queries, keys, values, gates of outputs, strengths and decays, side by side."""
+    output: Linear
+    kernel: Tensor
+    """float32 [kernel_size, channels]: weights of the convolution."""
+    rates: Tensor
+    """float32 [heads]: factor of decays."""
+    offsets: Tensor
+    """float32 [heads]: added to decays first."""
+    norm: Tensor
+    """[value_dim]: weights of the outputs' normalisation."""
+    eps: float
+    shape: StateShape
+
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        shape = self.shape
+        return 1, shape.channels + shape.num_heads * (shape.value_dim + 2)
+
+    @property
+    def attended_size(self) -> int:
+        return self.shape.num_heads * self.shape.value_dim
+
+    def heads(self, x: Tensor) -> Tensor:
+        return self.project(x).unsqueeze(1)
+
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: StateCache) -> Tensor:
+        """[tokens, *heads_shape] → [tokens, attended_size]; `cache` holds the states of all slots."""
+        shape, rows = self.shape, step.states
+        assert rows is not None, "the step was prepared for a model without states"
+        size, keys = shape.num_heads, shape.num_key_heads * shape.key_dim
+        mixed, gate, strength, decay = heads.squeeze(1).split((shape.channels, self.attended_size, size, size), 1)
+        mixed = convolve(mixed, self.kernel, cache, rows)
+        query, key, value = mixed.split((keys, keys, self.attended_size), 1)
+        query, key = (_normed(each.reshape(len(mixed), -1, shape.key_dim)) for each in (query, key))
+        decay = -self.rates * functional.softplus(decay.float() + self.offsets)
+        value = value.reshape(len(mixed), size, -1).float()
+        outputs = recur(query * shape.key_dim**-0.5, key, value, decay, strength.float().sigmoid(), cache, rows)
+        normed = rms_norm(outputs.to(heads.dtype), self.norm, self.eps)
+        return (normed * functional.silu(gate.reshape(normed.shape).float())).to(heads.dtype).flatten(1)
+
+
+def _normed(x: Tensor) -> Tensor:
+    """Vectors of length 1, float32."""
+    x = x.float()
+    return x * (x.square().sum(-1, keepdim=True) + _NORM_EPS).rsqrt()
